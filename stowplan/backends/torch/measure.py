@@ -65,13 +65,15 @@ class Storages(DispatchMode):  # type: ignore[misc]
         super().__init__()
         self.is_counting = True
         """Else operators run as without it."""
+        self.finds = True
+        """Whether what an operator uses counts, or only what it makes."""
         self.sizes: dict[int, int] = {}
         self.on_more: Callable[[], None] = lambda: None
         """Called behind an operator that made the peak higher."""
         self.owner: Any = None
         self.live = self.peak = self.found = self.host_live = self.host_peak = 0
-        self.met: set[int] = set()
-        """Keys of storages that were found and are still live."""
+        self.met: dict[int, int] = {}
+        """Of storages that were found and are still live, by their keys, the bytes found up to then."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -113,16 +115,19 @@ class Storages(DispatchMode):  # type: ignore[misc]
         if len(self.sizes) > count:
             self.peak = peak + self.live - live
             self.found += self.live - live
-            self.met.add(storage_key(tensor.untyped_storage()))
+            self.met[storage_key(tensor.untyped_storage())] = self.found
 
-    def found_before(self) -> int:
-        """Bytes of what was found since this was last asked for, and is still live; it was live before it was found, too."""
-        met, self.met = self.met, set()
-        return sum(self.sizes.get(key, 0) for key in met)
+    def found_before(self, until: int) -> int:
+        """Bytes of what was found since this was last asked for, up to so many bytes found in all, and is still live.
+
+        They were live before they were found, too.
+        """
+        met, self.met = self.met, {}
+        return sum(self.sizes.get(key, 0) for key, found in met.items() if found <= until)
 
     def _gone(self, key: int) -> None:
         self.live -= self.sizes.pop(key, 0)
-        self.met.discard(key)
+        self.met.pop(key, None)
 
     def _gone_from_host(self, key: int, size: int) -> None:
         del self.sizes[key]
@@ -132,9 +137,7 @@ class Storages(DispatchMode):  # type: ignore[misc]
         if not self.is_counting:
             return func(*args, **(kwargs or {}))
         peak = self.peak
-        for tensor in _tensors(args):
-            self.find(tensor)
-        for tensor in _tensors((kwargs or {}).values()):
+        for tensor in _tensors((args, tuple((kwargs or {}).values()))) if self.finds else ():
             self.find(tensor)
         out = func(*args, **(kwargs or {}))
         for tensor in _tensors((out,)):
@@ -151,8 +154,6 @@ def _tensors(values: Any) -> Iterator[Any]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _tensors(value)
-        elif isinstance(value, dict):
-            yield from _tensors(value.values())
 
 
 class Allocator:
@@ -162,6 +163,7 @@ class Allocator:
     """
 
     found = host_live = host_peak = 0
+    finds = True
 
     def __init__(self, device: Any):
         self.device = device
@@ -183,7 +185,7 @@ class Allocator:
     def find(self, tensor: Any, is_counted: bool = True) -> None:
         """Nothing is to be done: the allocator knows all tensors."""
 
-    def found_before(self) -> int:
+    def found_before(self, until: int) -> int:
         """Nothing is found late."""
         return 0
 

@@ -1,12 +1,12 @@
 """Training steps as scopes: what is live in each is counted, and graphs are planned within what the steps leave.
 
 A scope is said by its user (``with memory.step():``), or opens by itself: at the first call of a compiled graph, and at the
-next call that comes after a backward pass. Such a scope has no end that could be seen: what runs behind its backward pass may belong
-to others. There an optimizer is certain to be a part of it, and above the limit an error; whatever else is a warning, once. In a
-scope that its user says all that runs is a part of it. The first
-scopes run with the plans of least peak, while :mod:`~stowplan.backends.torch.timeline` records what lives beside the graphs.
-Then :mod:`~stowplan.backends.torch.fitting` plans graphs anew within what is left. A plan changes only between scopes, and
-never within a backward pass: what is checkpointed must run again as it ran.
+next call that comes after a backward pass. Such a scope has no end that could be seen: what runs behind its backward pass may
+belong to others. There an optimizer is certain to be a part of it, and above the limit an error; whatever else is a warning,
+once. In a scope that its user says all that runs is a part of it. The first scopes run with the plans of least peak, while
+:mod:`~stowplan.backends.torch.timeline` records what lives beside the graphs. Then :mod:`~stowplan.backends.torch.fitting`
+plans graphs anew within what is left. A plan changes only between scopes, and never within a backward pass: what is
+checkpointed must run again as it ran.
 
 torch.compile restores the set of dispatch keys when a compiled function returns, not the stack of modes: a mode that enters an
 empty stack inside sleeps afterwards. So the mode that counts enters when the memory is made, outside of what is compiled, and
@@ -137,7 +137,7 @@ class Scopes:
             is_settled = all(part.stage is Stage.DECIDED for part in self.fitting.parts)
             self.meter.is_counting = not is_settled or self.report.count % self.check_every == 0
         self.report.checked += self.is_counting
-        self.meter.found_before()
+        self.meter.found_before(0)
         self.fitting.begin(self.meter.live)
         self._begin_phase()
 
@@ -146,15 +146,17 @@ class Scopes:
         if self.state in (State.IDLE, State.UNCOMPILED):
             return
         self._end_phase()
-        state, self.state, found, is_news = self.state, State.IDLE, self.meter.found, False
+        state, self.state, is_news = self.state, State.IDLE, False
         if self.is_counting:
-            before = self.meter.found_before()
+            # What is met where it is not certain to be a part of the step does not count.
+            found = max((moment.found for moment in self.moments if moment.is_certain), default=0)
+            before = self.meter.found_before(found)
             self.fitting.base += before
             for moment in self.moments:
                 # What an operator met later had been there.
-                late = found - moment.found
+                late = max(0, found - moment.found)
                 is_news |= self.fitting.learn(moment.phase, moment.rest + late - before)
-                if moment.phase.depends_on_plans or self.is_said:
+                if moment.is_certain:
                     self._check_bytes(moment.most + late, is_certain=True)
             self.report.outside = self.fitting.base
         if state in (State.BACKWARD, State.UPDATING):
@@ -216,6 +218,8 @@ class Scopes:
             self.meter.reset()
             waiting = [each for each in self.uses if each is not use]
             self.phase = Running(variant, use, is_backward, self.meter.live, waiting)
+            # Tensors of others that are used where it is not certain to be a part of the step do not count.
+            self.meter.finds = self._is_certain()
 
     def _end_phase(self) -> None:
         if self.phase is None:
@@ -239,7 +243,8 @@ class Scopes:
             most = max(first - begun, peak - taken)
         kept = sum(each.own for each in waiting if each.variant.planned)
         gone = sum(each.gone for each in {*waiting, use} if each is not None)
-        self.moments.append(Moment(phase, most - kept - self.fitting.base + gone, peak, self.meter.found))
+        is_certain = self.is_said or phase.depends_on_plans or self.state is not State.BACKWARD
+        self.moments.append(Moment(phase, most - kept - self.fitting.base + gone, peak, self.meter.found, is_certain))
         self.phase = None
 
     def run_pass(self, variant: Variant, is_backward: bool, function: Any, arguments: list[Any]) -> Any:

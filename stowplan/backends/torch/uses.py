@@ -145,6 +145,8 @@ class Moment(NamedTuple):
     """Bytes live at most."""
     found: int
     """Bytes found up to then."""
+    is_certain: bool
+    """Whether it is known to be a part of the step."""
 
 
 def storage_keys(values: Iterable[Any]) -> set[int]:
