@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._functorch import config, partitioners
 
 from stowplan.backends.fallback import UnsupportedError
+from stowplan.backends.torch.private import config, partitioners
 from stowplan.backends.torch.reader import Reading, is_mutable, sequence_of
 from stowplan.frontends.torch_program import is_random
 
