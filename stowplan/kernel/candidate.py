@@ -17,7 +17,8 @@ class Candidate:
     Such a one comes first, takes no share of the others' time, and the run waits for it.
     """
     share: float = 1.0
-    """Part of the time limit it gets where candidates must run one after the other."""
+    """Part of the time limit after which it makes way for candidates that have not run yet. It has more where none is left, and
+    another turn where others were done before their time."""
     in_thread: bool = False
     """Run in a thread of the calling process, from the first moment: it takes little memory and looks at the clock often."""
     is_long: bool = False
@@ -25,7 +26,8 @@ class Candidate:
     is_presolver: bool = False
     """Done within a second or two: its share is not taken from the others."""
     takes_over: bool = False
-    """Takes the place of one that has ended before its time: no time is set aside for it."""
+    """Takes the place of one that has ended before its time: no time is set aside for it, as for the second turn of a
+    candidate that its share has stopped."""
     proves_only: bool = False
     """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
     by_name_only: bool = False

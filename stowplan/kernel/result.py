@@ -25,7 +25,8 @@ Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
 StopReason = Literal[
     "optimal", "fits", "gap_reached", "criterion", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"
 ]
-"""``fits``: the problem asked for any plan within a capacity, and this is one. ``criterion``: the caller's (``stop``)."""
+"""``fits``: the problem asked for any plan within a capacity, and this is one. ``criterion``: the caller's (``stop``).
+``candidates_done``: there is time left, but every candidate has come to the end of what it can do."""
 Outcome = Literal["finished", "stopped", "rejected", "failed", "skipped"]
 """Of a candidate. ``rejected``: a plan of it failed verification; ``stopped``: ended by the limit."""
 

@@ -142,9 +142,7 @@ def test_the_limit_holds_with_reading(cli: Cli) -> None:
     # It says the limit that was given, not what reading has left of it.
     assert result["provenance"]["options"]["time_limit"] == float(BRIEF[-1])
     assert result["seconds_before"] > 0
-    assert result["stopped"] == (
-        f"stopped at the time limit of {float(BRIEF[-1])} s ({result['seconds_before']:.1f} s for reading and start-up)"
-    )
+    assert result["stopped"].startswith(f"stopped at the time limit of {float(BRIEF[-1])} s")
 
 
 def test_gap_stops(cli: Cli, solved: Solved) -> None:
