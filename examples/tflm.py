@@ -25,7 +25,8 @@ def main() -> None:
     if run is None:
         print(f"nothing was run: {why}")
     else:
-        print(f"arena: {run.greedy_arena:,} bytes, now {run.arena:,}; outputs equal: {run.differs is None}")
+        print(f"arena: {run.greedy_arena:,} bytes, now {run.arena:,}")
+        print(f"outputs equal: {run.differs is None}, of {run.compared} inferences that came to their end")
     for path in written:
         path.write_bytes(planned.data)
 

@@ -13,10 +13,10 @@ from stowplan.version import VERSION
 
 if TYPE_CHECKING:
     from stowplan.frontends.read import read as read
+    from stowplan.kernel.plan_changes import KeepClose as KeepClose
     from stowplan.kernel.result import Progress as Progress
     from stowplan.kernel.result import Result as Result
     from stowplan.kernel.solve import solve as solve
-    from stowplan.portfolio.keep_close.earlier_plan import KeepClose as KeepClose
 
 __version__ = VERSION
 
@@ -37,7 +37,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "frontends.read": ["read"],
-        "portfolio.keep_close.earlier_plan": ["KeepClose"],
+        "kernel.plan_changes": ["KeepClose"],
         "kernel.result": ["Progress", "Result"],
         "kernel.solve": ["solve"],
     },

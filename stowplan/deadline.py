@@ -30,6 +30,7 @@ class Deadline:
 
     def __init__(self, seconds: float | None = None, cancelled: threading.Event | None = None, *, began: float | None = None):
         self.began = time.monotonic() if began is None else began
+        self.seconds = seconds
         self._end = math.inf if seconds is None else self.began + seconds
         self._cancelled = cancelled if cancelled is not None else threading.Event()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from pathlib import Path
 
@@ -27,6 +28,13 @@ def resident_of_all(pid: int) -> int:
             with contextlib.suppress(OSError):
                 total += sum(resident_of_all(int(child)) for child in (thread / "children").read_bytes().split())
     return total
+
+
+def available() -> float:
+    """Bytes that a new process can have without swapping; infinity where that cannot be told."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return 1024.0 * int((_PROC / "meminfo").read_text().partition("MemAvailable:")[2].split()[0])
+    return math.inf
 
 
 def prefer_to_end(score: int) -> None:

@@ -112,14 +112,16 @@ def test_nothing_imports_the_package_itself() -> None:
     assert not [place for place in wrong if not place.startswith(("cli", "report"))], wrong
 
 
-def dependencies(path: Path, parts: tuple[str, ...], known: frozenset[tuple[str, ...]]) -> set[tuple[str, ...]]:
-    """Modules below ``stowplan`` that a file imports, also within functions, but not for type checking alone."""
+def dependencies(
+    path: Path, parts: tuple[str, ...], known: frozenset[tuple[str, ...]], *, typing: bool = False
+) -> set[tuple[str, ...]]:
+    """Modules below ``stowplan`` that a file imports, also within functions; for type checking alone only with ``typing``."""
     package = parts if path.name == "__init__.py" else parts[:-1]
     found: set[tuple[str, ...]] = set()
     rest: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while rest:
         node = rest.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        if not typing and isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             rest += node.orelse
             continue
         rest += ast.iter_child_nodes(node)
@@ -275,6 +277,21 @@ def test_no_module_leads_back_to_itself() -> None:
     assert {".".join(parts) for parts, module in named if parts in reached(module, graph)} == TABLES
 
 
+def across_folders(graph: dict[tuple[str, ...], set[tuple[str, ...]]]) -> list[str]:
+    """Pairs of modules in different folders that lead to each other."""
+    led = {parts: reached(parts, graph) for parts in graph}
+    pairs = [(one, other) for one, others in led.items() for other in others if one < other and one in led[other]]
+    return [f"{'.'.join(one)} and {'.'.join(other)}" for one, other in pairs if one[:-1] != other[:-1]]
+
+
+def test_no_circle_leads_across_folders_even_where_types_alone_are_imported() -> None:
+    """A problem may name its plan for the type checker, and the plan its problem; what is in two folders is taken apart."""
+    known = frozenset(parts for _, parts in modules())
+    graph = {parts: dependencies(path, parts, known, typing=True) for path, parts in modules()}
+    assert ("models", "packing", "plan") in graph["models", "packing", "problem"], "imports for type checking count"
+    assert not across_folders(graph)
+
+
 def reached(module: tuple[str, ...], graph: dict[tuple[str, ...], set[tuple[str, ...]]]) -> set[tuple[str, ...]]:
     """All modules that one leads to."""
     found, waiting = {module}, [module]
@@ -302,6 +319,12 @@ def test_the_check_sees_circles(tmp_path: Path) -> None:
     assert set(find_circle(graph)) == {f"stowplan.hardware.{name}" for name in ("one", "two", "three")}
     graph["hardware", "three"] = set()
     assert not find_circle(graph)
+    with_types = dependencies(tmp_path / "three.py", ("hardware", "three"), known, typing=True)
+    assert with_types == {("hardware", "one"), ("hardware", "four")}
+    assert not across_folders({("hardware", "a"): {("hardware", "b")}, ("hardware", "b"): {("hardware", "a")}})
+    assert across_folders({("hardware", "a"): {("models", "b")}, ("models", "b"): {("hardware", "a")}}) == [
+        "hardware.a and models.b"
+    ]
 
 
 def test_the_check_sees_all_kinds_of_import(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from stowplan.kernel.result import (
     HistoryEntry,
     Provenance,
     Result,
+    gained,
 )
-from stowplan.result_text import format_gap, format_ratio, gained
+from stowplan.result_text import format_gap, format_ratio
 from stowplan.units import Pair, Unit, format_apart, format_ps
 
 
@@ -35,7 +36,7 @@ def result(**changes: Any) -> Result:
         "baselines": {"all_slow": 200, "greedy": 100},
         "history": (HistoryEntry(0.0, "floor", None, 60), HistoryEntry(0.5, "search", 80, 60)),
         "candidates": (CandidateReport("search", 80, None, 1.5, "stopped", family="heuristic"),),
-        "provenance": Provenance("search", 7, False, {"python": "3.11"}, "net", "tpu", "roofline", "abc", {"workers": 2}),
+        "provenance": Provenance("search", 7, False, {"python": "3.11"}, "net", "tpu", "roofline", "abc", {"time_limit": 1.5}),
         "seconds": 1.52,
         "details": {"capacity": 5},
         "warnings": ("look out",),
@@ -138,13 +139,15 @@ def test_as_plain_values() -> None:
             "target": "tpu",
             "cost_model": "roofline",
             "problem_digest": "abc",
-            "options": {"workers": 2},
+            "options": {"time_limit": 1.5},
             "checkpoint": None,
             "checkpoint_training": "",
             "guides": [],
             "family": "",
         },
         "seconds": 1.52,
+        "seconds_before": 0.0,
+        "stopped": "stopped at the time limit of 1.5 s",
         "unit": "ps",
         "details": {"capacity": 5},
         "warnings": ["look out"],
@@ -158,15 +161,44 @@ def test_summary_of_a_plan() -> None:
         "net on tpu (roofline)",
         "  objective  80 ns  (verified, by search)",
         "  bound      60 ns  gap 25.00%",
-        "  status     feasible, stopped by time_limit after 1.5 s",
+        "  status     feasible, stopped at the time limit of 1.5 s",
         "  speedup    1.250 over greedy (100 ns)",
         "  warning    look out",
     ]
 
 
+@pytest.mark.parametrize(
+    ("limit", "before", "text"),
+    [
+        (5.0, 3.24, "stopped at the time limit of 5.0 s (3.2 s of it reading and start-up)"),
+        (5.0, 0.0, "stopped at the time limit of 5.0 s"),
+        (0.02, 0.0, "stopped at the time limit of 0.02 s"),
+        (1.0, 1.37, "stopped at the time limit of 1.0 s (1.4 s for reading and start-up)"),
+    ],
+)
+def test_the_limit_is_that_of_the_caller_and_what_reading_took_of_it_is_said(limit: float, before: float, text: str) -> None:
+    found = result(seconds=1.8).within(limit, before)
+    assert (found.stopped, found.to_dict()["stopped"], found.seconds_before) == (text, text, before)
+    assert f"  status     feasible, {text}\n" in found.summary()
+    assert text in found._repr_html_()
+
+
+def test_other_ends_say_when_they_came() -> None:
+    assert (
+        result(stop_reason="candidates_done", seconds=1.8).within(5.0, 3.2).stopped == "stopped by candidates_done after 1.8 s"
+    )
+    # Reading takes nothing of the limit of a deterministic run.
+    provenance = msgspec.structs.replace(result().provenance, deterministic=True)
+    assert result(provenance=provenance).within(5.0, 3.2).stopped == "stopped at twice the time limit of 5.0 s"
+    # As of records of earlier versions.
+    provenance = msgspec.structs.replace(result().provenance, options={})
+    assert result(provenance=provenance).stopped == "stopped by time_limit after 1.5 s"
+
+
 def test_summary_without_a_plan() -> None:
     text = result(plan=None, objective=None, status="no_plan", verified=False, baseline=None, baselines={}).summary()
-    assert "  no plan (no_plan, stopped by time_limit)" in text
+    assert "  no plan\n" in text
+    assert "  status     no_plan, stopped at the time limit of 1.5 s\n" in text
     assert "  bound      60 ps" in text
     assert "gap" not in text
 

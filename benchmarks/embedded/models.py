@@ -191,7 +191,8 @@ def _tflite(path: Path, model: Model, options: Options, kernels: str, run: bool)
     if done is None:
         said = f"not taken: {why.rsplit('model: ')[-1]}" if run else ""
     else:
-        equal = "equal" if done.differs is None else "OTHER outputs"
+        equal = "equal" if done.compared and not done.is_undefined else "not compared"
+        equal = equal if done.differs is None else "OTHER outputs"
         said = equal if done.head == summary.head else f"{equal}, head {done.head:,}"
     return {
         "operators": summary.operators,
@@ -313,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for the order and for the offsets, each")
     parser.add_argument("--json-out", type=Path, help="rows are kept here, and not made again")
-    parser.add_argument("--kernels", default="none", help="as 'stowplan tflm' takes it: results share bytes of dying operands")
+    parser.add_argument("--kernels", default="none", help="as 'stowplan tflm' takes it: results share bytes of operands")
     parser.add_argument("--no-run", action="store_true", help="run and load nothing")
     chosen = parser.parse_args(arguments)
     parts = [part for part in chosen.only.split(",") if part]

@@ -18,6 +18,7 @@ from pathlib import Path
 from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.tflm import Run, plan_and_run
 from stowplan.backends.tflm import runtime as micro
+from stowplan.errors import VerificationError
 from stowplan.frontends.arena.tflite_file import read_tflite
 from stowplan.log import collecting_unmodelled
 
@@ -46,7 +47,7 @@ def _vela(model: Path, vela: Path, seeds: int) -> str:
             with collecting_unmodelled():
                 source = read_tflite(model)
             return _cell(micro.run(source, planned, seeds=seeds))
-        except (UnsupportedError, OSError, subprocess.TimeoutExpired) as error:
+        except (UnsupportedError, VerificationError, OSError, subprocess.TimeoutExpired) as error:
             return f"fails: {error}"
 
 

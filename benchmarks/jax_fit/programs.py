@@ -1,4 +1,4 @@
-"""Losses in plain JAX, for benchmarks that fit them: eight models, small, and one more of before.
+"""Losses in plain JAX, for benchmarks that fit them: eight small models, one more of before, and one that compiles slowly.
 
 Arguments are shapes; nothing is allocated. Each returns a loss, its arguments, and no donated positions, as ``fit-jax`` takes
 them of a call. :data:`HELD_OUT` was named before any of them was fitted, and nothing was changed for one of them since.
@@ -242,6 +242,49 @@ def _unet_shapes() -> Any:
     return parameters, _shape(16, 64, 64, 4), _shape(16, 64, 64, 4)
 
 
+def _scanned_mixer(x: Any, p: Any) -> Any:
+    """A state-space model along the tokens, with rates of their own; its states come from an associative scan."""
+    import jax
+    import jax.numpy as jnp
+
+    rate = jax.nn.softplus((x @ p["rate"]).astype(jnp.float32))[..., None]
+    entered = (x @ p["write"])[:, :, None, :].astype(jnp.float32) * (x @ p["into"])[..., None].astype(jnp.float32)
+
+    def join(left: Any, right: Any) -> Any:
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    decay = jnp.exp(-rate * jnp.exp(p["decay"].astype(jnp.float32)))
+    states = jax.lax.associative_scan(join, (decay, rate * entered), axis=1)[1]
+    read = (states * (x @ p["read"])[:, :, None, :]).sum(-1).astype(x.dtype)
+    return (read * jax.nn.silu(x @ p["gate"])) @ p["out"]
+
+
+def _state_space_loss(p: Any, source: Any, tokens: Any) -> Any:
+    """An encoder, and a decoder that attends to it; both mix by state-space models."""
+    import jax
+
+    def layer(encoded: Any, x: Any, q: Any) -> Any:
+        x = x + _scanned_mixer(_norm(x, q["n1"]), q)
+        if encoded is not None:
+            x = x + _attention(_norm(x, q["n3"]), q, 4, is_causal=False, source=encoded, prefix="c")
+        return x + jax.nn.gelu(_norm(x, q["n2"]) @ q["up"]) @ q["down"]
+
+    encoded = jax.lax.scan(lambda x, q: (layer(None, x, q), None), p["embedding"][source], p["encoder"])[0]
+    decoded = jax.lax.scan(lambda x, q: (layer(encoded, x, q), None), p["embedding"][tokens], p["decoder"])[0]
+    return _word_error(decoded, p["embedding"], tokens)
+
+
+def _state_space_shapes(width: int = 256, states: int = 16, batch: int = 4, length: int = 1024) -> Any:
+    square = dict.fromkeys(("into", "rate", "gate", "out"), (width, width))
+    narrow = {"write": (width, states), "read": (width, states), "decay": (width, states)}
+    mixer = square | narrow | {"n1": (width,), "n2": (width,), "up": (width, 4 * width), "down": (4 * width, width)}
+    cross = {"n3": (width,), **{f"c{name}": (width, width) for name in "qkvo"}}
+    layers = {"encoder": mixer, "decoder": mixer | cross}
+    stacked = {part: {name: _shape(2, *dims) for name, dims in dims_of.items()} for part, dims_of in layers.items()}
+    tokens = _shape(batch, length, dtype="int32")
+    return {"embedding": _shape(4096, width)} | stacked, tokens, tokens
+
+
 def make(name: str) -> Any:
     """A loss, its arguments, and no donated positions."""
     from jax.ad_checkpoint import checkpoint_name
@@ -262,6 +305,7 @@ def make(name: str) -> Any:
         "t5": lambda: (partial(_t5_loss), _t5_shapes()),
         "moe": lambda: (partial(_loss, partial(_moe_layer, heads=8), True), _moe_shapes()),
         "diffusion_transformer": lambda: (partial(_diffusion_loss), _diffusion_shapes()),
+        "state_space": lambda: (partial(_state_space_loss), _state_space_shapes()),
     }
     loss, arguments = made[name]()
     loss.__name__ = name

@@ -68,7 +68,9 @@ def run(name: str, output: Path) -> None:
                 halves = stock.partition(module, joint_inputs, kwargs, budget)
             seconds = time.monotonic() - began
             sequence = stock.sequence_of(reading, [half.graph for half in halves])
-            plans.append({"budget": budget, "seconds": round(seconds, 2), **(sequence and judged(reading, structure, sequence) or {})})
+            plans.append(
+                {"budget": budget, "seconds": round(seconds, 2), **(sequence and judged(reading, structure, sequence) or {})}
+            )
         row["solvers"][solver] = plans
     with output.open("a") as file:
         file.write(json.dumps(row) + "\n")
@@ -90,7 +92,9 @@ def shown(rows: list[dict[str, Any]]) -> str:
                 f"{plan['peak'] / 1e6:.1f}, {100 * plan['flops'] / row['flops']:.1f} %" if "peak" in plan else "none"
                 for plan in plans
             ]
-            cells.append((row["model"], solver, *made, f"{max(1.0, rise(plans)):.2f}", f"{max(plan['seconds'] for plan in plans):.1f}"))
+            cells.append(
+                (row["model"], solver, *made, f"{max(1.0, rise(plans)):.2f}", f"{max(plan['seconds'] for plan in plans):.1f}")
+            )
     heads = ["model", "solver", *map(str, BUDGETS), "rise", "seconds, most"]
     return table(cells, heads)
 

@@ -22,8 +22,8 @@ from stowplan import files
 from stowplan.kernel.kind import kind
 from stowplan.portfolio.batch.records import Settings
 from stowplan.portfolio.batch.task import find_inputs
-from stowplan.portfolio.validation.adapter import Policies
 from stowplan.portfolio.validation.decisions import Decision
+from stowplan.portfolio.validation.policies import Policies
 from stowplan.portfolio.validation.records import ProblemReport, Summary, Validation, summarize
 from stowplan.portfolio.validation.suite import validate
 

@@ -16,7 +16,7 @@ from typing import Any
 from stowplan import files
 from stowplan.errors import UsageError
 from stowplan.kernel.kind import kind_of, registered
-from stowplan.models.offset_table import OffsetTable
+from stowplan.models.offset_table import NOWHERE, OffsetTable
 
 
 def table_of(problem: Any, plan: Any) -> OffsetTable:
@@ -80,10 +80,15 @@ def _csv(table: OffsetTable, name: str) -> bytes:
     out.write(f"# problem {table.problem_digest}\n# plan {table.plan_digest}\n")
     for arena in table.arenas:
         out.write(f"# arena {arena.name}: {arena.bytes} bytes, alignment {arena.alignment}\n")
+    places: dict[int, list[str]] = {}
+    for at, number in enumerate(table.results):
+        places.setdefault(number, []).append(str(at))
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["name", "arena", "offset", "size", "alignment", "start", "end"])
-    for row in table.rows:
-        writer.writerow([row.name, table.arenas[row.arena].name, row.offset, row.size, row.alignment, row.start, row.end])
+    writer.writerow(["name", "arena", "offset", "size", "alignment", "start", "end", "buffer", "results"])
+    for number, row in enumerate(table.rows):
+        place = ["", ""] if row.arena == NOWHERE else [table.arenas[row.arena].name, row.offset]
+        results = " ".join(places.get(number, ()))
+        writer.writerow([row.name, *place, row.size, row.alignment, row.start, row.end, row.buffer or "", results])
     return out.getvalue().encode()
 
 
@@ -112,14 +117,14 @@ def _c_header(table: OffsetTable, name: str) -> bytes:
     macros = _distinct([macro for macro, _ in values], {*range(first), *exact})
     lines += [f"#define {macro} UINT64_C({value})" for macro, (_, value) in zip(macros, values, strict=True)]
     rows = macros[first:]
-    lines += [f"#define {upper}_COUNT {len(rows)}"]
+    lines += [f"#define {upper}_COUNT {len(rows)}", f"#define {upper}_RESULTS {len(table.results)}"]
     lines += [
         "",
         f"struct {lower}_row {{",
         "    const char *name;",
         "    uint64_t offset, size, alignment; /* bytes */",
         "    int64_t start, end; /* half-open */",
-        "    int32_t arena;",
+        "    int32_t arena; /* -1: takes nothing of any */",
         "};",
         "",
     ]
@@ -131,6 +136,10 @@ def _c_header(table: OffsetTable, name: str) -> bytes:
             for row, macro in zip(table.rows, rows, strict=True)
         ]
         lines += ["};", ""]
+    if table.results:
+        numbers = ", ".join(map(str, table.results))
+        lines += ["/* Rows of what the program returns, in its order. */"]
+        lines += [f"static const int32_t {lower}_results[{upper}_RESULTS] = {{{numbers}}};", ""]
     lines += [f"#endif /* {upper}_OFFSETS_H */", ""]
     return "\n".join(lines).encode()
 

@@ -145,7 +145,8 @@ def _outcome(record: Record) -> str:
         return f"failed: {record.error}"
     result = record.result
     if result["objective"] is None:
-        return f"{result['status']}, stopped by {result['stop_reason']}"
+        # Records of earlier versions do not say it.
+        return f"{result['status']}, {result.get('stopped') or 'stopped by ' + result['stop_reason']}"
     return f"{result['status']}, {as_quantity(result['objective'], result['unit'])}, gap {as_gap(result['gap'])}"
 
 
@@ -169,7 +170,7 @@ def _summary(done: list[tuple[Item, Record]], total: int) -> str:
                 as_gap(result["gap"]),
                 *(own if is_certified else ()),
                 as_ratio(result["speedup"]),
-                f"{result['seconds']:.1f}",
+                f"{result['seconds'] + result.get('seconds_before', 0.0):.1f}",
             )
         )
     certified = ("certified", "proof") if is_certified else ()

@@ -165,7 +165,7 @@ def _rows(records: Mapping[str, Record]) -> dict[str, Any]:
     programs: list[dict[str, Any]] = []
     for name, record in records.items():
         values = record.result or {}
-        wanted = ("status", "objective", "bound", "gap", "unit", "seconds")
+        wanted = ("status", "objective", "bound", "gap", "unit", "seconds", "seconds_before")
         programs.append(
             {"name": name, "error": record.error, **{key: values.get(key) for key in wanted}, "speedups": speedups(record)}
         )

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from stowplan import files
+from stowplan import cli, files
+from stowplan.arguments import number
 from stowplan.cli import INTERRUPTED, stopping
 from stowplan.cli.options import Arguments, CompileFolder, CompileLimit, Donated, OpenTimeLimit, Quiet, Shapes, option
 from stowplan.cli.output import LinePrinter, note, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
+from stowplan.deadline import limit_after, read_within
 from stowplan.errors import TimeLimitError, UsageError
 
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ def fit_jax_command(
     own_names: Annotated[bool, option("--own-names", "", "Plan over the program's own names alone.")] = False,
     check: Annotated[bool, option("--check", "", "Compare gradients on this CPU, at full size.")] = False,
     target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v5e",
-    previews: Annotated[int, option("--previews", "N", "Short compiles at most.")] = 6,
-    compiles: Annotated[int, option("--compiles", "N", "Full compiles at most, to compare cycles.")] = 6,
+    previews: Annotated[int, option("--previews", "N", "Maximum number of previews, which are short compilations.")] = 6,
+    compiles: Annotated[int, option("--compiles", "N", "Maximum number of full compilations, which compare cycles.")] = 6,
     time_limit: OpenTimeLimit = None,
     compile_limit: CompileLimit = 900.0,
     folder: CompileFolder = None,
@@ -64,7 +66,9 @@ def fit_jax_command(
 ) -> None:
     """Fit a JAX training step into so many bytes of HBM.
 
-    What is saved for the backward pass is planned, and corrected by short compiles. Needs the extra 'xla', no TPU.
+    It finds a policy of jax.checkpoint, which says what is saved for the backward pass. Previews correct the plan: they are
+    compilations that end once memory is assigned. After Ctrl-C the best policy so far is printed. This needs the extra 'xla'
+    and no TPU.
     """
     check_outputs((*(output or ()), png))
     if folder is not None:
@@ -74,6 +78,8 @@ def fit_jax_command(
 
         check_format(png)
     name, multiple = _largest(largest, function, shapes or ())
+    if time_limit is not None:
+        number("--time-limit {}", time_limit, least=0, or_least=False)
     from stowplan.backends.fallback import require
     from stowplan.backends.jax import fit, fit_largest
     from stowplan.backends.xla.workload import PACKAGES
@@ -92,11 +98,13 @@ def fit_jax_command(
     with stopping() as cancel:
         try:
             with LinePrinter(quiet, every=0.0) as progress:
+                if not name:
+                    loaded, values, donated = read_within(time_limit, made, cli.began())
                 options: dict[str, Any] = {
                     "previews": previews,
                     "compiles": compiles,
                     "folder": folder,
-                    "time_limit": time_limit,
+                    "time_limit": time_limit and limit_after(cli.began(), time_limit),
                     "compile_limit": compile_limit,
                     "own_names": own_names,
                     "check": check,
@@ -106,7 +114,6 @@ def fit_jax_command(
                 if name:
                     size, fitted = fit_largest(made, hbm, target, start=_START, multiple=multiple, **options)
                 else:
-                    loaded, values, donated = made()
                     fitted = fit(loaded, values, hbm, target, donated=donated, **options)
         except TimeLimitError:
             if cancel.is_set():
@@ -125,6 +132,7 @@ def fit_jax_command(
 
         save_picture(_picture(report), png)
         note(str(png))
+    raise typer.Exit(INTERRUPTED if report.stop_reason == "cancelled" else 0)
 
 
 def _largest(text: str, function: str, shapes: Sequence[str]) -> tuple[str, int]:
@@ -169,11 +177,11 @@ def _picture(report: FitReport) -> Picture:
 
     seen = [candidate for candidate in report.candidates if candidate.hbm_bytes]
     rows = []
-    for number, (unit, scale) in enumerate((("ms by the roofline", 1e-3), ("TFLOP", 1e12)), 1):
-        plans = {"plans, as expected": [(point[0], point[number] / scale) for point in report.frontier]}
+    for column, (unit, scale) in enumerate((("ms by the roofline", 1e-3), ("TFLOP", 1e12)), 1):
+        plans = {"plans, as expected": [(point[0], point[column] / scale) for point in report.frontier]}
         policies: dict[str, list[tuple[int, float]]] = {}
         for candidate in seen:
-            amount = (candidate.recomputed_seconds, candidate.recomputed_flops)[number - 1] / scale
+            amount = (candidate.recomputed_seconds, candidate.recomputed_flops)[column - 1] / scale
             policies.setdefault(candidate.policy.kind, []).append((candidate.hbm_bytes, amount))
         rows.append(
             [steps_plot(f"What is made again over the peak, {unit}", ("peak", f"made again ({unit})"), plans, policies)]

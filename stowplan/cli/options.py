@@ -84,7 +84,9 @@ Shapes = Annotated[
 ]
 Arguments = Annotated[str, option("--arguments", "MODULE:NAME", "The arguments, as a tuple or a function that returns one.")]
 Donated = Annotated[list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; again and again.")]
-OpenTimeLimit = Annotated[float | None, option("--time-limit", "SECONDS", "Time limit; none where it is not given.")]
+OpenTimeLimit = Annotated[
+    float | None, option("--time-limit", "SECONDS", "Stop then, with the best result so far. There is no limit by default.")
+]
 CompileLimit = Annotated[float, option("--compile-limit", "SECONDS", "What one compile may take.")]
 CompileFolder = Annotated[Path | None, option("--folder", "FOLDER", "Keep results here; a second run goes on from them.")]
 

@@ -49,7 +49,7 @@ def solve_command(
         str | None, setting("PERCENT", "What little change may cost, of the best objective found: 1% or 0.01.")
     ] = None,
     certificate: Annotated[
-        Path | None, option("--certificate", "FILE", "Write a proof of the bound here, for 'stowplan verify --bound'.")
+        Path | None, option("--certificate", "FILE", "Write a proof of the bound here, which 'stowplan verify' checks.")
     ] = None,
     report: Report = None,
     png: Picture = None,
@@ -210,7 +210,8 @@ def _solved(asked: _Asked, search: Options, drawing: float, **others: Any) -> Re
     if not search.deterministic:
         given["time_limit"] = limit_after(cli.began(), search.time_limit - drawing)
     at_hand = {"plans": asked.plans, "hint": asked.hint, "keep_close": asked.keep_close}
-    result = solve(asked.problem, **given, **at_hand, **others).within(search.time_limit)
+    before = time.monotonic() - cli.began()
+    result = solve(asked.problem, **given, **at_hand, **others).within(search.time_limit, before)
     details: dict[str, Any] = {"xla_plan": list(asked.notes)} if asked.notes else {}
     if asked.opened.findings is not None:
         details |= asked.opened.findings.details(result.objective, result.bound)
@@ -251,7 +252,8 @@ def _read_hint(hint: Path, earlier: Any, problem: Any) -> Any:
 
 def _read_keep_close(path: Path, within: float, earlier: Any, problem: Any) -> Any:
     """The plan to keep close to, of ``earlier`` where that is not None."""
-    from stowplan.portfolio.keep_close.earlier_plan import KeepClose, read_earlier_plan
+    from stowplan.kernel.plan_changes import KeepClose
+    from stowplan.portfolio.keep_close.earlier_plan import read_earlier_plan
 
     plan = read_earlier_plan(path, problem)
     # A plan of this very problem needs no other.

@@ -48,11 +48,19 @@ def tflm_command(
         option(
             "--kernels",
             "SET",
-            "Results take bytes of dying operands; for reference kernels a simulator of reads and writes proves the distances.",
+            "Let an operator's output share bytes with its inputs where the kernels of this set are known to allow it.",
         ),
     ] = "none",
     keep_order: Annotated[bool, option("--keep-order", "", "Operators stay in the order of the file.")] = False,
     no_run: Annotated[bool, option("--no-run", "", "Do not run the models, whether the runtime is installed or not.")] = False,
+    inputs: Annotated[
+        Path | None,
+        option(
+            "--inputs",
+            "FILE.npz",
+            "Run the models on these arrays, each under the name of an input (:2: the third); others are drawn at random.",
+        ),
+    ] = None,
     time_limit: Annotated[float, option("--time-limit", "SECONDS", "For the order and for the offsets, each.")] = 10.0,
     certificate: Annotated[
         Path | None,
@@ -79,7 +87,7 @@ def tflm_command(
         if path.suffix not in _ENDINGS:
             raise UsageError(f"-o: found {path.name!r}, expected a name that ends in {', '.join(_ENDINGS)}")
     proofs = () if certificate is None else tuple(certificate.with_suffix(end) for end in (".problem.json", ".plan.json"))
-    check_outputs((*written, certificate, *proofs, report, png), inputs=(model,))
+    check_outputs((*written, certificate, *proofs, report, png), inputs=(model, inputs))
     from stowplan.backends.tflm.planning import plan_and_run
     from stowplan.log import collecting_unmodelled, unmodelled_lines
     from stowplan.models.packing.problem import Problem
@@ -96,6 +104,7 @@ def tflm_command(
             options=msgspec.structs.replace(search, time_limit=time_limit),
             cancel=cancel,
             run=not no_run,
+            inputs=inputs,
             on_progress=(lambda text: None) if quiet else note,
         )
     for path in written:
@@ -153,7 +162,10 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
     """What people read."""
     gain = summary.greedy - summary.head
     what = "no order and no offsets take less" if summary.any_order else "no offsets take less in this order"
-    proof = f"proven: {what}" if summary.is_proven else "not proven"
+    shares = (
+        "live tensors share no bytes" if summary.kernels == "none" else f"bytes are shared as {summary.kernels} kernels allow"
+    )
+    proof = f"proven: {what} where {shares}" if summary.is_proven else "not proven"
     lines = [
         f"tflm {summary.model}: {summary.operators} operators, {summary.tensors} tensors, {summary.subgraphs} subgraphs",
         f"  head       {summary.head:,} bytes, {_less(gain, summary.greedy)} of the runtime's own planner",
@@ -165,7 +177,7 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         lines.append(f"  kept       {summary.kept:,} bytes of inputs that survive the run; the runtime's own keeps none")
     if summary.kernels != "none":
         known = f"{summary.operators - summary.unmodelled} of {summary.operators} operators are modelled"
-        lines.append(f"  shared     {summary.shared:,} bytes of dying operands ({summary.kernels} kernels; {known})")
+        lines.append(f"  shared     {summary.shared:,} bytes of operands ({summary.kernels} kernels; {known})")
     if summary.scratch:
         peak = max(sum(sizes) for sizes in summary.scratch.values())
         lines.append(f"  scratch    {peak:,} bytes at most, for {len(summary.scratch)} operators ({summary.scratch_from})")
@@ -175,9 +187,16 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         f"  tail       {run.tail:,} bytes here; pointers of a 32-bit device are smaller",
         f"  arena      {run.arena:,} bytes at least, {_less(run.greedy_arena - run.arena, run.greedy_arena)} without the plan",
     ]
+    early = f"the runtime ended {run.ended_early} inferences early{f' ({run.message})' if run.message else ''}"
+    if run.is_undefined:
+        what = "they change when no tensors of the model share bytes, so it reads bytes that no operator writes"
+        return [*lines, f"  outputs    NOT compared: {what}"]
+    if run.differs is None and not run.compared:
+        return [*lines, f"  outputs    NOT compared: {early}, all that were run; --inputs FILE.npz gives other inputs"]
     if run.differs is None:
-        tried = f"{run.seeds} seeds, {run.inferences} inferences each"
-        return [*lines, f"  outputs    equal bit by bit ({tried}, {run.version})"]
+        tried = f"inferences: {run.compared}, seeds: {run.seeds}, {run.version}"
+        lines.append(f"  outputs    equal bit by bit ({tried})")
+        return [*lines, f"  ended      {early}; their outputs are not compared"] if run.ended_early else lines
     return [*lines, "  outputs    NOT equal: seed {}, inference {}; do not use the plan".format(*run.differs)]
 
 

@@ -54,7 +54,7 @@ def validate_command(
     from stowplan.kernel.kind import kind
     from stowplan.portfolio.batch.records import CANCELLED
     from stowplan.portfolio.batch.task import find_inputs
-    from stowplan.portfolio.validation.adapter import Policies
+    from stowplan.portfolio.validation.policies import Policies
     from stowplan.portfolio.validation.records import Validation, summarize
     from stowplan.portfolio.validation.suite import EXACT_CANDIDATES, validate
 

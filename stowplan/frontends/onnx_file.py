@@ -17,6 +17,7 @@ from typing import Any
 from stowplan import files
 from stowplan.errors import InputError, MissingDependencyError, first_line, naming, to_install
 from stowplan.frontends import shape_inference
+from stowplan.frontends.onnx_shapes import Findings
 from stowplan.frontends.onnx_sizes import check_told, fix_sizes, graphs_of, is_fixed
 from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
 from stowplan.log import warn_unmodelled
@@ -179,7 +180,7 @@ def _read_graph(
         for graph in graphs:
             _check_splits(graph)
             missing |= _fetch_numbers(graph, Path(path).parent, onnx)
-        model = shape_inference.infer(model, forget=told != NOTHING_TOLD)
+        model, findings = shape_inference.infer(model)
     except InputError:
         raise
     except Exception as error:
@@ -188,6 +189,7 @@ def _read_graph(
     for graph in graphs_of(model.graph):
         _check_nodes(graph, with_bodies)
         check_told(graph, told)
+    _check_declared(model.graph, findings, told)
     if model.ir_version >= 11 and model.configuration:
         warn_unmodelled("it is laid out for several devices, which is not modelled: planned as for one", "configuration")
     return model.graph, max((opset.version for opset in model.opset_import if opset.domain in _STANDARD), default=1), missing
@@ -200,6 +202,27 @@ def _check_splits(graph: Any) -> None:
             if node.op_type == "Split" and attribute.name == "num_outputs" and attribute.i != len(node.output):
                 message = f"found {len(node.output)} results of a Split, expected its num_outputs, {attribute.i}"
                 raise InputError(message, place=f"operator {next(iter(node.output), node.name)}")
+
+
+def _check_declared(graph: Any, findings: Findings, told: ToldSizes) -> None:
+    """Warn of declared shapes that are not those that are inferred.
+
+    As onnxruntime does, it refuses such element types, and such shapes of inputs that have initializers.
+    """
+    fixed = {value.name for value in graph.input} & {tensor.name for tensor in graph.initializer}
+    stale = [each for each in findings.contradictions if each[0] not in told.shapes]
+    for name, what, (declared, inferred) in stale:
+        if what == "type" or name in fixed:
+            raise InputError(
+                f"found the declared {what} {declared}, expected the inferred one, {inferred}", place=f"value {name}"
+            )
+    for name, _, (declared, inferred) in stale[:1]:
+        more = f" (so are {len(stale) - 1} more)" if len(stale) > 1 else ""
+        text = f"its shape is declared as {declared}, but inferred as {inferred}, which is planned for{more}"
+        warn_unmodelled(text, f"value {name}")
+    for name in [name for name in findings.believed if stale and name not in told.shapes]:
+        text = "its shape is known from its declaration only, and other declared shapes are wrong (--shape tells it)"
+        warn_unmodelled(text, f"value {name}")
 
 
 def _check_nodes(graph: Any, with_bodies: bool) -> None:

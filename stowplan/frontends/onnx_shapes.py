@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from stowplan.frontends import known
 from stowplan.frontends.onnx_sizes import is_fixed
@@ -25,51 +25,101 @@ _REPEATING, _FOLDED = (frozenset(known("onnx")["shapes"][use].split()) for use i
 _MOST = 4096
 
 
-def inferred(model: Any, *, forget: bool = False) -> Any:
+#: What is known of values: types, or numbers, by name.
+_Known: TypeAlias = Mapping[str, Any]
+
+
+class Findings(NamedTuple):
+    """What inference finds out about the shapes that a model declares. Both fields are lists, so that JSON has them alike."""
+
+    contradictions: list[tuple[str, str, list[str]]]
+    """Of each value whose declaration contradicts what is inferred: its name, what contradicts (``shape`` or ``type``), and
+    what is declared and what is inferred, as text."""
+    believed: list[str]
+    """Values whose shapes are known from their declarations only."""
+
+    def check(self, name: str, declared: Any, inferred: Any) -> bool:
+        """Whether a declared type agrees with an inferred one as far as both are known; a contradiction is noted."""
+        from onnx import TensorProto
+
+        both = declared.tensor_type, inferred.tensor_type
+        kinds = [kind.elem_type for kind in both]
+        shapes = [[size.dim_value if size.HasField("dim_value") else "?" for size in kind.shape.dim] for kind in both]
+        if all(kinds) and kinds[0] != kinds[1]:
+            self.contradictions.append((name, "type", [TensorProto.DataType.Name(kind) for kind in kinds]))
+        elif all(kind.HasField("shape") for kind in both) and not _fit(*shapes):
+            self.contradictions.append((name, "shape", [str(shape).replace("'", "") for shape in shapes]))
+        else:
+            return True
+        return False
+
+
+def inferred(model: Any, findings: Findings) -> Any:
     """A model with all shapes that can be inferred.
 
-    ``forget`` has shapes that it declares, but for its inputs, count only where none can be.
+    A shape that the model declares, but for an input's, counts only as far as none can be inferred, since it may be older than
+    the inputs' shapes. Declared shapes and types are checked against what is inferred; ``findings`` takes what comes of it.
     """
-    from onnx import shape_inference
+    from onnx import helper, shape_inference
 
-    declared: dict[str, Any] = {}
-    if forget:
-        for value in (*model.graph.value_info, *model.graph.output):
-            declared[value.name] = type(value.type).FromString(value.type.SerializeToString())
-        del model.graph.value_info[:]
-        for value in model.graph.output:
-            value.type.tensor_type.ClearField("shape")
-    model = shape_inference.infer_shapes(model, data_prop=True)
-    _Walk(model, declared).complete()
+    graph = model.graph
+    stored = {tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer}
+    declared = [(value.name, _copied(value.type)) for value in (*graph.input, *graph.value_info, *graph.output)]
+    for value in (*graph.value_info, *graph.output):
+        if value.type.HasField("tensor_type"):
+            value.ClearField("type")
+    for value in graph.input:
+        value.type.CopyFrom(stored.get(value.name, value.type))
+    # What onnx infers of a node that runs graphs rests on what these declare.
+    if not any(bodies_of(node) for node in graph.node):
+        model = shape_inference.infer_shapes(model, data_prop=True)
+    _Walk(model, stored, declared, findings).complete()
     return model
+
+
+def _fit(one: list[Any], other: list[Any]) -> bool:
+    """Whether two shapes may be the same, where the sizes that are known are whole numbers."""
+    return len(one) == len(other) and all("?" in pair or pair[0] == pair[1] for pair in zip(one, other, strict=True))
+
+
+def _elements(kind: Any) -> int:
+    """Elements of a tensor; 0 where its shape is not fixed."""
+    return math.prod(size.dim_value for size in kind.tensor_type.shape.dim) if is_fixed(kind) else 0
+
+
+def _copied(kind: Any) -> Any:
+    return type(kind).FromString(kind.SerializeToString())
 
 
 class _Walk:
     """Goes through the nodes of a model's graph, in order."""
 
-    def __init__(self, model: Any, declared: dict[str, Any]):
-        from onnx import helper
-
+    def __init__(self, model: Any, stored: _Known, declared: list[tuple[str, Any]], findings: Findings):
         graph = model.graph
-        self._model, self._graph, self._declared = model, graph, declared
+        self._model, self._graph, self._findings = model, graph, findings
+        self._declared = declared
+        """Names and types; those of graphs that choices take join them."""
         self._opsets = {opset.domain: opset.version for opset in model.opset_import}
         # Graphs that nodes run may return what they are given.
-        self.types = {value.name: value.type for value in (*graph.output, *graph.value_info, *graph.input)}
-        self.types |= {
-            tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer
-        }
+        known = (value for value in (*graph.output, *graph.value_info, *graph.input) if value.type.WhichOneof("value"))
+        self.types = {value.name: value.type for value in known}
+        self.types |= stored
         self.numbers: dict[str, Any] = {}
         """Of short lists that are constant, by name."""
 
     def complete(self) -> None:
-        """Fill in shapes that have been left open by onnx's inference."""
+        """Fill in shapes that have been left open by onnx's inference, and check what is declared."""
+        nodes = list(self._graph.node)
+        if any(bodies_of(node) or not all(is_fixed(self.types.get(name)) for name in node.output if name) for node in nodes):
+            self._fill_in(nodes)
+        for name, kind in self._declared:
+            self._findings.check(name, kind, self.types.get(name, kind))
+
+    def _fill_in(self, nodes: list[Any]) -> None:
         from onnx import helper
 
         graph = self._graph
-        nodes = list(graph.node)
         has_bodies = any(bodies_of(node) for node in nodes)
-        if not has_bodies and all(is_fixed(self.types.get(name)) for node in nodes for name in node.output if name):
-            return
         short = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MOST]
         for tensor in short:
             self._take(helper.make_node("Constant", [], [tensor.name], value=tensor))
@@ -82,21 +132,22 @@ class _Walk:
                 body = inlined(node, branch, taken)
                 graph.initializer.extend(body.initializer)
                 graph.sparse_initializer.extend(body.sparse_initializer)
-                self._declared |= {value.name: value.type for value in (*body.value_info, *body.output)}
+                self._declared += [(value.name, value.type) for value in (*body.value_info, *body.output)]
                 constants = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in body.initializer]
                 for constant in constants:
                     self._take(constant)
                 pending.extend(reversed(body.node))
                 continue
             if bodies_of(node):
-                infer_bodies(node, self._model, self.types, self.numbers)
+                infer_bodies(node, self._model, self.types, self.numbers, self._findings)
             self._take(node)
             done.append(node)
         if has_bodies:
             del graph.node[:]
             graph.node.extend(done)
         for value in (*graph.value_info, *graph.output):
-            value.type.CopyFrom(self.types[value.name])
+            if value.name in self.types:
+                value.type.CopyFrom(self.types[value.name])
         told = {value.name for value in (*graph.input, *graph.initializer, *graph.value_info, *graph.output)}
         graph.value_info.extend(helper.make_value_info(name, kind) for name, kind in self.types.items() if name not in told)
 
@@ -117,18 +168,32 @@ class _Walk:
                 )
                 types |= {name: kind for name, kind in inferred.items() if is_fixed(kind) or name not in types}
         for name in names:
-            if not is_fixed(types.get(name)) and is_fixed(self._declared.get(name)):
-                types[name] = self._typed(node, name)
+            if not is_fixed(types.get(name)):
+                self._believe(node, name)
         with contextlib.suppress(Exception):
             numbers |= self._folded(node)
 
-    def _typed(self, node: Any, name: str) -> Any:
-        """A declared type; of elements of which nothing is known, the first operand's."""
-        kind = type(self._declared[name]).FromString(self._declared[name].SerializeToString())
-        for other in (name, *node.input):
-            if not kind.tensor_type.elem_type and other in self.types:
-                kind.tensor_type.elem_type = self.types[other].tensor_type.elem_type
-        return kind
+    def _believe(self, node: Any, name: str) -> None:
+        """Fill in what is declared of a result whose shape cannot be inferred, unless it contradicts what can.
+
+        A choice may make nothing larger. Of elements of which nothing is known the type is the first operand's.
+        """
+        at = list(node.output).index(name)
+        made = [_results(body)[at] for body in bodies_of(node) if node.op_type == "If"]
+        for declared in [kind for other, kind in self._declared if other == name]:
+            kind = _copied(self.types.get(name, declared))
+            if not declared.tensor_type.HasField("shape") or not Findings([], []).check(name, declared, kind):
+                continue
+            if not kind.tensor_type.HasField("shape"):
+                kind.tensor_type.shape.CopyFrom(declared.tensor_type.shape)
+            for size, told in zip(kind.tensor_type.shape.dim, declared.tensor_type.shape.dim, strict=True):
+                if told.HasField("dim_value"):
+                    size.dim_value = told.dim_value
+            for other in (declared, *(self.types[operand] for operand in node.input if operand in self.types)):
+                kind.tensor_type.elem_type = kind.tensor_type.elem_type or other.tensor_type.elem_type
+            if all(_elements(kind) >= _elements(other) for other in made):
+                self.types[name] = kind
+                self._findings.believed.append(name)
 
     def _folded(self, node: Any) -> dict[str, Any]:
         """Numbers that a node computes, where they are constant and few."""
@@ -168,9 +233,6 @@ def _length(kind: str, operands: list[Any]) -> float:
         return abs((limit - start) / step) if step else math.inf
     return math.prod(abs(int(size)) for size in operands[-1]) * (operands[0].size if kind == "Tile" else 1)
 
-
-#: What is known of values: types, or numbers, by name.
-_Known: TypeAlias = Mapping[str, Any]
 
 #: Iterations of a loop whose results are stacked, at most.
 _MOST_ITERATIONS = 1 << 31
@@ -221,12 +283,14 @@ def inlined(node: Any, branch: Any, taken: set[str]) -> Any:
     return graph
 
 
-def infer_bodies(node: Any, model: Any, types: dict[str, Any], numbers: _Known) -> None:
+def infer_bodies(node: Any, model: Any, types: dict[str, Any], numbers: _Known, findings: Findings) -> None:
     """Infer the graphs of a node, and its results of them, given what is known around it; results join ``types``."""
     given = _given(node, types)
     for attribute in bodies_of(node):
+        for value, kind in zip(attribute.g.input, given, strict=False):
+            findings.check(value.name, value.type, kind or value.type)
         body = _as_model(attribute.g, model, given, types, numbers)
-        _take_back(attribute.g, inferred(body, forget=True).graph)
+        _take_back(attribute.g, inferred(body, findings).graph)
     results = {"If": _of_choice, "Loop": _of_loop, "Scan": _of_scan}.get(node.op_type)
     if node.domain in ("", "ai.onnx") and results is not None:
         kinds = results(node, types, numbers)

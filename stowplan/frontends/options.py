@@ -83,14 +83,17 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         tuple[str, ...],
         _graph("NAME=SIZES", "The shape of an ONNX model's input, or of another value: x=1x3x224x224."),
     ] = ()
-    keep: Annotated[tuple[str, ...], _graph("NAME", "An input that must survive the run: it is there to the end.")] = ()
+    keep: Annotated[
+        tuple[str, ...],
+        _graph("NAME", "An input that must survive the run and lives to its end: a name, or :2 for the third input."),
+    ] = ()
     in_place: Annotated[
         Literal["elementwise", "none"] | None,
         Option(
             GRAPHS,
             "WHAT",
             "Results that take an operand's bytes, where the runtime does so: elementwise (the default for the target order) "
-            "or none (for arena).",
+            "or none (for arena). HLO modules take it, too.",
             is_shared=False,
         ),
     ] = None
@@ -159,13 +162,36 @@ def _texts(name: str, given: Any, expected: str) -> tuple[str, ...]:
     return tuple(given or ())
 
 
-def named_inputs(names: Iterable[str], inputs: Mapping[str, int]) -> list[int]:
-    """Numbers of inputs that must survive; raises InputError for a name that is none of theirs."""
+def named_inputs(names: Iterable[str], inputs: Iterable[tuple[str, int]], what: str = "--keep") -> list[int]:
+    """Numbers of the inputs that a user names.
+
+    Parameters
+    ----------
+    names
+        Names of inputs. ``:2`` stands for the third input of the model, unless an input is called so.
+    inputs
+        Name and number of each input, in the model's order. Several may have one name.
+    what
+        What names them, for messages.
+
+    Raises
+    ------
+    InputError
+        A name that no input has, or that several have.
+    """
+    pairs = [*enumerate(inputs)]
+    found: list[int] = []
     for name in names:
-        if name not in inputs:
-            expected = f"an input: {', '.join(list(inputs)[:20])}" if inputs else "none: there are no inputs"
-            raise InputError(f"found --keep {name}, expected {expected}")
-    return [inputs[name] for name in names]
+        places = {number: f"{what} :{at}" for at, (own, number) in pairs if own == name}
+        places = places or {number: "" for at, (_, number) in pairs if name == f":{at}"}
+        if len(places) > 1:
+            ways = " or ".join(places.values())
+            raise InputError(f"found {what} {name}, a name of {len(places)} inputs, expected {ways}, counted from 0")
+        if not places:
+            known = ", ".join([*dict.fromkeys(own for _, (own, _) in pairs)][:20])
+            raise InputError(f"found {what} {name}, expected {f'an input: {known}' if known else 'none: there are no inputs'}")
+        found += places
+    return found
 
 
 #: All options by their names, in the order that help and messages have them in: those that suites share come first.

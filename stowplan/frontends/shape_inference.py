@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import sys
 import threading
@@ -22,8 +23,6 @@ from stowplan.frontends import onnx_shapes
 _MAX_SENT = 1 << 15
 #: Fields of a tensor that hold its numbers.
 _NUMBERS = ("raw_data", "float_data", "int32_data", "string_data", "double_data", "uint64_data")
-#: What a request begins with: whether shapes that the model declares are trusted.
-_TRUST, _FORGET = b"+", b"-"
 #: What an answer begins with.
 _DONE, _FAILED = b"+", b"-"
 
@@ -43,7 +42,7 @@ class _Process(ChildProcess):
         return self.parent == os.getpid() and self.is_alive and not self.is_busy
 
     def ask(self, data: bytes) -> bytes:
-        """The model with its shapes, as bytes like those sent; raises InputError as :func:`infer` does."""
+        """Findings as a line of JSON, then the model with its shapes; raises InputError as :func:`infer` does."""
         self.is_busy = True
         try:
             self.send(data)
@@ -80,13 +79,10 @@ def start() -> None:
         _ready()
 
 
-def infer(model: Any, *, forget: bool = False) -> Any:
-    """A copy of a model, with all shapes that can be inferred; the model itself loses its large weights to it.
+def infer(model: Any) -> tuple[Any, onnx_shapes.Findings]:
+    """A copy of a model with all shapes that can be inferred, and what was found out about those that it declares.
 
-    Parameters
-    ----------
-    forget
-        Whether shapes that the model declares count only where none can be inferred: they may be those of other inputs.
+    The model itself loses its large weights to the copy.
 
     Raises
     ------
@@ -102,11 +98,11 @@ def infer(model: Any, *, forget: bool = False) -> Any:
             for field in _NUMBERS:
                 tensor.ClearField(field)
     with _lock:
-        answer = _ready().ask((_FORGET if forget else _TRUST) + model.SerializeToString())
+        findings, _, answer = _ready().ask(model.SerializeToString()).partition(b"\n")
     inferred = type(model).FromString(answer)
     for number, weight in weights.items():
         inferred.graph.initializer[number].ParseFromString(weight)
-    return inferred
+    return inferred, onnx_shapes.Findings(*json.loads(findings))
 
 
 def _ready() -> _Process:
@@ -132,8 +128,9 @@ def _serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
     with contextlib.suppress(BrokenPipeError):
         while (data := read_message(incoming)) is not None:
             try:
-                model = onnx_shapes.inferred(onnx.ModelProto.FromString(data[1:]), forget=data[:1] == _FORGET)
-                answer = _DONE + model.SerializeToString()
+                findings = onnx_shapes.Findings([], [])
+                model = onnx_shapes.inferred(onnx.ModelProto.FromString(data), findings)
+                answer = _DONE + json.dumps(findings).encode() + b"\n" + model.SerializeToString()
             except Exception as error:
                 # protobuf and onnx raise errors of many types, over several lines.
                 answer = _FAILED + first_line(error).encode()

@@ -9,6 +9,8 @@ from functools import cached_property
 
 import msgspec
 
+from stowplan.models.memory_mapping.problem import InFlight
+
 
 class ProgramUse(msgspec.Struct, frozen=True):
     """A step reads (``is_output`` false) or writes a tensor, moving ``bytes`` bytes (a slice of it, perhaps)."""
@@ -63,6 +65,8 @@ class Program(msgspec.Struct, frozen=True, dict=True):
     steps: tuple[ProgramStep, ...]
     tensors: tuple[ProgramTensor, ...]
     loops: tuple[ProgramLoop, ...] = ()
+    in_flight: tuple[InFlight, ...] = ()
+    """What asynchronous operations read and write, and until when."""
     value_tensor: dict[str, int] = {}
     """Tensor of every value: ``"instruction"``, or ``"instruction{0,1}"`` for a leaf of a tuple."""
     notes: tuple[str, ...] = ()

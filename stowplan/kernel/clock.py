@@ -94,14 +94,19 @@ class Clock:
         seconds, part = LAST_REPORT
         return min(seconds, part * self._options.time_limit)
 
+    @staticmethod
+    def needs_shares(waiting: Iterable[Candidate]) -> bool:
+        """Whether time is set aside for one of those that wait; where it is not, whoever runs may have all that is left."""
+        return not all(later.takes_over for later in waiting)
+
     def _share(self, candidate: Candidate, waiting: Sequence[Candidate]) -> float:
         """Part of the limit."""
+        if not self.needs_shares(waiting):
+            return 1.0
         if candidate.makes_baseline:
             return BASELINE_SHARE if self._options.workers == 1 else 1.0
-        # Those who make way for others get their share; the last ones all the time that is left.
-        if not self._is_crowded or all(later.takes_over for later in waiting):
-            return 1.0
-        return candidate.share if candidate.is_presolver else candidate.share / self._crowd
+        # Those who make way for others get their share.
+        return 1.0 if not self._is_crowded else candidate.share / (1.0 if candidate.is_presolver else self._crowd)
 
     def _to_first_plan(self, candidate: Candidate) -> float:
         """What a heuristic in a thread has in any case, while there is no plan of any candidate; others have none."""

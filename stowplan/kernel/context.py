@@ -164,6 +164,14 @@ class Context:
         """Seconds left."""
         return self.seconds()
 
+    def longest(self) -> float:
+        """Seconds left at most: the time limit of whatever asks :meth:`closed` while it runs, as solvers do.
+
+        A candidate that makes way for others has a share of the time limit, at whose end it is closed. Where the others have
+        come to their end by then, the share is extended, and a solver that was started with it as its limit would stop early.
+        """
+        return self.remaining()
+
     def seconds(self, part: float = 1.0) -> float:
         """A part of the time limit of the whole run; in a deterministic run of its work limit."""
         return part * self.options.extent

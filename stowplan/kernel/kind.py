@@ -14,15 +14,18 @@ import msgspec
 
 from stowplan import kinds
 from stowplan.errors import UsageError
+
+# What declares a kind has all of it from here.
+from stowplan.kernel.candidate import Candidate as Candidate
 from stowplan.kernel.context import Context, Options
 from stowplan.kernel.document import PlanDocument, ProblemDocument
+from stowplan.kernel.plan_changes import KeepClose, PlanChanges
 from stowplan.kernel.verification import Verification, Violation
 from stowplan.models.decisions import Decision, Part, field_by_field
 from stowplan.models.hint import HintValues
 from stowplan.models.offset_table import OffsetTable
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.keep_close.earlier_plan import KeepClose, PlanChanges
     from stowplan.portfolio.validation.adapter import Adapter
 
 P = TypeVar("P", bound=ProblemDocument[PlanDocument])
@@ -33,51 +36,13 @@ Function = Callable[[Any, Context], None]
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A way to find plans or bounds, run in a process of its own or in a thread of the calling process."""
-
-    name: str
-    """By which :attr:`Kind.function` knows what it does; the candidates and the baselines of a kind have different names."""
-    family: str
-    """``heuristic``, ``learned`` or ``exact``; or ``baseline``, of what makes the plan of the baseline that it is named after.
-
-    Such a one comes first, takes no share of the others' time, and the run waits for it.
-    """
-    share: float = 1.0
-    """Part of the time limit it gets where candidates must run one after the other."""
-    in_thread: bool = False
-    """Run in a thread of the calling process, from the first moment: it takes little memory and looks at the clock often."""
-    is_long: bool = False
-    """With ``in_thread``: it works until the limit in compiled loops, so that others are started beside it at once."""
-    is_presolver: bool = False
-    """Done within a second or two: its share is not taken from the others."""
-    takes_over: bool = False
-    """Takes the place of one that has ended before its time: no time is set aside for it."""
-    proves_only: bool = False
-    """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
-    by_name_only: bool = False
-    """Runs where it is asked for by name, not with its family."""
-    unavailable: str = ""
-    """Why it cannot run here; empty where it can."""
-    checkpoint: str | None = None
-    """Hash of the policy file that it plays with, of a learned one."""
-    training: str = ""
-    """How that policy was trained, of the package's own."""
-
-    @property
-    def makes_baseline(self) -> bool:
-        """Whether it is of the family ``baseline``."""
-        return self.family == "baseline"
-
-
-@dataclass(frozen=True)
 class Extras(Generic[P, Q]):
     """What a kind brings beside solving."""
 
     hints: HintValues[P, Q] | None = None
     """The values that hints may have; a kind without takes only plans as hints."""
     changes: Callable[[P, KeepClose], PlanChanges] | None = None
-    """How plans are kept close (:mod:`stowplan.portfolio.keep_close.earlier_plan`); without it fields are reverted."""
+    """How plans are kept close (:mod:`stowplan.kernel.plan_changes`); without it fields are reverted."""
     adapter: Adapter | None = None
     """How its policies are validated (:mod:`stowplan.portfolio.validation.adapter`)."""
 

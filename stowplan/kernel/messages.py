@@ -5,6 +5,7 @@ Messages are MessagePack with a length in front, over pipes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Self
@@ -51,6 +52,8 @@ class Job(msgspec.Struct, tag="job"):
     hints: tuple[bytes, ...] = ()
     closed: bool = False
     """Nothing is left to find, and the run waits for others: the candidate returns at once."""
+    latest: float = 0.0
+    """The latest that :attr:`News.end` may be, where that is after the end."""
 
 
 class News(msgspec.Struct, tag="news"):
@@ -61,6 +64,8 @@ class News(msgspec.Struct, tag="news"):
     hint: bytes | None = None
     closed: bool = False
     """As in :class:`Job`."""
+    end: float | None = None
+    """When the candidate is to stop from now on: nobody needs the time that was set aside for others. None changes nothing."""
     is_over: bool = False
     """The run is over: what the candidate still reports goes nowhere."""
 
@@ -80,7 +85,8 @@ class WorkerContext(Context):
     def __init__(self, job: Job, send: Callable[[Report], None]):
         self._kind = kinds.named(job.candidate.kind)
         super().__init__(job.options, None if job.start_plan is None else self._kind.plan.decode(job.start_plan))
-        self._end = job.end
+        self._end, self._latest = job.end, max(job.end, job.latest)
+        self._told = math.inf
         self._is_closed = job.closed
         self.send = send
         self._incumbent = (self.start_plan, job.start_bound)
@@ -92,12 +98,20 @@ class WorkerContext(Context):
 
     def remaining(self) -> float:
         """Seconds left."""
+        self._told = self._end
         return max(0.0, self._end - time.monotonic())
+
+    def longest(self) -> float:
+        """Seconds left where the candidate gets all the time that others do not need."""
+        return max(0.0, self._latest - time.monotonic())
 
     def take(self, message: News) -> None:
         """Take in what others have found, and whether the run is over."""
         if message.is_over:
             self._end = 0.0
+        elif message.end is not None and time.monotonic() < self._end:
+            # Whoever has been stopped before the message came has its next turn as one that was stopped.
+            self._end = message.end
         if self.options.deterministic:
             return
         self._is_closed = message.closed
@@ -109,5 +123,5 @@ class WorkerContext(Context):
         self._incumbent = (plan, bound if message.bound is None else message.bound)
 
     def last_word(self, waits: bool = False) -> Report:
-        """The last report of a candidate that returned."""
-        return Report("stopped" if self.remaining() < _CLOSE else "done", waits=waits)
+        """The last report of a candidate that returned: time has stopped it where the end has come that it knew of."""
+        return Report("stopped" if time.monotonic() > min(self._end, self._told) - _CLOSE else "done", waits=waits)

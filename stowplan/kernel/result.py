@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 
-from stowplan import kinds, result_text
+from stowplan import kinds
+from stowplan.result_text import format_gap, format_percent, format_ratio
 from stowplan.units import PS, Unit
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
 StopReason = Literal[
     "optimal", "fits", "gap_reached", "criterion", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"
 ]
-"""``fits``: the problem asked for any plan within a capacity, and this is one. ``criterion``: the caller's (``stop``)."""
+"""``fits``: the problem asked for any plan within a capacity, and this is one. ``criterion``: the caller's (``stop``).
+``candidates_done``: there is time left, but every candidate has come to the end of what it can do."""
 Outcome = Literal["finished", "stopped", "rejected", "failed", "skipped"]
 """Of a candidate. ``rejected``: a plan of it failed verification; ``stopped``: ended by the limit."""
 
@@ -133,6 +136,7 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
     candidates: tuple[CandidateReport, ...]
     provenance: Provenance
     seconds: float
+    """From the call of ``solve`` to the end of the run."""
     unit: Unit = PS
     details: dict[str, Any] = {}
     """Facts of the kind: capacity, normalised return, stalls and the like."""
@@ -141,6 +145,9 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     """What the bound rests on, and so what ``optimal`` and ``infeasible`` are said of."""
+    seconds_before: float = 0.0
+    """Seconds of the time limit that had passed when ``solve`` was called, for starting up and reading the input: 0 where the
+    limit is that of the call."""
     cut_short: bool = False
     """Whether a deterministic run was ended before its work was done: another may come further."""
     certificate: Any = None
@@ -222,10 +229,23 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
         """Speedup over another of the baselines, None where it has no objective."""
         return _ratio(self.baselines.get(name), self.objective)
 
-    def within(self, time_limit: float) -> Result[PlanT]:
-        """The same as the result of a caller's limit, in seconds, of which reading the input took a part."""
-        options = self.provenance.options | {"time_limit": time_limit}
-        return msgspec.structs.replace(self, provenance=msgspec.structs.replace(self.provenance, options=options))
+    def within(self, time_limit: float, seconds_before: float) -> Result[PlanT]:
+        """The same as the result of a caller's limit, in seconds, of which so many had passed when solving began."""
+        provenance = msgspec.structs.replace(self.provenance, options=self.provenance.options | {"time_limit": time_limit})
+        return msgspec.structs.replace(self, provenance=provenance, seconds_before=round(seconds_before, 3))
+
+    @property
+    def stopped(self) -> str:
+        """Why and when the run ended, for people: ``stopped at the time limit of 5.0 s (3.2 s of it reading and start-up)``."""
+        limit = self.provenance.options.get("time_limit")
+        if self.stop_reason != "time_limit" or limit is None:
+            return f"stopped by {self.stop_reason} after {self.seconds:.1f} s"
+        if self.provenance.deterministic:
+            # It is limited by work, and what is not done then is ended from outside.
+            return f"stopped at twice the time limit of {limit} s"
+        part = "of it reading" if self.seconds_before < limit else "for reading"
+        before = f" ({self.seconds_before:.1f} s {part} and start-up)" if self.seconds_before >= 0.05 else ""
+        return f"stopped at the time limit of {limit} s{before}"
 
     def to_dict(self, plan_path: str | None = None) -> dict[str, Any]:
         """Plain values, the plan by its path; what ``--json`` prints."""
@@ -234,12 +254,12 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
         values.update((name, msgspec.to_builtins(getattr(self, name))) for name in names)
         values["unit"] = self.unit.name
         certified = () if self.certificate is None else ("certified_bound", "certified_gap", "proof")
-        derived = ("gap", "speedup", "gain_percent", "is_baseline", "is_reproducible", *certified)
+        derived = ("gap", "speedup", "gain_percent", "is_baseline", "is_reproducible", "stopped", *certified)
         return values | {name: getattr(self, name) for name in derived}
 
     def summary(self) -> str:
         """A few lines for people."""
-        return result_text.summary(self)
+        return _summary(self)
 
     def _repr_html_(self) -> str:
         """What notebooks show: figures, candidates, and the plan drawn where the extra ``viz`` is installed."""
@@ -254,3 +274,61 @@ def _ratio(baseline: int | None, objective: int | None) -> float | None:
     if objective == 0:
         return 1.0 if baseline == 0 else None
     return baseline / objective
+
+
+def _summary(result: Result) -> str:
+    """A few lines for people."""
+    lines = [f"{result.provenance.program} on {result.provenance.target} ({result.provenance.cost_model})"]
+    shown = result.unit.write_apart((result.objective, result.bound, result.certified_bound, *result.baselines.values()))
+    if result.objective is None:
+        lines.append("  no plan")
+    else:
+        how = "verified" if result.verified else "NOT verified"
+        lines.append(f"  objective  {shown[result.objective]}  ({how}, by {result.provenance.candidate})")
+    if result.bound is not None and result.unit.has_ratios:
+        gap = "" if result.gap is None else f"  gap {format_gap(result.gap)}"
+        lines.append(f"  bound      {shown[result.bound]}{gap}")
+    if result.certificate is not None:
+        lines.append(f"  certified  {certified(result, shown)}")
+    lines.append(f"  status     {result.status}, {result.stopped}")
+    lines.extend(f"  {name:<9}  {result.details[name]}" for name in result.highlights if name in result.details)
+    if "explanation" in result.details:
+        lines.append(f"  because    {result.details['explanation']}")
+    lines.extend(f"  assuming   {assumption}" for assumption in result.assumed)
+    what = "speedup" if result.unit == PS else "ratio"
+    for name, value in result.baselines.items():
+        ratio = result.speedup_over(name)
+        if not result.unit.has_ratios:
+            lines.append(f"  baseline   {name}: {shown[value]}")
+            continue
+        given = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
+        lines.append(f"  {what:<9}  {given}" if given else f"  baseline   {name}")
+    if "baseline" in result.provenance.options and (gain := gained(result)):
+        lines.append(f"  gain       {gain}")
+    lines.extend(f"  warning    {warning}" for warning in result.warnings)
+    return "\n".join(lines)
+
+
+def certified(result: Result, shown: Mapping[Any, str]) -> str:
+    """What the certificate proves, for people; ``shown`` has values as they are written."""
+    if not result.proof:
+        return f"nothing: {result.certificate.proof.get('solver') or 'a solver'} is trusted"
+    if result.certificate.bound is None:
+        return f"no plan exists  (by {result.proof})"
+    gap = result.certified_gap if result.unit.has_ratios else None
+    gap_text = "" if gap is None else f"  gap {format_gap(gap)}"
+    return f"{shown[result.certificate.bound]}{gap_text}  (by {result.proof})"
+
+
+def gained(result: Result) -> str:
+    """What the plan gains over the baseline, for people; empty where there is nothing to compare."""
+    if result.baseline is None or result.objective is None:
+        return ""
+    if result.is_baseline:
+        return f"none over {result.baseline_name}: nothing better was found, and this is its plan"
+    if result.objective == result.baseline:
+        return f"none over {result.baseline_name}: the plan is another of the same objective"
+    if result.gain_percent is None:
+        after, before = result.unit.write(result.objective), result.unit.write(result.baseline)
+        return f"{after} in place of {before} of {result.baseline_name}"
+    return f"{format_percent(result.gain_percent)} better than {result.baseline_name}"

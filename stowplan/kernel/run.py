@@ -159,13 +159,12 @@ class Run:
             pool.take_messages()
 
     def _close_pool(self, reason: StopReason | None) -> None:
-        """End the workers of a stage, and add what they found to the reports of those before."""
-        earlier = {report.name: report for report in self.reports}
-        for report in self._pool.close(reason):
-            objectives = earlier.get(report.name, report).objective, report.objective
-            least = min((objective for objective in objectives if objective is not None), default=None)
-            earlier[report.name] = msgspec.structs.replace(report, objective=least)
-        self.reports = [*earlier.values()]
+        """End the workers of a stage, and add what they found to the reports of the turns and stages before."""
+        whole: dict[str, CandidateReport] = {}
+        for report in (*self.reports, *self._pool.close(reason)):
+            before = whole.get(report.name)
+            whole[report.name] = report if before is None else _together(before, report)
+        self.reports = [*whole.values()]
 
     def _offer_starts(self, starts: Mapping[str, Start]) -> None:
         """Take in what costs nothing."""
@@ -188,3 +187,11 @@ class Run:
         if bound is not None:
             self.state.offer_bound(bound, "prices")
         return bound is not None
+
+
+def _together(first: CandidateReport, last: CandidateReport) -> CandidateReport:
+    """Two turns of a candidate as one."""
+    objective = min((each.objective for each in (first, last) if each.objective is not None), default=None)
+    bound = max((each.bound for each in (first, last) if each.bound is not None), default=None)
+    seconds = round(first.seconds + last.seconds, 3)
+    return msgspec.structs.replace(last, objective=objective, bound=bound, seconds=seconds)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 
 import msgspec
 
 from stowplan.errors import StowplanError
 from stowplan.kernel.clock import Clock
-from stowplan.kernel.context import Options, Report
+from stowplan.kernel.context import MAX_SEED, Options, Report
 from stowplan.kernel.kind import Candidate
 from stowplan.kernel.messages import CandidateId, Job, News
 from stowplan.kernel.result import CandidateReport, Outcome, StopReason
@@ -28,6 +29,12 @@ from stowplan.models import hint as hints
 
 #: Seconds between two looks at the clock, at most.
 _TICK = 0.2
+
+#: Part of the limit that another turn of a candidate must have at least.
+LEAST_TURN = 0.01
+
+#: Turns of a candidate have seeds that are so far apart: more than there are streams of one seed.
+SEED_STRIDE = 1_000
 
 
 class WorkerPool:
@@ -75,7 +82,8 @@ class WorkerPool:
         return not self._messages.empty()
 
     def _unfinished(self) -> list[Started]:
-        return [worker for worker in self._workers.values() if worker.ended is None or worker.outcome == "stopped"]
+        last = {worker.candidate.name: worker for worker in self._workers.values()}
+        return [worker for worker in last.values() if worker.ended is None or worker.outcome == "stopped"]
 
     def _busy(self) -> list[Started]:
         return [worker for worker in self._workers.values() if worker.ended is None]
@@ -83,13 +91,19 @@ class WorkerPool:
     # ----------------------------------------------------------------------------------------------------------- start
 
     def start_waiting(self) -> None:
-        """Start candidates while there are places for them."""
+        """Start candidates while there are places for them, and let others have the time that is set aside for nobody."""
         while len(self._busy()) < self.options.workers and self._next_may_start():
             if self.clock.would_disturb(self._waiting[0], self._busy()):
-                return
+                break
             candidate = self._waiting.pop(0)
             if not (candidate.makes_baseline and candidate.name in self.state.sources):
                 self._start(candidate)
+        extended = () if self.options.deterministic or self.clock.needs_shares(self._waiting) else self._busy()
+        for worker in extended:
+            until = self.clock.deadline.elapsed + self.clock.worker_seconds(worker.candidate)
+            if until > worker.until + _TICK:
+                worker.until, end = until, self.clock.deadline.began + until
+                worker.turn.tell(News(closed=self.state.is_needless(worker.candidate), end=end))
 
     def _next_may_start(self) -> bool:
         return bool(self._waiting) and self.clock.worker_seconds(self._waiting[0]) > 0
@@ -99,17 +113,20 @@ class WorkerPool:
         # Large ones take a moment to encode: before the clock is read.
         problem = b"" if candidate.in_thread else self._problem
         start_plan = self._first_plan if is_deterministic else self._best_plan()
-        seconds = self.clock.worker_seconds(candidate, self._waiting)
+        seconds, began = self.clock.worker_seconds(candidate, self._waiting), time.monotonic()
+        # With the seed of an earlier turn it would find the same again.
+        turn = sum(worker.candidate.name == candidate.name for worker in self._workers.values())
         job = Job(
             candidate=CandidateId.of(self.state.kind.name, candidate.name),
-            options=self.options,
+            options=msgspec.structs.replace(self.options, seed=(self.options.seed + turn * SEED_STRIDE) % MAX_SEED),
             problem=problem,
-            end=time.monotonic() + seconds,
+            end=began + seconds,
             start_plan=start_plan,
             start_bound=None if is_deterministic else self.state.bound,
             # Of candidates there are none in a deterministic run.
             hints=tuple(map(msgspec.json.encode, self.state.hints)),
             closed=self.state.is_needless(candidate),
+            latest=began + self.clock.worker_seconds(candidate),
         )
         now = self.clock.deadline.elapsed
         number = next(self.state.numbers)
@@ -206,6 +223,10 @@ class WorkerPool:
             LOGGER.info("candidate %s failed after %.3f s: %s", name, seconds, cut(why) or "for no known reason")
         else:
             LOGGER.debug("candidate %s %s after %.3f s", name, outcome, seconds)
+        left = 0.0 if self.options.deterministic else self.clock.worker_seconds(worker.candidate)
+        if outcome == "stopped" and left > LEAST_TURN * self.options.time_limit:
+            # By its share: where others are done before their time, it has another turn.
+            self._waiting.append(replace(worker.candidate, takes_over=True))
 
     def _take_plan(self, worker: Started, data: bytes, source: str) -> None:
         if not self.clock.may_verify():
@@ -285,7 +306,7 @@ class WorkerPool:
         """End all workers, and warn of those that failed or were never heard of.
 
         ``reason`` is why the run ends, None where something went wrong. The reports are of the candidates in the order in which
-        they started, then of those that did not.
+        they started, one of each turn, then of those that had none.
         """
         is_early = self.state.closed() is not None and not self.clock.deadline.was_cancelled
         turns = [worker.turn for worker in self._workers.values()]
@@ -308,22 +329,19 @@ class WorkerPool:
         if had_its_time:
             self._warn_of_the_unheard()
         note = "no time was left for it" if had_its_time else "was not needed"
-        skipped = (
-            CandidateReport(candidate.name, None, None, 0.0, "skipped", note, candidate.family) for candidate in self._waiting
-        )
+        started = {worker.candidate.name for worker in self._workers.values()}
+        without = (candidate for candidate in self._waiting if candidate.name not in started)
+        skipped = (CandidateReport(candidate.name, None, None, 0.0, "skipped", note, candidate.family) for candidate in without)
         return [*(worker.report(self.clock.deadline.elapsed) for worker in self._workers.values()), *skipped]
 
     def _warn_of_the_unheard(self) -> None:
         """Name those of which nothing came: what is best of the others says nothing of them."""
-        unheard = [worker.candidate for worker in self._workers.values() if worker.outcome == "stopped" and not worker.is_heard]
-        unheard += self._waiting
+        unheard = [worker.candidate for worker in self._workers.values() if worker.outcome == "stopped"] + self._waiting
+        heard = {worker.candidate.name for worker in self._workers.values() if worker.is_heard}
         # A deterministic run does all the work for its plan; proofs have what time is left.
         # Of the baseline there is a warning of its own.
-        names = [
-            candidate.name
-            for candidate in unheard
-            if not candidate.makes_baseline and not (self.options.deterministic and candidate.proves_only)
-        ]
+        of_itself = [each for each in unheard if not (each.makes_baseline or (self.options.deterministic and each.proves_only))]
+        names = [name for name in dict.fromkeys(candidate.name for candidate in of_itself) if name not in heard]
         if names:
             when = "before the run was cancelled" if self.clock.deadline.was_cancelled else "within the limit"
             self.state.warnings.append(f"{', '.join(names)}: no report {when}")

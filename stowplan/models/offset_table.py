@@ -14,6 +14,9 @@ import msgspec
 from stowplan import files
 from stowplan.kernel.document import Document, PlanDocument, ProblemDocument
 
+#: Number of the arena of what takes nothing of any: results that the program stores.
+NOWHERE = -1
+
 
 class Arena(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A stretch of memory that offsets are in."""
@@ -38,7 +41,17 @@ class OffsetRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     end: int
     """Time in the problem's own unit: moments of lives, or steps of the schedule."""
     arena: int = 0
-    """Number of its arena."""
+    """Number of its arena; :data:`NOWHERE` for what takes nothing of any."""
+    buffer: str | msgspec.UnsetType = msgspec.UNSET
+    """Name of the row whose bytes these are. Left out of a row with bytes of its own."""
+
+
+def part_of(host: OffsetRow | None, name: str, offset: int, size: int) -> OffsetRow:
+    """The row of what is ``offset`` bytes inside another row; of what is nowhere where there is none."""
+    if host is None:
+        return OffsetRow(name=name, offset=0, size=size, start=0, end=0, arena=NOWHERE)
+    at, alignment = host.offset + offset, math.gcd(host.alignment, offset)
+    return msgspec.structs.replace(host, name=name, buffer=host.name, offset=at, size=size, alignment=alignment)
 
 
 class OffsetTable(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -52,6 +65,8 @@ class OffsetTable(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Hex SHA-256 of the plan: equal plans have equal tables."""
     arenas: tuple[Arena, ...]
     rows: tuple[OffsetRow, ...]
+    results: tuple[int, ...] = ()
+    """Rows of what the program returns, by their numbers, in its order; empty where its reader does not say."""
     format: str = "stowplan.offset_table"
     version: int = 1
 
@@ -62,6 +77,7 @@ def make_table(
     plan: PlanDocument,
     arenas: Mapping[str, int | None],
     rows: Iterable[OffsetRow],
+    results: Iterable[str] = (),
 ) -> OffsetTable:
     """The table of a plan.
 
@@ -73,8 +89,11 @@ def make_table(
         Capacity of every arena by its name, in the order of their numbers.
     rows
         In an order that the plan decides. What arenas need, and how they are aligned, follows from them.
+    results
+        Names of the rows that the program returns.
     """
     every = tuple(rows)
+    numbers = {row.name: number for number, row in enumerate(every)}
     inside = [[row for row in every if row.arena == number] for number in range(len(arenas))]
     return OffsetTable(
         kind=kind,
@@ -91,4 +110,5 @@ def make_table(
             for (name, capacity), own in zip(arenas.items(), inside, strict=True)
         ),
         rows=every,
+        results=tuple(numbers[name] for name in results),
     )

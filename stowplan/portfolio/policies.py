@@ -18,8 +18,8 @@ from typing import Generic, TypeVar
 
 from stowplan import files
 from stowplan.errors import to_install
+from stowplan.kernel.candidate import Candidate
 from stowplan.kernel.context import Options
-from stowplan.kernel.kind import Candidate
 
 T = TypeVar("T")
 

@@ -32,10 +32,10 @@ def solver_limits(context: Context, parts: float = 1.0, *, seconds: float | None
     parts
         In a deterministic run the solver has one of so many parts of the work limit, in deterministic seconds.
     seconds
-        Of the clock, at most; all that are left by default.
+        Of the clock, at most; by default all that may be left, for ``should_stop`` says when the candidate's share is over.
     """
     return {
-        "time_limit": context.remaining() if seconds is None else seconds,
+        "time_limit": context.longest() if seconds is None else seconds,
         "deterministic_limit": context.options.extent / parts if context.options.deterministic else None,
         "seed": context.seed(),
         "should_stop": context.closed,

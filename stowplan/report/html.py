@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 from stowplan import files
-from stowplan.kernel.result import CandidateReport, Result
+from stowplan.kernel.result import CandidateReport, Result, certified, gained
 from stowplan.report.curves import convergence_plot
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, cards_list, facts_list, table, warnings_box, whole_page
 from stowplan.report.presenter import Labelled, Presenter, presenter_for
 from stowplan.report.text import format_values
-from stowplan.result_text import certified, format_gap, format_ratio, gained
+from stowplan.result_text import format_gap, format_ratio
 from stowplan.units import PS
 
 #: History as a table: first and last entries.
@@ -102,8 +102,7 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
         cards.append(("Certified bound", name, escape(note)))
     overview = presenter.overview(problem, result)
     cards += [(name, value, escape(note)) for name, value, note in overview.cards]
-    stop = result.stop_reason.replace("_", " ")
-    cards.append(("Status", result.status.replace("_", " "), f"stopped: {stop}, after {result.seconds:.1f} s"))
+    cards.append(("Status", result.status.replace("_", " "), result.stopped.replace("_", " ")))
     facts: list[tuple[str, str]] = [("Kind", result.kind.replace("_", " ")), ("Cost model", result.provenance.cost_model)]
     facts += overview.facts
     for name, value in result.baselines.items():

@@ -10,14 +10,14 @@ import msgspec
 
 from stowplan.errors import StowplanError
 from stowplan.kernel.document import Document
-from stowplan.kernel.result import Result
+from stowplan.kernel.result import Result, certified
 from stowplan.log import cut
 from stowplan.report.figures import svg_file
 from stowplan.report.page import table, warnings_box
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import Presenter, presenter_for
 from stowplan.report.text import format_values
-from stowplan.result_text import certified, format_gap
+from stowplan.result_text import format_gap
 
 #: Candidates in a table, at most.
 MOST_CANDIDATES = 30
@@ -33,7 +33,7 @@ def result_html(result: Result) -> str:
     shown = format_values(values, result.unit)
     who = result.provenance
     rows = [
-        ("status", f"{result.status}, stopped by {result.stop_reason} after {result.seconds:.1f} s"),
+        ("status", f"{result.status}, {result.stopped}"),
         ("objective", f"{shown[result.objective]}{f', by {who.candidate}' if who.candidate else ''}"),
         ("verified", "yes" if result.verified else "no"),
         ("bound", shown[result.bound]),

@@ -28,6 +28,9 @@ from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, pr
 #: Rows of the table of buffers, and of that in text.
 TOP, LINES = 40, 40
 
+#: Parts of a buffer that are named, beside those that are results.
+_FEW = 3
+
 #: Points of a layout's width and height, and of the height of the panel below it.
 WIDE, HIGH, LOW = 640.0, 310.0, 62.0
 
@@ -68,11 +71,14 @@ class PackingPresenter(DrawingPresenter):
         shared = shared_bytes(problem, plan.offsets)
         if problem.overlaps:
             lines.append(f"  shared        {_shared(problem, plan)}")
+        held = _held(problem)
+        if None in held:
+            lines.append(f"  elsewhere     {', '.join(held[None])}")
         order = sorted(range(len(problem.buffers)), key=lambda number: (plan.offsets[number], problem.buffers[number].lower))
         rows = []
         for number in order if everything else order[:LINES]:
             buffer, offset = problem.buffers[number], plan.offsets[number]
-            notes = ", ".join(_notes(problem, number, shared))
+            notes = ", ".join(_notes(problem, number, shared, held))
             name = name_of(buffer.id) + (f" ({notes})" if notes else "")
             life = f"[{buffer.lower}, {buffer.upper})"
             rows.append((f"{offset:,}", f"{offset + buffer.size:,}", format_bytes(buffer.size), life, name))
@@ -92,6 +98,7 @@ class PackingPresenter(DrawingPresenter):
         fixed = sum(buffer.offset is not None for buffer in problem.buffers)
         facts = [("Capacity", capacity), ("Buffers", f"{len(problem.buffers):,}, {format_bytes(total)} in all")]
         facts += [("At fixed offsets", f"{fixed:,}")] if fixed else []
+        facts += [("Elsewhere", ", ".join(stored))] if (stored := _held(problem).get(None)) else []
         if problem.overlaps and result.plan is not None:
             facts.append(("Shared bytes", _shared(problem, result.plan)))
         return Overview(facts=facts)
@@ -117,7 +124,7 @@ def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], deta
         "that live at once."
     )
     if any(map(_hatched, layouts)):
-        intro += " Hatched: bytes of a dying buffer that a newer one takes."
+        intro += " Hatched: bytes of a buffer that a newer one shares."
     captions = [f"{format_bytes(layout.peak, 6)} live at once at most" for layout in layouts]
     return Section(title, layouts_html(intro, list(zip(plots, captions, strict=True)), details))
 
@@ -125,11 +132,11 @@ def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], deta
 def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
     """The largest buffers."""
     order = sorted(range(len(problem.buffers)), key=lambda number: (-problem.buffers[number].size, number))[:TOP]
-    rows, marks, shared = [], [], shared_bytes(problem, plan.offsets)
+    rows, marks, shared, held = [], [], shared_bytes(problem, plan.offsets), _held(problem)
     for number in order:
         buffer, offset = problem.buffers[number], plan.offsets[number]
         life = f"[{buffer.lower:,}, {buffer.upper:,})"
-        notes = ", ".join(_notes(problem, number, shared))
+        notes = ", ".join(_notes(problem, number, shared, held))
         rows.append((buffer.id, f"{buffer.size:,}", f"{offset:,}", f"{offset + buffer.size:,}", life, notes))
         marks.append((number, PALETTE[colours[number]] if number in colours else "transparent"))
     head = ("Buffer:n", "Bytes:r", "Offset:r", "End:r", "Time:r", "")
@@ -142,10 +149,33 @@ def _shared(problem: Problem, plan: Plan) -> str:
     return f"{sum(shared.values()):,} bytes by {len(shared):,} of {len(problem.overlaps):,} overlaps"
 
 
-def _notes(problem: Problem, number: int, shared: Mapping[tuple[int, int], int]) -> list[str]:
+def _held(problem: Problem) -> dict[str | None, list[str]]:
+    """What is said of buffers, by their ids: which of the graph's results they are, and what has a part of their bytes.
+
+    Under None is what takes none of the arena. Of what is no result, a few are named.
+    """
+    held: dict[str | None, list[str]] = {}
+    places: dict[str, list[str]] = {}
+    for at, name in enumerate(problem.results or ()):
+        places.setdefault(name, []).append(f"result {at}")
+    for part in problem.parts or ():
+        said = held.setdefault(part.buffer, [])
+        if part.id in places or len(said) < _FEW:
+            where = [f"from byte {part.offset:,}"] if part.offset else []
+            notes = ", ".join([*where, *places.get(part.id, ())])
+            said.append("holds " * (part.buffer is not None) + name_of(part.id) + (f" ({notes})" if notes else ""))
+    for name in {buffer.id for buffer in problem.buffers} & {*places}:
+        held[name] = [*places[name], *held.get(name, ())]
+    return held
+
+
+def _notes(
+    problem: Problem, number: int, shared: Mapping[tuple[int, int], int], held: Mapping[str | None, list[str]]
+) -> list[str]:
     """What is special about a buffer."""
     gaps = problem.buffers[number].gaps
-    return [*([f"{len(gaps)} gaps"] if gaps else []), *_standing(problem, number, shared)]
+    special = [f"{len(gaps)} gaps"] if gaps else []
+    return [*special, *_standing(problem, number, shared), *held.get(problem.buffers[number].id, ())]
 
 
 def _standing(problem: Problem, number: int, shared: Mapping[tuple[int, int], int]) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from stowplan import files
@@ -14,6 +15,7 @@ from stowplan.certificates.checker.reading import UnprovenError, digest
 from stowplan.certificates.maker import certify
 from tests.certificates.cases import CASES, mapping_problem
 from tests.models.memory_mapping.brute_force import optimum
+from tests.models.memory_mapping.cases import with_in_flight
 
 #: Seeds of each kind; ``python -m benchmarks.certificates.random_problems`` tries a thousand.
 SEEDS = {"rematerialization": 25, "modulo_scheduling": 60} | dict.fromkeys(("packing", "operator_order"), 150)
@@ -77,6 +79,24 @@ def shown(problem: Any, proof: dict[str, Any]) -> int:
     found = check_parsed(rules, stated | {"proof": proof}).shown
     assert found is not None
     return found
+
+
+def test_prices_hold_with_asynchronous_operations() -> None:
+    """The proofs know what asynchronous operations hold, and show no more than the best plan that keeps it costs."""
+    known = 0
+    for seed in range(60):
+        rng = random.Random(f"in flight {seed}")
+        problem = with_in_flight(mapping_problem(seed), rng)
+        best = optimum(problem)
+        for _ in range(5):
+            proof = random_prices(problem, rng)
+            value = shown(problem, proof)
+            assert value <= best, (seed, value, best)
+            known += value > shown(msgspec.structs.replace(problem, in_flight=()), proof)
+        found = certify(problem)
+        assert found.bound is not None
+        assert found.bound <= best
+    assert known > 0
 
 
 def test_any_prices_prove_something_true() -> None:

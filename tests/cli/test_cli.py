@@ -306,7 +306,9 @@ def test_every_option_of_solve_stands_under_a_heading(cli: Cli) -> None:
     printed = cli("solve", "--help").out
     sections = {part.partition(":")[0]: part for part in re.split(r"\n(?=\S)", printed)}
     assert re.findall(r"^  (-\S+)", sections["Options"], re.M) == ["-h,", "--set"]
-    assert printed.count("\n  -") <= 26
+    # However they are counted: by lines, or by names.
+    assert len(re.findall(r"^ +-", printed, re.M)) <= 26
+    assert len({*re.findall(r"--[a-z-]+", printed)}) <= 26
     assert max(part.count("\n  -") for part in sections.values()) <= 10
 
 

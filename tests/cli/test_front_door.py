@@ -126,7 +126,7 @@ def test_versions_for_a_report(cli: Cli) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [text for name, texts in project["optional-dependencies"].items() if name not in ("docs", "dev") for text in texts]
     names = {re.match(r"[\w-]+", text)[0] for text in (*project["dependencies"], *extras)}  # type: ignore[index]
-    assert names - {"cloudpickle"} <= {*found}
+    assert names - {"cloudpickle", "flatbuffers"} <= {*found}
 
 
 def test_a_shell_completes(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,6 +141,8 @@ def test_the_limit_holds_with_reading(cli: Cli) -> None:
     assert (outcome.code, result["stop_reason"]) == (0, "time_limit")
     # It says the limit that was given, not what reading has left of it.
     assert result["provenance"]["options"]["time_limit"] == float(BRIEF[-1])
+    assert result["seconds_before"] > 0
+    assert result["stopped"].startswith(f"stopped at the time limit of {float(BRIEF[-1])} s")
 
 
 def test_gap_stops(cli: Cli, solved: Solved) -> None:

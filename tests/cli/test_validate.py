@@ -11,8 +11,7 @@ import pytest
 
 from stowplan.cli import validate as command
 from stowplan.kernel.context import Options
-from stowplan.portfolio.validation import adapter as policies
-from stowplan.portfolio.validation import suite
+from stowplan.portfolio.validation import policies, suite
 from stowplan.portfolio.validation.records import Validation
 from tests.cli.conftest import Cli, error_line
 from tests.portfolio.validation.players import BEST, ONE_BAD, Fixed, Idle, Scripted, four_reads, solved

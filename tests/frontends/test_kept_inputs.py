@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 import stowplan
+from stowplan.backends.tflm.planning import plan_model
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.read import NoTargetError
+from tests.backends.tflm.models import ADD, Graph, Step, save
+from tests.frontends.arena.tflite_models import tensor
 from tests.paths import EXAMPLES
 
 TFLITE = EXAMPLES / "branches.tflite"
@@ -76,3 +79,37 @@ def test_of_tensorflow_lite_models_too() -> None:
         stowplan.read(TFLITE, "arena", keep=["a"])
     with pytest.raises(UsageError, match="found keep 'x', expected a list of names"):
         stowplan.read(TFLITE, "arena", keep="x")
+
+
+def test_inputs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    tensors = [
+        {**tensor([size], 0), 3: name} for size, name in ((16, "in"), (32, "in"), (16, "other"), (16, "mid"), (16, "out"))
+    ]
+    path = save(tmp_path / "two.tflite", Graph(tensors, [0, 1, 2], [4], [Step(ADD, [0, 1], [3]), Step(ADD, [3, 2], [4])]))
+    message = r"two\.tflite: found --keep in, a name of 2 inputs, expected --keep :0 or --keep :1, counted from 0$"
+    with pytest.raises(InputError, match=message):
+        stowplan.read(path, "arena", keep=["in"])
+    with pytest.raises(InputError, match=message):
+        plan_model(path, keep=["other", "in"])
+    for keep, numbers in (([":0"], {0}), ([":1"], {1}), ([":2", ":0"], {0, 2}), (["other"], {2})):
+        last = max(buffer.upper for buffer in stowplan.read(path, "arena").buffers)
+        kept = {
+            at for at, buffer in enumerate(stowplan.read(path, "arena", keep=keep).buffers) if buffer.upper == last and at < 3
+        }
+        assert numbers <= kept
+        # The third lives to the end all the same.
+        assert kept <= {*numbers, 2}
+        assert plan_model(path, keep=keep).summary.kept == sum(128 if at == 1 else 64 for at in numbers)
+    with pytest.raises(InputError, match=r"found --keep :3, expected an input: in, other$"):
+        plan_model(path, keep=[":3"])
+
+
+def test_a_name_that_looks_like_a_place_goes_first(tmp_path: Path) -> None:
+    tensors = [{**tensor([size], 0), 3: name} for size, name in ((16, "in"), (32, ":0"), (16, "out"))]
+    path = save(tmp_path / "odd.tflite", Graph(tensors, [0, 1], [2], [Step(ADD, [0, 1], [2])]))
+    assert plan_model(path, keep=[":0"]).summary.kept == 128
+
+
+def test_places_stand_for_inputs_of_graphs_too(model: Path) -> None:
+    assert stowplan.read(model, "arena", keep=[":0"]) == stowplan.read(model, "arena", keep=["x"])
+    assert stowplan.read(model, "order", keep=[":0"]) == stowplan.read(model, "order", keep=["x"])

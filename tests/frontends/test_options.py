@@ -55,7 +55,7 @@ def test_formats_and_kinds_name_no_others() -> None:
     targets = [each.targets.example for each in formats() if each.targets is not None]
     sources = [look(path, target) for path in EXAMPLES.iterdir() for target in targets]
     taken = {name for source in sources for name in format_of(source).accepts(source)}
-    assert taken == {*OPTIONS} - {"granularity", "dim", "shape", "in_place"}
+    assert taken == {*OPTIONS} - {"granularity", "dim", "shape"}
     assert {name for kind in kinds.registered() for name in kind.amends} <= {*OPTIONS}
 
 

@@ -214,6 +214,7 @@ def test_an_asynchronous_collective() -> None:
         "a": [">a"],
         "go": ["<a", ">go{1}"],
         "b": [">b"],
+        "there": ["<a", "<go{1}", ">go{1}"],
         "c": ["<go{1}", "<b"],
     }
     assert imported.notes == ()

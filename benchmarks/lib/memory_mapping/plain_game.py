@@ -174,7 +174,7 @@ class State:
         if not self.game.may_copy[move.tensor] or tensor.slow_from is None:
             return None
         slots = self.game.slots
-        earliest = max(tensor.slow_from, 0 if home is None else home.end)
+        earliest = max(tensor.slow_from, move.released, 0 if home is None else home.end)
         demand = self.game.problem.tensors[move.tensor].copy_in_ps
         window = self.channel.latest(
             demand, slots.number(earliest), slots.number(move.start), strict=self.game.strict_copy_windows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from stowplan.backends.jax.training import Training
 from stowplan.backends.xla.compiler import COMPILE_LIMIT
 from stowplan.backends.xla.workload import versions
 from stowplan.deadline import Deadline
+from stowplan.errors import TimeLimitError
 from stowplan.hardware.targets import Target, load_target, xla_chip
 
 #: Previews and full compiles at most, unless told otherwise. All of jax's own policies and a plan may be compiled.
@@ -88,16 +90,19 @@ def fit(
         Full compiles at most, by which policies within the limit are compared; 0 to go by what is made again.
     folder
         Where results are kept, and looked for.
-    time_limit, compile_limit
-        Seconds, of all and of one preview or compile.
+    time_limit
+        Seconds for everything. When they are over, a preview or compile that is running is ended, and the best policy of those
+        that fit is returned; ``report.stop_reason`` says so. None for no limit.
+    compile_limit
+        Seconds for one preview or compile.
     own_names
         Whether plans are over names that the program has by ``checkpoint_name`` alone, as MaxText's are.
     check
         Whether gradients under the policy are compared with those without: on this machine's CPU, at full size.
     on_progress
-        Called with a line after each of them.
+        Called with a line before and after each preview and compile: the time, what it said, and the best policy so far.
     cancel
-        Setting this event is as if the time were over.
+        Setting this event ends the search as the time limit does; so does Ctrl-C once a policy fits.
 
     Raises
     ------
@@ -116,7 +121,8 @@ def fit(
     """
     session = _Session(hbm, chip, previews, compiles, folder, time_limit, compile_limit, own_names, check, on_progress, cancel)
     with session.compiler:
-        return session.fit(Training(loss_or_step, arguments, argnums, donated, session.target, session.limit))
+        given = (loss_or_step, arguments, argnums, donated, session.target, session.limit)
+        return session.fit(session.compiler.within(lambda: Training(*given)))
 
 
 def fit_largest(
@@ -162,11 +168,15 @@ def fit_largest(
     whole("multiples of {}", multiple, least=1)
     session = _Session(hbm, chip, previews, compiles, folder, time_limit, compile_limit, own_names, check, on_progress, cancel)
 
-    def training(count: int) -> Training:
+    def traced(count: int) -> Training:
         function, arguments, *places = make(count * multiple)
         donated: Sequence[int] = places[0] if places else ()
         # A size whose arguments alone are above the limit is one that does not fit.
         return Training(function, arguments, argnums, donated, session.target, 1 << 62)
+
+    @functools.cache
+    def training(count: int) -> Training:
+        return session.compiler.within(lambda: traced(count))
 
     with session.compiler:
         first = max(1, start // multiple)
@@ -179,7 +189,13 @@ def fit_largest(
             return reached
 
         peaks = {first: small.peak(policy)}
-        count = _largest(peaks, session.limit, peak)
+        try:
+            count = _largest(peaks, session.limit, peak)
+        except TimeLimitError:
+            # The largest so far is better than none.
+            count = max((count for count, reached in peaks.items() if 0 < reached <= session.limit), default=None)
+            if count is None:
+                raise
         if count is None:
             least = min(reached for reached in peaks.values() if reached)
             raise MemoryLimitError(
@@ -237,22 +253,27 @@ class _Session:
         versions()
         self._own_names, self._check = own_names, check
         self.say = on_progress or (lambda line: None)
-        self._deadline = Deadline(time_limit, cancel)
-        self.compiler = Previews(self.target, folder, compile_limit, self._deadline)
+        self.compiler = Previews(self.target, folder, compile_limit, Deadline(time_limit, cancel))
 
     def search(self, training: Training, previews: int) -> Search:
         """A search for a policy of what is compiled."""
-        return Search(training, self.compiler, self.limit, previews, self.say, own_names=self._own_names)
+        own, compiles = self._own_names, self._compiles
+        return Search(training, self.compiler, self.limit, previews, compiles, self.say, own_names=own)
 
     def fit(self, training: Training, first: Policy | None = None) -> Fitted:
         """The policy that is taken, ``first`` tried before others."""
         search = self.search(training, self._previews)
         search.run(first)
-        search.judge(self._compiles)
-        report = search.report(self._deadline)
+        report = search.report()
         policy = report.chosen.policy
         fitted = Fitted(with_policy(training.function, policy), report, report.policy_text)
-        return _noted(fitted, check_gradients(training, policy)) if self._check else fitted
+        if not self._check:
+            return fitted
+        try:
+            note = self.compiler.within(lambda: check_gradients(training, policy))
+        except TimeLimitError:
+            note = "gradients were not compared: the time was over"
+        return _noted(fitted, note)
 
 
 def _noted(fitted: Fitted, note: str) -> Fitted:

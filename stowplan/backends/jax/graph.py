@@ -19,6 +19,9 @@ from stowplan.models.mip.with_highs import solve
 #: Part of the objective that all saved bytes are together: of plans of equal time the one of fewer bytes.
 _BYTES = 1e-3
 
+#: Seconds for one integer program.
+PLAN_LIMIT = 20.0
+
 
 class Node(msgspec.Struct, frozen=True):
     """An equation of the forward pass."""
@@ -100,7 +103,7 @@ def recomputed(graphs: Sequence[Graph], saved: Collection[str]) -> Recomputation
     return Recomputation(seconds, size, tuple(sorted(names)), flops)
 
 
-def plan(graphs: Sequence[Graph], budget: int, time_limit: float = 20.0) -> Recomputation:
+def plan(graphs: Sequence[Graph], budget: int, time_limit: float = PLAN_LIMIT) -> Recomputation:
     """Names to save within so many bytes, so that least time is spent again: an integer program, started from the greedy plan.
 
     Parameters

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stowplan import files
 from stowplan.backends.jax.policy import Policy
@@ -15,10 +16,12 @@ from stowplan.backends.xla.compiler import Compiler, not_lowered, record_of
 from stowplan.backends.xla.process import CompileError, CompilingProcess
 from stowplan.backends.xla.score import Scorer, scored_program
 from stowplan.backends.xla.store import Compiled, Record, WorkloadStore, result_key
-from stowplan.backends.xla.workload import Workload, versions
-from stowplan.deadline import Deadline
+from stowplan.backends.xla.workload import versions
+from stowplan.deadline import Deadline, read_within
 from stowplan.frontends.hlo import read_module
 from stowplan.hardware.targets import Target, xla_chip
+
+T = TypeVar("T")
 
 
 class Previews:
@@ -40,13 +43,15 @@ class Previews:
         self._target, self._chip = target, xla_chip(target)
         self._temporary = tempfile.TemporaryDirectory(prefix="stowplan-jax-") if folder is None else None
         self._folder = Path(self._temporary.name if self._temporary else folder or ".")
-        self._compile_limit, self._deadline = compile_limit, deadline
+        self._compile_limit, self.deadline = compile_limit, deadline
         self._versions = versions()
         self._process: CompilingProcess | None = None
         self.made = 0
         """Previews that were made, not found."""
         self.compiles = 0
         self.processor_seconds = 0.0
+        self.resident_bytes = 0
+        """Most memory that a preview has had."""
 
     def __enter__(self) -> Previews:
         return self
@@ -57,10 +62,13 @@ class Previews:
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def of(self, training: Training, policy: Policy) -> Record:
-        """The preview of a program under a policy, kept or made: with bytes of slow memory, or the compiler's message.
+    def kept(self, training: Training, policy: Policy) -> Record | None:
+        """The preview that the folder has of a program under a policy; equal identities and policies have the same."""
+        found = self._store(training, policy).find(result_key({}, self._versions, self._chip.machine), preview=True)
+        return None if found is None else found.record
 
-        Results of equal identities and policies are the same.
+    def of(self, training: Training, policy: Policy) -> Record:
+        """A preview, made now: with bytes of slow memory, or the compiler's message.
 
         Raises
         ------
@@ -71,37 +79,36 @@ class Previews:
         TimeLimitError
             It took too long.
         """
-        digest = files.digest({"program": training.identity, "policy": policy})
-        store = WorkloadStore(self._folder, training.name, digest)
-        kept = store.find(result_key({}, self._versions, self._chip.machine), preview=True)
-        if kept is not None:
-            return kept.record
+        store = self._store(training, policy)
         with store.scratch() as scratch:
-            answer = self._asked(
-                Lower(training.workload(policy), self._chip.topology, self._chip.config), Compile({}, str(scratch))
-            )
+            workload = self.within(lambda: training.workload(policy))
+            answer = self._asked(Lower(workload, self._chip.topology, self._chip.config), Compile({}, str(scratch)))
             self.made += 1
             if isinstance(answer, Done):
                 self.processor_seconds += answer.processor_seconds
+                self.resident_bytes = max(self.resident_bytes, answer.resident_bytes)
             elif answer.stage in ("place", "import", "trace"):
                 raise not_lowered(answer, training.name, self._chip.machine)
-            record = record_of(answer, {}, self._versions, self._chip.machine, digest)
+            record = record_of(answer, {}, self._versions, self._chip.machine, _digest(training, policy))
             # A process that died may not do so again.
             if not isinstance(answer, Done) and answer.stage == "end":
                 return record
             return store.keep(scratch, record, preview=True).record
+
+    def _store(self, training: Training, policy: Policy) -> WorkloadStore:
+        return WorkloadStore(self._folder, training.name, _digest(training, policy))
 
     def _asked(self, lower: Lower, asked: Compile) -> Any:
         if self._process is None or not self._process.is_alive:
             self._process = CompilingProcess(
                 compiler.CHILD_COMMAND, self._chip.accelerator, compiler.MEMORY_LIMIT, self._compile_limit, lower.workload.name
             )
-        answer = self._process.ask(Preview(lower, [asked], 1), self._deadline)
+        answer = self._process.ask(Preview(lower, [asked], 1), self.deadline)
         if not isinstance(answer, Previewed):
             raise CompileError(f"{lower.workload.name}: the compiling process ended")
         return answer.answers[0]
 
-    def compiled(self, workload: Workload) -> tuple[int, int]:
+    def compiled(self, training: Training, policy: Policy) -> tuple[int, int]:
         """Cycles by the careful score, and bytes of slow memory, of a full compile.
 
         Raises
@@ -111,13 +118,39 @@ class Previews:
         TimeLimitError
             It took too long.
         """
+        workload = self.within(lambda: training.workload(policy))
         with Compiler(workload, target=self._target.name, folder=self._folder, compile_limit=self._compile_limit) as compiling:
-            result = compiling.compile({}, self._deadline)
+            result = compiling.compile({}, self.deadline)
             self.compiles += compiling.compiles
             self.processor_seconds += compiling.processor_seconds
-        if result.error:
-            raise CompileError(f"{workload.name}: {result.error}")
-        return _cycles(result, self._target), result.record.hbm_bytes
+            if result.error:
+                raise CompileError(f"{training.name}: {result.error}")
+            # Reading a large module takes seconds, too.
+            return self.within(lambda: _cycles(result, self._target)), result.record.hbm_bytes
+
+    def within(self, run: Callable[[], T]) -> T:
+        """What ``run`` returns within the deadline: in a thread, where there is one, with the mesh that is set here.
+
+        Raises
+        ------
+        TimeLimitError
+            It takes longer; its thread is left behind.
+        """
+        import jax
+
+        if self.deadline.seconds is None:
+            return run()
+        mesh = jax.sharding.get_abstract_mesh()
+
+        def with_mesh() -> T:
+            with jax.sharding.use_abstract_mesh(mesh):
+                return run()
+
+        return read_within(self.deadline.seconds, with_mesh, self.deadline.began)
+
+
+def _digest(training: Training, policy: Policy) -> str:
+    return files.digest({"program": training.identity, "policy": policy})
 
 
 def _cycles(result: Compiled, target: Target) -> int:

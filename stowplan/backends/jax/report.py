@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -14,6 +15,16 @@ FORMAT = "stowplan.jax.fit"
 VERSION = 1
 
 _MIB = 1 << 20
+
+#: Why a search ended, and what is said of it.
+StopReason = Literal["finished", "no_gain", "memory", "time_limit", "cancelled"]
+_STOPPED: dict[StopReason, str] = {
+    "finished": "finished",
+    "no_gain": "stopped, as a further preview or compile would take longer than its gain is worth,",
+    "memory": "stopped, as this machine has not the free memory that a preview takes,",
+    "time_limit": "stopped at the time limit",
+    "cancelled": "stopped by the user",
+}
 
 
 class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -62,6 +73,11 @@ class FitReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     seconds: float = 0.0
     processor_seconds: float = 0.0
     """Of previews and compiles."""
+    preview_seconds: float = 0.0
+    """What the longest preview took."""
+    stop_reason: StopReason = "finished"
+    """``no_gain``: previews or compiles were left out, as they would have taken longer than their gain is worth; ``memory``:
+    this machine had too little free memory for another; ``time_limit``; ``cancelled``; else ``finished``."""
     notes: tuple[str, ...] = ()
     format: str = FORMAT
     version: int = VERSION
@@ -95,7 +111,7 @@ class FitReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         work = f"{self.previews} previews, {self.compiles} compiles, {self.processor_seconds:.1f} processor seconds"
         lines = [
             f"{self.name} on {self.target}: {mib(self.chosen.hbm_bytes)} of {mib(self.limit)} by {self.chosen.policy.kind}",
-            f"  made in    {self.seconds:.1f} s ({work})",
+            f"  {_STOPPED[self.stop_reason]} after {self.seconds:.1f} s ({work})",
             "             policy                 saves  makes again     predicted          peak        cycles",
         ]
         for number, candidate in enumerate(self.candidates):

@@ -1,12 +1,14 @@
 """What runs in a process of its own, for the runtime may end it: a script with a folder that has a job.
 
 The job is ``job.json``: ``models`` names files in the folder, ``plenty`` is an arena that is large enough, in bytes. The
-answer, JSON on standard output, is the head of each; or, with ``seeds`` and ``inferences``, what became of ``source`` and
-``planned``. ``kept`` are numbers of inputs that survive a run of ``planned``.
+answer, JSON on standard output, is the head of each; or, where the job has ``runs``, what became of ``source`` and ``planned``.
+Each run is of a new interpreter, on the arrays ``SEED.INFERENCE.INPUT`` of ``inputs.npz``; ``kept`` are numbers of inputs that
+survive an inference of ``planned``. The file ``progress`` says which model is running, on what seed, in which inference.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -74,36 +76,38 @@ def least(data: bytes, plenty: int) -> int:
     return high * _UNIT
 
 
-def outputs(data: bytes, arena: int, seed: int, inferences: int, kept: list[int], *, survives: bool) -> list[bytes]:
-    """Bytes of all outputs, one inference after the other, on inputs drawn at random.
+def outputs(
+    data: bytes, arena: int, inputs: list[dict[int, Any]], turns: int, once: list[int], progress: Path, label: str
+) -> list[tuple[int, bytes]]:
+    """The status of each inference, 0 where it came to its end, and then the bytes of all outputs, one after the other.
 
-    Kept inputs are the same in all of them; where they survive a run, they are set but once.
+    Parameters
+    ----------
+    inputs
+        Values of the inputs in each inference.
+    turns
+        Inferences at most. The inputs are taken anew from the first on until as many inferences as there are came to their end.
+    once
+        Inputs that are set before the first inference alone.
     """
-    import numpy as np
-
-    interpreter, chance = _interpreter(data, arena), np.random.default_rng(seed)
-    outputs: list[bytes] = []
-    once: dict[int, Any] = {}
-    for _ in range(inferences):
-        for number in _numbers(interpreter.get_input_details):
-            if number in once:
-                if not survives:
-                    interpreter.set_input(once[number], number)
-                continue
-            details = interpreter.get_input_details(number)
-            kind, shape = np.dtype(details["dtype"]), tuple(details["shape"])
-            if kind.kind in "iu":
-                values = chance.integers(np.iinfo(kind).min, np.iinfo(kind).max, shape, kind, endpoint=True)
-            else:
-                values = chance.standard_normal(shape).astype(kind) if kind.kind == "f" else chance.random(shape) < 0.5
-            interpreter.set_input(values, number)
-            if number in kept:
-                once[number] = values
-        interpreter.invoke()
-        outputs.append(
-            b"".join(interpreter.get_output(number).tobytes() for number in _numbers(interpreter.get_output_details))
-        )
-    return outputs
+    interpreter = _interpreter(data, arena)
+    done: list[tuple[int, bytes]] = []
+    for turn in range(turns):
+        for number, values in inputs[turn % len(inputs)].items():
+            if turn == 0 or number not in once:
+                interpreter.set_input(values, number)
+        progress.write_text(f"{label} {turn % len(inputs)}", encoding="utf-8")
+        try:
+            status = interpreter.invoke()
+        except RuntimeError:
+            # The status of errors, which others than kTfLiteAbort are.
+            status = 1
+        numbers = [] if status else _numbers(interpreter.get_output_details)
+        done.append((status, b"".join(interpreter.get_output(number).tobytes() for number in numbers)))
+        if sum(status == 0 for status, _ in done) == len(inputs):
+            break
+    progress.unlink()
+    return done
 
 
 def _numbers(details: Any) -> list[int]:
@@ -117,28 +121,41 @@ def _numbers(details: Any) -> list[int]:
         numbers.append(len(numbers))
 
 
-def _run(source: bytes, planned: bytes, job: dict[str, Any]) -> dict[str, Any]:
-    """What the runtime makes of a model and of its plan."""
-    plenty = job["plenty"]
+def _run(source: bytes, planned: bytes, apart: bytes, job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What the runtime makes of a model and of its plan; in ``apart`` no tensors share bytes."""
+    import numpy as np
+
+    plenty, progress = job["plenty"], folder / "progress"
     (greedy_head, greedy_tail), (head, tail) = memory(source, plenty), memory(planned, plenty)
     greedy_arena, arena = least(source, plenty), least(planned, plenty)
-    differs = None
-    for seed in range(job["seeds"]):
+    runs: list[list[dict[int, Any]]] = [[{} for _ in range(job["inferences"])] for _ in range(job["runs"])]
+    with np.load(folder / "inputs.npz") as arrays:
+        for name in arrays.files:
+            run, at, number = map(int, name.split("."))
+            runs[run][at][number] = arrays[name]
+    differs, compared, ended_early, is_undefined = None, 0, 0, False
+    for run, inputs in enumerate(runs):
         # The planned model in its least arena: what is written beyond its bytes shows.
-        told = seed, job["inferences"], job["kept"]
-        pair = [outputs(source, plenty, *told, survives=False), outputs(planned, arena, *told, survives=True)]
-        wrong = [at for at, (old, new) in enumerate(zip(*pair, strict=True)) if old != new]
+        old = outputs(source, plenty, inputs, job["turns"], [], progress, f"source {run}")
+        new = outputs(planned, arena, inputs, job["turns"], job["kept"], progress, f"planned {run}")
+        wrong = [at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]]
         if wrong:
-            differs = seed, wrong[0]
+            # A kernel may leave a part of its result as it was: then outputs depend on what was there before.
+            with contextlib.suppress(RuntimeError):
+                is_undefined = old != outputs(apart, plenty, inputs, job["turns"], [], progress, f"source {run}")
+            differs = None if is_undefined else (run, wrong[0])
             break
+        ended_early += sum(status != 0 for status, _ in old)
+        compared += sum(status == 0 for status, _ in old)
     own = {"greedy_head": greedy_head, "greedy_tail": greedy_tail, "greedy_arena": greedy_arena}
-    return {"head": head, "tail": tail, "arena": arena, "differs": differs, **own}
+    done = {"differs": differs, "compared": compared, "ended_early": ended_early, "is_undefined": is_undefined}
+    return {"head": head, "tail": tail, "arena": arena, **done, **own}
 
 
 def _answer(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     models = {name: (folder / name).read_bytes() for name in job["models"]}
-    if job["seeds"]:
-        return _run(models["source"], models["planned"], job)
+    if job.get("runs"):
+        return _run(models["source"], models["planned"], models["apart"], job, folder)
     return {name: memory(data, job["plenty"])[0] for name, data in models.items()}
 
 

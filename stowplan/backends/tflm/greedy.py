@@ -65,10 +65,10 @@ def kept_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:
     Raises
     ------
     InputError
-        No such input, or one whose offset in the file stays.
+        No such input or several, or one whose offset in the file stays.
     """
-    inputs = {model.tensors[number].own_name: number for number in model.subgraphs[0].inputs}
-    kept = dict.fromkeys(named_inputs(names, inputs))
+    inputs = model.subgraphs[0].inputs
+    kept = dict.fromkeys(named_inputs(names, ((model.tensors[number].own_name, number) for number in inputs)))
     for number in kept:
         if number in model.fixed:
             raise InputError(f"found --keep {model.tensors[number].own_name}, whose offset stays, expected one that is planned")
@@ -82,7 +82,7 @@ def without(model: TfliteModel, kept: Sequence[int]) -> TfliteModel:
         tensors[number] = replace(tensors[number], size=0, is_planned=False)
     numbers = [*model.planned, *[None] * (len(model.problem.buffers) - len(model.planned))]
     buffers = [buffer for number, buffer in zip(numbers, model.problem.buffers, strict=True) if number not in kept]
-    problem = msgspec.structs.replace(model.problem, buffers=tuple(buffers))
+    problem = msgspec.structs.replace(model.problem, buffers=tuple(buffers), parts=(), results=())
     planned = tuple(number for number in model.planned if number not in kept)
     return replace(model, tensors=tuple(tensors), planned=planned, problem=problem)
 

@@ -42,6 +42,12 @@ _CHARACTERS = ("int8", "uint8")
 #: Index of an element that is not there: nothing is read.
 _NOTHING = np.iinfo(np.int64).max
 
+#: Operators that leave all bytes as they are where the result has the offset of the first operand, and whether the result then
+#: holds what the operand does. RESHAPE and DYNAMIC_UPDATE_SLICE compare the two pointers and copy nothing. EXPAND_DIMS copies
+#: element by element, and SQUEEZE by one ``memcpy``, each element to its own place: compilers require of C libraries that
+#: ``memcpy`` takes equal pointers. CMSIS-NN has no kernels of its own for these.
+IN_PLACE = {"DYNAMIC_UPDATE_SLICE": False, "EXPAND_DIMS": True, "RESHAPE": True, "SQUEEZE": True}
+
 #: Operators that are modelled as CMSIS-NN has them.
 _CMSIS_NN = ("CONV_2D", "DEPTHWISE_CONV_2D")
 
@@ -90,7 +96,7 @@ def check_kernels(kernels: str) -> None:
 
 def is_modelled(operator: str, kernels: str) -> bool:
     """Whether anything is known of an operator's kernel, by the schema's name."""
-    return operator in {"none": (), "reference": _MODELS, "cmsis-nn": _CMSIS_NN}[kernels]
+    return operator in {"none": (), "reference": (*_MODELS, *IN_PLACE), "cmsis-nn": (*_CMSIS_NN, *IN_PLACE)}[kernels]
 
 
 def distance(

@@ -1,8 +1,14 @@
 """Orders of a model's operators that need less memory than the file's.
 
 Each subgraph is a problem of operator order. What is inside an operator, its scratch memory and the subgraphs that it calls,
-counts as a tensor that it writes and nobody reads. Operators keep their sequence where they may do more than to compute their
-results: those that read or write variables, draw random numbers, call subgraphs that do, and custom ones that are not known.
+counts as a tensor that it writes and nobody reads.
+
+Some operators do more than to compute their results. Those that have *effects* change what outlives the inference: they read
+or write variables, keep a state, draw random numbers, call subgraphs that do, or are custom ones that are not known. Operators
+that work on the same variable keep their sequence, and so do all whose effects are not known to be separate. Other operators
+may *end the inference* early, so that no later one runs. Every one of these is a barrier: no operator with effects moves from
+one side of it to the other, because a state would then be updated in inferences in which it was not, or the other way round.
+The table ``effects`` of ``tflite.toml`` says which operators these are.
 """
 
 from __future__ import annotations
@@ -10,20 +16,26 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 from stowplan.backends.search import Search
 from stowplan.backends.tflm.overlap import Pair
 from stowplan.backends.tflm.scratch import Scratch, rounded
 from stowplan.errors import InputError
-from stowplan.frontends.arena.tflite_file import ALIGNMENT, CALL_ONCE, Operator, Scopes, Subgraph, TfliteModel
+from stowplan.frontends import known
+from stowplan.frontends.arena.tflite_file import ALIGNMENT, Operator, Scopes, Subgraph, TfliteModel
 from stowplan.models.operator_order.bounds import forced_loads
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build
 
-#: Builtin operators that keep their sequence: CALL_ONCE, READ_VARIABLE, ASSIGN_VARIABLE, and those that draw random numbers.
-_EFFECTS = frozenset({CALL_ONCE, 143, 144, 146, 148, 149})
+_TABLE = known("arena/tflite")["effects"]
+_SHARED, _OWN_STATE = frozenset(_TABLE["shared"]), frozenset(_TABLE["own_state"].split())
+#: By name or number, the places of the operands that decide whether an operator ends the inference; none: it may always do so.
+_ENDS: dict[str, list[int]] = _TABLE["ends"]
+
+#: What an operator does beside computing its results; a set of flags.
+_HAS_EFFECTS, _MAY_END = 1, 2
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,7 @@ class _Orders:
     def __init__(self, model: TfliteModel, scratch: Scratch, search: Search | None):
         self._model, self._scratch, self._search = model, scratch, search
         self._found: dict[int, _Graph] = {}
-        self._has_effects: dict[int, bool] = {}
+        self._kinds: dict[int, list[int]] = {}
 
     def run(self) -> Ordered:
         """All subgraphs that run."""
@@ -146,29 +158,51 @@ class _Orders:
             # What nobody writes, weights among it, is there.
             inputs=tuple(at for number, at in index.items() if number not in written),
             outputs=tuple(index[number] for number in dict.fromkeys(subgraph.outputs)),
-            precedences=self._precedences(subgraph),
+            precedences=self._precedences(graph),
         )
 
-    def _precedences(self, subgraph: Subgraph) -> tuple[tuple[int, int], ...]:
-        """Operators with effects in their sequence, and those that share a variable in theirs."""
+    def _precedences(self, graph: int) -> tuple[tuple[int, int], ...]:
+        """Pairs of operators of which the first stays before the second, for what they do beside computing their results."""
         chains: dict[int, list[int]] = {}
-        for position, operator in enumerate(subgraph.operators):
-            if self._may_do_more(operator):
+        # Runs of operators of one kind: those of neighbouring runs do not change places.
+        runs: list[tuple[int, list[int]]] = [(0, [])]
+        for position, (operator, kind) in enumerate(zip(self._model.subgraphs[graph].operators, self._of(graph), strict=True)):
+            if operator.code in _SHARED or operator.is_opaque or (operator.calls and kind & _HAS_EFFECTS):
                 chains.setdefault(-1, []).append(position)
             for number in dict.fromkeys((*operator.reads, *operator.writes)):
                 if self._model.tensors[number].is_variable:
                     chains.setdefault(number, []).append(position)
-        return tuple(dict.fromkeys(pair for chain in chains.values() for pair in pairwise(chain)))
+            if kind and (kind != runs[-1][0] or kind == _HAS_EFFECTS | _MAY_END):
+                runs.append((kind, []))
+            if kind:
+                runs[-1][1].append(position)
+        pairs = [pair for chain in chains.values() for pair in pairwise(chain)]
+        pairs += [pair for (_, before), (_, after) in pairwise(runs) for pair in product(before, after)]
+        return tuple(dict.fromkeys(pairs))
 
-    def _may_do_more(self, operator: Operator) -> bool:
-        return operator.code in _EFFECTS or operator.is_opaque or any(self._does_more(called) for called in operator.calls)
+    def _of(self, graph: int) -> list[int]:
+        """What each operator of a subgraph does beside computing its results, in the subgraphs that it calls, too."""
+        if graph not in self._kinds:
+            self._kinds[graph] = [self._kind(graph, operator) for operator in self._model.subgraphs[graph].operators]
+        return self._kinds[graph]
 
-    def _does_more(self, graph: int) -> bool:
-        if graph not in self._has_effects:
-            operators = self._model.subgraphs[graph].operators
-            variables = any(self._model.tensors[at].is_variable for operator in operators for at in operator.reads)
-            self._has_effects[graph] = variables or any(map(self._may_do_more, operators))
-        return self._has_effects[graph]
+    def _kind(self, graph: int, operator: Operator) -> int:
+        tensors, inputs = self._model.tensors, self._model.subgraphs[graph].inputs
+        variables = any(tensors[number].is_variable for number in (*operator.reads, *operator.writes))
+        has_effects = operator.code in _SHARED or operator.custom in _OWN_STATE or operator.is_opaque or variables
+        deciding = _ENDS.get(operator.custom or str(operator.code))
+        # Constants are the same in all inferences. Inputs that the caller keeps are not planned here, and change all the same.
+        changing = {
+            at
+            for at, number in enumerate(operator.reads)
+            if number in inputs or tensors[number].is_planned or tensors[number].is_variable
+        }
+        ends = operator.is_opaque or deciding == [] or not changing.isdisjoint(deciding or ())
+        kind = _HAS_EFFECTS * has_effects | _MAY_END * ends
+        for called in operator.calls:
+            for inner in self._of(called):
+                kind |= inner
+        return kind
 
 
 #: Orders that are tried, and those in a row that bring nothing.
@@ -207,7 +241,7 @@ def improved(
     best, worth = tried(order)
     first, stale = worth[0], 0
     for _ in range(_TRIES):
-        if stale == _PATIENCE or worth[0] <= floor or should_stop():
+        if not order or stale == _PATIENCE or worth[0] <= floor or should_stop():
             break
         stale += 1
         at = chance.randrange(len(order))
@@ -226,23 +260,51 @@ def improved(
 
 
 def floor(model: TfliteModel, lives: Scopes, scratch: Scratch, pairs: Sequence[Pair]) -> int:
-    """Bytes that every order takes: those of one operator's tensors and scratch memory, less what its result may share."""
+    """Bytes that every order takes: those of one operator's tensors and scratch memory, less what its result may share.
+
+    With them those of tensors that it does not touch, and that live while it runs in every order: these share nothing then.
+    Copies are left out of these, for they may be where others of their kind are.
+    """
     sharing: dict[tuple[int, int], list[Pair]] = {}
+    copies: dict[int, set[int]] = {}
     for pair in pairs:
-        sharing.setdefault(pair.place, []).append(pair)
+        if pair.is_copy:
+            copies.setdefault(pair.result, set()).add(pair.operand)
+        else:
+            sharing.setdefault(pair.place, []).append(pair)
     tensors, most = model.tensors, 0
+    shared_by_copies = {*copies, *(number for operands in copies.values() for number in operands)}
     for graph, subgraph in enumerate(model.subgraphs):
+        others = _forced_others(model, graph, {*lives.unwritten, *shared_by_copies})
         for position, operator in enumerate(subgraph.operators):
             if (graph, position) not in lives.operators:
                 continue
             touched = {*operator.reads, *operator.writes}.intersection(model.planned).difference(lives.unwritten)
-            taken = sum(tensors[number].size for number in touched)
+            # Copies of one tensor may be at one place.
+            taken = sum(tensors[number].size for number in touched if touched.isdisjoint(copies.get(number, ())))
             shared = 0
             for pair in sharing.get((graph, position), ()):
                 # Offsets are multiples of the alignment.
-                apart = -(-(pair.distance - tensors[pair.operand].content) // ALIGNMENT) * ALIGNMENT
+                beyond = 0 if pair.distance is None else pair.distance - tensors[pair.operand].content
+                apart = -(-beyond // ALIGNMENT) * ALIGNMENT
                 size = tensors[pair.result].size
                 shared += max(0, min(size, tensors[pair.operand].size, size - apart))
             own = min([shared, *(tensors[number].size for number in operator.writes[:1])])
-            most = max(most, taken - own + sum(map(rounded, scratch.get((graph, position), ()))))
+            most = max(most, taken - own + others[position] + sum(map(rounded, scratch.get((graph, position), ()))))
     return most
+
+
+def _forced_others(model: TfliteModel, graph: int, left_out: set[int]) -> list[int]:
+    """Bytes that live while each operator of a subgraph runs, in every order, and that it does not touch."""
+    tensors = tuple(replace(tensor, size=0) if at in left_out else tensor for at, tensor in enumerate(model.tensors))
+    operators = model.subgraphs[graph].operators
+    try:
+        problem = _Orders(replace(model, tensors=tensors), {}, None).problem(graph)
+    except InputError:
+        # Tensors that several operators write.
+        return [0] * len(operators)
+    every = forced_loads(build(problem)).tolist()
+    return [
+        load - sum(problem.tensors[at].size for at in {*op.reads, *op.writes})
+        for load, op in zip(every, problem.ops, strict=False)
+    ]

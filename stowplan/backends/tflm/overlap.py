@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter, defaultdict
+from itertools import combinations
 from math import prod
 from typing import Any, NamedTuple
 
-from stowplan.backends.tflm.kernels import check_kernels, distance, is_modelled
-from stowplan.errors import InputError
+from stowplan.backends.tflm.kernels import IN_PLACE, check_kernels, distance, is_modelled
 from stowplan.frontends.arena import tflite_file as schema
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
 from stowplan.frontends.arena.tflite_file import Operator, TfliteModel
@@ -35,21 +36,27 @@ _MOST_ELEMENTS = 1 << 24
 
 
 class Pair(NamedTuple):
-    """An operator's result that may take bytes of an operand that dies there; tensors by their numbers over all subgraphs."""
+    """An operator's result and an operand that dies there, or two tensors that hold the same bytes: they may share bytes.
+
+    Tensors are given by their numbers over all subgraphs.
+    """
 
     place: tuple[int, int]
     """Subgraph and place in the file of the operator."""
     operand: int
     result: int
-    distance: int
-    """Bytes from the result's begin up to the operand's end, at least; the end is of the size that is not rounded."""
+    distance: int | None
+    """Bytes from the result's begin up to the operand's end, at least; the end is of the size that is not rounded. None where
+    the two may only have the same offset."""
+    is_copy: bool = False
+    """Whether both hold the same bytes from the time at which both are written, whichever of them dies first."""
 
 
 def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
     """All pairs of a model under a set of kernels; those of ``none`` share nothing.
 
     Operators that call subgraphs, use variables, are custom or have several results have none, nor have outputs of subgraphs
-    as operands. When the tensors live is not looked at.
+    as operands that are written over. When the tensors live is not looked at. Any two copies of one tensor are a pair.
 
     Raises
     ------
@@ -61,16 +68,20 @@ def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
     check_kernels(kernels)
     if kernels == "none":
         return ()
-    file = _File(model, kernels)
-    every = []
+    file, pairs = _File(model, kernels), list[Pair]()
+    copies: dict[int, list[int]] = defaultdict(list)
+    source: dict[int, int] = {}
     for graph, subgraph in enumerate(model.subgraphs):
         for position, operator in enumerate(subgraph.operators):
-            try:
-                every += file.pairs((graph, position), operator)
-            except struct.error as error:
-                message = f"found options that the file does not have whole ({error}), expected them"
-                raise InputError(message, place=f"operator {position} of subgraph {graph}") from None
-    return tuple(every)
+            for pair in file.pairs((graph, position), operator):
+                if pair.is_copy:
+                    source[pair.result] = source.get(pair.operand, pair.operand)
+                    copies[source[pair.result]].append(pair.result)
+                else:
+                    pairs.append(pair)
+    for first, others in copies.items():
+        pairs += (Pair((-1, -1), one, other, None, is_copy=True) for one, other in combinations((first, *others), 2))
+    return tuple(pairs)
 
 
 def unmodelled(model: TfliteModel, kernels: str) -> int:
@@ -89,6 +100,8 @@ class _File:
         self._holders = self._file.tables(root, schema.MODEL_BUFFERS)
         graphs = self._file.tables(root, schema.MODEL_SUBGRAPHS)
         self._tables = [table for graph in graphs for table in self._file.tables(graph, schema.GRAPH_TENSORS)]
+        graphs_writes = ((graph.inputs, *(operator.writes for operator in graph.operators)) for graph in model.subgraphs)
+        self._writers = Counter(number for every in graphs_writes for writes in every for number in writes)
 
     def pairs(self, place: tuple[int, int], operator: Operator) -> list[Pair]:
         """Of one operator."""
@@ -107,9 +120,15 @@ class _File:
             return []
         pairs = []
         for operand in dict.fromkeys(operands):
-            if operand in (-1, result) or operand in subgraph.outputs:
+            if operand in (-1, result) or not (tensors[operand].is_planned and tensors[result].is_planned):
                 continue
-            if tensors[operand].is_planned and tensors[result].is_planned:
+            if name in IN_PLACE and operands[0] == operand and operands.count(operand) == 1:
+                is_copy = IN_PLACE[name] and self._writers[operand] <= self._writers[result] == 1
+                one, other = tensors[operand], tensors[result]
+                is_like = one.kind == other.kind and one.content == other.content
+                if is_like and (is_copy or operand not in subgraph.outputs):
+                    pairs.append(Pair(place, operand, result, None, is_copy))
+            elif operand not in subgraph.outputs:
                 least = self._distance(name, operands, result, attributes, operand)
                 if least is not None:
                     pairs.append(Pair(place, operand, result, least))

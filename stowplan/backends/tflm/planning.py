@@ -18,6 +18,7 @@ from stowplan.backends.tflm import greedy, runtime
 from stowplan.backends.tflm import scratch as scratch_memory
 from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.greedy import kept_inputs, on_top, without
+from stowplan.backends.tflm.inputs import read_inputs
 from stowplan.backends.tflm.order import Ordered, floor, improved, ordered
 from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
 from stowplan.backends.tflm.write import with_offsets, with_orders
@@ -55,7 +56,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     head: int
     """What the runtime's head takes under the plan."""
     bound: int
-    """No offsets take less, in any order where :attr:`any_order`, else in the one that was taken."""
+    """No offsets take less, in any order where :attr:`any_order`, else in the one that was taken.
+
+    Live tensors share the bytes that :attr:`kernels` are known to allow, and no others.
+    """
     any_order: bool
     """Whether the bound is of all orders."""
     kept: int
@@ -63,7 +67,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     kernels: str
     """Whose accesses say which tensors may share bytes."""
     shared: int
-    """Bytes of dying operands that results take, added up."""
+    """Bytes that results share with their operands, added up."""
     unmodelled: int
     """Operators whose accesses are not known for these kernels: nothing is shared there."""
     greedy: int
@@ -222,14 +226,15 @@ def _planned(
         head = places[-1] + source.tensors[kept[-1]].size
         # Below tensors whose offsets are fixed there may be room.
         bound += 0 if model.fixed else taken_by_kept
-    try:
-        data = with_offsets(with_orders(model, taken.orders), best.offsets)
-    except InputError as error:
-        raise error.within(path) from None
     shares = {(pair.operand, pair.result): pair.distance for pair in best.pairs}
-    wrong = faults(model.data, data, best.scratch, model.fixed, shares, kept)
+    with naming(path):
+        data = with_offsets(with_orders(model, taken.orders), best.offsets)
+        wrong = faults(model.data, data, best.scratch, model.fixed, shares, kept)
     if wrong:
         raise VerificationError(f"{path}: the planned model does not hold: {wrong[0]}")
+    of_pairs, buffers = shared_bytes(best.problem, best.plan.offsets), best.problem.buffers
+    # Of several operands, a result takes no more bytes than it has.
+    taken_by = {result: sum(count for (one, _), count in of_pairs.items() if one == result) for result, _ in of_pairs}
     summary = Summary(
         model=model.name,
         subgraphs=len(model.subgraphs),
@@ -240,7 +245,7 @@ def _planned(
         any_order=any_order,
         kept=taken_by_kept,
         kernels=kernels,
-        shared=sum(shared_bytes(best.problem, best.plan.offsets).values()),
+        shared=sum(min(buffers[result].size, count) for result, count in taken_by.items()),
         unmodelled=unmodelled(model, kernels),
         greedy=greedy_head,
         moved=sum(at != to for steps in taken.orders.values() for to, at in enumerate(steps)),
@@ -260,6 +265,7 @@ def plan_and_run(
     run: bool = True,
     seeds: int = 3,
     inferences: int = 5,
+    inputs: str | Path | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
     scratch: Sequence[str] = (),
     replace_offline_plan: bool = False,
@@ -277,6 +283,8 @@ def plan_and_run(
         Whether to; else nothing is measured.
     seeds, inferences
         As :func:`stowplan.backends.tflm.runtime.run` takes them.
+    inputs
+        A file with inputs for the models (:func:`stowplan.backends.tflm.inputs.read_inputs`); others are drawn at random.
     cancel
         Ends the searches, and nothing more is run.
 
@@ -286,16 +294,24 @@ def plan_and_run(
     -------
     tuple
         The plan; what the runtime made of it, None where it was not run; and why it was not.
+
+    Raises
+    ------
+    InputError, UsageError, VerificationError
+        As :func:`plan_model`, or the inputs are not the model's, or the runtime fails on the planned model alone.
     """
     model = _read(path, replace_offline_plan)
     measured: scratch_memory.Scratch | None = None
+    own = ({}, None) if inputs is None else read_inputs(model, inputs)
 
     def plan(reorder: bool = reorder) -> Planned:
         return _planned(model, path, scratch, measured, reorder, kernels, keep, options or Options(time_limit=10.0), cancel)
 
     def ran(planned: Planned) -> runtime.Run | None:
         is_cancelled = cancel is not None and cancel.is_set()
-        return None if is_cancelled else runtime.run(model, planned.data, keep=keep, seeds=seeds, inferences=inferences)
+        if is_cancelled:
+            return None
+        return runtime.run(model, planned.data, keep=keep, seeds=seeds, inferences=inferences, given=own)
 
     why = "" if run else "as asked for"
     if run and runtime.version() is None:
@@ -395,25 +411,26 @@ class _Arena:
         spans = {(names or {}).get(at, at): span for at, span in sorted(lives.operators.items())}
         # In the order in which operators are prepared.
         self._scratch = {at: (scratch[at], span) for at, span in spans.items() if scratch.get(at)}
-        # Operators that run again and again have several scopes.
-        self._pairs = [
-            pair
-            for pair in pairs
-            if spans.get(pair.place) == (lives.first[pair.result], lives.last[pair.operand])
-            and lives.first[pair.result] == lives.last[pair.operand]
-            and pair.operand not in lives.unwritten
-            and {pair.operand, pair.result} <= {*model.planned}
-        ]
+        self._pairs: list[Pair] = []
+        for pair in pairs:
+            one, other = sorted((pair.operand, pair.result), key=lives.first.__getitem__)
+            is_there = {one, other} <= {*model.planned} - lives.unwritten
+            if is_there and pair.is_copy and lives.first[other] <= lives.last[one]:
+                self._pairs.append(pair._replace(operand=one, result=other))
+            # Operators that run again and again have several scopes.
+            elif is_there and lives.last[one] == lives.first[other] and spans.get(pair.place) == (lives.first[other],) * 2:
+                self._pairs.append(pair)
         self.problem = self._problem(lambda sizes: sizes)
 
     def _problem(self, pieces: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Problem:
         """Tensors, scratch memory in pieces, and what is fixed."""
         lives, count, tensors = self._lives, len(self._model.planned), self._model.tensors
         shared: dict[int, list[Overlap]] = {}
-        for _, operand, result, distance in self._pairs:
+        for _, operand, result, distance, _ in self._pairs:
             # What rounding has added to the operand lies beyond its end.
             added = tensors[operand].size - tensors[operand].content
-            shared.setdefault(result, []).append(Overlap(operand=tensors[operand].name, distance=distance + added))
+            least = None if distance is None else distance + added
+            shared.setdefault(result, []).append(Overlap(operand=tensors[operand].name, distance=least))
         buffers = [
             msgspec.structs.replace(
                 buffer,

@@ -133,7 +133,7 @@ class _Part(NamedTuple):
 
 
 def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, part: _Part | None = None) -> bytes:
-    if max(every, default=0) >> 31:
+    if max(every, default=0) >= 1 << 31:
         raise InputError(
             f"found offset {max(every)}, expected less than 2 GiB, the most that the runtime takes", place="tensors"
         )

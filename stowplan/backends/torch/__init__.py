@@ -2,14 +2,18 @@
 
 Importing it does not import torch. Each file knows only those above it in this list:
 
-- ``devices``: rates of devices. ``entry``: what users call. ``measure``: live bytes while code runs
+- ``devices``: rates of devices. ``entry``: what users call. ``private``: names that torch keeps private
+- ``measure``: live bytes while code runs. ``preserved``: global states, as they were
 - ``inductor``: orders for Inductor
 - ``costs``: what a node costs; ``seconds``: in time. ``reader``: a joint graph as a problem of rematerialization
 - ``offload``: values that go to the host and come back
 - ``checkpoints``: regions that their user recomputes
-- ``rooms``: what a graph may take beside others; ``room_plans``: its plan there
-- ``halves``: a plan as two graphs. ``stock``: torch's own plans. ``planning``: the plan of one graph
-- ``partition``: what torch calls. ``steps``: what whole steps take
+- ``rooms``: what a graph may take beside others; ``timeline``: what a step takes beside graphs, moment by moment
+- ``halves``: a plan as two graphs. ``stock``: torch's own plans. ``planning``: the plan of one graph; ``room_plans`` and
+  ``host_plans``: beside others, and with a host
+- ``partition``: what torch calls
+- ``uses``: graphs as they are compiled, and uses of them. ``report``: what is said of steps
+- ``fitting``: plans within what steps leave. ``scopes``: steps, and their limits
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from stowplan.lazy import lazy_names, listed
 
 if TYPE_CHECKING:
     from stowplan.backends.search import OrderReport as OrderReport
+    from stowplan.backends.torch.entry import TrainingMemory as TrainingMemory
     from stowplan.backends.torch.entry import backend as backend
     from stowplan.backends.torch.entry import memory_limit as memory_limit
     from stowplan.backends.torch.entry import partitioner as partitioner
@@ -29,12 +34,15 @@ if TYPE_CHECKING:
     from stowplan.backends.torch.measure import measure_peak as measure_peak
     from stowplan.backends.torch.measure import measure_peaks as measure_peaks
     from stowplan.backends.torch.planning import GraphReport as GraphReport
+    from stowplan.backends.torch.report import StepsReport as StepsReport
+    from stowplan.backends.torch.report import TrainingReport as TrainingReport
 
 _PLACES = {
-    "entry": ["backend", "memory_limit", "partitioner"],
+    "entry": ["TrainingMemory", "backend", "memory_limit", "partitioner"],
     "inductor": ["OrderReport", "inductor_order"],
     "measure": ["measure_peak", "measure_peaks"],
     "planning": ["GraphReport"],
+    "report": ["StepsReport", "TrainingReport"],
 }
 
 __all__ = ["MemoryLimitError", "PlanningWarning", "UnsupportedError", *chain.from_iterable(_PLACES.values())]

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch._inductor.custom_graph_pass import CustomKnapsackSolver
-
 from stowplan.arguments import size
 from stowplan.backends.fallback import reason, warn
 from stowplan.backends.torch import stock
+from stowplan.backends.torch.private import CustomKnapsackSolver
 from stowplan.backends.torch.reader import Counted, Reading, read
 from stowplan.models.rematerialization.bounds import Moments, bits
 from stowplan.models.rematerialization.moments import in_stages
@@ -140,7 +139,10 @@ def _suggested(structure: Structure, border: int) -> list[frozenset[int]]:
         cuts = TwoCuts(insertion, moments, border)
         parts = cuts.parts(low.again ^ high.again)
         for number in {len(parts) * mixture // MIXTURES for mixture in range(MIXTURES + 1)}:
-            for places in (range(number), [at for at in range(len(parts)) if (at + 1) * number // len(parts) > at * number // len(parts)]):
+            for places in (
+                range(number),
+                [at for at in range(len(parts)) if (at + 1) * number // len(parts) > at * number // len(parts)],
+            ):
                 again = frozenset(low.again ^ {op for place in places for op in parts[place]})
                 if again in found:
                     continue

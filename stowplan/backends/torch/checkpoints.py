@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._functorch import partitioners
 
+from stowplan.backends.torch.private import partitioners
 from stowplan.backends.torch.reader import is_mutable, is_part
 from stowplan.frontends.torch_program import is_random
 

@@ -41,7 +41,10 @@ def whole(number: Any) -> int:
     if isinstance(number, int):
         return number
     if symbols := SIZES.get():
-        return int(number.node.expr.xreplace(symbols))
+        known = number.node.expr.xreplace(symbols)
+        # Bytes of the storage under an input that is a view may be a symbol of their own.
+        if not getattr(known, "free_symbols", ()):
+            return int(known)
     hint = getattr(getattr(number, "node", None), "hint", None)
     if not isinstance(hint, int | float):
         raise UnsupportedError(f"found a size that depends on data, {number}")

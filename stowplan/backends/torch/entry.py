@@ -6,6 +6,7 @@ Importing it loads no torch.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ from stowplan.kernel.context import Options
 if TYPE_CHECKING:
     from stowplan.backends.torch.offload import HostMemory
     from stowplan.backends.torch.partition import Partitioner
+    from stowplan.backends.torch.planning import GraphReport
+    from stowplan.backends.torch.report import TrainingReport
+    from stowplan.backends.torch.scopes import Scopes
 
 
 #: What is asked of :func:`~stowplan.backends.fallback.require`.
@@ -150,65 +154,203 @@ def _host(limit: int | str | None, bandwidth: float | str | None, costs: Any) ->
     return HostMemory(capacity, rate)
 
 
-def backend(memory: int | str, *, inductor: bool = False, **options: Any) -> Callable[..., Any]:
-    """A back end for ``torch.compile`` that trains within a memory limit.
+class TrainingMemory:
+    """The memory that a training loop may take: a back end for ``torch.compile``, and the steps that it checks.
+
+    An object of this class is what ``torch.compile(model, backend=...)`` takes. All graphs that are compiled with it share the
+    limit. Steps open by themselves, from the first call of a compiled graph to the next one after a backward pass, or are said:
+
+        memory = TrainingMemory("4 GiB")
+        model = memory.compile(model)
+        for batch in batches:
+            with memory.step():
+                train(model, optimizer, batch)
+
+    Whatever operators of this thread allocate or use in a step counts: parameters, gradients, optimizers, losses, other models,
+    evaluation. The first steps run with the plans of least peak; then graphs are planned anew within what the steps leave.
 
     Parameters
     ----------
     memory
-        Limit, as :func:`partitioner` takes it.
+        Limit on the bytes of tensors that are live at once in a step, or text such as ``"4 GiB"``.
+    parameters
+        Whether inputs of the graphs count (default: they do): parameters, buffers, and what the model is called with.
+    gradients
+        Whether the gradients that the backward pass returns count (default: they do).
+    outside
+        Bytes of the limit, or text, that are left for what lives beside the graphs; None, the default, measures them.
+    time_limit
+        Seconds of planning for each graph (20); a pause in the first step, and in the step that is planned anew.
+    strict
+        Whether a step above the limit is an error (the default); else one warning, and the loop goes on.
+    graphs
+        How many graphs share the limit, in place of measuring (None).
+    repeats
+        How often a graph runs before its backward pass, in place of measuring (None).
+    costs
+        What plans add least of: ``"flops"``, the default; or time, by ``"profile"``, which runs each kind of operator a few
+        times, or by peak rates of a device: ``"h100"``, ``"a100"``, ``"rtx-4090"``, or the path of a TOML file such as theirs.
+    host
+        Limit on the bytes, or text, that may be sent to the host's memory; None (the default) or 0: none. Costs must be times.
+    host_bandwidth
+        Bytes per second to the host, and back, or text such as ``"25 GB/s"``.
     inductor
-        Whether Inductor compiles both passes; else they run operator by operator, as ``aot_eager`` does. Inductor fuses
-        operators and may order them anew: the limit then is one of the graphs that it is given.
-    options
-        As :func:`partitioner` takes them.
-
-    Returns
-    -------
-    callable
-        For ``torch.compile(model, backend=...)``; its ``reports`` say what came of each graph.
+        Whether Inductor compiles both passes; else (the default) they run operator by operator, as ``aot_eager`` does. Inductor
+        fuses operators and may order them anew: the limit then is one of the graphs that it is given, and no step is checked.
+    margin
+        Bytes of the limit, or text, that plans leave free for what the loop may keep later. None, the default, takes the growth
+        of ten steps as measured, at least 1 % of the limit and at most 5 %.
+    check_every
+        Once all graphs are planned, operators are counted in each step whose number is a multiple (1: in all). CUDA's allocator
+        is read in all steps.
+    hard
+        Whether CUDA's allocator may give this process no more than the limit (no). Out of memory is a MemoryLimitError then.
+    workers, seed
+        As :func:`stowplan.solve` takes them (2 and 0).
 
     Raises
     ------
-    MissingDependencyError, UsageError
-        As :func:`partitioner` raises them. Compiling raises MemoryLimitError where the limit cannot be met, and, without
-        Inductor, so does a step that takes more, with what lives beside the graphs.
+    MissingDependencyError
+        Without torch.
+    UsageError, InputError
+        An argument of a wrong type or out of range; a device that is not known, or its file.
     """
-    planner = partitioner(memory, **options)
-    if inductor:
-        _refuse_host(planner)
-    from stowplan.backends.torch.partition import code_key
-    from stowplan.backends.torch.steps import Steps
-
-    # Kernels of Inductor make tensors unseen.
-    steps = None if inductor else Steps(planner)
-
-    def compile_halves(graph_module: Any, example_inputs: Any, **others: Any) -> Any:
-        from torch._dynamo.backends.common import aot_autograd
-        from torch._dynamo.backends.debugging import boxed_nop
-        from torch._inductor import config
-        from torch._inductor.compile_fx import compile_fx
-
-        if inductor:
-            with config.patch(custom_partitioner_fn=planner):
-                return compile_fx(graph_module, example_inputs, **others)
-        compiler = aot_autograd(fw_compiler=boxed_nop, partition_fn=planner, keep_inference_input_mutations=True)
-        return compiler(graph_module, example_inputs, **others)
-
-    def compile_graph(graph_module: Any, example_inputs: Any, **others: Any) -> Any:
-        def compiled(inputs: Any) -> Any:
-            try:
-                return compile_halves(graph_module, inputs, **others)
-            except UnsupportedError as error:
-                warn(f"{error}: the graph runs as eager")
-                return graph_module.forward
-
-        return compiled(example_inputs) if steps is None else steps.watched(compiled, example_inputs, code_key())
 
     # What torch says of errors begins with this name.
-    compile_graph.__name__ = "stowplan"
-    compile_graph.reports = planner.reports  # type: ignore[attr-defined]
-    return compile_graph
+    __name__ = "stowplan"
+
+    def __init__(
+        self,
+        memory: int | str,
+        *,
+        parameters: bool = True,
+        gradients: bool = True,
+        outside: int | str | None = None,
+        time_limit: float = 20.0,
+        strict: bool = True,
+        graphs: int | None = None,
+        repeats: int | None = None,
+        costs: str | Path = "flops",
+        host: int | str | None = None,
+        host_bandwidth: float | str | None = None,
+        inductor: bool = False,
+        margin: int | str | None = None,
+        check_every: int = 1,
+        hard: bool = False,
+        workers: int = 2,
+        seed: int = 0,
+    ):
+        self.planner = partitioner(
+            memory,
+            parameters=parameters,
+            gradients=gradients,
+            outside=outside,
+            time_limit=time_limit,
+            strict=strict,
+            graphs=graphs,
+            repeats=repeats,
+            costs=costs,
+            host=host,
+            host_bandwidth=host_bandwidth,
+            workers=workers,
+            seed=seed,
+        )
+        spare = None if margin is None else size("a margin of {}", margin, 0)
+        every = whole("check_every {}", check_every, 1)
+        if flag("inductor {}", inductor):
+            _refuse_host(self.planner)
+        if flag("hard {}", hard) and not _has_cuda():
+            raise UsageError("found hard without CUDA, expected a device whose allocator can be limited")
+        from stowplan.backends.torch import private
+        from stowplan.backends.torch.scopes import Scopes
+
+        # Kernels of Inductor make tensors unseen.
+        self._scopes = None if inductor else Scopes(self.planner, spare, every, hard)
+        if self._scopes is not None:
+            itself = weakref.ref(self)
+            self._scopes.is_given = lambda: private.is_given_to_compile(itself())
+
+    def __call__(self, graph_module: Any, example_inputs: Any, **options: Any) -> Any:
+        """Compile a graph; torch.compile calls this."""
+        from stowplan.backends.torch import private
+
+        if self._scopes is None:
+            return self._or_eager(graph_module, private.compile_with_inductor, example_inputs, self.planner, **options)
+        scopes = self._scopes
+
+        def compiled(inputs: Any, variant: Any) -> Any:
+            def wrap(run: Any, is_backward: bool) -> Any:
+                return lambda arguments: scopes.run_pass(variant, is_backward, run, arguments)
+
+            return self._or_eager(graph_module, private.compile_passes, inputs, self.planner, wrap)
+
+        return scopes.watched(compiled, example_inputs, private.code_key())
+
+    def _or_eager(self, graph_module: Any, make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        try:
+            return make(graph_module, *arguments, **options)
+        except UnsupportedError as error:
+            warn(f"{error}: the graph runs as eager")
+            return graph_module.forward
+
+    def compile(self, model: Any, **options: Any) -> Any:
+        """As ``torch.compile(model, backend=self, **options)``."""
+        import torch
+
+        return torch.compile(model, backend=self, **options)
+
+    def step(self) -> contextlib.AbstractContextManager[None]:
+        """A step: all that runs inside counts, and the limit is checked at every operator, or on CUDA around every graph.
+
+        Raises
+        ------
+        UsageError
+            Inside of another step of this memory, or with Inductor.
+        MemoryLimitError
+            When more than the limit is live, if that is an error.
+        """
+        return self._watched().said()
+
+    def least(self, step: Callable[[], Any], count: int = 3) -> int:
+        """The smallest ``memory`` that a training step runs within, in bytes, with 1 % to spare.
+
+        Parameters
+        ----------
+        step
+            Called without arguments: a whole step with its loss and its optimizer. It is run, and so changes the model.
+        count
+            How often; an optimizer makes its state in the first step, so that the second takes more.
+        """
+        return self._watched().measure_least(step, whole("a count of {} steps", count, 1))
+
+    def _watched(self) -> Scopes:
+        if self._scopes is None:
+            raise UsageError("found a step with Inductor, expected graphs that run operator by operator: it is not counted")
+        return self._scopes
+
+    @property
+    def reports(self) -> list[GraphReport]:
+        """What came of each graph, in the order of plans."""
+        return self.planner.reports
+
+    @property
+    def report(self) -> TrainingReport:
+        """What came of the steps so far."""
+        from stowplan.backends.torch.report import StepsReport, TrainingReport
+
+        scopes = self._scopes
+        steps = scopes.report if scopes else StepsReport(limit=self.planner.settings.limit)
+        return TrainingReport(steps=steps, graphs=[*self.reports], least=scopes.fitting.least() if scopes else None)
+
+
+#: The same under the name that it has in ``torch.compile(model, backend=backend(memory="4 GiB"))``.
+backend = TrainingMemory
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
 
 
 def _refuse_host(planner: Partitioner) -> None:
@@ -232,7 +374,7 @@ def memory_limit(memory: int | str, **options: Any) -> Iterator[Partitioner]:
     """
     planner = partitioner(memory, **options)
     _refuse_host(planner)
-    from torch._inductor import config
+    from stowplan.backends.torch.private import inductor_config
 
-    with config.patch(custom_partitioner_fn=planner):
+    with inductor_config().patch(custom_partitioner_fn=planner):
         yield planner

@@ -11,10 +11,10 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch._functorch import partitioners
 
 from stowplan.backends.torch import offload
-from stowplan.backends.torch.reader import Reading, is_part
+from stowplan.backends.torch.private import OrderedSet, partitioners
+from stowplan.backends.torch.reader import Reading, ignores_statistics, is_part
 from stowplan.models.rematerialization.plan import Plan
 
 
@@ -61,9 +61,7 @@ def split(
         saved_sym_nodes=symbols,
         **opaque,
         num_fwd_outputs=num_fwd_outputs,
-        static_lifetime_input_nodes=torch.utils._ordered_set.OrderedSet(
-            node for at, node in enumerate(primals) if at in static
-        ),
+        static_lifetime_input_nodes=OrderedSet(node for at, node in enumerate(primals) if at in static),
     )
 
 
@@ -174,7 +172,9 @@ class _Writer:
         return self.graph, list(self.saved), list(self.symbols)
 
     def _copy(self, node: Any) -> Any:
-        made = self.graph.node_copy(node, self._value)
+        ignored = [used for used in node.all_input_nodes if self.is_backward and ignores_statistics(node, used)]
+        stand_ins = dict.fromkeys(ignored, node.args[1] if ignored else None)
+        made = self.graph.node_copy(node, lambda used: self._value(stand_ins.get(used, used)))
         if not self.is_backward:
             self.early.add(made)
         return made

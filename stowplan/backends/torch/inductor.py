@@ -32,10 +32,10 @@ class _Order:
             return list(nodes)
 
     def _ordered(self, nodes: list[Any]) -> list[Any]:
-        from torch._inductor.virtualized import V
+        from stowplan.backends.torch.private import inductor_graph
 
         began = time.monotonic()
-        problem = problem_of(nodes, set(V.graph.get_output_names()))
+        problem = problem_of(nodes, set(inductor_graph().get_output_names()))
         plan, report = ordered(problem, self.options, began)
         self.reports.append(report)
         return [nodes[number] for number in plan.order]
@@ -117,17 +117,17 @@ def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) ->
     """
     options = Options(time_limit=time_limit, **search)
     require(*NEEDED)
-    from torch._inductor import config, memory
+    from stowplan.backends.torch.private import inductor_config, inductor_memory
 
     method = _Order(options)
-    methods = _methods(memory.reorder_for_peak_memory)
+    methods = _methods(inductor_memory().reorder_for_peak_memory)
     if methods is None:
         LOGGER.warning("inductor order: this version of torch takes no orders of others: its own are kept")
         yield method.reports
         return
     methods.append(method)
     try:
-        with config.patch(force_disable_caches=True, reorder_for_peak_memory=True):
+        with inductor_config().patch(force_disable_caches=True, reorder_for_peak_memory=True):
             yield method.reports
     finally:
         methods.remove(method)

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils._mode_utils import no_dispatch
 
 from stowplan.backends.torch.measure import name_host
+from stowplan.backends.torch.private import no_dispatch
 from stowplan.backends.torch.reader import Reading
 from stowplan.frontends.torch_program import arguments, is_written
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND

@@ -10,10 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from torch._functorch import config, partitioners
-from torch._functorch.compile_utils import fx_graph_cse
-from torch._guards import CompileContext
-from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from stowplan.backends.fallback import MemoryLimitError, reason, warn
 from stowplan.backends.torch import stock
@@ -23,9 +19,11 @@ from stowplan.backends.torch.halves import split
 from stowplan.backends.torch.host_plans import HostRoomChooser
 from stowplan.backends.torch.offload import with_host
 from stowplan.backends.torch.planning import Choice, Chooser, GraphReport, Settings
+from stowplan.backends.torch.preserved import preserved
+from stowplan.backends.torch.private import CustomPartitionerFn, code_key, config, fx_graph_cse, partitioners
 from stowplan.backends.torch.reader import Reading, read, sequence_of
 from stowplan.backends.torch.room_plans import RoomChooser
-from stowplan.backends.torch.rooms import Rooms, copies, taken, tangent_bytes
+from stowplan.backends.torch.rooms import Rooms, copies, given_bytes, savable, taken, tangent_bytes
 from stowplan.backends.torch.timeline import Planned
 from stowplan.models.rematerialization.structure import build
 
@@ -55,12 +53,14 @@ class Task:
     graph: Any
     """What tells graphs apart."""
     rooms: Rooms | None = None
-    """None for a plan of the first steps."""
+    """None for the plan of least peak, with which the first steps run."""
     uses: int = 1
     """How many uses of graphs are there at once, at most: the host's bytes are shared among them."""
     planned: Planned | None = None
     """What came of it; None where there is no plan."""
     cost: int = 0
+    enough: int = 0
+    """Bytes of a peak below which no smaller one is sought."""
 
 
 class Partitioner(CustomPartitionerFn):
@@ -77,6 +77,8 @@ class Partitioner(CustomPartitionerFn):
         self.reports: list[GraphReport] = []
         self.task: Task | None = None
         """What is asked for right now, where steps are measured."""
+        self.results = 0
+        """How many results the caller of the graph that was last cut in two gets of its forward pass."""
         self._parts: dict[Any, GraphReport] = {}
         """Of each graph of those that share the limit."""
 
@@ -99,9 +101,11 @@ class Partitioner(CustomPartitionerFn):
             No plan was made, and those of torch have other gradients than eager.
         """
         why = complaint()
+        self.results = kwargs["num_fwd_outputs"]
         try:
             if not why:
-                return self._plan(gm, joint_inputs, kwargs)
+                with preserved():
+                    return self._plan(gm, joint_inputs, kwargs)
         except MemoryLimitError as error:
             if self.settings.strict:
                 raise
@@ -143,7 +147,14 @@ class Partitioner(CustomPartitionerFn):
             return copies(other, repeats, limit, static)
 
         if task and task.rooms is None:
-            choice = chooser(RoomChooser, reading).first() or chooser(Chooser, hosted).choose(keep_own=False)
+            choice = chooser(RoomChooser, reading).first(task.enough)
+            if choice.report.peak > limit:
+                try:
+                    choice = chooser(Chooser, hosted).choose(keep_own=False)
+                except MemoryLimitError as error:
+                    # Whoever calls the graph may hold less than what is proven assumes.
+                    if error.bound - given_bytes(reading, static) > self.settings.limit:
+                        raise
         elif task or repeats > 1:
             own = (task and task.rooms) or rooms(reading)
             if hosted is reading:
@@ -165,7 +176,8 @@ class Partitioner(CustomPartitionerFn):
         self._guard(module, count, choice, limit, rooms)
         # Only what is certain to run is told, and takes a part of the limit.
         if task:
-            task.planned = Planned(taken(choice.reading, choice.plan), reading.problem.tensors[0].size, tangent_bytes(reading))
+            inputs = reading.problem.tensors[0].size
+            task.planned = Planned(taken(choice.reading, choice.plan), inputs, tangent_bytes(reading), savable(reading))
             task.cost = choice.report.added_cost
         self._parts[key] = choice.report
         self.reports.append(choice.report)
@@ -215,11 +227,6 @@ class Partitioner(CustomPartitionerFn):
         assert self.settings.host is not None
         taken = [report.host_bytes for other, report in self._parts.items() if other != key]
         return max(0, self.settings.host.limit - sum(taken)) // (self.settings.graphs - len(taken))
-
-
-def code_key() -> int | None:
-    """What tells code apart that is compiled right now; None where that is not known."""
-    return getattr(CompileContext.current_compile_id(), "frame_id", None)
 
 
 def prepared(gm: Any, separate: bool = True) -> Any:

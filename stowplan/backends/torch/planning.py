@@ -85,6 +85,8 @@ class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
     added_runs: int
     added_cost: int
     """In floating-point operations, where moved bytes count as those that take as long; or in picoseconds."""
+    added_share: float
+    """The same as a part of what all operators of both passes cost, each run once."""
     added_seconds: float | None = None
     """Of a step; None where costs are floating-point operations."""
     bound: int
@@ -247,6 +249,7 @@ class Chooser:
             added_flops=reading.added_flops(sequence),
             added_runs=len(sequence) - len(reading.nodes),
             added_cost=plan.objective * reading.unit,
+            added_share=plan.objective / max(1, sum(op.cost for op in reading.problem.ops)),
             added_seconds=plan.objective * seconds_of if self.settings.is_timed else None,
             bound=min(bound, plan.objective) * reading.unit,
             saved=_held(reading.problem, plan, reading.border),

@@ -17,6 +17,7 @@ import torch
 
 from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.torch import costs
+from stowplan.backends.torch.private import HigherOrderOperator, storage_key
 from stowplan.frontends.torch_program import arguments, is_random, is_written, schema_of, tensors_of, warn_of_unknown
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 
@@ -179,7 +180,7 @@ def _classify(reading: Reading, node: Any) -> None:
 
 def _check(node: Any) -> None:
     name = str(node.target)
-    if isinstance(node.target, torch._ops.HigherOrderOperator) and not name.endswith(_PLAIN_HIGHER_ORDER):
+    if isinstance(node.target, HigherOrderOperator) and not name.endswith(_PLAIN_HIGHER_ORDER):
         raise UnsupportedError(f"{name} cannot be moved")
     if name.startswith("aten._local_scalar_dense"):
         raise UnsupportedError("a number is read out of a tensor")
@@ -340,7 +341,7 @@ class _Builder:
         for number, node in enumerate(reading.nodes[:-1]):
             for root in {reading.root(used) for used in node.all_input_nodes} & written.keys():
                 for other in written[root]:
-                    if number < other and not _ignores_statistics(node, root):
+                    if number < other and not ignores_statistics(node, root):
                         self.precedences[number, other] = None
                     elif number > other:
                         self.precedences[other, number] = None
@@ -367,11 +368,18 @@ def _half(node: Any) -> str | None:
     return None
 
 
-def _ignores_statistics(node: Any, root: Any) -> bool:
-    """Whether what others need of an operator is the same whatever this input is: a batch norm in training, and statistics."""
-    if str(node.target) != "aten._native_batch_norm_legit_functional.default" or not node.args[5]:
+def ignores_statistics(node: Any, root: Any) -> bool:
+    """Whether an operator's other results are the same whatever this input is: a batch norm in training, and its statistics.
+
+    Where it runs again, its weight stands in for them: another call of the model may have written over them by then.
+    """
+    if str(getattr(node, "target", "")) != "aten._native_batch_norm_legit_functional.default" or not node.args[5]:
         return False
-    return root in node.args[3:5] and root not in node.args[:3]
+    weight = node.args[1]
+    if root not in node.args[3:5] or root in node.args[:3] or not isinstance(weight, torch.fx.Node):
+        return False
+    one, other = weight.meta["val"], root.meta["val"]
+    return bool(one.dtype == other.dtype and one.device == other.device and one.shape == other.shape)
 
 
 def is_collective(node: Any) -> bool:
@@ -381,7 +389,7 @@ def is_collective(node: Any) -> bool:
 
 def _storage_key(value: Any, node: Any) -> Any:
     try:
-        return value.untyped_storage()._cdata
+        return storage_key(value.untyped_storage())
     except (NotImplementedError, RuntimeError):
         return node
 

@@ -93,16 +93,21 @@ class RoomChooser(Chooser):
             raise MemoryLimitError(f"{text} ({why})", self.limit, least, self.limit + 1 if is_proven else 0)
         return self._chosen(bound or 0)
 
-    def first(self) -> Choice | None:
-        """A plan that saves little, for steps in which it is measured what lives beside the graph; None if none fits."""
-        plan = self.frugal(FRUGAL_SHARE * self._left())
-        return self._choice(plan, "first steps", 0) if plan.peak <= self.limit else None
+    def first(self, enough: int) -> Choice:
+        """The plan of least peak, for steps in which it is measured what lives beside the graph.
 
-    def frugal(self, seconds: float) -> Plan:
+        Parameters
+        ----------
+        enough
+            Bytes of a peak below which no smaller one is sought.
+        """
+        return self._choice(self.frugal(FRUGAL_SHARE * self._left(), enough), "first steps", 0)
+
+    def frugal(self, seconds: float, enough: int | None = None) -> Plan:
         """A plan that saves few bytes, among those whose peak is not far above the least."""
         seconds = max(LEAST_FRUGAL, seconds)
         known = [] if self.own is None else [[*dict.fromkeys(self.own.sequence)]]
-        enough = self.limit // 2
+        enough = self.limit // 2 if enough is None else enough
         plan = self.free.made(self.free.order)
         if plan.peak > enough:
             plan, _ = peaks.least_peak(self.reading.problem, known, seconds / 2, enough=enough)

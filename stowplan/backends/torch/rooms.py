@@ -142,6 +142,27 @@ def tangent_bytes(reading: Reading) -> int:
     return sum(sizes[node.name] for node in reading.tangents)
 
 
+def savable(reading: Reading) -> frozenset[int]:
+    """Positions of the forward pass's results that an operator reads, so that a plan may save them for the backward pass."""
+    read = {tensor for at, op in enumerate(reading.problem.ops) if at != reading.border for tensor in op.reads}
+    results = enumerate(reading.forward_outputs)
+    return frozenset(at for at, node in results if hasattr(node, "op") and reading.tensor.get(reading.root(node)) in read)
+
+
+def given_bytes(reading: Reading, static: set[int]) -> int:
+    """Bytes of inputs that are no parameters, of results, and of tangents: a caller may let go of them early.
+
+    Parameters
+    ----------
+    static
+        Numbers of the inputs that are parameters or buffers.
+    """
+    sizes = reading.problem.tensors
+    results = {reading.root(node) for node in reading.forward_outputs if hasattr(node, "op")}
+    inputs = sum(size for at, size in reading.input_bytes().items() if at not in static)
+    return inputs + tangent_bytes(reading) + sum(sizes[reading.tensor[root]].size for root in results if root in reading.tensor)
+
+
 def within(reading: Reading, room: Room, kept: int | None = None) -> Problem:
     """The problem whose plans fit into a room: operators have the numbers that they have without it.
 

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_map
 
 from stowplan.backends.torch.costs import cost, moved_bytes, shape, whole
 from stowplan.backends.torch.devices import Device
+from stowplan.backends.torch.private import no_dispatch, tree_map
 from stowplan.frontends.torch_program import tensors_of
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND, duration_ps
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._functorch import config, partitioners
-from torch.utils._ordered_set import OrderedSet
 
 from stowplan.backends.fallback import UnsupportedError
+from stowplan.backends.torch.private import OrderedSet, config, partitioners
 from stowplan.backends.torch.reader import Reading, is_mutable, sequence_of
 from stowplan.frontends.torch_program import is_random
 

@@ -1,12 +1,15 @@
-"""What lives beside graphs while a step runs, as it was measured: what there is left of the limit for each of them.
+"""How many bytes a step takes beside its graphs, moment by moment, and what that leaves for each graph.
 
-A *phase* is the time in which one pass of a graph runs, or none does. What was live at most in a phase is what its graph was
-planned to take, what each use of a graph that waits for its backward pass keeps, and the rest: the *beside*. That stays what it
-is when graphs are planned anew.
+A *phase* of a step is the time in which one pass of a graph runs, or none does, while certain uses of graphs wait for their
+backward pass. The most bytes that were live in a phase are the sum of four: what was live when the step began (*base*), what
+the graph that runs was planned to take, what each waiting use keeps, and the *rest*: a loss outside of the model, other models,
+an optimizer's temporary tensors. The rest of a phase stays as it is when graphs are planned anew, so that the peak of a step
+with other plans is known before it runs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,12 +18,14 @@ from stowplan.backends.torch.rooms import Rooms, Row, Taken
 
 
 class Planned(NamedTuple):
-    """What the plan of a graph takes that is in use now."""
+    """What the plan of a graph takes."""
 
     taken: Taken
     inputs: int
     """Bytes of what is there when the graph is called."""
     tangents: int
+    savable: frozenset[int] = frozenset()
+    """Positions of the results that a plan may save for the backward pass."""
 
     @property
     def own(self) -> int:
@@ -32,11 +37,6 @@ class Planned(NamedTuple):
         """Bytes at the border that no use keeps while it waits."""
         return self.inputs + self.tangents
 
-    def beside(self, is_backward: bool, first: int, most: int) -> int:
-        """Bytes that are there beside the graph in a phase, by what was live when it began, and at most."""
-        begun, taken = (self.taken.kept, self.taken.backward) if is_backward else (self.inputs, self.taken.forward)
-        return max(first - begun, most - taken)
-
 
 class Phase(NamedTuple):
     """A time of a step."""
@@ -47,50 +47,60 @@ class Phase(NamedTuple):
     waiting: tuple[tuple[Hashable, int], ...]
     """Graphs with uses that wait, and how many."""
 
+    @property
+    def depends_on_plans(self) -> bool:
+        """Whether a graph runs or waits."""
+        return self.active is not None or bool(self.waiting)
+
+    def taken(self, plans: Mapping[Hashable, Planned]) -> int:
+        """Bytes of graphs with these plans."""
+        kept = sum(count * plans[graph].own for graph, count in self.waiting if graph in plans)
+        if self.active not in plans:
+            return kept
+        taken = plans[self.active].taken
+        return kept + (taken.backward if self.is_backward else taken.forward)
+
 
 @dataclass
 class Timeline:
     """Phases that were measured."""
 
-    limit: int
-    beside: dict[Phase, int] = field(default_factory=dict)
-    """Most bytes beside graphs, by phase."""
+    rests: dict[Phase, int] = field(default_factory=dict)
+    """Most bytes beside the base and the graphs, by phase."""
 
-    def record(self, phase: Phase, rest: int) -> None:
-        """Take in what was live at most beside graphs."""
-        self.beside[phase] = max(rest, self.beside.get(phase, rest))
+    def record(self, phase: Phase, rest: int) -> float:
+        """Take in the rest of a phase; bytes by which it is above the largest so far, infinite where the phase is new."""
+        known = self.rests.get(phase)
+        self.rests[phase] = rest if known is None else max(rest, known)
+        return math.inf if known is None else rest - known
 
-    def add(self, size: int) -> None:
-        """Bytes are beside graphs from now on, in all phases."""
-        self.beside = {phase: rest + size for phase, rest in self.beside.items()}
+    def peak(self, base: int, plans: Mapping[Hashable, Planned]) -> int:
+        """Bytes of a step with these plans, of the phases on which plans have an influence."""
+        rests = ((phase, rest) for phase, rest in self.rests.items() if phase.depends_on_plans)
+        return max((base + rest + phase.taken(plans) for phase, rest in rests), default=0)
 
-    def _taken(self, phase: Phase, plans: Mapping[Hashable, Planned]) -> int:
-        kept = sum(count * plans[graph].own for graph, count in phase.waiting if graph in plans)
-        if phase.active not in plans:
-            return kept
-        taken = plans[phase.active].taken
-        return kept + (taken.backward if phase.is_backward else taken.forward)
-
-    def peak(self, plans: Mapping[Hashable, Planned]) -> int:
-        """Of a step with these plans."""
-        return max((rest + self._taken(phase, plans) for phase, rest in self.beside.items()), default=0)
+    def graphs(self) -> set[Hashable]:
+        """Graphs whose backward pass was measured."""
+        return {phase.active for phase in self.rests if phase.is_backward}
 
     def uses(self, graph: Hashable) -> int:
         """How many uses of graphs are there at once, at most, while one of this graph is."""
-        involved = (phase for phase in self.beside if graph in {phase.active, *dict(phase.waiting)})
+        involved = (phase for phase in self.rests if graph in {phase.active, *dict(phase.waiting)})
         return max((sum(count for _, count in phase.waiting) + (phase.active is not None) for phase in involved), default=1)
 
-    def left(self, graph: Hashable, plans: Mapping[Hashable, Planned], open_graphs: set[Hashable]) -> Rooms:
-        """Room of a graph; what is left of the limit is shared with others that are open: planned anew after it."""
+    def left(
+        self, graph: Hashable, limit: int, base: int, plans: Mapping[Hashable, Planned], open_graphs: set[Hashable]
+    ) -> Rooms:
+        """Room of a graph within a limit; what is left is shared with other graphs that are planned anew after it."""
         own, rows = plans[graph], []
-        for phase, rest in self.beside.items():
+        for phase, rest in self.rests.items():
             count = dict(phase.waiting).get(graph, 0)
             if not count and phase.active != graph:
                 continue
             involved = {phase.active, *(other for other, _ in phase.waiting)} & (open_graphs | {graph})
-            slack = (self.limit - rest - self._taken(phase, plans)) // len(involved)
+            slack = (limit - base - rest - phase.taken(plans)) // len(involved)
             present = count * own.own
             if phase.active == graph:
                 present += own.taken.backward if phase.is_backward else own.taken.forward
             rows.append(Row(count, phase.active == graph, phase.is_backward, present + slack))
-        return Rooms(self.limit, own.constant, tuple(rows))
+        return Rooms(limit, own.constant, tuple(rows))

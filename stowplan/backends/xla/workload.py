@@ -6,11 +6,13 @@ To compile it the user's machine needs jax and libtpu, which the package neither
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib.metadata
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -156,12 +158,31 @@ def by_name(
     )
 
 
+@dataclass(frozen=True)
+class LoweredFunction:
+    """A function that was lowered before it was sent. It takes and returns the leaves of the function's trees."""
+
+    program: bytes
+    """StableHLO and types, as ``jax.export`` serializes them."""
+
+    def __call__(self, *leaves: Any) -> Any:
+        """The leaves of the results."""
+        from jax import export
+
+        return export.deserialize(bytearray(self.program)).call(*leaves)
+
+
 def of_function(
     function: Callable[..., Any], *arguments: Any, donated: Sequence[int] = (), out_shardings: Any = None, name: str = ""
 ) -> Workload:
-    """A workload of a function at hand, which may be a closure.
+    """A workload of a function that this process has, which may be a closure.
 
-    It is compiled for the mesh of its arguments' shardings, else for one in the function or its context, else for one device.
+    The function is traced and lowered in this process, and its program is sent: a copy of a function that was pickled by value
+    lacks what the script has registered with jax, such as derivative rules, pytrees and the configuration. Where jax cannot
+    export the function, as one with callbacks, it is pickled.
+
+    The workload is compiled for the mesh of its arguments' shardings, else for one in the function or its context, else for one
+    device.
 
     Parameters
     ----------
@@ -183,18 +204,46 @@ def of_function(
     """
     versions()
     require("sending a function to the compiling process", ("cloudpickle",), "xla")
+    import jax
+
     shapes, mesh = shapes_of(arguments)
+    name = name or re.sub(r"\W+", "_", getattr(function, "__name__", "function")).strip("_") or "function"
+    pickled, met, failure = b"", list[MeshAxes](), None
     try:
         pickled, met = dumps((function, shapes, out_shardings))
     except Exception as error:
-        raise UsageError(f"the function cannot be sent to the compiling process: {type(error).__name__}: {error}") from error
+        failure = error
+    with contextlib.suppress(Exception):
+        lowered, donated = _lowered(function, arguments, donated, out_shardings)
+        pickled, around = dumps((lowered, shapes_of(tuple(jax.tree.leaves(arguments)))[0], None))
+        met = met or around
+    if not pickled:
+        text = f"{type(failure).__name__}: {failure}"
+        raise UsageError(f"the function cannot be sent to the compiling process: {text}") from failure
     return Workload(
-        name=name or re.sub(r"\W+", "_", getattr(function, "__name__", "function")).strip("_") or "function",
+        name=name,
         donated=tuple(donated),
         pickled=base64.b64encode(pickled).decode(),
         mesh=mesh or one_mesh(met),
         search_path=tuple(path or os.getcwd() for path in sys.path),
     )
+
+
+def _lowered(
+    function: Callable[..., Any], arguments: Any, donated: Sequence[int], out_shardings: Any
+) -> tuple[LoweredFunction, list[int]]:
+    """A function as a program, and which of its leaves are donated."""
+    import jax
+    from jax import export
+    from jax._src import config
+
+    leaves, tree = jax.tree.flatten(arguments)
+    places = [place for place, argument in enumerate(arguments) for _ in jax.tree.leaves(argument)]
+    call = jax.jit(lambda *leaves: function(*jax.tree.unflatten(tree, leaves)), out_shardings=out_shardings)
+    # The process that reads it has the same jax: nothing is written in the manner of older ones.
+    with config.export_ignore_forward_compatibility(True):
+        program = export.export(jax.jit(lambda *leaves: jax.tree.leaves(call(*leaves))), platforms=["tpu"])(*leaves)
+    return LoweredFunction(bytes(program.serialize())), [leaf for leaf, place in enumerate(places) if place in donated]
 
 
 def shapes_of(arguments: Any) -> tuple[Any, MeshAxes | None]:

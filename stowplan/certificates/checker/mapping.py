@@ -211,7 +211,9 @@ class Path:
         start, end = accesses[0].step, accesses[-1].step
         # Loops that hold all accesses of a tensor do not bind it, but then it has no copies.
         outside = tuple(loop for loop in mapping.loops if not (is_local and loop[0] <= start and end < loop[1]))
-        self.free = mapping.boundaries_outside(outside)
+        held = tuple((each["start"], each["end"]) for each in mapping.problem.get("in_flight", ()) if each["tensor"] == tensor)
+        # What an asynchronous operation holds neither comes nor goes before its end.
+        self.free = mapping.boundaries_outside(outside + held)
         """Boundaries at which it may come and go."""
         self.copies = mapping.boundaries_outside(mapping.loops) if outside == mapping.loops else []
         """Boundaries at which copies of it may start and end."""

@@ -5,6 +5,8 @@ of them, the result, names the other as an operand in its ``overlaps``, and lies
 
     offset[result] + distance <= offset[operand] + size[operand]
 
+Where the distance is null, both hold the same bytes, and may have the same offset.
+
 Rules are those of docs/reference/packing.md.
 """
 
@@ -15,8 +17,9 @@ from math import gcd
 
 from stowplan.certificates.checker.reading import LARGEST, LOOKS, Fields, need, walk, whole
 
-#: (lower, upper, bytes): of two buffers by their numbers one lies below the other, ``offset[lower] + bytes <= offset[upper]``.
-Way = tuple[int, int, int]
+#: (lower, upper, bytes, same): of two buffers by their numbers one lies below the other, ``offset[lower] + bytes <=
+#: offset[upper]``; and whether they may have the same offset instead.
+Way = tuple[int, int, int, bool]
 
 
 def lives(buffer: Fields, moment: int) -> bool:
@@ -46,10 +49,11 @@ def shared(live: list[Fields]) -> int:
 
         min(size of either, size of the result - bytes from its offset to the operand's where it lies below)
 
-    Likewise k - 1 are operands. The smaller sum holds.
+    or its whole size where both may have the same offset. Likewise k - 1 are operands. The smaller sum holds.
     """
     results = [buffer for buffer in live if "overlaps" in buffer]
-    most = [[max(0, min(other["size"], own["size"], own["size"] - apart(own, other))) for other in live] for own in results]
+    rows = [[(own, other, 0 if _may_coincide(own, other) else apart(own, other)) for other in live] for own in results]
+    most = [[max(0, min(other["size"], own["size"], own["size"] - below)) for own, other, below in row] for row in rows]
     of_results = sum(min(result["size"], sum(row)) for result, row in zip(results, most, strict=True))
     of_operands = sum(min(operand["size"], sum(column)) for operand, column in zip(live, zip(*most, strict=True), strict=False))
     return int(min(of_results, of_operands))
@@ -60,8 +64,14 @@ def apart(lower: Fields, upper: Fields) -> int:
 
     Offsets differ by a multiple of what divides both alignments.
     """
-    free = [overlap["distance"] - upper["size"] for overlap in lower.get("overlaps", []) if overlap["operand"] == upper["id"]]
+    distances = [overlap["distance"] for overlap in lower.get("overlaps", []) if overlap["operand"] == upper["id"]]
+    free = [distance - upper["size"] for distance in distances if distance is not None]
     return aligned(min([lower["size"], *free]), gcd(lower["alignment"], upper["alignment"]))
+
+
+def _may_coincide(result: Fields, operand: Fields) -> bool:
+    """Whether a result may have the same offset as an operand while both live."""
+    return {"operand": operand["id"], "distance": None} in result.get("overlaps", [])
 
 
 def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
@@ -73,6 +83,9 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
         offset[upper] >= offset[lower] + bytes that they are :func:`apart`
 
     Both ways are looked at. The search has shown its claim when each way ends with a buffer that is too high.
+
+    Where the two may have the same offset, that is a third way. It is looked at together with the way in which the buffer whose
+    lowest offset is less lies above the other: in both, its offset is no less than the other's lowest one.
     """
     buffers, below = problem["buffers"], whole(proof, "below") if "below" in proof else None
     capacity = LARGEST if problem["capacity"] is None else problem["capacity"]
@@ -86,23 +99,33 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
         if any(offset > most for offset, most in zip(lowest, highest, strict=True)):
             continue
         # Of the first pair that lies neither way.
-        ways = next((both for both in pairs if all(lowest[lower] + size > lowest[upper] for lower, upper, size in both)), [])
+        ways = next((both for both in pairs if all(_is_broken(lowest, *way) for way in both)), [])
         need(bool(ways), "proof", "there is a packing")
-        for lower, upper, size in ways:
+        for lower, upper, size, same in ways:
             # The other way round was taken before: both at once is no packing.
             if (upper, lower) not in ordered:
-                raised = [*lowest]
-                raised[upper] = aligned(lowest[lower] + size, buffers[upper]["alignment"])
-                waiting.append((raised, ordered | {(lower, upper)}))
+                raised, is_either = [*lowest], same and lowest[lower] > lowest[upper]
+                raised[upper] = aligned(lowest[lower] + (0 if is_either else size), buffers[upper]["alignment"])
+                waiting.append((raised, ordered if is_either else ordered | {(lower, upper)}))
     return below
+
+
+def _is_broken(lowest: list[int], lower: int, upper: int, size: int, same: bool) -> bool:
+    """Whether two buffers do not lie this way at their lowest offsets, nor at the same offset where they may."""
+    return lowest[lower] + size > lowest[upper] and not (same and lowest[lower] == lowest[upper])
 
 
 def _that_meet(buffers: list[Fields]) -> list[list[Way]]:
     """Both ways of pairs that live at one moment. Where any two do, they do at a moment when one begins to live."""
     begins = {moment for buffer in buffers for moment in (buffer["lower"], *(end for _, end in buffer["gaps"]))}
     moments = [{moment for moment in begins if lives(buffer, moment)} for buffer in buffers]
-    pairs = (pair for pair in combinations(range(len(buffers)), 2) if moments[pair[0]] & moments[pair[1]])
-    return [[(lower, upper, apart(buffers[lower], buffers[upper])) for lower, upper in (pair, pair[::-1])] for pair in pairs]
+    pairs = []
+    for pair in combinations(range(len(buffers)), 2):
+        if moments[pair[0]] & moments[pair[1]]:
+            ways = [(buffers[lower], buffers[upper]) for lower, upper in (pair, pair[::-1])]
+            same = any(_may_coincide(*way) for way in ways)
+            pairs.append([(*pair, apart(*ways[0]), same), (*pair[::-1], apart(*ways[1]), same)])
+    return pairs
 
 
 def _highest_offset(buffer: Fields, top: int) -> int:

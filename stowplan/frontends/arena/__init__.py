@@ -7,12 +7,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
+from msgspec import UNSET
+
 from stowplan.frontends.arena.tflite_file import ALIGNMENT, is_tflite, read_tflite
 from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.options import ReadOptions
 from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.problem import Problem as OrderProblem
-from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.models.packing.problem import Buffer, Part, Problem
 
 TARGET = "arena"
 
@@ -32,7 +35,7 @@ _TARGETS = TargetFamily.of_one(
 def arena_problem(
     graph: OrderProblem, capacity: int | None = None, alignment: int = ALIGNMENT, *, in_place: bool = False
 ) -> Problem:
-    """Packing problem of a graph: one buffer for each tensor with bytes of its own, views are parts of theirs.
+    """Packing problem of a graph: one buffer for each tensor with bytes of its own; views, and results in place, are parts.
 
     Parameters
     ----------
@@ -50,7 +53,11 @@ def arena_problem(
     structure = build(graph if in_place else without_pairs(graph))
     order = stable_order(structure)
     begin, end = (moments.tolist() for moments in structure.lives(order))
-    for operand, result in sorted(structure.taken_places(order), key=lambda pair: begin[pair[1]], reverse=True):
+    taken = sorted(structure.taken_places(order), key=lambda pair: begin[pair[1]])
+    host = dict(zip(structure.tensor.tolist(), structure.tensor.tolist(), strict=True))
+    for operand, result in structure.tensor[np.array(taken, np.int64).reshape(-1, 2)].tolist():
+        host[result] = host[operand]
+    for operand, result in reversed(taken):
         # The last first, so that chains end up in their first.
         end[operand], end[result] = end[result], begin[result]
     tensors = [graph.tensors[number] for number in structure.tensor.tolist()]
@@ -59,7 +66,15 @@ def arena_problem(
         for tensor, low, high in zip(tensors, begin, end, strict=True)
         if low < high
     )
-    return Problem(name=graph.name, buffers=buffers, capacity=capacity)
+    kept, returned = {buffer.id for buffer in buffers}, {*graph.results}
+    parts = []
+    for number, tensor in enumerate(graph.tensors):
+        buffer = graph.tensors[host[graph.base[number]]].id
+        if tensor.id not in kept and (buffer in kept or number in returned):
+            offset = graph.base_offset[number]
+            parts.append(Part(id=tensor.id, buffer=buffer if buffer in kept else None, offset=offset, size=tensor.size))
+    results = tuple(graph.tensors[number].id for number in graph.results)
+    return Problem(name=graph.name, buffers=buffers, capacity=capacity, parts=tuple(parts) or UNSET, results=results or UNSET)
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import struct
 
+from stowplan.errors import InputError
+
 
 class FlatBuffer:
-    """The bytes of a file, read by places."""
+    """The bytes of a file, read by places; every read raises InputError where it leads beyond the file."""
 
     def __init__(self, data: bytes):
         self.data = data
 
+    def unpack(self, at: int, form: str) -> tuple[int, ...]:
+        """Little-endian numbers from a place on, by their letters in :mod:`struct`."""
+        size = struct.calcsize(f"<{form}")
+        if not 0 <= at <= len(self.data) - size:
+            message = f"not a whole TensorFlow Lite model: found a reference to {size} bytes at {at}"
+            raise InputError(f"{message}, expected all of them within the {len(self.data)} bytes of the file")
+        return struct.unpack_from(f"<{form}", self.data, at)
+
     def scalar(self, at: int, form: str) -> int:
-        """A little-endian number, by its letter in :mod:`struct`; struct.error beyond the end."""
-        if at < 0:
-            raise struct.error("a place before the file")
-        return int(struct.unpack_from(f"<{form}", self.data, at)[0])
+        """One such number."""
+        return int(self.unpack(at, form)[0])
 
     def follow(self, at: int) -> int:
         """What the offset at a place points to."""
@@ -33,25 +41,29 @@ class FlatBuffer:
         at = self.field(table, field)
         return default if at is None else self.scalar(at, form)
 
-    def vector(self, table: int, field: int) -> tuple[int, int]:
+    def option(self, table: int | None, field: int, form: str) -> int:
+        """A number in a table that may be left out; 0 where it is."""
+        return 0 if table is None else self.number(table, field, form)
+
+    def vector(self, table: int, field: int, form: str = "B") -> tuple[int, int]:
         """Place of the first element of a vector, and how many there are; none where it is left out."""
         at = self.field(table, field)
         if at is None:
             return 0, 0
         start = self.follow(at)
-        return start + 4, self.scalar(start, "I")
+        count = self.scalar(start, "I")
+        self.unpack(start + 4, f"{count * struct.calcsize(form)}x")
+        return start + 4, count
 
     def tables(self, table: int, field: int) -> list[int]:
         """Places of the tables of a vector."""
-        start, count = self.vector(table, field)
-        if count * 4 > len(self.data):
-            raise struct.error("a vector longer than the file")
-        return [self.follow(start + 4 * at) for at in range(count)]
+        start, count = self.vector(table, field, "I")
+        return [start + 4 * at + offset for at, offset in enumerate(self.unpack(start, f"{count}I"))]
 
     def integers(self, table: int, field: int) -> list[int]:
         """A vector of 32-bit integers."""
-        start, count = self.vector(table, field)
-        return list(struct.unpack_from(f"<{count}i", self.data, start)) if count else []
+        start, count = self.vector(table, field, "i")
+        return list(self.unpack(start, f"{count}i"))
 
     def text(self, table: int, field: int) -> str:
         """A string."""

@@ -9,6 +9,7 @@ from the start of their subgraph, outputs to its end.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import struct
 from collections.abc import Sequence
@@ -16,14 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from msgspec import UNSET
+
 from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
 from stowplan.frontends import known
 from stowplan.frontends.arena.flatbuffer import FlatBuffer
+from stowplan.frontends.arena.result_shapes import result_shape
 from stowplan.frontends.options import named_inputs
 from stowplan.log import warn_unmodelled
-from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.models.packing.problem import Buffer, Part, Problem
 
 #: Bytes 4 to 8 of every such file.
 IDENTIFIER = b"TFL3"
@@ -41,11 +45,11 @@ _BYTES: dict[int, int] = {kind["number"]: kind["bytes"] for kind in _KNOWN["type
 CUSTOM, VAR_HANDLE, CALL_ONCE, IF, WHILE = 32, 142, 129, 118, 119
 _CALLING = {IF: (0, 1), WHILE: (0, 1), CALL_ONCE: (0,)}
 _REFUSED = {31: "CALL", 51: "DELEGATE", 200: "a loop", 209: "a choice"}
-_MODELLED = frozenset(range(162)) - {CUSTOM, 127}
+_MODELLED = frozenset(range(_KNOWN["operators"]["builtin_end"])) - {CUSTOM, 127}
 
 #: Custom operators of TensorFlow Lite Micro, whose kernels use their tensors and scratch memory alone.
 KNOWN_CUSTOM = frozenset(_KNOWN["operators"]["known_custom"].split())
-#: Names of builtin operators whose kernels' accesses are modelled, by number.
+#: Names of builtin operators whose kernels' accesses are modelled, or that work out the shape of their result, by number.
 OPERATORS: dict[int, str] = {number: name for name, number in _KNOWN["operators"]["numbers"].items()}
 
 #: Subgraphs inside one another, and scopes at most: subgraphs may be called again and again.
@@ -77,6 +81,7 @@ class TfliteTensor:
 
     name: str
     shape: tuple[int, ...]
+    """At run time (:mod:`stowplan.frontends.arena.result_shapes`)."""
     kind: int
     """Number of its type in the schema."""
     size: int
@@ -84,6 +89,8 @@ class TfliteTensor:
     is_planned: bool
     """Whether the runtime's planner places it: not what the file stores, nor variables and handles, which stay."""
     is_variable: bool
+    is_resized: bool = False
+    """Whether the file declares another shape."""
 
     @property
     def own_name(self) -> str:
@@ -199,7 +206,7 @@ def read_tflite(
     try:
         with naming(path):
             return _Reader(data, Path(path).name.partition(".")[0]).read(capacity, replace_offline_plan, keep)
-    except (struct.error, OverflowError, MemoryError) as error:
+    except (OverflowError, MemoryError) as error:
         raise InputError(f"not a whole TensorFlow Lite model: {error}", source=path) from error
 
 
@@ -269,11 +276,15 @@ class _Reader:
             begin += self._buffer.vector(graph, GRAPH_TENSORS)[1]
         operators = [operator for graph in subgraphs for operator in graph.operators]
         handles = {number for operator in operators if operator.code == VAR_HANDLE for number in operator.writes}
-        tensors = tuple(self._tensor(number, table, number in handles) for number, table in enumerate(self._tensors))
+        shapes = self._shapes(subgraphs)
+        tensors = tuple(self._tensor(number, shape, number in handles) for number, shape in enumerate(shapes))
         lives = scopes(len(tensors), subgraphs)
+        written = {number for operator in operators for number in operator.writes}
         of_opaque = {number for operator in operators if operator.is_opaque for number in (*operator.reads, *operator.writes)}
         for number, place in self._touched.items():
-            if tensors[number].is_planned and number in lives.unwritten and number not in of_opaque:
+            # Stored ones, too, where an operator writes them afterwards.
+            is_made = tensors[number].is_planned or (number in written and not tensors[number].is_variable)
+            if is_made and number in lives.unwritten and number not in of_opaque:
                 message = f"found nothing that writes what {place} reads, expected it"
                 raise InputError(message, place=f"tensors[{number}]")
         offsets = self._offline_plan(len(tensors))
@@ -283,12 +294,15 @@ class _Reader:
             stay = f"{len(fixed)} tensors stay where the file has them, unchecked for what they share"
             warn_unmodelled(f"{stay}; --set replace_offline_plan=yes frees those of no custom operator", OFFLINE_PLAN)
         if keep:
-            kept = named_inputs(keep, {tensors[number].own_name: number for number in subgraphs[0].inputs})
+            kept = named_inputs(keep, ((tensors[number].own_name, number) for number in subgraphs[0].inputs))
             end = max(lives.last)
             last = tuple(end if number in kept else moment for number, moment in enumerate(lives.last))
             lives = dataclasses.replace(lives, last=last)
         planned, buffers = _buffers(tensors, lives, offsets, fixed)
-        problem = Problem(name=self._name, buffers=buffers, capacity=capacity)
+        outputs = subgraphs[0].outputs
+        parts = [_part(tensors[number], offsets[number], buffers) for number in dict.fromkeys(outputs) if number not in planned]
+        results = tuple(tensors[number].name for number in outputs)
+        problem = Problem(name=self._name, buffers=buffers, capacity=capacity, parts=tuple(parts) or UNSET, results=results)
         return TfliteModel(self._name, tensors, tuple(subgraphs), offsets, fixed, self._buffer.data, problem, planned)
 
     def _subgraph(self, number: int, graph: int, begin: int) -> Subgraph:
@@ -344,12 +358,28 @@ class _Reader:
             called.append(graph)
         return tuple(called)
 
-    def _tensor(self, number: int, table: int, is_handle: bool) -> TfliteTensor:
-        buffer, place = self._buffer, f"tensors[{number}]"
+    def _shapes(self, subgraphs: Sequence[Subgraph]) -> list[tuple[int, ...]]:
+        """Shape of each tensor at run time; operators are prepared in the order of the file."""
+        buffer = self._buffer
+        shapes = [tuple(buffer.integers(table, TENSOR_SHAPE)) for table in self._tensors]
+        for operator in (operator for subgraph in subgraphs for operator in subgraph.operators):
+            if len(operator.writes) != 1:
+                continue
+            (result,), at = operator.writes, buffer.field(operator.table, OPERATOR_OPTIONS)
+            options = None if at is None else buffer.follow(at)
+            name, declared, place = OPERATORS.get(operator.code, ""), shapes[result], f"tensors[{result}]"
+            operands = [shapes[number] for number in operator.reads]
+            shapes[result] = result_shape(name, declared, operands, functools.partial(buffer.option, options), place)
+            if -1 not in declared and math.prod(shapes[result]) != math.prod(declared):
+                text = f"{name} works out the shape {[*shapes[result]]} of its result, which is planned instead of the declared"
+                warn_unmodelled(f"{text} {[*declared]}", place)
+        return shapes
+
+    def _tensor(self, number: int, shape: tuple[int, ...], is_handle: bool) -> TfliteTensor:
+        buffer, table, place = self._buffer, self._tensors[number], f"tensors[{number}]"
         where = buffer.number(table, TENSOR_BUFFER, "I")
         if where >= len(self._stored):
             raise InputError(f"found buffer {where}, expected 0 to {len(self._stored) - 1}", place=place)
-        shape = buffer.integers(table, TENSOR_SHAPE)
         kind = buffer.number(table, _TENSOR_TYPE, "b")
         is_variable = bool(buffer.number(table, _TENSOR_IS_VARIABLE, "B"))
         # Variables keep their bytes from one run to the next, and are given them apart; so are handles.
@@ -362,10 +392,11 @@ class _Reader:
                 # The runtime rounds up sizes as it does offsets.
                 size = -(-math.prod(shape) * _BYTES[kind] // ALIGNMENT) * ALIGNMENT
             elif number in self._touched:
-                what = "a sparse, variant or external tensor" if is_elsewhere else f"shape {shape} of type {kind}"
+                what = "a sparse, variant or external tensor" if is_elsewhere else f"shape {[*shape]} of type {kind}"
                 raise InputError(f"found {what}, expected a fixed size", place=place)
         name = f"{number} {buffer.text(table, _TENSOR_NAME)}".strip()
-        return TfliteTensor(name, tuple(shape), kind, size, is_planned and size > 0, is_variable)
+        is_resized = [*shape] != buffer.integers(table, TENSOR_SHAPE)
+        return TfliteTensor(name, shape, kind, size, is_planned and size > 0, is_variable, is_resized)
 
     def _offline_plan(self, tensors: int) -> tuple[int, ...]:
         """Offset of each tensor in the plan that a model has; all at run time where it has none."""
@@ -398,6 +429,16 @@ def _buffers(
     return tuple(planned), (*buffers, *_obstacles(placed))
 
 
+def _part(tensor: TfliteTensor, offset: int, buffers: Sequence[Buffer]) -> Part:
+    """An output that is not planned: at an offset in what is fixed there last, or stored."""
+    size = tensor.size if tensor.is_planned else 0
+    around = [box for box in buffers if box.offset is not None and box.offset <= offset <= box.offset + box.size - size]
+    if size == 0 or not around:
+        return Part(id=tensor.name, size=tensor.content if tensor.kind in _BYTES else 0)
+    box = max(around, key=lambda box: box.upper)
+    return Part(id=tensor.name, buffer=box.id, offset=offset - (box.offset or 0), size=size)
+
+
 def _obstacles(placed: Sequence[_Box]) -> list[Buffer]:
     """Buffers at offsets that are fixed. Those that meet are one, around them: an accelerator may address operands as parts of
     its scratch memory.
@@ -417,7 +458,4 @@ def _obstacles(placed: Sequence[_Box]) -> list[Buffer]:
 def _has_data(buffer: FlatBuffer, table: int) -> bool:
     """Whether a buffer holds bytes, in the file or behind it."""
     outside = buffer.number(table, BUFFER_OFFSET, "Q") > 1 and buffer.number(table, _BUFFER_SIZE, "Q") > 0
-    start, count = buffer.vector(table, BUFFER_DATA)
-    if start + count > len(buffer.data):
-        raise struct.error(f"a buffer of {count} bytes at {start} in a file of {len(buffer.data)}")
-    return outside or count > 0
+    return outside or buffer.vector(table, BUFFER_DATA)[1] > 0

@@ -18,6 +18,7 @@ from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.program import Program, ProgramStep, ProgramTensor, ProgramUse
 from stowplan.hardware.targets import Target, load_target, target_names
+from stowplan.models.memory_mapping.problem import InFlight
 
 if TYPE_CHECKING:
     from stowplan.hardware.costs import CycleTable
@@ -120,11 +121,20 @@ def _build(schedule: Schedule, refused: set[int], name: str) -> Program:
     )
     number = {storage: position for position, storage in enumerate(groups)}
     tensor_of = [number[values.storage(value)] for value in range(len(values.names))]
+    steps = tuple(_finish(step, tensors, tensor_of, values.sizes, refused) for step in schedule.steps)
+    in_flight = {
+        InFlight(use.tensor, step.begun, end): None
+        for end, step in enumerate(schedule.steps, 1)
+        if step.begun is not None
+        for use in steps[step.begun].uses
+        if any(use.tensor == other.tensor for other in steps[end - 1].uses)
+    }
     return Program(
         name=name,
-        steps=tuple(_finish(step, tensors, tensor_of, values.sizes, refused) for step in schedule.steps),
+        steps=steps,
         tensors=tensors,
         loops=tuple(sorted(schedule.loops, key=lambda loop: (loop.start, -loop.end))),
+        in_flight=tuple(in_flight),
         value_tensor={name: tensor_of[value] for name, value in schedule.value_of.items()},
         notes=tuple(schedule.notes),
     )

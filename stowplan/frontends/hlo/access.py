@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from stowplan.deadline import check_reading
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.opcodes import ELEMENTWISE
 from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})
@@ -27,6 +28,8 @@ class InPlace(NamedTuple):
     operand_leaf: int
     write: int | None
     """Bytes written; None for all of the value."""
+    reads_elsewhere: bool = False
+    """Whether a fusion reads the operand also where it does not write it, or after it has."""
 
 
 class Access(NamedTuple):
@@ -35,6 +38,11 @@ class Access(NamedTuple):
     reads: tuple[int | None, ...]
     """Bytes read of each operand where the in-place updates hold; None for all of it."""
     in_place: tuple[InPlace, ...]
+
+
+#: Access of computations by name, and of each instruction who has it as which operand.
+_Known = dict[str, Access]
+_Users = dict[str, list[tuple[Instruction, int]]]
 
 
 def fused_access(module: HloModule) -> dict[str, Access]:
@@ -123,7 +131,7 @@ def _updated(instruction: Instruction) -> list[tuple[int, int, int]]:
 
 
 def _computation_access(computation: Computation, known: dict[str, Access]) -> Access:
-    users: dict[str, list[tuple[Instruction, int]]] = {}
+    users: _Users = {}
     for instruction in computation.instructions:
         for position, name in enumerate(instruction.operands):
             users.setdefault(name, []).append((instruction, position))
@@ -134,10 +142,10 @@ def _computation_access(computation: Computation, known: dict[str, Access]) -> A
     for leaf, (source, source_leaf) in enumerate(_root_leaves(computation)):
         update = _follow_updates(source, source_leaf, computation, known, closed)
         if update is not None and update[0] not in taken:
-            parameter, written, names = update
+            parameter, written, names, way = update
             taken.add(parameter)
             chain |= names
-            pairs.append(InPlace(leaf, parameter, 0, written))
+            pairs.append(InPlace(leaf, parameter, 0, written, _reads_elsewhere(way, names, computation, users, known)))
     reads = tuple(_parameter_read(parameter, computation, users, chain, known) for parameter in computation.parameters)
     return Access(reads, tuple(pairs))
 
@@ -155,25 +163,26 @@ def _root_leaves(computation: Computation) -> list[tuple[Instruction, int]]:
 
 def _follow_updates(
     instruction: Instruction, leaf: int, computation: Computation, known: dict[str, Access], closed: set[tuple[str, int]]
-) -> tuple[int, int, set[str]] | None:
-    """Parameter that a value is an updated version of, bytes of the updates, and the instructions that update; or None.
+) -> tuple[int, int, set[str], list[str]] | None:
+    """Parameter that a value is an updated version of, bytes of the updates, the instructions that update, and all down to the
+    parameter; or None.
 
     ``closed`` are leaves that lead to a parameter that another result is written over, so that many results of one chain
     take no longer than one.
     """
     written = 0
     chain: set[str] = set()
-    way: set[tuple[str, int]] = set()
+    way: dict[tuple[str, int], None] = {}
     while True:
         check_reading()
         if (instruction.name, leaf) in closed:
             return None
-        way.add((instruction.name, leaf))
+        way[instruction.name, leaf] = None
         if instruction.opcode == "parameter":
             if not chain or not isinstance(instruction.shape, ArrayShape):
                 return None
-            closed |= way
-            return int(instruction.argument), written, chain
+            closed |= way.keys()
+            return int(instruction.argument), written, chain, [name for name, _ in way]
         if not instruction.operands:
             return None
         source = computation.by_name[instruction.operands[0]]
@@ -195,12 +204,45 @@ def _follow_updates(
         instruction = source
 
 
+def _reads_elsewhere(way: list[str], chain: set[str], computation: Computation, users: _Users, known: _Known) -> bool:
+    """Whether a parameter, or what a chain of updates makes of it on the way to the root, is read other than by the updates.
+
+    A ``dynamic-slice`` may read what a single ``dynamic-update-slice`` is about to write. What that makes may be read, too: all
+    else in the storage is as it was. ``way`` ends with the parameter.
+    """
+    if len(chain) > 1 and any(len(users.get(name, ())) > 1 for name in way[:-1]):
+        return True
+    same = way[-1:]
+    for name in same:
+        for user, position in users.get(name, ()):
+            if user.opcode == "bitcast":
+                same.append(user.name)
+            elif user.name in chain:
+                pairs = instruction_access(user, computation, known).in_place
+                if not any(pair.operand == position and not pair.reads_elsewhere for pair in pairs):
+                    return True
+            elif len(chain) > 1 or not _is_rewritten(user, computation.by_name[min(chain)], computation):
+                return True
+    return False
+
+
+def _is_rewritten(part: Instruction, update: Instruction, computation: Computation) -> bool:
+    """Whether an instruction reads the slice that an update writes, and only element-wise instructions lead from it there."""
+    if (part.opcode, update.opcode) != ("dynamic-slice", "dynamic-update-slice") or part.operands[1:] != update.operands[2:]:
+        return False
+    reached = {part.name}
+    for user in computation.instructions:
+        positions = [position for position, name in enumerate(user.operands) if name in reached]
+        # A bitcast-convert may make one element of several.
+        if positions and user.opcode in ELEMENTWISE and user.opcode != "bitcast-convert":
+            reached.add(user.name)
+        elif positions and (user is not update or positions != [1]):
+            return False
+    return True
+
+
 def _parameter_read(
-    parameter: Instruction,
-    computation: Computation,
-    users: dict[str, list[tuple[Instruction, int]]],
-    chain: set[str],
-    known: dict[str, Access],
+    parameter: Instruction, computation: Computation, users: _Users, chain: set[str], known: _Known
 ) -> int | None:
     """Bytes read of a parameter, None for all of it."""
     total = 0

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, convolution_labels, numbers, window
-from stowplan.frontends.hlo.opcodes import NO_ARITHMETIC
-from stowplan.frontends.hlo.shape import ArrayShape, Shape
+from stowplan.frontends.hlo.opcodes import NO_ARITHMETIC, STARTS
+from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
 #: These combine many elements into one (or one into many), so that their operands may say more than their result.
 _COMBINING = frozenset({"reduce", "scatter", "select-and-scatter", "sort"})
@@ -55,7 +55,11 @@ def instruction_work(instruction: Instruction, computation: Computation, known: 
         return Work(_convolution_flops(instruction, computation), 0)
     if opcode == "dot":
         return Work(_dot_flops(instruction, computation), 0)
-    elements = _elements(instruction.shape)
+    shape = instruction.shape
+    if opcode in STARTS and isinstance(shape, TupleShape):
+        # The tuple has the operands, too.
+        shape = TupleShape(shape.parts[STARTS[opcode][1] :][:1])
+    elements = _elements(shape)
     if opcode in _COMBINING:
         elements = max([elements, *(_elements(computation.by_name[name].shape) for name in instruction.operands)])
         if opcode == "scatter" and len(instruction.operands) == 3:

@@ -14,6 +14,8 @@ NO_ARITHMETIC = SAME_VALUE | _BY_USE["data"]
 
 #: Starts of asynchronous operations: parts of their tuple that are their operands and their results.
 STARTS: dict[str, tuple[int, int]] = _KNOWN["starts"]
+#: Opcodes that start one; that of an all-reduce has no tuple, its value is the result.
+STARTING = STARTS.keys() | {"all-reduce-start"}
 #: Their ends: parts of that tuple that they pass on.
 ENDS: dict[str, list[int]] = _KNOWN["ends"]
 

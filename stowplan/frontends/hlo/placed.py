@@ -15,6 +15,7 @@ from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, estimated_cycles
+from stowplan.frontends.hlo.opcodes import NAMING
 from stowplan.frontends.hlo.parse import read_module
 from stowplan.frontends.hlo.shape import BITS, ArrayShape, Shape, index_text
 from stowplan.frontends.hlo.walk import IN_LINE
@@ -177,7 +178,7 @@ def sign_steps(module: HloModule, program: Program) -> dict[str, StepSignature]:
     for step in program.steps:
         check_reading()
         at = placed.get(step.name.rpartition("/")[2])
-        if at is None:
+        if at is None or at.instruction.opcode in NAMING:
             continue
         leaves = step_leaves(step, at, program)
         instruction, computation = at

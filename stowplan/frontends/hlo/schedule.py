@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from itertools import chain
 from typing import NamedTuple
 
 from stowplan.deadline import check_reading
 from stowplan.frontends.hlo.access import InPlace, fused_access, instruction_access
 from stowplan.frontends.hlo.flops import Work, computation_work, instruction_work
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.opcodes import STARTING
 from stowplan.frontends.hlo.shape import index_text
 from stowplan.frontends.hlo.trips import trip_count
 from stowplan.frontends.hlo.walk import IN_LINE, LeafWalk, check_extent, custom_target, first_operand
@@ -105,7 +107,8 @@ def _is_free(lives: list[tuple[int, int]], life: tuple[int, int]) -> bool:
 MAX_WEIGHT = 10**9
 MAX_WORK = 1 << 53
 
-#: Stands for a leaf without storage: a token, an array without elements, a flag of an asynchronous copy.
+#: Stands for a leaf without storage: a token, an array without elements, a flag of an asynchronous copy. Such leaves of an
+#: asynchronous start are numbers below it, one for each start, so that its end is known by them.
 NOWHERE = -1
 
 
@@ -135,6 +138,8 @@ class ScheduledStep(NamedTuple):
     reads: list[Read]
     writes: list[int]
     updates: list[Update]
+    begun: int | None = None
+    """Of a step that ends an asynchronous operation: the step that starts it."""
 
 
 class _Scope(NamedTuple):
@@ -180,13 +185,15 @@ class Schedule(LeafWalk[int]):
         """Value of every leaf of the entry's parameters, by number and index."""
         self._updated: dict[int, int] = {}
         """Of a result that is written in place: the value whose place that is."""
+        self._starts: dict[int, tuple[int, list[int]]] = {}
+        """Of what an asynchronous start writes, and of its leaves without storage: its step, and the values that it reads."""
         self._repeated = _repeated_names(module)
         self._trips: dict[tuple[str, str], int | None] = {}
         results = self._walk(module.entry, None, "", 1)
         self._read(results, 2 * len(self.steps))
-        self.outputs = [value for value in results if value != NOWHERE]
+        self.outputs = [value for value in results if value > NOWHERE]
         leaves = module.entry.root.shape.sizes
-        output = {index: value for (index, _), value in zip(leaves, results, strict=True) if value != NOWHERE}
+        output = {index: value for (index, _), value in zip(leaves, results, strict=True) if value > NOWHERE}
         for alias in module.input_output_alias:
             pair = self._given.get((alias.operand, alias.operand_index)), output.get(index_text(alias.output_index))
             if pair[0] is not None and pair[1] is not None and pair[0] != pair[1]:
@@ -205,7 +212,7 @@ class Schedule(LeafWalk[int]):
             self.expect_leaves(instruction, values)
             scope.leaves[instruction.name] = values
             for (index, _), value in zip(instruction.shape.sizes, values, strict=True):
-                if value != NOWHERE:
+                if value > NOWHERE:
                     self.value_of[name + index] = value
         return scope.leaves[computation.root.name]
 
@@ -218,10 +225,7 @@ class Schedule(LeafWalk[int]):
         named = self.named(instruction, scope.computation, scope.leaves)
         if named is not None:
             if opcode.endswith("-done"):
-                # What an asynchronous operation reads is alive until it is done, or is its result by then.
-                started = scope.leaves[instruction.operands[0]]
-                replaced = {self._updated.get(value) for value in started}
-                self._read([value for value in started if value not in replaced], 2 * len(self.steps) - 1)
+                self._end(instruction, name, scope, named)
             return named
         if opcode == "while":
             return self._loop(instruction, scope)
@@ -280,7 +284,7 @@ class Schedule(LeafWalk[int]):
         self.carried += [
             (before, after)
             for before, after in zip(carried, results, strict=True)
-            if before != after and NOWHERE not in (before, after)
+            if before != after and min(before, after) > NOWHERE
         ]
         if end > start:
             self.loops.append(ProgramLoop(start, end, trips, instruction.name, known is not None))
@@ -299,7 +303,7 @@ class Schedule(LeafWalk[int]):
             if results is not None:
                 if len(results) != len(branch_values):
                     raise instruction.error("found branches with results of different shapes, expected the same")
-                self.branch_results += [pair for pair in zip(results, branch_values, strict=True) if NOWHERE not in pair]
+                self.branch_results += [pair for pair in zip(results, branch_values, strict=True) if min(pair) > NOWHERE]
             results = branch_values
         return results or []
 
@@ -316,12 +320,15 @@ class Schedule(LeafWalk[int]):
         for leaves, part in zip(operands, access.reads, strict=True):
             self._read(leaves, moment)
             for value in leaves:
-                if value != NOWHERE:
+                if value > NOWHERE:
                     size = self.values.sizes[value]
                     reads.append(Read(value, size if part is None else min(part, size)))
         results = self._results(instruction, operands, name, moment)
         updates = [self._update(pair, instruction, operands, results) for pair in access.in_place]
         opcode = instruction.opcode
+        if opcode in STARTING:
+            made = [value for value in results if value < NOWHERE or (value > NOWHERE and self.values.defined[value] == moment)]
+            self._starts |= dict.fromkeys(made, (len(self.steps), [*chain.from_iterable(operands)]))
         if custom_target(instruction) == "AllocateBuffer":
             opcode = "AllocateBuffer"
         elif opcode == "copy-start":
@@ -334,17 +341,37 @@ class Schedule(LeafWalk[int]):
                 work,
                 scope.weight,
                 reads,
-                writes=[value for value in results if value != NOWHERE and self.values.defined[value] == moment],
+                writes=[value for value in results if value > NOWHERE and self.values.defined[value] == moment],
                 updates=[update for update in updates if update is not None],
             )
         )
         return results
 
+    def _end(self, instruction: Instruction, name: str, scope: _Scope, results: list[int]) -> None:
+        """The end of an asynchronous operation: a step that reads all that the start reads and writes, and updates the results.
+
+        Where the start is the step right before it, nothing can happen in between: that step stands for both.
+        """
+        started = scope.leaves[instruction.operands[0]]
+        begun, operands = max((self._starts[leaf] for leaf in started if leaf in self._starts), default=(len(self.steps), []))
+        held = sorted({value for value in (*started, *operands) if value > NOWHERE})
+        is_step = begun < len(self.steps) - 1
+        # An operand that only the start reads is overwritten by its result, where the operation works in place.
+        replaced = {self._updated.get(value) for value in started}
+        alive = [value for value in held if value not in replaced or self.values.last_read[value] > 2 * begun]
+        self._read(alive, 2 * len(self.steps) - (not is_step))
+        if held and is_step:
+            made = [value for value in results if value > NOWHERE]
+            reads, updates = [Read(value, 0) for value in held], [Update(value, value, 0) for value in made]
+            named = instruction, name, instruction.opcode
+            self.steps.append(ScheduledStep(*named, Work(0, 0), scope.weight, reads, made, updates, begun))
+
     def _results(self, instruction: Instruction, operands: list[list[int]], name: str, moment: int) -> list[int]:
         """New values for the leaves a step writes. A start of an asynchronous operation passes its operands on."""
-        passed = self.passed(instruction, operands, NOWHERE)
+        nothing = NOWHERE - 1 - len(self.steps) if instruction.opcode in STARTING else NOWHERE
+        passed = self.passed(instruction, operands, nothing)
         return [
-            passed[number] if number in passed else self.values.add(name + index, size, moment) if size else NOWHERE
+            passed[number] if number in passed else self.values.add(name + index, size, moment) if size else nothing
             for number, (index, size) in enumerate(instruction.shape.sizes)
         ]
 
@@ -355,7 +382,7 @@ class Schedule(LeafWalk[int]):
                 "found a computation whose parameters or result do not fit, expected the instruction's shapes"
             )
         value, result = operand[pair.operand_leaf], results[pair.output_leaf]
-        if NOWHERE in (value, result):
+        if min(value, result) <= NOWHERE:
             return None
         self._updated[result] = value
         size = self.values.sizes[result]
@@ -365,7 +392,7 @@ class Schedule(LeafWalk[int]):
 
     def _read(self, values: list[int], moment: int) -> None:
         for value in values:
-            if value != NOWHERE:
+            if value > NOWHERE:
                 self.values.read(value, moment)
 
 

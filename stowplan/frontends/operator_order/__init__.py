@@ -28,16 +28,16 @@ def read_graph(path: Path, options: ReadOptions, *, flat: bool = False) -> Probl
     from stowplan.frontends.operator_order.onnx_graph import read_onnx_order
 
     in_place = options.in_place != "none"
-    if is_exported(path):
-        problem = read_exported(path, options.told_sizes.dims)
-        problem = problem if in_place else without_pairs(problem)
-    elif is_onnx(path):
+    if is_onnx(path):
         problem = read_onnx_order(path, options.told_sizes, flat=flat, in_place=in_place)
     else:
-        problem = read_hlo_order(path)
+        # Plans that keep the order share bytes in place only where that is asked for.
+        shares = options.in_place == "elementwise" if flat else in_place
+        problem = read_exported(path, options.told_sizes.dims) if is_exported(path) else read_hlo_order(path, in_place=shares)
+        problem = problem if in_place else without_pairs(problem)
     if options.keep:
         with naming(path):
-            numbers = named_inputs(options.keep, {problem.tensors[number].id: number for number in problem.inputs})
+            numbers = named_inputs(options.keep, ((problem.tensors[number].id, number) for number in problem.inputs))
         problem = msgspec.structs.replace(problem, outputs=tuple(dict.fromkeys((*problem.outputs, *numbers))))
     return problem
 
@@ -51,7 +51,7 @@ def graph_options(path: Path) -> frozenset[str]:
     """Names of the options that say how a graph is read."""
     if is_onnx(path):
         return frozenset({"dim", "shape", "keep", "in_place"})
-    return frozenset({"dim", "keep", "in_place"} if is_exported(path) else ())
+    return frozenset({"dim", "keep", "in_place"} if is_exported(path) else {"in_place"})
 
 
 def _claims(source: Source) -> bool | None:

@@ -1,21 +1,25 @@
 """HLO modules, scheduled or not, as graphs of operators and tensors: the entry computation's instructions.
 
 A loop, call or conditional is one operator: what its computations need for themselves is a tensor that lives while it runs.
+An asynchronous operation is two: its start, and its end, which reads again all that the start reads and writes.
 Parameters that the caller keeps are there to the end; donated ones may go after their last reader. Constants stand elsewhere.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Container
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from stowplan.deadline import check_reading
 from stowplan.errors import naming
-from stowplan.frontends.hlo.access import Access, fused_access, instruction_access
 from stowplan.frontends.hlo.check import check_module
+from stowplan.frontends.hlo.in_place import Group, InPlaceRules
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
-from stowplan.frontends.hlo.opcodes import ELEMENTWISE
+from stowplan.frontends.hlo.opcodes import STARTING
 from stowplan.frontends.hlo.parse import read_module
 from stowplan.frontends.hlo.shape import index_text
 from stowplan.frontends.hlo.walk import IN_LINE, LeafWalk, check_extent
@@ -25,28 +29,50 @@ from stowplan.models.operator_order.structure import build, stable_order
 _Leaves = list[int | None]
 
 
-def read_hlo_order(path: str | Path) -> Problem:
-    """Problem of a plain or gzip file of HLO text; raises InputError naming the line."""
+def read_hlo_order(path: str | Path, *, in_place: bool = True) -> Problem:
+    """Problem of a plain or gzip file of HLO text; raises InputError naming the line.
+
+    ``in_place`` says whether results will take the bytes of operands: an asynchronous operation that writes its result over an
+    operand needs that operand's bytes to its end only through the result.
+    """
     module = read_module(path)
     with naming(path):
         check_extent(module)
         check_module(module, timed=False)
         name = Path(path).name.split(".")[0] or module.name
-        return _Reader(module, fused_access(module), {}).problem(module.entry, name, is_entry=True)
+        return _Reader(module, InPlaceRules(module), {}).problem(module.entry, name, is_entry=True, in_place=in_place)
+
+
+class _Inside(NamedTuple):
+    """What is known of a computation that a loop, call or conditional runs."""
+
+    scratch: int
+    """Bytes that it needs beside its operands and results."""
+    untouched: dict[int, int]
+    """Leaves of its result that are leaves of its parameters, by number."""
 
 
 class _Reader(LeafWalk[int | None]):
     """Walks one computation."""
 
-    def __init__(self, module: HloModule, access: dict[str, Access], scratch: dict[tuple[str, bool], int]):
+    def __init__(self, module: HloModule, rules: InPlaceRules, insides: dict[tuple[str, bool], _Inside]):
         super().__init__(module)
-        self._access, self._scratch = access, scratch
+        self._rules, self._insides = rules, insides
         self._tensors: list[Tensor] = []
         self._ops: list[Op] = []
         self._leaves: dict[str, _Leaves] = {}
-        self._readers: dict[int, int] = {}
+        self._groups: list[list[tuple[list[int], list[int]]]] = []
+        """Of each operator groups of operands and of results: any of these may take the bytes of any of those."""
+        self._in_flight: dict[int, tuple[int, tuple[int, ...]]] = {}
+        """Of what an asynchronous start writes: the number of that operator, and what it reads."""
+        self._ended: dict[int, int] = {}
+        """Of what an asynchronous operation writes: the operator that ends it, before which nothing else reads it."""
+        self._ends: dict[int, int] = {}
+        """Of each operator that ends an asynchronous operation, the one that starts it."""
+        self._after: list[tuple[int, int]] = []
+        """Pairs of operators: what the first ends, the second reads."""
 
-    def problem(self, computation: Computation, name: str, *, is_entry: bool) -> Problem:
+    def problem(self, computation: Computation, name: str, *, is_entry: bool, in_place: bool = True) -> Problem:
         """The problem of a computation; of the entry, what the caller keeps stays."""
         donated = {(alias.operand, alias.operand_index) for alias in self.module.input_output_alias} if is_entry else set()
         inputs: list[int] = []
@@ -66,15 +92,52 @@ class _Reader(LeafWalk[int | None]):
             self.expect_leaves(instruction, leaves)
             self._leaves[instruction.name] = leaves
         kept |= {leaf: None for leaf in self._leaves[computation.root.name] if leaf is not None}
-        before = self._control(computation)
+        results = self._results(computation.root) if is_entry else ()
+        ops = self._ops_in_place(kept, {} if is_entry else {*inputs}, {} if is_entry else self._carried(computation))
         return Problem(
+            results=results,
             name=name,
             tensors=tuple(self._tensors),
-            ops=tuple(self._ops),
+            ops=self._held_ops(ops, {*kept}, in_place),
             inputs=tuple(inputs),
             outputs=tuple(kept),
-            precedences=before,
+            precedences=tuple(dict.fromkeys((*self._control(computation), *self._after))),
         )
+
+    def _results(self, root: Instruction) -> tuple[int, ...]:
+        """What a program returns; of what takes no bytes of the device's memory tensors that no operator touches."""
+        results: list[int] = []
+        for (index, leaf), number in zip(root.shape.leaves, self._leaves[root.name], strict=True):
+            results.append(len(self._tensors) if number is None else number)
+            if number is None:
+                self._tensors.append(Tensor(id=f"result {root.name}{index_text(index)}", size=leaf.device_bytes))
+        return tuple(results)
+
+    def _ops_in_place(self, kept: Container[int], held: Container[int], carried: dict[int, int]) -> tuple[Op, ...]:
+        """The operators, each result with the operand whose bytes it may take.
+
+        A result of a loop's body takes those of what it replaces in the next iteration, if it can. All others take those of an
+        operand that no operator reads later in the order given, first one with few readers and one that was written late; those
+        of what is ``held`` outside, which saves nothing, come last.
+        """
+        last = {tensor: at for at, op in enumerate(self._ops) for tensor in op.reads}
+        readers = Counter(tensor for op in self._ops for tensor in op.reads)
+        ops = []
+        for at, op in enumerate(self._ops):
+            pairs: dict[int, int] = {}
+            taken: set[int] = set()
+            for operands, results in self._groups[at]:
+                free = {operand for operand in operands if operand not in kept and operand not in pairs}
+                waiting = [result for result in results if result not in taken]
+                befores = {carried.get(result, -1): result for result in waiting}
+                chosen = {before: result for before, result in befores.items() if before in free and last[before] == at}
+                ranked = sorted((last[each] > at, each in held, readers[each], -each) for each in free if each not in chosen)
+                others = (result for result in waiting if carried.get(result) not in chosen)
+                chosen |= {-rank[-1]: result for rank, result in zip(ranked, others, strict=False)}
+                pairs |= chosen
+                taken |= {*chosen.values()}
+            ops.append(msgspec.structs.replace(op, in_place=tuple(pairs.items())))
+        return tuple(ops)
 
     def _control(self, computation: Computation) -> tuple[tuple[int, int], ...]:
         """Pairs of operators that control dependencies keep in order."""
@@ -93,67 +156,90 @@ class _Reader(LeafWalk[int | None]):
             return [None for _ in instruction.shape.leaves]
         named = self.named(instruction, computation, self._leaves)
         if named is not None:
+            if opcode.endswith("-done"):
+                self._end(instruction, named)
             return named
         return self._op(instruction, computation, [self._leaves[name] for name in instruction.operands])
 
+    def _end(self, instruction: Instruction, results: _Leaves) -> None:
+        """An operator for the end of an asynchronous operation: until then all that it reads and writes is in memory."""
+        started = {leaf for leaf in self._leaves[instruction.operands[0]] if leaf is not None}
+        for leaf in results:
+            start, operands = self._in_flight.pop(-1 if leaf is None else leaf, (-1, ()))
+            started.update(operands)
+            if start >= 0:
+                self._ends[len(self._ops)] = start
+        if started:
+            self._ended |= {leaf: len(self._ops) for leaf in results if leaf is not None}
+            self._ops.append(Op(id=instruction.name, reads=tuple(sorted(started)), kind=instruction.opcode))
+            self._groups.append([])
+
+    def _held_ops(self, given: tuple[Op, ...], kept: set[int], in_place: bool) -> tuple[Op, ...]:
+        """The operators, once all readers are known, and which results may take the place of which operands.
+
+        The end of an asynchronous operation does not read an operand whose place the result takes. That place can be taken only
+        where nobody else reads the operand: any other reader might run while the operation writes there.
+        """
+        ops = [*given]
+        readers = Counter(tensor for op in ops for tensor in op.reads)
+        for end, start in self._ends.items():
+            one, other = ops[start], ops[end]
+            pairs = tuple(pair for pair in one.in_place if in_place and readers[pair[0]] == 2 and pair[0] not in kept)
+            replaced = {operand for operand, _ in pairs}
+            ops[start] = msgspec.structs.replace(one, in_place=pairs)
+            ops[end] = msgspec.structs.replace(other, reads=tuple(each for each in other.reads if each not in replaced))
+        return tuple(ops)
+
     def _op(self, instruction: Instruction, computation: Computation, operands: list[_Leaves]) -> _Leaves:
         reads = list(dict.fromkeys(leaf for leaves in operands for leaf in leaves if leaf is not None))
+        names = instruction.called if instruction.opcode in IN_LINE else ()
+        insides = [self._inside(name, instruction.opcode == "while") for name in names]
+        given = [leaf for leaves in operands for leaf in leaves]
+        untouched = insides[-1].untouched if instruction.opcode in ("while", "call") else {}
         passed = self.passed(instruction, operands, None)
+        passed |= {after: given[before] for after, before in untouched.items() if before < len(given)}
         results: _Leaves = []
         for number, (index, size) in enumerate(instruction.shape.sizes):
             results.append(passed[number] if number in passed else self._add(instruction.name + index, size))
         writes = [result for number, result in enumerate(results) if result is not None and number not in passed]
-        scratch = self._needed(instruction)
+        scratch = max((inside.scratch for inside in insides), default=0)
         if scratch:
             self._tensors.append(Tensor(id=f"{instruction.name}.scratch", size=scratch))
             writes.append(len(self._tensors) - 1)
-        pairs = self._pairs(instruction, computation, operands, results)
+        if instruction.opcode in STARTING:
+            self._in_flight |= dict.fromkeys(writes, (len(self._ops), tuple(reads)))
+        self._after += [(self._ended[leaf], len(self._ops)) for leaf in reads if leaf in self._ended]
         if writes or reads:
-            self._ops.append(
-                Op(id=instruction.name, reads=tuple(reads), writes=tuple(writes), in_place=pairs, kind=instruction.opcode)
-            )
+            self._ops.append(Op(id=instruction.name, reads=tuple(reads), writes=tuple(writes), kind=instruction.opcode))
+            self._groups.append(self._tensor_groups(instruction, computation, operands, results))
         return results
 
-    def _pairs(
+    def _tensor_groups(
         self, instruction: Instruction, computation: Computation, operands: list[_Leaves], results: _Leaves
-    ) -> tuple[tuple[int, int], ...]:
-        """Results that may take an operand's place: updates, what loops carry, and element-wise operators."""
-        wanted: list[tuple[int | None, int | None]] = []
-        if instruction.opcode == "while" and operands:
-            wanted = list(zip(operands[0], results, strict=False))
-        elif instruction.opcode in ELEMENTWISE and len(results) == 1:
-            wanted = [(leaf, results[0]) for leaves in operands for leaf in leaves[:1]]
-        elif instruction.opcode not in IN_LINE:
-            for pair in instruction_access(instruction, computation, self._access).in_place:
-                if pair.operand_leaf < len(operands[pair.operand]) and pair.output_leaf < len(results):
-                    wanted.append((operands[pair.operand][pair.operand_leaf], results[pair.output_leaf]))
-        pairs: list[tuple[int, int]] = []
-        taken: set[int] = set()
-        for operand, result in wanted:
-            if operand is None or result is None or operand == result or taken & {operand, result}:
-                continue
-            if self._tensors[operand].size == self._tensors[result].size:
-                taken |= {operand, result}
-                pairs.append((operand, result))
-        return tuple(pairs)
+    ) -> list[tuple[list[int], list[int]]]:
+        """Operands and results of an instruction that may share bytes: updates, what loops carry, what is read in place."""
+        carried = [Group([(0, leaf)], [leaf]) for leaf in range(len(results))] if instruction.opcode == "while" else []
+        groups = carried if instruction.opcode in IN_LINE else self._rules.groups(instruction, computation)
+        total = Counter(leaf for leaves in operands for leaf in leaves)
+        tensor_groups = []
+        for group in groups:
+            here = Counter(operands[number][leaf] for number, leaf in {*group.operands} if leaf < len(operands[number]))
+            made = [results[leaf] for leaf in group.results if leaf < len(results)]
+            written = [tensor for tensor in made if tensor is not None and tensor not in total]
+            # A tensor may be another operand, too, which no rule lets a result overwrite.
+            free = [tensor for tensor, count in here.items() if tensor is not None and count == total[tensor]]
+            sizes = {self._tensors[tensor].size for tensor in (*free, *written)}
+            tensor_groups += [(free, written)] if len(sizes) == 1 else []
+        return tensor_groups
 
-    def _needed(self, instruction: Instruction) -> int:
-        """Bytes that the computations of an instruction need beside its operands and results."""
-        if instruction.opcode not in IN_LINE:
-            return 0
-        return max((self._inside(name, instruction.opcode == "while") for name in instruction.called), default=0)
-
-    def _inside(self, name: str, is_loop: bool) -> int:
+    def _inside(self, name: str, is_loop: bool) -> _Inside:
         """Peak of a computation in its own order, beside its operands, which are held outside, and its results."""
         key = name, is_loop
-        if key not in self._scratch:
-            self._scratch[key] = 0
+        if key not in self._insides:
             computation = self.module.computations[name]
-            reader = _Reader(self.module, self._access, self._scratch)
+            reader = _Reader(self.module, self._rules, self._insides)
             inner = reader.problem(computation, name, is_entry=False)
-            copied = reader.copied(computation, inner) if is_loop else []
-            held = {*inner.inputs} | ({*inner.outputs} - {*copied})
-            _hold_updated(inner, held)
+            held, copied = _held(inner, reader._carried(computation) if is_loop else {})
             sizes = [0 if number in held else tensor.size for number, tensor in enumerate(inner.tensors)]
             tensors = tuple(msgspec.structs.replace(tensor, size=sizes[at]) for at, tensor in enumerate(inner.tensors))
             ops = tuple(
@@ -162,25 +248,27 @@ class _Reader(LeafWalk[int | None]):
             )
             structure = build(msgspec.structs.replace(inner, tensors=tensors, ops=ops))
             at_end = sum(inner.tensors[number].size for number in copied)
-            self._scratch[key] = max(at_end, structure.peak(stable_order(structure)))
-        return self._scratch[key]
+            scratch = max(at_end, structure.peak(stable_order(structure)))
+            self._insides[key] = _Inside(scratch, reader._untouched(computation, is_loop))
+        return self._insides[key]
 
-    def copied(self, body: Computation, inner: Problem) -> list[int]:
-        """What the next iteration of a loop gets that cannot stand where this one's is: that is still read, or is another's."""
-        written = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.writes}
-        read: dict[int, int] = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
-        parameters = [instruction for instruction in body.instructions if instruction.opcode == "parameter"]
-        given = [leaf for parameter in parameters for leaf in self._leaves[parameter.name]]
-        copied: dict[int, None] = {}
-        for before, after in zip(given, self._leaves[body.root.name], strict=False):
-            if before is None or after is None or before == after:
-                continue
-            made = written.get(after, len(inner.ops))
-            last = read.get(before, -1)
-            takes_place = last < made or (last == made and (before, after) in inner.ops[made].in_place)
-            if after not in written or not takes_place:
-                copied[after] = None
-        return list(copied)
+    def _untouched(self, computation: Computation, is_loop: bool) -> dict[int, int]:
+        """Numbers of the leaves of a computation's root that are leaves of its parameters, and the numbers of those.
+
+        What a loop is given has to be what it passes on, at the same place.
+        """
+        number = {leaf: at for at, leaf in enumerate(self._given(computation)) if leaf is not None}
+        found = {at: number[leaf] for at, leaf in enumerate(self._leaves[computation.root.name]) if leaf in number}
+        return {after: before for after, before in found.items() if after == before or not is_loop}
+
+    def _given(self, computation: Computation) -> _Leaves:
+        """Leaves of the parameters of a computation, one parameter after the other."""
+        return [leaf for parameter in computation.parameters for leaf in self._leaves[parameter.name]]
+
+    def _carried(self, body: Computation) -> dict[int, int]:
+        """Results of a loop's body with what each replaces in the next iteration."""
+        pairs = zip(self._leaves[body.root.name], self._given(body), strict=False)
+        return {after: before for after, before in pairs if after is not None and before is not None and after != before}
 
     def _add(self, name: str, size: int) -> int | None:
         if size == 0:
@@ -189,9 +277,26 @@ class _Reader(LeafWalk[int | None]):
         return len(self._tensors) - 1
 
 
-def _hold_updated(inner: Problem, held: set[int]) -> None:
-    """Add to what is held what a held result takes the place of."""
-    read = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
+def _held(inner: Problem, carried: dict[int, int]) -> tuple[set[int], list[int]]:
+    """Tensors of a computation that take no bytes of its own, and those that a loop has to copy at the end of an iteration.
+
+    Its parameters and results are held outside, and so is what such a result takes the place of. What the next iteration gets
+    is copied if it cannot stand where this one's is, as that is still read, or is another's.
+    """
+    last = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
+    written = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.writes}
+
+    def may_follow(before: int, after: int) -> bool:
+        made, read = written.get(after, -1), last.get(before, -1)
+        return read < made or (read == made >= 0 and (before, after) in inner.ops[made].in_place)
+
+    copied = [after for after, before in carried.items() if after in inner.inputs or not may_follow(before, after)]
+    held = {*inner.inputs} | ({*inner.outputs} - {*copied})
     for at, op in reversed(list(enumerate(inner.ops))):
-        ended = {operand for operand, _ in op.in_place if read[operand] == at} - {*inner.outputs}
-        held |= {operand for operand, result in op.in_place if result in held and operand in ended}
+        for operand, result in op.in_place:
+            before = carried.get(result, operand)
+            is_free = before == operand or may_follow(before, operand)
+            if result in held and last[operand] == at and operand not in inner.outputs and is_free:
+                held.add(operand)
+                carried.setdefault(operand, before)
+    return held, copied

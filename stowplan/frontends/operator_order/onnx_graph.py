@@ -86,13 +86,23 @@ class _Reader:
         """The problem."""
         inputs = tuple(self._add(name) for name in self._file.inputs)
         self._walk()
+        outputs = tuple(self._results())
         return Problem(
             name=self._file.name,
+            results=tuple(map(self._returned, (output.name for output in self._graph.output))),
             tensors=tuple(self._tensors),
             ops=tuple(self._ops),
             inputs=inputs,
-            outputs=tuple(self._results()),
+            outputs=outputs,
         )
+
+    def _returned(self, name: str) -> int:
+        """The tensor that a result of the model is; of what is stored one that no operator touches."""
+        if name in self._number:
+            return self._number[name]
+        if name not in self._stored:
+            raise InputError("found nothing that writes it, expected an operator", place=f"output {name}")
+        return self._add(name)
 
     def _walk(self) -> None:
         for node in self._graph.node:
@@ -248,4 +258,5 @@ def _collapsed(problem: Problem, spans: list[tuple[range, list[int]]]) -> Proble
         ),
         inputs=those(problem.inputs),
         outputs=those(problem.outputs),
+        results=those(problem.results),
     )

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, first_line, naming
 from stowplan.frontends.torch_program import (
@@ -171,9 +173,12 @@ def problem_of_exported(program: Any, *, name: str = "program", dims: Mapping[st
     InputError
         A size has no bound, or an operator is not modelled; names the operator.
     """
-    changed = set(getattr(program.graph_signature, "user_inputs_to_mutate", {}).values())
+    signature = program.graph_signature
+    changed = set(getattr(signature, "user_inputs_to_mutate", {}).values())
+    # Before what it returns stands what its inputs and buffers become.
+    first = len(signature.output_specs) - len(signature.user_outputs)
     bounds = UpperBounds(program, dims)
-    return _Reader(program.graph_module, stored_inputs(program), changed, bounds=bounds).problem(name)
+    return _Reader(program.graph_module, stored_inputs(program), changed, bounds=bounds).problem(name, first)
 
 
 #: Stands among the keys of storages for none.
@@ -218,8 +223,8 @@ class _Reader:
         """Operators behind a value that is no tensor."""
         self._order = EffectOrder()
 
-    def problem(self, name: str) -> Problem:
-        """The problem."""
+    def problem(self, name: str, first: int = 0) -> Problem:
+        """The problem; what the graph returns begins at the value ``first`` of its last node."""
         given = [node for node in self._graph.nodes if node.op == "placeholder"]
         for node in given:
             is_stored = self._stored is None or node.name in self._stored
@@ -227,14 +232,26 @@ class _Reader:
         last = self._walk(self._run, self._graph)
         # The caller sees what becomes of an input that is written over.
         kept = [node for node in given if node.name in self._changed or self._is_overwritten(node)]
+        outputs = tuple(dict.fromkeys(number for node in (*last.all_input_nodes, *kept) for number in self._of(node)))
+        results = tuple(number for node in leaves(last.args[0])[first:] for number in self._returned(node))
         return Problem(
             name=name,
+            results=results,
             tensors=tuple(self._tensors),
             ops=tuple(self._ops),
             inputs=tuple(number for node in given for number in self._of(node)),
-            outputs=tuple(dict.fromkeys(number for node in (*last.all_input_nodes, *kept) for number in self._of(node))),
+            outputs=outputs,
             precedences=tuple(self._order.precedences),
         )
+
+    def _returned(self, node: Any) -> list[int]:
+        """Tensors that a value is which the graph returns; of what is stored those that no operator touches."""
+        numbers = self._numbers.get(node, [])
+        for at, tensor in enumerate(leaves(self._run.values.get(node))):
+            if tensors_of(tensor) and numbers[at] is None:
+                numbers[at] = len(self._tensors)
+                self._tensors.append(Tensor(id=f"stored {node.name}" + f"#{at}" * (at > 0), size=_part(tensor)[1]))
+        return self._of(node)
 
     def _inside(self, module: Any, place: str) -> Inside:
         """What a graph needs beside what it is given."""
@@ -364,15 +381,27 @@ class _Reader:
                 # Where one size grows others may shrink: the run has the largest of those that are given.
                 most = self._run.bounds.bytes(told[at], place)
                 least_bytes += [most] if most > size else []
+            offset: int | msgspec.UnsetType = msgspec.UNSET
             if base >= 0:
-                # Expanded views are larger than what they are views of.
-                size = min(size, self._tensors[base].size)
+                start, size = _part(tensor)
+                offset = start or offset
             else:
                 size = max(_storage_bytes(tensor), *least_bytes, 0)
                 self._base[key] = new[key] = len(self._tensors)
             numbers.append(len(self._tensors))
             own = name if at == 0 else f"{name}#{at}"
-            self._tensors.append(Tensor(id=own, size=size, alignment=alignment, alias_of=base if base >= 0 else None))
+            self._tensors.append(
+                Tensor(id=own, size=size, alignment=alignment, alias_of=base if base >= 0 else None, offset=offset)
+            )
+
+
+def _part(tensor: Any) -> tuple[int, int]:
+    """The first byte of a tensor in its storage, and how many bytes it takes up to its last; all of it where that is open."""
+    start, shape, stride = tensor.storage_offset(), tensor.shape, tensor.stride()
+    if not all(type(number) is int for number in (start, *shape, *stride)):
+        return 0, _storage_bytes(tensor)
+    last = sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True))
+    return start * tensor.element_size(), (last + 1) * tensor.element_size() if all(shape) else 0
 
 
 def _storage_bytes(value: Any) -> int:

@@ -20,7 +20,7 @@ from stowplan.frontends.xla_plan.stays import Array, Eviction, Placement, Source
 from stowplan.hardware.program import Program
 
 #: Steps that XLA may replace by a copy of its own: what they would write stands in fast memory once that copy is done.
-_REPLACEABLE = frozenset({"copy", "slice", "dynamic-slice"})
+_REPLACEABLE = frozenset({"copy", "copy-done", "slice", "dynamic-slice"})
 _OF_AN_OPERAND = frozenset({"copy-start", "copy-done", "async-done", "while"})
 
 T = TypeVar("T")
@@ -83,7 +83,8 @@ class Trace(LeafWalk[Array]):
         operands = [arrays[name] for name in instruction.operands]
         step = self._find(self._program.step_index, path, instruction.name)
         if step is not None:
-            return self._step(step, instruction, list(chain.from_iterable(operands)), path)
+            named = self.named(instruction, computation, arrays)
+            return self._step(step, instruction, list(chain.from_iterable(operands)), path, named)
         if opcode in ("parameter", "constant"):
             return self._inputs(instruction, path)
         if opcode in _OF_AN_OPERAND and not (operands and operands[0]):
@@ -111,12 +112,20 @@ class Trace(LeafWalk[Array]):
 
     # Steps of the program
 
-    def _step(self, step: int, instruction: Instruction, operands: list[Array], path: str) -> list[Array]:
+    def _step(
+        self, step: int, instruction: Instruction, operands: list[Array], path: str, named: list[Array] | None
+    ) -> list[Array]:
+        """Results of a step; ``named`` are those of one that ends an asynchronous operation, whose start made them."""
         self._skip_to(step, instruction)
         self._now = step + 1
         uses = self._program.steps[step].uses
         number = {(use.tensor, use.is_output): self._first_use[step] + place for place, use in enumerate(uses)}
         served = self._reads(step, number, operands)
+        if named is not None:
+            for array in named:
+                if array.stay is not None and array.tensor is not None and (array.tensor, True) in number:
+                    array.stay.uses.add(number[array.tensor, True])
+            return named
         passed = self.passed(instruction, [operands], Array(None))
         results = []
         for leaf, (index, shape) in enumerate(instruction.shape.leaves):

@@ -104,6 +104,7 @@ def make_problem(
         max_preloads=target.fast_memory.max_preloads,
         stalls=target.stalls if stalls is None else stalls,
         alias_rule=alias_rule,
+        in_flight=program.in_flight,
         notes=bounded(program.notes),
     )
 

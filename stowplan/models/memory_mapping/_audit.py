@@ -42,6 +42,7 @@ class Reason(StrEnum):
     OUTPUT_NOT_SLOW = "output_not_slow"
     LOOP_PARTIAL = "loop_partial"
     LOOP_MIXED = "loop_mixed"
+    IN_FLIGHT = "in_flight"
     ALIAS_NOT_UNIFORM = "alias_not_uniform"
     STALLED_COPY = "stalled_copy"
     WRONG_OBJECTIVE = "wrong_objective"

@@ -5,8 +5,9 @@ A tensor is touched at *accesses*, one for each step that uses it; between them 
 mapping is made at an access (served from fast memory or not) or in a gap (stay resident, leave, come in, be copied out).
 
 Loops restrict boundaries. A copy neither starts nor ends strictly inside any loop. A residency neither starts nor ends
-strictly inside a loop that its tensor is *outside* of. A tensor that is *internal* to a loop is never copied.
-(``docs/reference/memory-mapping.md``, rule ``loop_partial``.)
+strictly inside a loop that its tensor is *outside* of. A tensor that is *internal* to a loop is never copied. A tensor that an
+asynchronous operation holds is resident during all of it, or not at all, and no copy-in passes over it.
+(``docs/reference/memory-mapping.md``, rules ``loop_partial`` and ``in_flight``.)
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stowplan.models.memory_mapping.problem import Loop, Problem
+from stowplan.models.memory_mapping.problem import InFlight, Loop, Problem
 
 IntArray = npt.NDArray[np.int64]
 
@@ -80,6 +81,8 @@ class TensorAccesses:
     """Free boundaries for this tensor's residencies."""
     copy: Boundaries
     """Free boundaries for copies, the same for all tensors."""
+    in_flight: Sequence[InFlight] = ()
+    """Asynchronous operations that hold this tensor."""
 
     def __len__(self) -> int:
         return len(self.accesses)
@@ -104,24 +107,31 @@ class TensorAccesses:
     def is_glued(self, j: int) -> bool:
         """Gap ``j`` has no free boundary: the tensor is resident at both its accesses or at neither."""
         first, last = self.gap(j)
-        return 0 < j < len(self.accesses) and int(self.residency.next[first]) > last
+        is_held = any(held.start < first and last < held.end for held in self.in_flight)
+        return 0 < j < len(self.accesses) and (is_held or int(self.residency.next[first]) > last)
+
+    def released(self, boundary: int) -> int:
+        """First boundary for copies after the last asynchronous operation that held the tensor before a boundary; or 0."""
+        return int(self.copy.next[max((held.end for held in self.in_flight if held.end <= boundary), default=0)])
 
     def may_begin_by_write(self, j: int) -> bool:
         """A residency may begin with access ``j`` itself: a pure write at a boundary free for this tensor."""
         access = self.accesses[j]
-        return access.is_pure_write and bool(self.residency.free[access.step])
+        return access.is_pure_write and bool(self.residency.free[access.step]) and not self.is_glued(j)
 
     def is_dead(self, j: int) -> bool:
         """Nothing is gained by being resident throughout gap ``j``: it is never touched again, or overwritten afresh."""
         return j == len(self.accesses) or self.may_begin_by_write(j)
 
     def is_tied(self, j: int) -> bool:
-        """Access ``j`` lies in a loop that writes the tensor from outside: all its uses there are fast, or all slow."""
+        """All uses of a loop that writes the tensor from outside, or of an asynchronous operation, are fast, or all slow."""
         first, last = j, j
         while self.is_glued(first):
             first -= 1
         while self.is_glued(last + 1):
             last += 1
+        if any(held.start <= self.accesses[j].step < held.end for held in self.in_flight):
+            return True
         return first < last and any(access.write is not None for access in self.accesses[first : last + 1])
 
     def version_start(self, j: int) -> int:
@@ -139,17 +149,17 @@ class TensorAccesses:
         Without ``in_flight`` it also starts in the gap. With it, it starts before: it passes over access ``j - 1``, which
         then is a read served from slow memory, and it may start right after the content was written.
         """
-        if not self.may_copy or j == len(self.accesses) or self.is_dead(j):
+        if not self.may_copy or j == len(self.accesses) or self.is_dead(j) or self.is_glued(j):
             return None
         if self.last_write[j] < 0 and not self.is_input:
             return None
         if in_flight and (j == 0 or self.accesses[j - 1].write is not None):
             return None
         first, last = self.gap(j)
-        end = int(self.copy.prev[last])
-        if end < first:
+        end, released = int(self.copy.prev[last]), self.released(last)
+        if end < first or (in_flight and released >= first):
             return None
-        start = int(self.copy.next[self.version_start(j) if in_flight else first])
+        start = int(self.copy.next[max(self.version_start(j), released) if in_flight else first])
         return (start, end) if start <= end else None
 
     def copy_out_window(self, j: int) -> tuple[int, int] | None:
@@ -180,6 +190,9 @@ def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
     """Access sequence of every tensor of the problem, in the order of ``problem.tensors``."""
     by_tensor = accesses_of(problem)
     inner: list[int] = internal_loops(problem).tolist()
+    in_flight: dict[int, list[InFlight]] = {}
+    for held in problem.in_flight:
+        in_flight.setdefault(held.tensor, []).append(held)
     residency = {loop: residency_boundaries(problem, loop) for loop in {*inner}}
     copy = Boundaries(problem.horizon, problem.loops)
     return tuple(
@@ -194,6 +207,7 @@ def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
             horizon=problem.horizon,
             residency=residency[inner[index]],
             copy=copy,
+            in_flight=in_flight.get(index, ()),
         )
         for index, (info, accesses) in enumerate(zip(problem.tensors, by_tensor, strict=True))
     )

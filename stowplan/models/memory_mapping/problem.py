@@ -35,7 +35,7 @@ Evictions = Literal["whole_steps", "between_steps"]
 Prefetches = Literal["whole", "sliced"]
 
 #: Fields that later versions brought, and what leaves problems as they were: at these values the digest does not know them.
-_LATER_FIELDS = {"evictions": "whole_steps", "prefetches": "whole"}
+_LATER_FIELDS = {"evictions": "whole_steps", "prefetches": "whole", "in_flight": ()}
 
 
 class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -118,6 +118,18 @@ class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     trip_count: int
 
 
+class InFlight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A tensor that an asynchronous operation reads or writes.
+
+    The operation starts in step ``start`` and ends in step ``end - 1``. In all steps from one to the other the tensor is in one
+    place of fast memory, and used there, or it is in slow memory.
+    """
+
+    tensor: int
+    start: int
+    end: int
+
+
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
@@ -137,6 +149,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """Whether a copy-out in an empty window keeps its place for one more step, or leaves it between two steps."""
     prefetches: Prefetches = "whole"
     """Whether a copy-in may be made in slices, each of which takes its part of the place when it starts."""
+    in_flight: tuple[InFlight, ...] = ()
+    """Tensors that asynchronous operations hold; none where each operation is done before the next step begins."""
     notes: tuple[str, ...] = ()
     """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
     format: str = "stowplan.memory_mapping.problem"
@@ -233,7 +247,7 @@ def _check(problem: Problem) -> None:
     at_least("max_preloads", problem.max_preloads, 0)
     # On one channel the copies of a boundary follow each other: who takes a place comes after who leaves it, and slices of one
     # copy take as long as the whole.
-    for name in _LATER_FIELDS:
+    for name in ("evictions", "prefetches"):
         if problem.channels > 1 and getattr(problem, name) != _LATER_FIELDS[name]:
             raise bad(name, f"found {getattr(problem, name)} with {problem.channels} channels, expected 1 channel")
     for number, tensor in enumerate(problem.tensors):
@@ -266,6 +280,13 @@ def _check(problem: Problem) -> None:
         if tensor.is_output and not written[number]:
             raise bad(f"tensors[{number}] ({tensor.name})", "found a program output that nothing writes")
     _check_loops(problem)
+    for number, held in enumerate(problem.in_flight):
+        place = f"in_flight[{number}]"
+        if not 0 <= held.start < held.end <= problem.horizon:
+            raise bad(place, f"found steps [{held.start}, {held.end}), expected a range within 0 to {problem.horizon}")
+        for step in (problem.steps[held.start], problem.steps[held.end - 1]):
+            if all(use.tensor != held.tensor for use in step.uses):
+                raise bad(place, f"found tensor {held.tensor}, expected one that {step.name} uses")
 
 
 def _check_latency(place: str, step: Step) -> None:
@@ -322,7 +343,7 @@ def sub_problem(
     max_preloads: int,
     stalls: Stalls | None = None,
 ) -> Problem:
-    """A problem on the same machine.
+    """A problem on the same machine, in which no operation is asynchronous.
 
     Parameters
     ----------
@@ -342,6 +363,7 @@ def sub_problem(
         tensors=tuple(tensors),
         loops=tuple(Loop(boundary(loop.start), boundary(loop.end), loop.trip_count) for loop in loops),
         max_preloads=max_preloads,
+        in_flight=(),
         stalls=problem.stalls if stalls is None else stalls,
     )
 

@@ -52,6 +52,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         _check_loop_residencies(audit)
         _check_loop_copies(audit)
         _check_loop_uses(audit)
+    _check_in_flight(audit)
     if problem.alias_rule == "uniform":
         _check_aliases(audit)
     objective, stall = objective_ps(audit)
@@ -383,6 +384,23 @@ def _check_loop_uses(audit: Audit) -> None:
             if len({audit.fast[number] for number in uses_in[loop]}) > 1:
                 message = f"{audit.loop_name(loop)} writes {audit.problem.tensors[tensor].name} and uses it in both memories"
                 audit.log.add(Reason.LOOP_MIXED, message, tensors=[tensor], uses=sorted(uses_in[loop]))
+
+
+def _check_in_flight(audit: Audit) -> None:
+    """What an asynchronous operation holds is in one place of fast memory, and used there, until it ends; or is not there."""
+    of_tensor: defaultdict[int, list[int]] = defaultdict(list)
+    for number, item in audit.residencies.items():
+        of_tensor[item.tensor].append(number)
+    for tensor, start, end in ((held.tensor, held.start, held.end) for held in audit.problem.in_flight):
+        spans = {number: (audit.residencies[number].start, audit.residencies[number].end) for number in of_tensor[tensor]}
+        meeting = [number for number, (first, last) in spans.items() if first < end and start < last]
+        torn = [number for number in meeting if spans[number][0] > start or spans[number][1] < end]
+        uses = [*audit.reads[tensor].items(), *audit.writes[tensor].items()]
+        elsewhere = [number for step, number in uses if start <= step < end and audit.fast[number] != bool(meeting)]
+        if torn or elsewhere:
+            name = audit.problem.tensors[tensor].name
+            message = f"{name} does not keep its place in steps [{start}, {end}), in which an asynchronous operation holds it"
+            audit.log.add(Reason.IN_FLIGHT, message, tensors=[tensor], steps=[start], residencies=torn, uses=elsewhere)
 
 
 def _check_aliases(audit: Audit) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stowplan.kernel.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.hint import longest_ascending
-from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
+from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table, part_of
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 
@@ -61,9 +61,9 @@ DECISIONS = (
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
-    """A row for each tensor that is ever live, in the problem's order, with times as places in the plan's order.
+    """A row for each tensor that is ever live or returned, in the problem's order, with times as places in the plan's order.
 
-    A view stands where its base does, as long as that. The plan is valid for the problem.
+    A view is a part of its base, as long as that lives. The plan is valid for the problem.
     """
     structure = build(problem)
     begins, ends = structure.lives(plan.order)
@@ -72,16 +72,22 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
         for tensor, begin, end, is_there in zip(structure.tensor, begins, ends, structure.is_there, strict=True)
         if is_there
     }
-    rows = (
-        OffsetRow(
-            name=tensor.id,
+    returned = {*problem.results}
+    hosts = {
+        number: OffsetRow(
+            name=problem.tensors[number].id,
             offset=plan.offsets[number],
-            size=tensor.size,
-            alignment=tensor.alignment,
-            start=lives[problem.base[number]][0],
-            end=lives[problem.base[number]][1],
+            size=problem.tensors[number].size,
+            alignment=problem.tensors[number].alignment,
+            start=life[0],
+            end=life[1],
         )
-        for number, tensor in enumerate(problem.tensors)
-        if problem.base[number] in lives
+        for number, life in lives.items()
+    }
+    rows = (
+        hosts.get(number) or part_of(hosts.get(base), tensor.id, problem.base_offset[number], tensor.size)
+        for number, (tensor, base) in enumerate(zip(problem.tensors, problem.base, strict=True))
+        if base in lives or number in returned
     )
-    return make_table("operator_order", problem, plan, {"arena": None}, rows)
+    results = (problem.tensors[number].id for number in problem.results)
+    return make_table("operator_order", problem, plan, {"arena": None}, rows, results)

@@ -34,6 +34,8 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Its offset is a multiple of this many bytes. A view has its base's."""
     alias_of: int | None = None
     """Number of the tensor whose bytes it shares (a view of it, or the same memory written again); None has its own."""
+    offset: int | msgspec.UnsetType = msgspec.UNSET
+    """Of a view: bytes from the begin of that tensor to its own. Left out where it is 0."""
 
 
 class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -59,6 +61,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """Numbers of tensors that are there from the start."""
     outputs: tuple[int, ...] = ()
     """Numbers of tensors that are there to the end."""
+    results: tuple[int, ...] = ()
+    """Numbers of the tensors that the program returns, in its order, one perhaps twice; what it stores is one that no operator
+    touches. Empty where the reader does not say."""
     free_inputs: bool = True
     """Whether the bytes of an input are free after its last reader; else inputs are there to the end."""
     precedences: tuple[tuple[int, int], ...] = ()
@@ -71,6 +76,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         _check_tensors(self.tensors)
         _check_numbers(self.inputs, len(self.tensors), "inputs")
         _check_numbers(self.outputs, len(self.tensors), "outputs")
+        _check_numbers(sorted({*self.results}), len(self.tensors), "results")
         for number, op in enumerate(self.ops):
             _check_op(self, op, f"ops[{number}] ({op.id})")
         expect_unique((op.id for op in self.ops), "ops")
@@ -95,6 +101,17 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
                 at = bases[other] if other < len(bases) else other
             bases.append(at)
         return tuple(bases)
+
+    @cached_property
+    def base_offset(self) -> tuple[int, ...]:
+        """Bytes from the begin of each tensor's base to its own."""
+        offsets = []
+        for tensor in self.tensors:
+            offset = 0
+            while tensor.alias_of is not None:
+                offset, tensor = offset + (tensor.offset or 0), self.tensors[tensor.alias_of]
+            offsets.append(offset)
+        return tuple(offsets)
 
     @cached_property
     def writer(self) -> tuple[int | None, ...]:
@@ -124,7 +141,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of what a plan depends on: everything but the name and the kinds of operators."""
+        """Hex SHA-256 of what a plan depends on: everything but the name, the results and the kinds of operators."""
         ops = [msgspec.structs.replace(op, kind="") for op in self.ops]
         return files.digest([self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences])
 
@@ -160,8 +177,9 @@ def _check_tensors(tensors: Sequence[Tensor]) -> None:
                 break
             expect(other not in chain, f"tensors[{at}].alias_of", "a tensor that is a view of itself", "none")
             view, base = tensors[at], tensors[other]
-            most = f"at most the {base.size} of {base.id}"
-            expect(view.size <= base.size, f"tensors[{at}] ({view.id})", f"a view of {view.size} bytes", most)
+            most, start = f"at most the {base.size} of {base.id}", view.offset or 0
+            what = f"a view of {view.size} bytes" + f" at offset {start}" * (start != 0)
+            expect(0 <= start <= base.size - view.size, f"tensors[{at}] ({view.id})", what, most)
             at = other
 
 

@@ -9,7 +9,7 @@ divides all of those.
 
 A buffer that may take bytes of its operands is left out of the two dimensions while they live. There a Boolean variable for
 each buffer that it meets says which of the two lies below; sums of separations (:mod:`.overlaps`) then take the place of sums
-of sizes.
+of sizes. Of two buffers that hold the same bytes a second Boolean variable says that they have the same offset instead.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Model:
     height: cp_model.IntVar | None = None
     keeps: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
     """Whether a buffer has its earlier offset, and that offset in bytes, by buffer; of :func:`solve_closest`."""
-    orders: list[tuple[cp_model.IntVar, int, int, int]] = field(default_factory=list)
-    """Whether the first buffer lies below the second, their numbers, and the units from its offset to the other's then."""
+    orders: list[tuple[cp_model.IntVar, int, int, int | None]] = field(default_factory=list)
+    """Whether the first buffer lies below the second, their numbers, and the units from its offset to the other's then; None:
+    whether both have the same offset."""
 
     def add_hint(self, plan: Plan) -> None:
         """Start the solver from a plan; every variable gets a value, unless offsets are to be kept that are no whole units."""
@@ -55,7 +56,9 @@ class Model:
         if self.height is not None:
             values.append((self.height, plan.objective // self.unit))
         values += [(variable, int(plan.offsets[at] == before)) for at, (variable, before) in self.keeps.items()]
-        values += [(variable, int(places[one] + apart <= places[other])) for variable, one, other, apart in self.orders]
+        for variable, one, other, apart in self.orders:
+            gap = places[other] - places[one]
+            values.append((variable, int(gap == 0 if apart is None else gap >= apart)))
         cpsat_runner.add_hint(self.model, values, complete=not self.keeps)
 
     def extract(self, value: Value) -> Plan:
@@ -94,7 +97,8 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
     # Lowered as far as they go, offsets are sums of sizes rounded up to alignments: multiples of what divides all of those.
     unit = gcd(*(value for buffer in problem.buffers for value in (buffer.size, buffer.offset or 0)))
     least = separations(problem)
-    unit = gcd(unit, *(buffer.alignment for buffer in problem.buffers if buffer.alignment != 1), *grid, *least.values()) or 1
+    alignments = (buffer.alignment for buffer in problem.buffers if buffer.alignment != 1)
+    unit = gcd(unit, *alignments, *grid, *filter(None, least.values())) or 1
     sharing = _sharing_until(problem, least)
     built = Model(problem, unit)
     limit = (ceiling if problem.capacity is None else problem.capacity) // unit
@@ -141,7 +145,8 @@ def _sharing_until(problem: Problem, least: Iterable[tuple[int, int]]) -> dict[i
     """By buffer that may share bytes, the moment after the last at which it may."""
     until: dict[int, int] = {}
     for result, operand in least:
-        until[result] = max(until.get(result, problem.buffers[operand].upper), problem.buffers[operand].upper)
+        end = min(problem.buffers[operand].upper, problem.buffers[result].upper)
+        until[result] = max(until.get(result, end), end)
     return until
 
 
@@ -157,15 +162,22 @@ def _ordered(problem: Problem, sharing: Mapping[int, int]) -> list[tuple[int, in
     return sorted(pairs)
 
 
-def _order(built: Model, pairs: Iterable[tuple[int, int]], least: Mapping[tuple[int, int], int]) -> None:
-    """Put one of each pair below the other."""
-    buffers = built.problem.buffers
+def _order(built: Model, pairs: Iterable[tuple[int, int]], least: Mapping[tuple[int, int], int | None]) -> None:
+    """Put one of each pair below the other, or both at the same offset where that is allowed."""
+    model, offsets, buffers = built.model, built.offsets, built.problem.buffers
     for one, other in pairs:
-        is_below = built.model.new_bool_var(f"{one} below {other}")
+        is_below, otherwise = model.new_bool_var(f"{one} below {other}"), []
+        if None in (least.get((one, other), 0), least.get((other, one), 0)):
+            is_same = model.new_bool_var(f"{one} at {other}")
+            model.add(offsets[one] == offsets[other]).only_enforce_if(is_same)
+            built.orders.append((is_same, one, other, None))
+            otherwise = [~is_same]
         for below, above, literal in ((one, other, is_below), (other, one, ~is_below)):
-            apart = least.get((below, above), buffers[below].size) // built.unit
-            built.model.add(built.offsets[below] + apart <= built.offsets[above]).only_enforce_if(literal)
-        built.orders.append((is_below, one, other, least.get((one, other), buffers[one].size) // built.unit))
+            apart = least.get((below, above))
+            units = (buffers[below].size if apart is None else apart) // built.unit
+            model.add(offsets[below] + units <= offsets[above]).only_enforce_if([literal, *otherwise])
+            if below == one:
+                built.orders.append((is_below, one, other, units))
 
 
 def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:

@@ -3,8 +3,9 @@
 Columns, in any order: ``id`` (or ``buffer``, ``buffer_id``), ``lower`` (or ``begin``, ``start``), ``upper`` (half-open) or
 ``end`` (inclusive), ``size``. Where wanted also ``alignment``, ``gaps`` (parts of the life without data, ``7-8 9-10``,
 half-open; with ``end`` the last moment is inclusive), ``offset`` (a fixed offset), ``hint`` (an offset to try; negative
-for none) and ``overlaps`` (buffers whose bytes it may take as they die, ``id:distance id:distance``). A table of offsets
-(``--emit csv``) is read as well, whose columns are others: remarks before them begin with ``#``.
+for none) and ``overlaps`` (buffers whose bytes it may take as they die, ``id:distance id:distance``, or ``id:=`` for a buffer
+that holds the same bytes). A table of offsets (``--emit csv``) is read as well, whose columns are others: remarks before them
+begin with ``#``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MAX_BYTES = 1 << 26
 _NEEDED = ("id", "lower", "size")
 _KNOWN = {*_NEEDED, "upper", "end", "alignment", "gaps", "offset", "hint", "overlaps"}
 #: Columns of a table of offsets (:mod:`stowplan.backends.emit`), as those of a list of buffers; its ``end`` is half-open.
+#: Rows of parts of buffers, and of what is in no arena, are left out. Older tables lack the last two columns.
 _TABLE = {
     "name": "id",
     "arena": "",
@@ -36,6 +38,8 @@ _TABLE = {
     "alignment": "alignment",
     "start": "lower",
     "end": "upper",
+    "buffer": "part_of",
+    "results": "",
 }
 _OTHER_NAMES = {"buffer": "id", "buffer_id": "id", "begin": "lower", "start": "lower"}
 
@@ -100,6 +104,8 @@ def parse(
             if len(row) != len(columns):
                 raise InputError(f"found {len(row)} values, expected {len(columns)}: {','.join(columns)}", place=place)
             values = dict(zip(columns, (cell.strip() for cell in row), strict=True))
+            if values.get("part_of") or ("part_of" in values and not values["offset"]):
+                continue
             if placed is not None and values.get("offset"):
                 placed[values["id"]] = _integer(values, "offset", place)
                 values["offset"] = ""
@@ -125,8 +131,8 @@ def _without_mark(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _columns(given: list[str], place: str) -> list[str]:
-    if given == [*_TABLE]:
-        return [*_TABLE.values()]
+    if given in ([*_TABLE], [*_TABLE][:-2]):
+        return [*_TABLE.values()][: len(given)]
     names = [_OTHER_NAMES.get(name, name) for name in given]
     for name, written in zip(names, given, strict=True):
         if name not in _KNOWN:
@@ -190,10 +196,12 @@ def _gap(text: str, inclusive: bool, place: str) -> tuple[int, int]:
 
 
 def _overlap(text: str, place: str) -> Overlap:
-    """``name:16``; the name may have colons."""
+    """``name:16``, or ``name:=`` for the same offset; the name may have colons."""
     operand, colon, distance = text.rpartition(":")
     if not colon or not operand:
         raise InputError(f"found overlap {text!r}, expected ID:DISTANCE", place=place)
+    if distance == "=":
+        return Overlap(operand=operand, distance=None)
     return Overlap(operand=operand, distance=_integer({"distance of an overlap": distance}, "distance of an overlap", place))
 
 

@@ -2,7 +2,8 @@
 
 Of two buffers one lies below the other, and from the offset of the one below to that of the other there are as many bytes as
 its size. An overlap makes that less where the result lies below its operand: ``distance`` less the operand's size, which may be
-below 0. So with ``o`` the offsets and ``s`` the separations, ``o[a] + s[a, b] <= o[b]`` or ``o[b] + s[b, a] <= o[a]``.
+below 0. So with ``o`` the offsets and ``s`` the separations, ``o[a] + s[a, b] <= o[b]`` or ``o[b] + s[b, a] <= o[a]``. Buffers
+that hold the same bytes have the full separation, or the same offset: ``o[a] == o[b]`` is a third choice.
 """
 
 from __future__ import annotations
@@ -24,14 +25,19 @@ def without_overlaps(problem: Problem) -> Problem:
     return msgspec.structs.replace(problem, buffers=buffers)
 
 
-def separations(problem: Problem) -> dict[tuple[int, int], int]:
+def separations(problem: Problem) -> dict[tuple[int, int], int | None]:
     """By result and operand, bytes from the result's offset up to the operand's, at least, where the result lies below.
 
-    Rounded up to what divides both alignments. Overlaps that make it no less than the result's size are left out.
+    Rounded up to what divides both alignments. Overlaps that make it no less than the result's size are left out. None where
+    the two share bytes at the same offset only.
     """
-    least_distance = {}
+    least_distance: dict[tuple[int, int], int | None] = {}
     for result, operand, distance in problem.overlaps:
         below, above = problem.buffers[result], problem.buffers[operand]
+        if distance is None:
+            if below.size:
+                least_distance[result, operand] = None
+            continue
         step = gcd(below.alignment, above.alignment)
         least = -(-(distance - above.size) // step) * step
         if below.size and above.size and least < below.size:
@@ -39,12 +45,13 @@ def separations(problem: Problem) -> dict[tuple[int, int], int]:
     return least_distance
 
 
-def allows(least: Mapping[tuple[int, int], int], one: int, other: int, at_one: int, at_other: int) -> bool:
+def allows(least: Mapping[tuple[int, int], int | None], one: int, other: int, at_one: int, at_other: int) -> bool:
     """Whether an overlap of those in :func:`separations` lets two buffers stand at these offsets while both live."""
-    return any(
-        pair in least and below + least[pair] <= above
-        for pair, below, above in (((one, other), at_one, at_other), ((other, one), at_other, at_one))
-    )
+    for pair, below, above in (((one, other), at_one, at_other), ((other, one), at_other, at_one)):
+        if pair in least:
+            apart = least[pair]
+            return below == above if apart is None else below + apart <= above
+    return False
 
 
 def shared_spans(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, int], tuple[int, int]]:
@@ -90,8 +97,9 @@ def loads(problem: Problem, chosen: Sequence[int] | None = None) -> dict[int, in
         if result not in known or operand not in known:
             continue
         size, other = buffers[result].size, buffers[operand].size
-        most = min(size, other, size - least)
-        for moment in times[bisect_left(times, buffers[result].lower) : bisect_left(times, buffers[operand].upper)]:
+        most = min(size, other, size - (least or 0))
+        end = min(buffers[operand].upper, buffers[result].upper)
+        for moment in times[bisect_left(times, buffers[result].lower) : bisect_left(times, end)]:
             by_result[moment][result] += most
             by_operand[moment][operand] += most
     for moment, results in by_result.items():

@@ -6,12 +6,14 @@ import csv
 import io
 from pathlib import Path
 
+import msgspec
+
 from stowplan import files
 from stowplan.errors import UsageError
 from stowplan.kernel.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
-from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table, part_of
+from stowplan.models.packing.problem import Buffer, Part, Problem
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -24,6 +26,9 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bytes, one for each buffer in the problem's order."""
     buffers: tuple[Buffer, ...] = ()
     """The problem's buffers, for whoever applies or reads the plan; the problem decides."""
+    parts: tuple[Part, ...] | msgspec.UnsetType = msgspec.UNSET
+    results: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The problem's parts and results, for the same readers."""
     name: str = ""
     """Name of the problem, for people; the digest decides."""
     target: str = ""
@@ -60,7 +65,8 @@ def _csv_rows(plan: Plan) -> str:
         if gaps:
             row.append(" ".join(f"{start}-{end}" for start, end in buffer.gaps))
         if overlaps:
-            row.append(" ".join(f"{overlap.operand}:{overlap.distance}" for overlap in buffer.overlaps or ()))
+            texts = (f"{each.operand}:{'=' if each.distance is None else each.distance}" for each in buffer.overlaps or ())
+            row.append(" ".join(texts))
         writer.writerow([*row, offset])
     return out.getvalue()
 
@@ -73,8 +79,8 @@ DECISIONS = (Decision("buffer", lambda problem, at: problem.buffers[at].id, _buf
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
-    """A row for each buffer, in the problem's order; the plan is valid for the problem."""
-    rows = (
+    """A row for each buffer, then for each part, in the problem's order; the plan is valid for the problem."""
+    rows = [
         OffsetRow(
             name=buffer.id,
             offset=offset,
@@ -84,5 +90,7 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
             end=buffer.upper,
         )
         for buffer, offset in zip(problem.buffers, plan.offsets, strict=True)
-    )
-    return make_table("packing", problem, plan, {"arena": problem.capacity}, rows)
+    ]
+    hosts = {row.name: row for row in rows}
+    rows += [part_of(hosts.get(part.buffer or ""), part.id, part.offset, part.size) for part in problem.parts or ()]
+    return make_table("packing", problem, plan, {"arena": problem.capacity}, rows, problem.results or ())

@@ -35,15 +35,18 @@ class SizedLife(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Overlap(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Leave for a buffer, the result, to share bytes with one that dies when the result is born, the operand.
+    """Permission for a buffer, the result, to share bytes with a buffer that is live when the result is born, the operand.
 
-    While both live, ``result.offset + distance <= operand.offset + operand.size``, or they share no byte.
+    With a distance, the operand must not outlive the result, and while both live
+    ``result.offset + distance <= operand.offset + operand.size``, or they share no byte. Without one (None), both buffers hold
+    the same bytes: while both live, they have the same offset, or they share no byte.
     """
 
     operand: str
-    """Id of the buffer that may be written over."""
-    distance: int
-    """Bytes from the result's begin up to the operand's end, at least; 0 where the operand's bytes are not needed any more."""
+    """Id of the buffer whose bytes may be shared."""
+    distance: int | None
+    """Bytes from the result's begin up to the operand's end, at least; 0 where the operand's bytes are not needed any more.
+    None: the result may only have the operand's own offset; both buffers have the same size, and either may die first."""
 
 
 class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -68,13 +71,25 @@ class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return tuple((start, end) for start, end in zip(starts, ends, strict=True) if start < end)
 
 
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A tensor of a graph that has no buffer of its own. Plans do not depend on it."""
+
+    id: str
+    buffer: str | None = None
+    """Id of the buffer whose bytes it has; None where it takes none of the arena: the model stores it, for example."""
+    offset: int = 0
+    """Bytes from the buffer's begin to its own."""
+    size: int
+    """Bytes, from its first to its last."""
+
+
 class Pair(NamedTuple):
     """An overlap, its buffers by their numbers."""
 
     result: int
     operand: int
-    distance: int
-    """Bytes."""
+    distance: int | None
+    """Bytes; None where only the same offset is allowed."""
 
 
 class Spans(NamedTuple):
@@ -95,6 +110,11 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     buffers: tuple[Buffer, ...]
     capacity: int | None = None
     """Bytes that all buffers must fit into; None asks for the least height."""
+    parts: tuple[Part, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of a graph: views, and results of operators in the place of operands. Left out of files that have none."""
+    results: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Ids of the buffers and parts that the graph returns, in its order; one may be returned twice. Left out where there is no
+    graph."""
     name: str = ""
     format: str = "stowplan.packing.problem"
     version: int = 1
@@ -102,7 +122,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     def __post_init__(self) -> None:
         if self.capacity is not None and not 0 <= self.capacity < LIMIT:
             raise InputError(f"found {self.capacity}, expected 0 to {LIMIT - 1} bytes", place="capacity")
-        if self._is_plain():
+        is_plain = self._is_plain()
+        check_parts(self)
+        if is_plain:
             return
         expect_unique((buffer.id for buffer in self.buffers), "buffers")
         total = 0
@@ -160,7 +182,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of what a plan depends on: everything but the name, the capacity and the hints."""
+        """Hex SHA-256 of what a plan depends on: everything but name, capacity, parts, results and hints."""
         rules = [
             msgspec.structs.replace(buffer, hint=None, overlaps=buffer.overlaps or msgspec.UNSET) for buffer in self.buffers
         ]
@@ -190,6 +212,22 @@ def check_buffer(buffer: Buffer, place: str) -> None:
         check("hint", abs(buffer.hint) < LIMIT, buffer.hint, f"less than {LIMIT} in absolute value")
 
 
+def check_parts(problem: Problem) -> None:
+    """Raise InputError naming a part that is not inside a buffer, or a result that is neither."""
+    if problem.parts or problem.results:
+        sizes = {buffer.id: buffer.size for buffer in problem.buffers}
+        expect_unique((*sizes, *(part.id for part in problem.parts or ())), "parts")
+        for number, part in enumerate(problem.parts or ()):
+            place, end = f"parts[{number}] ({part.id})", part.offset + part.size
+            expect(part.buffer is None or part.buffer in sizes, place, f"buffer {part.buffer}", "the id of a buffer")
+            most = sizes.get(part.buffer or "", end)
+            expect(
+                0 <= part.offset <= end <= most, place, f"bytes {part.offset} to {end}", f"some of the {most} of {part.buffer}"
+            )
+        for name in {*(problem.results or ())} - {*sizes} - {part.id for part in problem.parts or ()}:
+            raise InputError(f"found {name!r}, expected the id of a buffer or part", place="results")
+
+
 def check_overlaps(problem: Problem) -> None:
     """Raise InputError naming the result where a pair that may share bytes breaks a rule."""
     buffers = {buffer.id: buffer for buffer in problem.buffers}
@@ -205,8 +243,12 @@ def check_overlaps(problem: Problem) -> None:
             expect(frozenset((result.id, operand.id)) not in seen, place, f"{what} again", "one of the two, once")
             seen.add(frozenset((result.id, operand.id)))
             lives = f"{what}, which lives in [{operand.lower}, {operand.upper})"
-            is_born_there = operand.lower <= result.lower < operand.upper <= result.upper
-            expect(is_born_there, place, lives, f"one that [{result.lower}, {result.upper}) begins in and does not end before")
+            is_born_there = operand.lower <= result.lower < operand.upper
+            expected = f"one that [{result.lower}, {result.upper}) begins in and does not end before"
+            expect(is_born_there and (overlap.distance is None or operand.upper <= result.upper), place, lives, expected)
             expect(not result.gaps and not operand.gaps, place, f"{what} and gaps", "lives without gaps")
+            if overlap.distance is None:
+                expect(operand.size == result.size, place, f"{what} of {operand.size} bytes", f"one of {result.size}")
+                continue
             most = result.size + operand.size
             expect(0 <= overlap.distance <= most, place, f"{what} at distance {overlap.distance}", f"0 to {most} bytes")

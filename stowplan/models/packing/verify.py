@@ -13,7 +13,15 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 
 Code = Literal[
-    "wrong_problem", "wrong_count", "wrong_objective", "negative_offset", "misaligned", "moved", "over_capacity", "overlap"
+    "wrong_problem",
+    "wrong_count",
+    "wrong_objective",
+    "negative_offset",
+    "misaligned",
+    "moved",
+    "over_capacity",
+    "overlap",
+    "wrong_parts",
 ]
 
 
@@ -40,6 +48,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     if len(plan.offsets) != len(problem.buffers):
         violations.append(Violation("wrong_count", f"{len(plan.offsets)} offsets for {len(problem.buffers)} buffers"))
         return Verification(tuple(violations), None)
+    if any(said and said != right for said, right in ((plan.parts, problem.parts), (plan.results, problem.results))):
+        violations.append(Violation("wrong_parts", "its parts or results are not those of the problem"))
     height = 0
     for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True)):
         end = offset + buffer.size
@@ -75,6 +85,7 @@ def _allowed(problem: Problem, plan: Plan) -> set[tuple[int, int]]:
     """Pairs that may share bytes as they stand, smaller number first."""
     pairs = set()
     for result, operand, distance in problem.overlaps:
-        if plan.offsets[result] + distance <= plan.offsets[operand] + problem.buffers[operand].size:
+        low, other = plan.offsets[result], plan.offsets[operand]
+        if low == other if distance is None else low + distance <= other + problem.buffers[operand].size:
             pairs.add((min(result, operand), max(result, operand)))
     return pairs

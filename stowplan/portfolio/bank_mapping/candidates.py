@@ -101,7 +101,7 @@ def milp(problem: Problem, context: Context) -> None:
             plans.take(known_plan(problem, context))
         nodes = context.work(NODES)
         options = Options(
-            time_limit=max(0.1, 0.98 * context.remaining() - 0.5),
+            time_limit=max(0.1, context.longest()),
             seed=context.seed(),
             start=None if plans.best is None else built.add_hint(plans.best),
             node_limit=None if nodes is None else max(1, nodes),

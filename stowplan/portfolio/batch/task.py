@@ -228,7 +228,8 @@ def _solved(task: Task, cancel: threading.Event | None) -> Outcome:
     options = msgspec.structs.asdict(settings.search)
     if not settings.deterministic:
         options["time_limit"] = limit_after(began, settings.time_limit)
-    result = solve(problem, **options, plans=plans, cancel=cancel).within(settings.time_limit)
+    before = time.monotonic() - began
+    result = solve(problem, **options, plans=plans, cancel=cancel).within(settings.time_limit, before)
     result = msgspec.structs.replace(result, warnings=(*opened.warnings, *warnings, *result.warnings))
     values = result.to_dict(None if result.plan is None else task.plan)
     record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values, xla_plan=at_hand)

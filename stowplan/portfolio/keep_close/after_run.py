@@ -12,11 +12,12 @@ from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 from stowplan.kernel.context import Options
 from stowplan.kernel.kind import Kind, check
+from stowplan.kernel.plan_changes import EARLIER, SHARE, Budget, KeepClose
 from stowplan.kernel.result import Result
 from stowplan.kernel.state import Best, RunState, Start
 from stowplan.kernel.verification import Verification
 from stowplan.log import LOGGER
-from stowplan.portfolio.keep_close.earlier_plan import EARLIER, SHARE, Budget, KeepClose, changes_of, given, of_this_problem
+from stowplan.portfolio.keep_close.earlier_plan import changes_of, given, of_this_problem
 from stowplan.portfolio.keep_close.reverting import AcceptedPlan, RevertingSearch, cost_limit
 
 #: What provenance calls plans that were brought closer.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stowplan.kernel.kind import Kind, check
+from stowplan.kernel.plan_changes import Budget, Counts, PlanChanges
 from stowplan.kernel.verification import Verification
-from stowplan.portfolio.keep_close.earlier_plan import Budget, Counts, PlanChanges
 
 #: Pairs of sets of decisions that are tried where none can be reverted alone.
 MOST_PAIRS = 3000

@@ -68,7 +68,7 @@ class TensorRow:
 
 
 class AccessRow:
-    """What a tensor undergoes at one step, or in one loop, ``[low, high)``."""
+    """What a tensor undergoes at one step, or in one loop or asynchronous operation, ``[low, high)``."""
 
     low: int
     high: int
@@ -77,6 +77,10 @@ class AccessRow:
     defines: int
     """1 where a residency may begin with it: it writes a whole new version, in one step."""
     first_use: int
+    released: int
+    """Boundary from which a copy-in for it may start: the end of the asynchronous operation that held the tensor last."""
+    written: int
+    """Boundary after its last write."""
 
 
 class UseRow:
@@ -192,10 +196,24 @@ def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     for loop in np.unique(inner) if problem.loops else ():
         free, here = residency_boundaries(problem, int(loop)), inner[of] == loop
         low[here], high[here] = free.prev[step[here]], free.next[step[here] + 1]
+    # What an asynchronous operation holds is one access from its start to its end; no copy-in passes over it.
+    is_held, released = np.zeros(len(of), np.bool_), np.zeros(len(of), np.int64)
+    for held in sorted(problem.in_flight, key=lambda held: held.end):
+        own = slice(*np.searchsorted(of, (held.tensor, held.tensor + 1)))
+        here = (low[own] < held.end) & (high[own] > held.start)
+        low[own][here], high[own][here], is_held[own][here] = min(low[own][here]), max(high[own][here]), True
+    for held in sorted(problem.in_flight, key=lambda held: held.end):
+        own = slice(*np.searchsorted(of, (held.tensor, held.tensor + 1)))
+        released[own][low[own] >= held.end] = held.end
     new = np.ones(len(of), np.bool_)
     new[1:] = (np.diff(of) != 0) | (np.diff(low) != 0)
     access, first_use = np.cumsum(new) - 1, np.flatnonzero(new)
-    reads, writes = (np.bincount(access[chosen], minlength=len(first_use)) > 0 for chosen in (~is_output, is_output))
+    # What the start of such an operation writes afresh is read until the end, but not needed before.
+    at_start = is_held & (step == low)
+    kinds = (~is_output, is_output, at_start & ~is_output, at_start & is_output)
+    reads, writes, reads_first, begins = (np.bincount(access[kind], minlength=len(first_use)) > 0 for kind in kinds)
+    begins &= ~reads_first
+    reads &= ~begins
     of_access, low, high = of[new], low[new], high[new]
     # A whole new version may begin a residency where it is written, but not inside a loop around it.
     single = np.zeros(horizon + 1, np.bool_)
@@ -204,7 +222,10 @@ def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     is_new_step[1:] |= np.diff(step) != 0
     recurs = np.bincount(of[is_new_step], minlength=tensors) > 1
     outside = np.array([tensor.is_input or tensor.is_output for tensor in problem.tensors], np.bool_) | recurs
-    defines = writes & ~reads & (high == low + 1) & ~(single[low] & outside[of_access])
+    defines = writes & ~reads & ((high == low + 1) | begins) & ~(single[low] & outside[of_access])
     columns: Columns = {"low": low, "high": high, "reads": reads, "writes": writes, "defines": defines}
+    written = np.zeros(len(low), np.int64)
+    np.maximum.at(written, access[is_output], step[is_output] + 1)
+    columns |= {"released": released[new], "written": written}
     first_access = np.searchsorted(of_access, np.arange(tensors + 1))
     return columns | {"first_use": np.append(first_use, len(of))}, {"use": order, "step": step}, first_access

@@ -385,7 +385,7 @@ def _least(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
                 slow = min(slow, lost)
                 if slow < begun:
                     begun, visit.fast_write = slow, visit.slow_write
-            clean, dirty, version = NEVER, begun + held - earned, here.high
+            clean, dirty, version = NEVER, begun + held - earned, here.written
         else:
             clean, dirty = clean + held - chosen, dirty + held - earned
         slow, lost = NEVER if row.uniform else slow, NEVER

@@ -118,7 +118,7 @@ def copy_in(data: Data, state: State, tensor: int, access: int, may_stall: bool,
     ``may_stall``: even where the program must wait for it. ``skip`` takes earlier idle times of the channel.
     """
     low, high = data.accesses[access].low, data.accesses[access].high
-    valid = max(state.draft[0].valid, state.draft[0].ended)
+    valid = max(state.draft[0].valid, state.draft[0].ended, data.accesses[access].released)
     if valid > low or not data.tensors[tensor].can_copy:
         return -1
     replay(data, state)

@@ -137,7 +137,7 @@ def milp(problem: Problem, context: Context) -> None:
         return
     outcome = model.solve(
         problem,
-        time_limit=context.remaining(),
+        time_limit=context.longest(),
         seed=context.seed(),
         node_limit=context.work(MILP_NODES),
         on_plan=lambda plan: context.plan(plan, "milp"),

@@ -60,11 +60,15 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
 
 
 def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+    """Facts for the summary; ``in_place`` says under which rule a peak is proven to be least."""
+    count = sum(bool(op.in_place) for op in problem.ops)
+    may = f"{count:,} of {len(problem.ops):,} operators may write a result over an operand that nobody needs afterwards"
     return {
         "operators": len(problem.ops),
         "tensors": len(problem.tensors),
         "arena": None if plan is None else plan.arena,
         "load": load_bound(problem),
+        "in_place": may if count else "no operator may write a result over an operand",
     }
 
 
@@ -98,7 +102,7 @@ KIND = Kind(
     assumptions=("free_inputs=yes",),
     facts=_facts,
     counts=("operators", "tensors"),
-    highlights=("arena",),
+    highlights=("arena", "in_place"),
     identity=lambda problem: identify(problem, "live bytes", "least peak"),
     unit=BYTES,
     baseline_sources=("bfs", "dfs", "lpmf"),

@@ -43,7 +43,8 @@ class Data:
     """Bytes."""
     sections: int
     overlaps: Ints
-    """[overlaps, 3] result, operand, and units from the result's offset up to the operand's, at least, where it lies below."""
+    """[overlaps, 4] result, operand, units from the result's offset up to the operand's, at least, where it lies below, and 1
+    where the two share bytes at the same offset only, 0 elsewhere."""
 
     @property
     def begin(self) -> Ints:
@@ -84,7 +85,8 @@ def build(problem: Problem) -> Data:
     fixed = np.fromiter((-1 if buffer.offset is None else buffer.offset for buffer in problem.buffers), np.int64, n)
     numbers = np.flatnonzero(spans.size)
     size, align, fixed, life = spans.size[numbers], align[numbers], fixed[numbers], (upper - lower)[numbers]
-    overlaps = np.array([(*pair, least) for pair, least in separations(problem).items()], np.int64).reshape(-1, 3)
+    rows = [(*pair, least or 0, least is None) for pair, least in separations(problem).items()]
+    overlaps = np.array(rows, np.int64).reshape(-1, 4)
     overlaps[:, :2] = np.searchsorted(numbers, overlaps[:, :2])
     bytes_given = (size, fixed[fixed >= 0], align[align != 1], overlaps[:, 2])
     unit = gcd(*(int(np.gcd.reduce(column)) for column in bytes_given)) or 1
@@ -141,7 +143,7 @@ def select(data: Data, chosen: Ints) -> Data:
     )
     place = np.full(len(data.size), -1)
     place[chosen] = np.arange(len(chosen))
-    overlaps = np.column_stack([place[data.overlaps[:, :2]], data.overlaps[:, 2]])
+    overlaps = np.column_stack([place[data.overlaps[:, :2]], data.overlaps[:, 2:]])
     overlaps = overlaps[(overlaps[:, :2] >= 0).all(axis=1)]
     return Data(numbers, size, align, fixed, life, piece, first, last, data.unit, sections, overlaps)
 

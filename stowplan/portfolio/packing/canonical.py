@@ -218,7 +218,7 @@ def clip(problem: Problem, numbers: Sequence[int], start: int, end: int) -> Prob
         if pieces:
             gaps = tuple((low, high) for (_, low), (high, _) in pairwise(pieces))
             kept.append(msgspec.structs.replace(buffer, lower=pieces[0][0], upper=pieces[-1][1], gaps=gaps))
-    return msgspec.structs.replace(problem, buffers=tuple(kept))
+    return msgspec.structs.replace(problem, buffers=tuple(kept), parts=(), results=())
 
 
 def find_conflict(problem: Problem, seed: int, node_limit: int, should_stop: Callable[[], bool]) -> Conflict:

@@ -65,7 +65,7 @@ class Placements:
 
     def _in_order(self, key: orders.Floats, best_fit: bool) -> tuple[int, Ints] | None:
         data, n = self._data, len(self._data.size)
-        order, offsets, table = orders.by_key(data, key), np.zeros(n, np.int64), np.empty((6, n), np.int64)
+        order, offsets, table = orders.by_key(data, key), np.zeros(n, np.int64), np.empty((6, 2 * n), np.int64)
         height = since = 0
         while since < n:
             if since and self._should_stop():

@@ -1,4 +1,4 @@
-"""First fit and best fit where buffers may take bytes of others that die as they are born."""
+"""First fit and best fit where buffers may share bytes of others that are live as they are born."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ def partners(data: Data) -> tuple[Ints, Ints2D]:
     """What each buffer has overlaps with: those of i are rows ``start[i]..start[i + 1]`` of the table.
 
     Each row has the other buffer, and the units from the offset of i to the other's, at least, where i lies below, and from the
-    other's to that of i where the other does.
+    other's to that of i where the other does; 0 and 0 where the two share bytes at the same offset only.
     """
-    result, operand, least = data.overlaps.T
+    result, operand, least, is_same = data.overlaps.T
+    above = data.size[operand] * (1 - is_same)
     table = np.concatenate(
-        [
-            np.stack([result, operand, least, data.size[operand]], axis=1),
-            np.stack([operand, result, data.size[operand], least], axis=1),
-        ]
+        [np.stack([result, operand, least, above], axis=1), np.stack([operand, result, above, least], axis=1)]
     )
     table = table[np.argsort(table[:, 0], kind="stable")]
     start = np.searchsorted(table[:, 0], np.arange(len(data.size) + 1)).astype(np.int64)
@@ -46,8 +44,8 @@ def greedy_with_overlaps(
     """Compiled: as :func:`stowplan.portfolio.packing.search.greedy`; the last two are of :func:`partners`.
 
     A buffer that is placed already keeps another from the offsets between two: those from which on it is too high to lie below,
-    and up to which it is too low to lie above. ``table`` [6, n] is what is kept from one call to the next, by ascending offset,
-    and two rows for work.
+    and up to which it is too low to lie above: two ranges, below and above its own, where both may have the same offset.
+    ``table`` [6, 2 n] is what is kept from one call to the next, by ascending offset, and two rows for work.
     """
     begin, end, bottom, who, low, high = table[0], table[1], table[2], table[3], table[4], table[5]
     height = 0
@@ -65,19 +63,24 @@ def greedy_with_overlaps(
                 has_gaps = piece[i + 1] - piece[i] > 1 or piece[j + 1] - piece[j] > 1
                 if has_gaps and not meet(i, j, piece, first, last):
                     continue
-                below, above = size[i], size[j]
+                below, above, ranges = size[i], size[j], 1
                 for p in range(partner_start[i], partner_start[i + 1]):
                     if partner[p, 0] == j:
-                        below, above = partner[p, 1], partner[p, 2]
+                        if partner[p, 1] or partner[p, 2]:
+                            below, above = partner[p, 1], partner[p, 2]
+                        else:
+                            ranges = 2
                 if below + above <= 0:
                     continue
-                # Ascending by the first offset that is too high, as they mostly come.
-                m = count
-                while m > 0 and low[m - 1] > offsets[j] - below:
-                    low[m], high[m] = low[m - 1], high[m - 1]
-                    m -= 1
-                low[m], high[m] = offsets[j] - below, offsets[j] + above
-                count += 1
+                for upper in range(ranges):
+                    too_high, enough = offsets[j] - below * (1 - upper), offsets[j] + above * (upper + 2 - ranges)
+                    # Ascending by the first offset that is too high, as they mostly come.
+                    m = count
+                    while m > 0 and low[m - 1] > too_high:
+                        low[m], high[m] = low[m - 1], high[m - 1]
+                        m -= 1
+                    low[m], high[m] = too_high, enough
+                    count += 1
             start, tightest = 0, -1
             for m in range(count):
                 room = low[m] - start

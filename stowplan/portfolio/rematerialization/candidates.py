@@ -147,6 +147,9 @@ def search(problem: Problem, context: Context) -> None:
             return
         if not context.options.deterministic and time.monotonic() >= until:
             break
+    if problem.channel is None and not context.options.deterministic:
+        # A plan at hand, of another candidate, or of this one's turn before.
+        run.best = min(filter(None, (run.best, context.incumbent()[0])), key=lambda plan: plan.objective, default=None)
     if run.best is None:
         _lower(run, orders)
     _improve(run, orders)

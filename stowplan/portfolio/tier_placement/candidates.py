@@ -171,7 +171,7 @@ def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, i
     """The linear relaxation's hint, None where it takes too long, and its bound (ps)."""
     from stowplan.models.tier_placement.milp import relaxation
 
-    return relaxation(problem, time_limit=context.remaining(), seed=context.seed(), should_stop=context.closed)
+    return relaxation(problem, time_limit=context.longest(), seed=context.seed(), should_stop=context.closed)
 
 
 def _best(context: Context, data: Data, walk: Walk) -> Ints:
@@ -199,10 +199,10 @@ def milp(problem: Problem, context: Context) -> None:
 
 def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model, hinted with the best plan there is when it starts."""
-    _solve_cpsat(problem, context, context.remaining())
+    _solve_cpsat(problem, context, None)
 
 
-def _solve_cpsat(problem: Problem, context: Context, seconds: float) -> None:
+def _solve_cpsat(problem: Problem, context: Context, seconds: float | None) -> None:
     from stowplan.models.tier_placement import cpsat as model
 
     plan, bound = (context.start_plan, None) if context.options.deterministic else context.incumbent()

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from stowplan import files
 from stowplan.deadline import Deadline
-from stowplan.errors import InputError, MissingDependencyError, to_install
-from stowplan.kernel.kind import Kind, kind, registered
 from stowplan.portfolio.policies import PolicySource
 
 Stop = Callable[[], bool]
@@ -133,113 +127,3 @@ class Adapter:
     """What the agent calls that which it learns from by playing."""
     values: str = ""
     """Why there are no value estimates; empty where there are."""
-
-
-class Opened(NamedTuple):
-    """A policy ready to play, and its control."""
-
-    path: str
-    digest: str
-    """sha256 of its file."""
-    adapter: Adapter
-    policy: Player
-    control: Player
-    training: str = ""
-    """How it was trained, by what its file says."""
-
-
-class Policies:
-    """The policies of a run.
-
-    Parameters
-    ----------
-    paths
-        Policy files, one for each kind at most. Other kinds have the policies that their candidates play with.
-    seed
-        Of the controls.
-
-    Raises
-    ------
-    MissingDependencyError
-        Without torch.
-    InputError
-        A file that is no policy, is damaged, or is the second of its kind.
-    """
-
-    def __init__(self, paths: Sequence[str | Path] = (), seed: int = 0):
-        if find_spec("torch") is None:
-            raise MissingDependencyError(f"trained policies need torch: {to_install('learned')}")
-        self._seed = seed
-        self._named: dict[str, Path] = {}
-        self._opened: dict[str, Opened] = {}
-        known = {adapter.format: name for name, adapter in _adapters()} if paths else {}
-        for path in map(Path, paths):
-            name = _kind_of(path, known)
-            if name in self._named:
-                raise InputError(
-                    f"found a second policy of {kind(name).title} beside {self._named[name]}, expected one of each kind",
-                    source=path,
-                )
-            self._named[name] = path
-        # Whatever is wrong with them is found before anything is solved.
-        for name in self._named:
-            self.of(kind(name))
-
-    def idle(self, played: Container[str]) -> list[InputError]:
-        """What to say of policies that were named for kinds, by name, of which there was no problem."""
-        return [
-            InputError(f"found a policy of {kind(name).title}, and no problem for it in the suite", source=path)
-            for name, path in self._named.items()
-            if name not in played
-        ]
-
-    def of(self, wanted: Kind[Any, Any]) -> Opened:
-        """The policy of a kind.
-
-        Raises
-        ------
-        InputError
-            No policy plays the kind, or the package's own, which plays where none is named, cannot be read.
-        """
-        from stowplan.learned_guidance.training import checkpoint
-
-        title = wanted.title
-        adapter = wanted.extras().adapter
-        if adapter is None:
-            raise InputError(f"found a problem of {title}, expected one of {', '.join(_playable())}: no policy plays others")
-        if wanted.name not in self._opened:
-            path = self._named.get(wanted.name, adapter.source.path)
-            digest = hashlib.sha256(files.read_bytes(path)).hexdigest()
-            policy = adapter.source.load(path)
-            policy, control = (adapter.player(agent) for agent in (policy, _untrained(adapter, policy, self._seed)))
-            training = checkpoint.provenance_of(path).training(adapter.episodes)
-            self._opened[wanted.name] = Opened(files.printable(path), digest, adapter, policy, control, training)
-        return self._opened[wanted.name]
-
-
-def _adapters() -> Iterator[tuple[str, Adapter]]:
-    for known in registered():
-        adapter = known.extras().adapter
-        if adapter is not None:
-            yield known.name, adapter
-
-
-def _playable() -> list[str]:
-    return [kind(name).title for name, _ in _adapters()]
-
-
-def _kind_of(path: Path, known: dict[str, str]) -> str:
-    from stowplan.learned_guidance.training.checkpoint import format_of
-
-    policy_format = format_of(path)
-    if policy_format not in known:
-        raise InputError(f"found format {policy_format!r}, expected one of {', '.join(known)}", source=path, place="format")
-    return known[policy_format]
-
-
-def _untrained(adapter: Adapter, policy: Any, seed: int) -> Any:
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return adapter.untrained(policy)

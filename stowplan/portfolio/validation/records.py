@@ -10,8 +10,8 @@ import msgspec
 from stowplan import kinds
 from stowplan.kernel.document import Document
 from stowplan.portfolio.batch.records import Settings
-from stowplan.portfolio.validation.adapter import Opened
 from stowplan.portfolio.validation.decisions import DecisionReport
+from stowplan.portfolio.validation.policies import Opened
 from stowplan.portfolio.validation.statistics import Spread, spread
 
 FORMAT = "stowplan.validation"

@@ -22,8 +22,9 @@ from stowplan.kernel.result import Result
 from stowplan.kernel.solve import solve
 from stowplan.portfolio.batch.records import Settings, check_settings, describe_failure
 from stowplan.portfolio.batch.task import Item, read_problem
-from stowplan.portfolio.validation.adapter import Completion, Effort, Estimate, Game, Opened, Player, Policies
+from stowplan.portfolio.validation.adapter import Completion, Effort, Estimate, Game, Player
 from stowplan.portfolio.validation.decisions import DecisionReport, dearest
+from stowplan.portfolio.validation.policies import Opened, Policies
 from stowplan.portfolio.validation.records import STOPPED, Exact, Outcome, ProblemReport, RewardCorrelation, Side, Values
 from stowplan.portfolio.validation.statistics import gap_to, pearson, second_gap_to, spearman, spearman_within
 

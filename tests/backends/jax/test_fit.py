@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.xla.child import load
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.workload import by_name
-from stowplan.errors import MissingDependencyError, UsageError
+from stowplan.deadline import Deadline
+from stowplan.errors import MissingDependencyError, TimeLimitError, UsageError
 from stowplan.hardware.targets import load_target
 from tests.patience import HANG
 
@@ -30,6 +32,7 @@ from jax.ad_checkpoint import checkpoint_name
 from stowplan.backends.jax import entry
 from stowplan.backends.jax.graph import plan, recomputed
 from stowplan.backends.jax.policy import Policy
+from stowplan.backends.jax.previews import Previews
 from stowplan.backends.jax.program import Loss, repeated
 from stowplan.backends.jax.training import Training
 from stowplan.backends.xla.store import Record
@@ -144,16 +147,24 @@ def test_parts() -> None:
 class Compiler:
     """A compiler whose peaks are what is saved, something more, and something that it makes up."""
 
+    deadline = Deadline()
+
     def __init__(self, *_: Any):
-        self.made = self.compiles = 0
+        self.made = self.compiles = self.resident_bytes = 0
         self.processor_seconds = 0.0
         self.asked: list[Policy] = []
         self.beside: Callable[[Training], int] = lambda training: 64 * MIB
+
+    def within(self, run: Callable[[], Any]) -> Any:
+        return run()
 
     def __enter__(self) -> Compiler:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        pass
+
+    def kept(self, training: Training, policy: Policy) -> None:
         pass
 
     def of(self, training: Training, policy: Policy) -> Record:
@@ -165,7 +176,7 @@ class Compiler:
         peak = self.beside(training) + int(1.1 * size)
         return Record(options={}, versions={}, topology="", workload="", processor_seconds=0, seconds=0, hbm_bytes=peak)
 
-    def compiled(self, workload: Any) -> tuple[int, int]:
+    def compiled(self, training: Training, policy: Policy) -> tuple[int, int]:
         self.compiles += 1
         return 1000 - self.compiles, 0
 
@@ -175,7 +186,6 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     made = Compiler()
     monkeypatch.setattr(entry, "Previews", lambda *_: made)
     monkeypatch.setattr(entry, "versions", dict)
-    monkeypatch.setattr(Training, "workload", lambda self, policy: None)
     return made
 
 
@@ -250,6 +260,58 @@ def test_the_largest_size_that_fits(compiler: Compiler, multiple: int, size: int
     assert len(set(asked)) <= 5
     with pytest.raises(MemoryLimitError, match=f"found no size within 1 MiB; that of {multiple} has"):
         fitting.fit_largest(make, "1000 kB", multiple=multiple)
+
+
+@pytest.mark.parametrize("most", [3, 6, 7, 8])
+def test_the_largest_size_in_the_time(compiler: Compiler, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    compiler.deadline, made, preview = Deadline(), dict[Any, Record](), compiler.of
+    compiler.beside = lambda training: training.arguments[1].shape[0] << 20
+
+    def of(training: Training, policy: Policy) -> Record:
+        if len(made) == most:
+            compiler.deadline.cancelled.set()
+            raise TimeLimitError("the time was over")
+        return made.setdefault((training.identity, policy), preview(training, policy))
+
+    monkeypatch.setattr(compiler, "of", of)
+    monkeypatch.setattr(compiler, "kept", lambda training, policy: made.get((training.identity, policy)))
+
+    def make(count: int) -> Any:
+        return scanned, (*arguments(width=1 << 12)[:1], jax.ShapeDtypeStruct((count, 8), "float32"))
+
+    found = fitting.fit_largest(make, "291 MiB", start=16, compiles=0)
+    assert found.size == (16 if most < 6 else 64 if most == 6 else found.size)
+    assert found.size <= 291
+    assert 0 < found.fitted.report.chosen.hbm_bytes <= 291 * MIB
+    assert found.fitted.report.stop_reason == "cancelled"
+    compiler.deadline, most = Deadline(), 0
+    made.clear()
+    with pytest.raises(TimeLimitError):
+        fitting.fit_largest(make, "291 MiB", start=16, compiles=0)
+
+
+def test_gradients_are_not_compared_when_the_time_is_over(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    def over(*_: Any) -> str:
+        raise TimeLimitError("the time was over")
+
+    monkeypatch.setattr(entry, "check_gradients", over)
+    report = fitting.fit(scanned, arguments(width=1 << 16), "72 MiB", compiles=0, check=True).report
+    assert report.notes[-1] == "gradients were not compared: the time was over"
+
+
+def test_what_is_traced_too_slowly_is_left_behind(tmp_path: Path) -> None:
+    # The mesh that is set around the call is there within the time as well.
+    mesh = jax.sharding.AbstractMesh((2,), ("data",))
+    previews = Previews.__new__(Previews)
+    ended = threading.Event()
+    for limit in (None, 60.0):
+        previews.deadline = Deadline(limit)
+        with jax.sharding.use_abstract_mesh(mesh):
+            assert previews.within(jax.sharding.get_abstract_mesh) == mesh
+    previews.deadline = Deadline(0.01)
+    with pytest.raises(TimeLimitError, match="give it more"):
+        previews.within(lambda: ended.wait(HANG))
+    ended.set()
 
 
 def test_a_compile_that_dies_is_an_error_or_a_note(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:

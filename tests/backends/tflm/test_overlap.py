@@ -1,4 +1,4 @@
-"""Results in bytes of dying operands: which pairs a model has, what plans gain, and what the check refuses."""
+"""Results in bytes of operands: which pairs a model has, what plans gain, and what the check refuses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,7 @@ from tests.backends.tflm.models import (
     byte,
     chain,
     drawn,
+    drawn_copies,
     loop,
     number,
     real,
@@ -73,7 +75,7 @@ def depthwise(path: Path) -> Path:
 @pytest.mark.parametrize("name", HEADS)
 def test_models_of_others_are_proven(name: str) -> None:
     summary = plan_model(SHARED / f"{name}.tflite", kernels="reference").summary
-    assert (summary.head, summary.is_proven, summary.any_order) == (HEADS[name], True, name != "mlperf_resnet8_int8")
+    assert (summary.head, summary.is_proven, summary.any_order) == (HEADS[name], True, True)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/tflm")
@@ -85,10 +87,12 @@ def test_orders_know_of_overlaps() -> None:
     assert not kept.summary.moved
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_every_order_takes_the_floor(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "seed"), [*((drawn, seed) for seed in range(16)), *((drawn_copies, seed) for seed in range(4))]
+)
+def test_every_order_takes_the_floor(make: Any, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
-    path = drawn(tmp_path / "drawn.tflite", chance, steps=chance.randrange(2, 14))
+    path = make(tmp_path / "drawn.tflite", chance, steps=chance.randrange(2, 14 if make is drawn else 7))
     model = read_tflite(path)
     pairs, before = overlaps(model, "reference"), predecessors(model, 0)
     least = floor(model, scopes(len(model.tensors), model.subgraphs), {}, pairs)
@@ -230,7 +234,9 @@ def test_what_no_kernel_takes_has_none_and_files_that_are_cut_off_are_refused(tm
     struct.pack_into("<I", data, at, len(data))
     path.write_bytes(data)
     assert plan_model(path).summary.shared == 0
-    with pytest.raises(InputError, match=r"cut\.tflite: operator 0 of subgraph 0: found options that the file does not have"):
+    with pytest.raises(
+        InputError, match=r"cut\.tflite: not a whole TensorFlow Lite model: found a reference to 4 bytes at \d+"
+    ):
         plan_model(path, kernels="reference")
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from stowplan.backends.xla.workload import ArrayShape, by_name, of_function, read_shape
+from stowplan.backends.xla.workload import ArrayShape, LoweredFunction, by_name, of_function, read_shape
 from stowplan.errors import MissingDependencyError, UsageError
 
 
@@ -75,9 +75,29 @@ def test_a_function_at_hand() -> None:
     assert (workload.name, workload.donated) == ("scaled", (0,))
     function, shapes, out_shardings = pickle.loads(base64.b64decode(workload.pickled))
     assert out_shardings is None
-    assert function({"x": 2}, 1) == 7
-    assert shapes == ({"x": ArrayShape("float32", (2, 3))}, ArrayShape("int32", ()))
+    assert isinstance(function, LoweredFunction)
+    assert shapes == (ArrayShape("float32", (2, 3)), ArrayShape("int32", ()))
     assert of_function(lambda x: x, np.zeros(2)).name == "lambda"
+    # Leaves are donated with the argument that they are in.
+    two = {"x": np.zeros((2, 3), np.float32), "y": np.zeros(2)}
+    assert of_function(scaled, np.int32(1), two, donated=(1,), name="never traced").donated == (1,)
+    assert of_function(lambda one, two: (one, two), np.int32(1), two, donated=(1,)).donated == (1, 2)
+
+
+def test_a_function_that_jax_does_not_export_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("jax", "libtpu"):
+        pytest.importorskip(name, reason=f"needs {name}: pip install '.[xla]'")
+    import jax
+    import numpy as np
+
+    def printing(x: np.ndarray) -> np.ndarray:
+        jax.debug.callback(lambda x: None, x)
+        return x * factor
+
+    factor = 3
+    function, shapes, _ = pickle.loads(base64.b64decode(of_function(printing, np.zeros(2)).pickled))
+    assert not isinstance(function, LoweredFunction)
+    assert shapes == (ArrayShape("float64", (2,)),)
 
 
 def test_without_what_sends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +116,8 @@ def test_a_function_that_cannot_be_sent() -> None:
 
     lock = threading.Lock()
     with pytest.raises(UsageError, match="cannot be sent to the compiling process: TypeError: cannot pickle"):
-        of_function(lambda x: (lock, x)[1], np.zeros(2))
+        of_function(lambda x: (lock, x.no_such_name)[1], np.zeros(2))
+    # Traced here, it need not be pickled.
+    assert of_function(lambda x: (lock, x)[1], np.zeros(2)).pickled
     with pytest.raises(UsageError, match="found an argument of type int, expected arrays"):
         of_function(lambda x: x, 3)

@@ -163,8 +163,11 @@ class TestBranches:
 def test_asynchronous_transfers() -> None:
     program = read_program(DATA / "transfers.hlo.txt")
     assert [(step.name, step.opcode) for step in program.steps] == [
-        ("copy-start", "copy"), ("slice-start", "async-start"), ("up", "negate"), ("down", "fusion"),
+        ("copy-start", "copy"), ("slice-start", "async-start"), ("copy-done", "copy-done"), ("slice-done", "async-done"),
+        ("up", "negate"), ("down", "fusion"),
     ]  # fmt: skip
+    # Their ends move nothing: they say how long operands and results keep their places.
+    assert uses(program, "copy-done") == {"x": (0, None), "copy-start{0}": (0, 0)}
     assert uses(program, "copy-start") == {"x": (16384, None), "copy-start{0}": (None, 16384)}
     assert uses(program, "slice-start") == {"x": (4096, None), "slice-start{1}": (None, 4096)}
     assert program.value_tensor["copy-start{1}"] == program.value_tensor["x"]
@@ -174,8 +177,8 @@ def test_asynchronous_transfers() -> None:
     assert "token" not in program.value_tensor
     # The declared alias.
     assert ("slice-start{1}", "down") in groups(program)
-    assert program.steps[2].cycles == 1234
-    assert program.steps[3].cycles is None
+    assert program.steps[4].cycles == 1234
+    assert program.steps[5].cycles is None
 
 
 def test_update_of_a_value_that_is_read_later_is_a_copy() -> None:

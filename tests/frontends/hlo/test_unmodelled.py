@@ -28,6 +28,7 @@ from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
 from stowplan.hardware.program import Program
 from stowplan.log import UnmodelledWarning
+from stowplan.models.memory_mapping.problem import InFlight
 
 V = "f32[256]{0}"
 HELPERS = (
@@ -167,7 +168,8 @@ def test_what_is_sent_stays_where_it_is() -> None:
         f"  ROOT %o = {V} add(%e, %g)"
     )
     assert [tensor.name for tensor in found.tensors] == ["p", "a", "r{0}", "e", "o"]
-    assert [step.name for step in found.steps] == ["a", "s", "r", "e", "o"]
+    assert [step.name for step in found.steps] == ["a", "s", "r", "e", "sd", "rd", "o"]
+    assert found.in_flight == (InFlight(1, 1, 5), InFlight(2, 2, 6))
 
 
 HOST_MODULE = module(

@@ -157,22 +157,9 @@ def held(program: Any, inputs: tuple[Any, ...]) -> dict[str, int]:
     Those of parameters, buffers and constants do not count. A value goes after the last operator that needs it. Results stay,
     and inputs that are written over.
     """
-    signature = program.graph_signature
-    stored = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
-    state = {**program.state_dict, **program.constants}
-    nodes = list(program.graph.nodes)
+    signature, nodes = program.graph_signature, list(program.graph.nodes)
     last = {used: at for at, node in enumerate(nodes) for used in node.all_input_nodes}
-    given = iter(inputs)
-    values = {
-        node: (state[stored[node.name]] if node.name in stored else next(given)).clone()
-        for node in nodes
-        if node.op == "placeholder"
-    }
-    outside = {value.untyped_storage()._cdata for node, value in values.items() if node.name in stored}
+    values, outside = _given(program, inputs)
     # A first run says which inputs are written over.
     versions = {node: value._version for node, value in values.items()}
     ran = dict(values)
@@ -195,6 +182,40 @@ def held(program: Any, inputs: tuple[Any, ...]) -> dict[str, int]:
         live = {each: value for each, value in live.items() if last.get(each, at) > at or each in stays}
     assert keep
     return held_at
+
+
+def returned(program: Any, inputs: tuple[Any, ...]) -> list[tuple[int | None, int, int]]:
+    """Where the results of a run are: the storage, None where it is stored, and the first byte and the end of each in it."""
+    values, outside = _given(program, inputs)
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            values[node] = _value(node, values)
+    (results,) = next(node.args for node in program.graph.nodes if node.op == "output")
+    found = []
+    for node in results[len(results) - len(program.graph_signature.user_outputs) :]:
+        tensor = values[node]
+        key, start = tensor.untyped_storage()._cdata, tensor.storage_offset() * tensor.element_size()
+        steps = [(extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+        end = start + (sum(steps) + 1) * tensor.element_size() * (tensor.numel() > 0)
+        found.append((None if key in outside else key, start, end))
+    return found
+
+
+def _given(program: Any, inputs: tuple[Any, ...]) -> tuple[dict[Any, Any], set[int]]:
+    """Values of placeholders, and keys of the storages of those that are stored."""
+    signature = program.graph_signature
+    stored = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    state, given = {**program.state_dict, **program.constants}, iter(inputs)
+    values = {
+        node: (state[stored[node.name]] if node.name in stored else next(given)).clone()
+        for node in program.graph.nodes
+        if node.op == "placeholder"
+    }
+    return values, {value.untyped_storage()._cdata for node, value in values.items() if node.name in stored}
 
 
 def _value(node: Any, values: dict[Any, Any]) -> Any:

@@ -11,11 +11,13 @@ import msgspec
 import pytest
 
 from stowplan.errors import InputError
+from stowplan.frontends.arena import arena_problem
 from stowplan.frontends.operator_order.torch_export import problem_of_exported
 from stowplan.log import UnmodelledWarning
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, stable_order
-from tests.frontends.operator_order.exported_programs import RandomModule, held, torch
+from stowplan.models.packing.problem import Part
+from tests.frontends.operator_order.exported_programs import RandomModule, held, returned, torch
 
 
 class Function(torch.nn.Module):  # type: ignore[misc]
@@ -55,13 +57,32 @@ def aliases(problem: Problem) -> dict[str, str]:
 
 
 def check(program: Any, inputs: tuple[Any, ...]) -> Problem:
-    """What is planned is what a run holds, at every operator."""
+    """What is planned is what a run holds, at every operator; and its results are where those of a run are."""
     problem = problem_of_exported(program)
     counted, planned = held(program, inputs), profile(problem)
     assert planned == {name: counted[name] for name in planned}
     # What is no operator of the problem is a view of what is stored.
     assert max(planned.values(), default=0) == max(counted.values(), default=0)
+    check_results(problem, returned(program, inputs))
     return problem
+
+
+def check_results(problem: Problem, found: list[tuple[int | None, int, int]]) -> None:
+    """Results share a buffer where they share a storage, at the same bytes; what is stored has none."""
+    packed = arena_problem(problem)
+    parts = {part.id: part for part in packed.parts or ()}
+    own = {buffer.id: Part(id=buffer.id, buffer=buffer.id, size=buffer.size) for buffer in packed.buffers}
+    buffers: dict[int, str | None] = {}
+    assert len(packed.results or ()) == len(found)
+    for name, (storage, start, end) in zip(packed.results or (), found, strict=True):
+        part = (own | parts)[name]
+        assert (part.buffer is None) == (storage is None)
+        if storage is not None:
+            assert buffers.setdefault(storage, part.buffer) == part.buffer
+            assert part.offset == start
+            # What an operator makes may be less than the storage that it has.
+            assert part.offset + part.size >= end if name in own else part.offset + part.size == end
+    assert len(set(buffers.values())) == len(buffers)
 
 
 def random_program(seed: int, steps: int) -> Any:
@@ -166,6 +187,44 @@ def test_results_take_places_of_operands_that_lie_as_they_do(function: Callable[
     problem = problem_of_exported(exported(lambda x: function(x.mm(x)), torch.zeros(4, 4)))
     add = problem.ops[-1]
     assert [problem.tensors[problem.base[operand]].id == "mm" for operand, _ in add.in_place] == ([True] if may else [])
+
+
+class Stored(torch.nn.Module):  # type: ignore[misc]
+    """What it returns is of all sorts; what it writes over stands before that in its program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(8, 8))
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: Any, y: Any) -> Any:
+        self.count.add_(1)
+        y.mul_(2)
+        made = x.sin()
+        return made[1:3, ::2], x, self.weight.t()[2:], made, made.t(), x[3].expand(4, 16), self.weight, 3, None, y[::2], made
+
+
+@pytest.mark.parametrize("functional", [False, True])
+def test_results_of_all_sorts(functional: bool) -> None:
+    inputs = (torch.ones(16, 16), torch.ones(8))
+    program = loaded(torch.export.export(Stored(), inputs))
+    program = program.run_decompositions() if functional else program
+    problem = problem_of_exported(program)
+    found = [(problem.base[each], problem.base_offset[each], problem.tensors[each].size) for each in problem.results]
+    made, x, y = found[3][0], found[1][0], found[7][0]
+    stored = [len(problem.tensors) - 2, len(problem.tensors) - 1]
+    assert found[:7] == [
+        (made, 64, 64 + 60),
+        (x, 0, 1024),
+        (stored[0], 0, 248),
+        (made, 0, 1024),
+        (made, 0, 1024),
+        (x, 192, 64),
+        (stored[1], 0, 256),
+    ]
+    assert found[7:] == [(y, 0, 28), (made, 0, 1024)]
+    parts = {part.id: part.buffer for part in arena_problem(problem).parts or ()}
+    assert [name for name, buffer in parts.items() if buffer is None] == [problem.tensors[each].id for each in stored]
 
 
 def nested() -> dict[str, tuple[Callable[..., Any], int]]:

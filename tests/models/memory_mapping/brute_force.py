@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, count, pairwise, product
 
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
-from stowplan.models.memory_mapping.problem import Problem, Step
+from stowplan.models.memory_mapping.problem import InFlight, Problem, Step
 
 
 def optimum(problem: Problem) -> int:
@@ -98,6 +98,7 @@ class _Tensor:
         self.outer_loops = [loop for loop in problem.loops if loop not in lives_in]
         self.may_copy = not lives_in
         self.whole_group = problem.alias_rule == "uniform" and len(self.info.members) > 1
+        self.in_flight = [held for held in problem.in_flight if held.tensor == tensor]
         boundaries = range(problem.horizon + 1)
         # Sorted boundaries at which residencies, and copies, may start and end.
         self.marks = [b for b in boundaries if not any(loop.start < b < loop.end for loop in self.outer_loops)]
@@ -110,13 +111,28 @@ class _Tensor:
                 continue
             if any(self._mixes(loop.start, loop.end, fast) for loop in self.outer_loops):
                 continue
-            lives = list(dict.fromkeys(self._lives(fast)))
+            if any(self._is_torn(held, fast) for held in self.in_flight):
+                continue
+            lives = [life for life in dict.fromkeys(self._lives(fast)) if self._is_held(life, fast)]
             if lives:
                 yield fast, lives
 
     def _mixes(self, start: int, end: int, fast: tuple[bool, ...]) -> bool:
         inside = [place for place, unit in enumerate(self.units) if start <= unit.step < end]
         return any(self.units[place].writes for place in inside) and len({fast[place] for place in inside}) > 1
+
+    def _is_torn(self, held: InFlight, fast: tuple[bool, ...]) -> bool:
+        return len({fast[place] for place, unit in enumerate(self.units) if held.start <= unit.step < held.end}) > 1
+
+    def _is_held(self, life: Life, fast: tuple[bool, ...]) -> bool:
+        """Whether residencies cover asynchronous operations whose uses are fast, and meet no others."""
+        for held in self.in_flight:
+            is_fast = any(fast[place] for place, unit in enumerate(self.units) if held.start <= unit.step < held.end)
+            for start, end, _ in life.stays:
+                meets, covers = start < held.end and held.start < end, start <= held.start and held.end <= end
+                if meets and not (covers and is_fast):
+                    return False
+        return True
 
     def _lives(self, fast: tuple[bool, ...]) -> Iterator[Life]:
         for groups in self._groups(fast):

@@ -15,6 +15,7 @@ from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import (
     AliasRule,
     Evictions,
+    InFlight,
     Loop,
     Piece,
     Prefetches,
@@ -173,6 +174,18 @@ def with_harmful_tables(problem: Problem, rng: random.Random) -> Problem:
         table = Table(listed, tuple(entries[: 1 << len(listed)]))
         steps.append(msgspec.structs.replace(step, pieces=(), table=table))
     return msgspec.structs.replace(problem, steps=tuple(steps))
+
+
+def with_in_flight(problem: Problem, rng: random.Random) -> Problem:
+    """The same problem, in which asynchronous operations hold some tensors from one of their steps to a later one."""
+    held = []
+    for tensor in range(len(problem.tensors)):
+        steps = [index for index, step in enumerate(problem.steps) if any(use.tensor == tensor for use in step.uses)]
+        for _ in range(rng.choice([0, 1, 1, 2])):
+            if len(steps) > 1:
+                start, end = sorted(rng.sample(steps, 2))
+                held.append(InFlight(tensor, start, end + 1))
+    return msgspec.structs.replace(problem, in_flight=tuple(dict.fromkeys(held)))
 
 
 def random_plan(problem: Problem, rng: random.Random, *, attempts: int = 40) -> Plan:

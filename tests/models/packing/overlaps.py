@@ -12,20 +12,32 @@ from stowplan.models.packing.problem import Buffer, Overlap, Problem
 from tests.models.packing.cases import moments
 
 
-def random_overlaps(seed: int, most: int = 5, capacity: int | None = None) -> Problem:
-    """Up to ``most`` buffers, which may take bytes of those that they are born in the life of, and end no sooner than."""
-    chance = random.Random(seed)
+def random_overlaps(seed: int, most: int = 5, capacity: int | None = None, *, same: bool = False) -> Problem:
+    """Up to ``most`` buffers, which may take bytes of those that they are born in the life of, and end no sooner than.
+
+    With ``same``, there are few sizes, and buffers of one size may have the same offset, whichever of them ends first.
+    """
+    chance, coin = random.Random(seed), random.Random(seed + 1000)
     aligned, fixed = seed % 3 == 1, seed % 7 == 3
     buffers: list[Buffer] = []
     for number in range(chance.randint(2, most)):
         lower = chance.randint(0, 4)
         upper = lower + chance.randint(1, 4)
         size = chance.choice([0, 1, 2, 3, 4, 5])
+        if same:
+            size = coin.choice([2, 2, 3, 3, 5])
         overlaps = tuple(
             Overlap(operand=other.id, distance=chance.randint(0, size + other.size))
             for other in buffers
             if other.lower <= lower < other.upper <= upper and not other.gaps and chance.random() < 0.8
         )
+        for other in buffers if same else ():
+            meets = other.lower <= lower < other.upper and not other.gaps
+            if meets and other.size == size and coin.random() < 0.7:
+                overlaps = (
+                    *(each for each in overlaps if each.operand != other.id),
+                    Overlap(operand=other.id, distance=None),
+                )
         alignment = chance.choice([1, 2, 4]) if aligned else 1
         offset = alignment * chance.randint(0, 2) if fixed and chance.random() < 0.2 else None
         gaps = ((lower + 1, lower + 2),) if upper - lower > 2 and not overlaps and chance.random() < 0.3 else ()
@@ -69,7 +81,11 @@ def sharing(problem: Problem, offsets: Sequence[int]) -> set[tuple[int, int]]:
         for at, result in enumerate(problem.buffers)
         for overlap in result.overlaps or ()
         for other in (number[overlap.operand],)
-        if offsets[at] + overlap.distance <= offsets[other] + problem.buffers[other].size
+        if (
+            offsets[at] == offsets[other]
+            if overlap.distance is None
+            else offsets[at] + overlap.distance <= offsets[other] + problem.buffers[other].size
+        )
     }
     cells = [
         {*product(moments(buffer), range(offset, offset + buffer.size))}
@@ -87,8 +103,8 @@ def least_height(problem: Problem) -> int | None:
 
     def collide(one: int, other: int, at_one: int, at_other: int) -> bool:
         for result, operand, at, below in ((one, other, at_one, at_other), (other, one, at_other, at_one)):
-            free = distance.get((result, buffers[operand].id))
-            if free is not None and at + free <= below + buffers[operand].size:
+            free = distance.get((result, buffers[operand].id), -1)
+            if at == below if free is None else free >= 0 and at + free <= below + buffers[operand].size:
                 return False
         bytes_of_one, bytes_of_other = (
             range(at_one, at_one + buffers[one].size),

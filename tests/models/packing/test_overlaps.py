@@ -30,10 +30,11 @@ def plan_of(problem: Problem, *offsets: int) -> Plan:
     return Plan(problem=problem.digest, objective=height, offsets=offsets, buffers=problem.buffers)
 
 
-def test_the_verifier_agrees_with_cells_of_time_and_byte() -> None:
+@pytest.mark.parametrize("same", [False, True])
+def test_the_verifier_agrees_with_cells_of_time_and_byte(same: bool) -> None:
     allowed = forbidden = 0
     for seed in range(400):
-        problem, chance = random_overlaps(seed, most=6), random.Random(seed)
+        problem, chance = random_overlaps(seed, most=6, same=same), random.Random(seed)
         offsets = tuple(chance.randint(0, 6) for _ in problem.buffers)
         found = [
             each.concerns["buffers"]
@@ -59,11 +60,28 @@ def test_a_result_lies_so_far_below_the_end_of_its_operand_or_apart(at: int, is_
     assert verify(problem, plan_of(problem, 80, at)).ok == is_valid
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_the_model_finds_and_proves_the_least_height(block: int) -> None:
+@pytest.mark.parametrize("at", [39, 40, 41, 0])
+def test_buffers_that_hold_the_same_bytes_have_the_same_offset_or_lie_apart(at: int) -> None:
+    same = (Overlap(operand="first", distance=None),)
+    buffers = (
+        Buffer(id="first", lower=0, upper=9, size=50),
+        # Which of the two dies first is of no consequence.
+        Buffer(id="short", lower=1, upper=3, size=50, overlaps=same),
+        Buffer(id="long", lower=5, upper=12, size=50, overlaps=same),
+    )
+    problem = Problem(buffers=buffers)
+    assert verify(problem, plan_of(problem, 40, at, 40)).ok == (at == 40)
+    assert load_bound(problem) == least_height(problem) == 50
+    # Of the two copies nothing is said: where both live, they lie apart, and one of them apart from the first.
+    moved = Problem(buffers=(buffers[0], msgspec.structs.replace(buffers[1], upper=6), buffers[2]))
+    assert load_bound(moved) == least_height(moved) == 100
+
+
+@pytest.mark.parametrize(("block", "same"), [*((block, False) for block in range(4)), (4, True), (5, True)])
+def test_the_model_finds_and_proves_the_least_height(block: int, same: bool) -> None:
     gained = tight = 0
     for seed in range(60 * block, 60 * block + 60):
-        problem = random_overlaps(seed)
+        problem = random_overlaps(seed, same=same)
         optimum = least_height(problem)
         outcome = cpsat.solve(problem, workers=1, time_limit=HANG)
         if optimum is None:
@@ -140,8 +158,8 @@ def test_a_result_shares_no_more_than_its_size_with_all_of_its_operands() -> Non
 
 
 def test_files_have_the_pairs(tmp_path: Path) -> None:
-    problem = parse(CHAIN)
-    assert [tuple(pair) for pair in problem.overlaps] == [(1, 0, 120), (2, 1, 80)]
+    problem = parse(f"{CHAIN}d,3,9,100,c:=\n")
+    assert [tuple(pair) for pair in problem.overlaps] == [(1, 0, 120), (2, 1, 80), (3, 2, None)]
     problem.save(tmp_path / "problem.json")
     assert stowplan.read(tmp_path / "problem.json") == problem
     plan = cpsat.solve(problem, workers=1, time_limit=HANG).plan
@@ -190,6 +208,8 @@ def test_files_and_digests_without_are_as_they_were(tmp_path: Path) -> None:
         ("a,0,2,4,\nb,1,3,4,a:9\n", "found an overlap with 'a' at distance 9, expected 0 to 8 bytes"),
         ("a,0,2,4,\nb,1,3,4,a:-1\n", "at distance -1, expected 0 to 8 bytes"),
         ("a,0,2,4,\nb,1,3,4,a\n", "line 3: found overlap 'a', expected ID:DISTANCE"),
+        ("a,0,2,4,\nb,1,3,5,a:=\n", "found an overlap with 'a' of 4 bytes, expected one of 5"),
+        ("a,0,1,4,\nb,1,3,4,a:=\n", r"which lives in \[0, 1\), expected one that \[1, 3\) begins in"),
         ("a,0,2,4,\nb,1,3,4,a:x\n", "line 3: found distance of an overlap 'x', expected a whole number"),
     ],
 )

@@ -14,7 +14,7 @@ from stowplan.models.memory_mapping.problem import Evictions, Prefetches, Proble
 from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping.priced import ascend, first_bounds, new_priced
 from tests.models.memory_mapping.brute_force import optimum
-from tests.models.memory_mapping.cases import planned_problems, problems, random_problem
+from tests.models.memory_mapping.cases import planned_problems, problems, random_problem, with_in_flight
 from tests.models.memory_mapping.relaxations import relaxation
 
 BOTH: list[Stalls] = ["forbidden", "allowed"]
@@ -37,6 +37,13 @@ def test_no_bound_exceeds_the_optimum(stalls: Stalls, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_nor_under_the_freedoms_of_compilers(evictions: Evictions, prefetches: Prefetches, seed: int) -> None:
     problem = random_problem(random.Random(seed), steps=5, tensors=3, channels=1, evictions=evictions, prefetches=prefetches)
+    assert last_bound(problem) <= optimum(problem)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nor_with_asynchronous_operations(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = with_in_flight(random_problem(rng, steps=5, tensors=3), rng)
     assert last_bound(problem) <= optimum(problem)
 
 

@@ -12,7 +12,7 @@ from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan
 from stowplan.portfolio.memory_mapping.machine import restart
 from stowplan.portfolio.memory_mapping.search import ruin_and_recreate
-from tests.models.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.cases import random_problem, with_in_flight
 from tests.portfolio.memory_mapping.states import assert_sound, searched, wide_problem
 
 
@@ -26,6 +26,17 @@ def test_every_round_leaves_a_sound_state(seed: int) -> None:
         ruin_and_recreate(data, state, search, 3, 50.0 if seed % 4 < 2 else 0.0)
         assert_sound(problem, data, state)
         assert search.status[0].best <= state.totals[0].total
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_round_keeps_what_is_in_flight(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = with_in_flight(random_problem(rng, steps=rng.randint(4, 20), tensors=rng.randint(2, 8)), rng)
+    data = arrays.build(problem)
+    state, search = searched(data, seed=seed, rounds=0, allowed=0.0)
+    for _ in range(6 if problem.use_count else 0):
+        ruin_and_recreate(data, state, search, 10, 20.0)
+        assert_sound(problem, data, state)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import pytest
 
 import stowplan
 from stowplan.kernel.context import Options
@@ -21,11 +22,12 @@ from tests.models.packing.overlaps import least_height, random_graph, random_ove
 from tests.models.packing.test_overlaps import CHAIN
 
 
-def test_first_fit_and_best_fit_make_valid_plans() -> None:
+@pytest.mark.parametrize("same", [False, True])
+def test_first_fit_and_best_fit_make_valid_plans(same: bool) -> None:
     chance = np.random.default_rng(1)
     lower = 0
     for seed in range(300):
-        problem = random_overlaps(seed, most=12)
+        problem = random_overlaps(seed, most=12, same=same)
         data = arrays.build(problem)
         if (data.fixed >= 0).any() or not len(data.size):
             continue
@@ -42,16 +44,19 @@ def test_first_fit_and_best_fit_make_valid_plans() -> None:
 
 
 def test_parts_of_the_data_keep_their_overlaps() -> None:
-    data = arrays.build(parse(f"{CHAIN}d,5,6,16,\ne,5,7,32,d:32\n"))
-    assert data.overlaps.tolist() == [[1, 0, 20 // data.unit], [2, 1, 0], [4, 3, 16 // data.unit]]
+    data = arrays.build(parse(f"{CHAIN}d,5,6,16,\ne,5,7,32,d:32\nf,6,7,32,e:=\n"))
+    assert data.overlaps.tolist() == [[1, 0, 20 // data.unit, 0], [2, 1, 0, 0], [4, 3, 16 // data.unit, 0], [5, 4, 0, 1]]
     parts = arrays.parts(data)
-    assert [part.overlaps.tolist() for part in parts] == [[[1, 0, 20 // data.unit], [2, 1, 0]], [[1, 0, 16 // data.unit]]]
+    assert [part.overlaps.tolist() for part in parts] == [
+        [[1, 0, 20 // data.unit, 0], [2, 1, 0, 0]],
+        [[1, 0, 16 // data.unit, 0], [2, 1, 0, 1]],
+    ]
 
 
 def test_search_is_near_the_least_height_and_proves_nothing() -> None:
     met = total = 0
-    for seed in range(120):
-        problem = random_overlaps(seed)
+    for seed in range(160):
+        problem = random_overlaps(seed, same=seed >= 120)
         optimum = least_height(problem)
         context = Recorder(problem, time_limit=0.02, deterministic=True)
         candidates.search(problem, context)
@@ -106,8 +111,8 @@ def test_no_candidate_finds_less_than_without_overlaps() -> None:
 
 
 def test_runs_find_and_prove_the_least_height() -> None:
-    for seed in range(12):
-        problem = random_overlaps(seed)
+    for seed in range(16):
+        problem = random_overlaps(seed, same=seed >= 12)
         optimum, result = least_height(problem), stowplan.solve(problem, time_limit=20)
         if optimum is None:
             assert result.status == "infeasible"

@@ -85,3 +85,12 @@ def test_where_nobody_can_look_there_are_no_limits(monkeypatch: pytest.MonkeyPat
 def test_small_problems_are_solved_in_threads_all_the_same() -> None:
     result = stowplan.solve(stowplan.read(BUFFERS), memory_limit=LIMIT, time_limit=60)
     assert result.status == "optimal"
+
+
+def test_available_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(process_memory, "_PROC", tmp_path)
+    assert process_memory.available() == float("inf")
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    7 kB\nBuffers: 1 kB\n")
+    assert process_memory.available() == 7 * 1024
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\n")
+    assert process_memory.available() == float("inf")

@@ -14,7 +14,8 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledG
 from stowplan.models.memory_mapping.cpsat import solve as solve_exactly
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
 from stowplan.portfolio.memory_mapping.validation import ADAPTER
-from stowplan.portfolio.validation.adapter import Estimate, Game, Opened, Stop
+from stowplan.portfolio.validation.adapter import Estimate, Game, Stop
+from stowplan.portfolio.validation.policies import Opened
 from tests.patience import HANG
 
 #: What a fast read of each tensor saves; three of them fit.
@@ -87,7 +88,7 @@ class Idle(Scripted):
 
 
 class Fixed:
-    """In the place of :class:`~stowplan.portfolio.validation.adapter.Policies`."""
+    """In the place of :class:`~stowplan.portfolio.validation.policies.Policies`."""
 
     def __init__(self, policy: Any, control: Any = None):
         self._opened = Opened("policy.pt", "0" * 64, ADAPTER, policy, control or Scripted((DROP,) * len(SAVES)))

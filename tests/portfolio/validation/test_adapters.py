@@ -31,8 +31,9 @@ from stowplan.portfolio.memory_mapping.validation import FastOrSlow, with_uses
 from stowplan.portfolio.modulo_scheduling.validation import Placed, Places, PpoPlayer, with_places
 from stowplan.portfolio.tier_placement import validation as tier_validation
 from stowplan.portfolio.tier_placement.validation import Tiers
-from stowplan.portfolio.validation import adapter as policies
-from stowplan.portfolio.validation.adapter import Effort, Policies
+from stowplan.portfolio.validation import policies
+from stowplan.portfolio.validation.adapter import Effort
+from stowplan.portfolio.validation.policies import Policies
 from tests.models.memory_mapping.cases import random_problem
 from tests.models.tier_placement.cases import random_problem as random_tiers
 from tests.patience import HANG

@@ -36,7 +36,7 @@ class Move:
     start: int
     """First step of the visit: the paper's target time of an input."""
     end: int
-    """Boundary after the visit's last step; ``start + 1`` but for loops."""
+    """Boundary after the visit's last step; ``start + 1`` but for loops and asynchronous operations."""
     is_output: bool
     uses: tuple[int, ...]
     """Numbers of the uses it decides, ascending; may be empty."""
@@ -46,6 +46,8 @@ class Move:
     """Input move whose visit reads before it writes, so that Drop needs a valid slow copy."""
     has_output: bool = False
     """Input move with an output move of the same visit to come; both are fast or both slow."""
+    released: int = 0
+    """Input move: boundary from which a copy-in may start."""
     live_end: int = 0
     """Output move: end of the last visit that needs what is written here (of this visit, where none does)."""
     copy_out_limit: int = 0

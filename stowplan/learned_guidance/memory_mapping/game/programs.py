@@ -41,7 +41,7 @@ LEAST_GAIN = 0.01
 
 
 def excerpt(problem: Problem, start: int, end: int) -> Problem:
-    """The steps ``[start, end)`` as a problem of their own, widened so that no loop is cut.
+    """The steps ``[start, end)`` as a problem of their own, widened so that no loop is cut; no operation in it is asynchronous.
 
     What is written before and needed in it is an input, what is written in it and needed later an output: slow memory holds
     all that is live at the borders. Plans of consecutive excerpts, one after the other, are therefore a plan of the whole

@@ -198,7 +198,7 @@ def _gaps(problem: Problem, tensor: Ints, reads: Bools, writes: Bools, first: In
     overwritten[:-1] = (writes & ~reads)[1:]
     glued, dead = np.zeros(len(tensor), np.bool_), ~following | overwritten
     may_copy = np.ones(len(problem.tensors), np.bool_)
-    if problem.loops:
+    if problem.loops or problem.in_flight:
         for sequence in access_sequences(problem):
             may_copy[sequence.tensor] = sequence.may_copy
             for j in range(1, len(sequence)):

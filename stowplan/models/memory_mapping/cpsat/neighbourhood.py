@@ -68,7 +68,8 @@ class Neighbourhood:
 
     def _may_change(self, tensor: int) -> bool:
         timeline, facts = self.timeline, self.timeline.facts
-        if not facts.is_candidate[tensor]:
+        # The problem of a neighbourhood has no asynchronous operations: what they hold stays as it is.
+        if not facts.is_candidate[tensor] or facts.sequences[tensor].in_flight:
             return False
         for _, copy in timeline.copies[tensor]:
             if copy.start < self.start < copy.end or copy.start < self.end < copy.end:

@@ -20,7 +20,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledG
 from stowplan.models.memory_mapping.problem import Loop, Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import program
-from tests.models.memory_mapping.cases import random_problem
+from tests.models.memory_mapping.cases import random_problem, with_in_flight
 
 COPY, NOCOPY, DROP = Action.COPY, Action.NOCOPY, Action.DROP
 
@@ -88,6 +88,14 @@ def test_equals_the_reference(seed: int, strict: bool, drop_backup: bool) -> Non
     problem = random_problem(rng, steps=rng.randint(1, 20), tensors=rng.randint(1, 8))
     for manner in ("random", "place"):
         play_both(problem, rng, manner, strict=strict, drop_backup=drop_backup)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_equals_the_reference_with_asynchronous_operations(strict: bool) -> None:
+    for seed in range(60):
+        rng = random.Random(f"in flight {seed}")
+        problem = with_in_flight(random_problem(rng, steps=rng.randint(3, 15), tensors=rng.randint(1, 6)), rng)
+        play_both(problem, rng, "place", strict=strict, drop_backup=seed % 2 == 0)
 
 
 @pytest.mark.parametrize("rule", ["in_place", "uniform"])

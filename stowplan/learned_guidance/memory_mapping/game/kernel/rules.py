@@ -99,7 +99,7 @@ def _place_copy(tables: Tables, data: Ints, move: MoveRow, cell: int) -> bool:
             return False
         if home >= 0:
             earliest = max(earliest, data[program.at_rows + layout.ROW * home + layout.END])
-        from_slot = tables.slot_of[earliest]
+        from_slot = max(tables.slot_of[earliest], move.first_slot)
         first, last = latest_window(data, program.at_slots, move.demand, from_slot, move.last_slot, program.strict)
         if first < 0:
             return False

@@ -210,7 +210,7 @@ def _moves(game: Game) -> Columns:
     columns["demand"] = [
         tensors[move.tensor].copy_out_ps if move.is_output else tensors[move.tensor].copy_in_ps for move in game.moves
     ]
-    columns["first_slot"] = [slots.number(move.end) if move.is_output else 0 for move in game.moves]
+    columns["first_slot"] = [slots.number(move.end if move.is_output else move.released) for move in game.moves]
     columns["last_slot"] = [slots.number(move.copy_out_limit if move.is_output else move.start) for move in game.moves]
     columns["later"] = [-1] * len(game.moves)
     following: dict[int, int] = {}

@@ -1,0 +1,102 @@
+"""Shapes that kernels of TensorFlow Lite Micro work out for their results, whatever the file declares for these.
+
+The runtime plans its arena after all kernels are prepared, and sizes tensors by the shapes that they have then. Nearly all
+kernels take the shape that the file declares for their result. Those below write one of their own in its place, or do so where
+the declared shape leaves an extent open. They do not look at ``shape_signature``, and RESHAPE neither at its second operand nor
+at its options.
+
+Sources: all calls of ``CreateWritableTensorDimsWithCopy`` in ``tensorflow/lite/micro/kernels`` of tflite-micro,
+``reshape_common.cc``, and ``micro_allocation_info.cc``, August 2026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import TypeAlias
+
+from stowplan.errors import InputError
+
+Shape: TypeAlias = tuple[int, ...]
+
+#: A number in the operator's options: by the field, and its form in :mod:`struct`.
+Option: TypeAlias = Callable[[int, str], int]
+
+
+def result_shape(operator: str, declared: Shape, operands: Sequence[Shape], option: Option, place: str) -> Shape:
+    """The shape that a result has at run time.
+
+    Parameters
+    ----------
+    operator
+        The schema's name: ``GATHER``.
+    declared
+        The shape that the file has for the result.
+    operands
+        Shapes at run time.
+    place
+        The result's, for people.
+
+    Raises
+    ------
+    InputError
+        The runtime refuses the operator, or writes beyond the shape's memory.
+    """
+    if min((extent for shape in operands for extent in shape), default=0) < 0:
+        return declared
+    try:
+        shape, is_taken = _worked_out(operator, declared, operands, option)
+    except (ArithmeticError, LookupError, ValueError):
+        is_taken = False
+    if is_taken:
+        return shape
+    shapes = " and ".join(str([*shape]) for shape in operands)
+    message = f"found the declared shape {[*declared]} for the result of {operator} on {shapes}"
+    raise InputError(f"{message}, expected one that the runtime takes", place=place)
+
+
+def _worked_out(operator: str, declared: Shape, operands: Sequence[Shape], option: Option) -> tuple[Shape, bool]:
+    """The shape, and whether it passes the kernel's checks."""
+    if operator == "RESHAPE":
+        shape, elements = () if declared == (0,) and len(operands) == 1 else declared, prod(operands[0])
+        if shape.count(-1) == 1:
+            shape = tuple(elements // -prod(shape) if extent == -1 else extent for extent in shape)
+        return shape, prod(shape) == elements
+    if operator == "GATHER":
+        values, positions = operands
+        axis, batches = range(len(values))[option(0, "i")], option(1, "i")
+        batches += len(positions) * (batches < 0)
+        shape = (*values[:axis], *positions[batches:], *values[axis + 1 :])
+        return shape, 0 <= batches <= min(axis, len(positions)) and _has_room(declared, shape)
+    if operator == "GATHER_ND":
+        values, positions = operands
+        shape = (*positions[:-1], *values[positions[-1] :])
+        return shape, positions[-1] <= len(values) and _has_room(declared, shape)
+    if operator == "EMBEDDING_LOOKUP":
+        (rows,), values = operands
+        shape = (rows, *values[1:], *declared[len(values) :])
+        return shape, 2 <= len(values) <= len(declared) and not 0 <= prod(declared) < prod(shape)
+    if operator == "BATCH_MATMUL":
+        rank = max(map(len, operands))
+        left, right = ((1,) * (rank - len(shape)) + shape for shape in operands)
+        batches_of_both = (other if one == 1 else one for one, other in zip(left[:-2], right[:-2], strict=True))
+        shape = (*batches_of_both, left[-1 if option(0, "B") else -2], right[-2 if option(1, "B") else -1])
+        return shape, rank <= len(declared) and prod(shape) == prod(declared)
+    if operator in ("DEPTH_TO_SPACE", "SPACE_TO_DEPTH"):
+        ((batch, rows, columns, depth),), block = operands, option(0, "i")
+        shape = (batch, rows * block, columns * block, depth // block // block)
+        if operator == "SPACE_TO_DEPTH":
+            shape = (batch, rows // block, columns // block, depth * block * block)
+        return shape, block > 0 and len(declared) == 4 and prod(shape) == prod(operands[0])
+    if operator == "L2_POOL_2D":
+        ((batch, rows, columns, depth),) = operands
+        taps = (option(4, "i"), option(3, "i")) if option(0, "b") else (1, 1)
+        strides = option(2, "i"), option(1, "i")
+        places = ((size + step - tap) // step for size, step, tap in zip((rows, columns), strides, taps, strict=True))
+        return (batch, *places, depth), len(declared) == 4
+    return declared, True
+
+
+def _has_room(declared: Shape, shape: Shape) -> bool:
+    """Whether the rank and the extents fit where those of the declared shape were, in multiples of 16 bytes."""
+    return (3 + 4 * len(shape)) // 16 <= (3 + 4 * len(declared)) // 16

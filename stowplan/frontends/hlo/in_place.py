@@ -1,0 +1,105 @@
+"""Which results of an instruction may be written over one of its operands, where nobody needs the operand afterwards.
+
+A result may be where the instruction reads the operand only at the position that it writes: in whatever order the elements are
+computed, each is read before it is overwritten. These are the rules of XLA's buffer assignment
+(``HloDataflowAnalysis::CanShareOperandBufferWithUser``) for loop and input fusions, output fusions that add to a product,
+element-wise instructions, sorts and updates. Bitcasts inside fusions count as they do on GPUs, where they may stand in between.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stowplan.deadline import check_reading
+from stowplan.frontends.hlo.access import fused_access, instruction_access
+from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
+from stowplan.frontends.hlo.opcodes import ELEMENTWISE
+from stowplan.frontends.hlo.shape import BITS, ArrayShape, Shape
+
+#: Opcodes whose result at an index depends on their operands at that index alone.
+_POINTWISE = ELEMENTWISE | {"copy", "map"}
+_PRODUCTS = {"dot", "convolution"}
+
+
+class Group(NamedTuple):
+    """Leaves of operands and of the result: any of these may be written over any of those, each over one."""
+
+    operands: list[tuple[int, int]]
+    """Number of the operand, and of its leaf."""
+    results: list[int]
+
+
+class InPlaceRules:
+    """The rules for one module; :attr:`pointwise` are the parameters of each computation, by number, of which it reads at
+    every position what it needs to write there: only element-wise instructions, bitcasts and the updated operands of
+    ``dynamic-update-slice`` lead from them to the root.
+    """
+
+    def __init__(self, module: HloModule):
+        self._module, self._access = module, fused_access(module)
+        self.pointwise: dict[str, frozenset[int]] = {}
+        for computation in module.computations.values():
+            check_reading()
+            keeps = {instruction.name: True for instruction in computation.instructions}
+            has_several = computation.root.opcode == "tuple"
+            # Users stand below what they use.
+            for user in reversed(computation.instructions):
+                if user is computation.root and has_several:
+                    continue
+                # Several results are computed index by index, and a bitcast may change an element's index.
+                keeps[user.name] &= not (user.opcode == "bitcast" and has_several)
+                for position, name in enumerate(user.operands):
+                    keeps[name] &= keeps[user.name] and self._keeps_position(user, position, computation.by_name[name].shape)
+            parameters = enumerate(computation.parameters)
+            self.pointwise[computation.name] = frozenset(number for number, each in parameters if keeps[each.name])
+
+    def groups(self, instruction: Instruction, computation: Computation) -> list[Group]:
+        """Where results of an instruction may be written: any result of a group over any operand of it, each over one.
+
+        Raises
+        ------
+        InputError
+            A fusion whose operands do not fit its computation, or an alias of an operand that does not exist.
+        """
+        pairs = instruction_access(instruction, computation, self._access).in_place
+        groups = [Group([pair[1:3]], [pair.output_leaf]) for pair in pairs if not pair.reads_elsewhere]
+        alike: dict[object, Group] = {}
+        by_index = len(instruction.shape.leaves) > 1
+        for leaf, (_, result) in enumerate(instruction.shape.leaves):
+            alike.setdefault(_layout(result, by_index=by_index), Group([], [])).results.append(leaf)
+        for position, name in enumerate(instruction.operands):
+            source = computation.by_name[name].shape
+            if not isinstance(source, ArrayShape) or _layout(source, by_index=by_index) not in alike:
+                continue
+            group = alike[_layout(source, by_index=by_index)]
+            if instruction.opcode == "sort" and position in group.results:
+                groups.append(Group([(position, 0)], [position]))
+            elif self._may_be_overwritten(instruction, position, source):
+                group.operands.append((position, 0))
+        return groups + [group for group in alike.values() if group.operands]
+
+    def _may_be_overwritten(self, instruction: Instruction, position: int, source: ArrayShape) -> bool:
+        """Whether a result that is laid out like an operand may be written over it."""
+        if instruction.opcode != "fusion":
+            return self._keeps_position(instruction, position, source)
+        fused, kind = self._module.computations[instruction.called[0]], instruction.attribute("kind")
+        is_sum = fused.root.opcode == "add" and {fused.by_name[name].opcode for name in fused.root.operands} & _PRODUCTS
+        return position in self.pointwise[fused.name] and (kind in ("kLoop", "kInput") or (kind == "kOutput" and bool(is_sum)))
+
+    def _keeps_position(self, user: Instruction, position: int, source: Shape) -> bool:
+        """Whether an instruction's result at a position depends on no other position of an operand."""
+        result = user.shape
+        if not (isinstance(source, ArrayShape) and isinstance(result, ArrayShape)):
+            return False
+        if user.opcode == "fusion":
+            return position in self.pointwise[user.called[0]] and _layout(source) == _layout(result)
+        if user.opcode == "bitcast":
+            return not (source.tiles or result.tiles) and BITS[source.dtype] == BITS[result.dtype]
+        is_pointwise = user.opcode in _POINTWISE or (user.opcode == "dynamic-update-slice" and position == 0)
+        return is_pointwise and (source.dims, source.minor_to_major) == (result.dims, result.minor_to_major)
+
+
+def _layout(shape: ArrayShape, *, by_index: bool = False) -> object:
+    """What two arrays have in common whose elements are at the same bytes: each at its place, or each at its index."""
+    order = (shape.dims, shape.minor_to_major, shape.tiles) if shape.tiles or by_index else None
+    return shape.bytes, BITS[shape.dtype], shape.memory_space, order
