@@ -69,7 +69,7 @@ def run(name: str, output: Path) -> None:
             seconds = time.monotonic() - began
             sequence = stock.sequence_of(reading, [half.graph for half in halves])
             plans.append(
-                {"budget": budget, "seconds": round(seconds, 2), **(sequence and judged(reading, structure, sequence) or {})}
+                {"budget": budget, "seconds": round(seconds, 2), **((sequence and judged(reading, structure, sequence)) or {})}
             )
         row["solvers"][solver] = plans
     with output.open("a") as file:

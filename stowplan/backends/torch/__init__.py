@@ -9,8 +9,8 @@ Importing it does not import torch. Each file knows only those above it in this 
 - ``offload``: values that go to the host and come back
 - ``checkpoints``: regions that their user recomputes
 - ``rooms``: what a graph may take beside others; ``timeline``: what a step takes beside graphs, moment by moment
-- ``halves``: a plan as two graphs. ``stock``: torch's own plans. ``planning``: the plan of one graph; ``room_plans`` and
-  ``host_plans``: beside others, and with a host
+- ``halves``: a plan as two graphs. ``stock``: torch's own plans; ``budget``: a knapsack solver for these
+- ``planning``: the plan of one graph; ``room_plans`` and ``host_plans``: beside others, and with a host
 - ``partition``: what torch calls
 - ``uses``: graphs as they are compiled, and uses of them. ``report``: what is said of steps
 - ``fitting``: plans within what steps leave. ``scopes``: steps, and their limits
@@ -26,6 +26,8 @@ from stowplan.lazy import lazy_names, listed
 
 if TYPE_CHECKING:
     from stowplan.backends.search import OrderReport as OrderReport
+    from stowplan.backends.torch.budget import Knapsack as Knapsack
+    from stowplan.backends.torch.budget import knapsack as knapsack
     from stowplan.backends.torch.entry import TrainingMemory as TrainingMemory
     from stowplan.backends.torch.entry import backend as backend
     from stowplan.backends.torch.entry import memory_limit as memory_limit
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from stowplan.backends.torch.report import TrainingReport as TrainingReport
 
 _PLACES = {
+    "budget": ["Knapsack", "knapsack"],
     "entry": ["TrainingMemory", "backend", "memory_limit", "partitioner"],
     "inductor": ["OrderReport", "inductor_order"],
     "measure": ["measure_peak", "measure_peaks"],

@@ -49,11 +49,12 @@ class Choice:
 class Knapsack(CustomKnapsackSolver):
     """Chooses what PyTorch's partitioner saves so that the peak falls with the budget.
 
-    Set ``torch._functorch.config.activation_memory_budget_solver`` to :data:`stowplan.backends.torch.knapsack`, or to an instance
-    of this class, and ``activation_memory_budget`` to a number between 0 and 1, both excluded: PyTorch calls no solver at 0 or 1.
-    A budget of ``b`` allows a peak of ``least + b * (most - least)``, where ``most`` is the peak if all of these values are saved,
-    and ``least`` the lowest peak among the choices considered. Of the choices within that peak it takes the one that recomputes
-    least. So a lower budget never has a higher simulated peak.
+    Set ``torch._functorch.config.activation_memory_budget_solver`` to :data:`stowplan.backends.torch.knapsack`, or to an
+    instance of this class, and ``activation_memory_budget`` to a number between 0 and 1. (PyTorch asks no solver at 0 or 1.)
+    A budget of ``b`` allows a peak of ``least + b * (most - least)``. Here ``most`` is the peak if every value that PyTorch
+    asks about is saved, and ``least`` is the lowest peak among the choices considered. Of the choices within the allowed peak
+    the solver takes the one that recomputes least, so that a lower budget never has a higher simulated peak. The sum of the
+    saved bytes, which PyTorch's own solvers limit, may be above its share.
 
     Parameters
     ----------
@@ -138,11 +139,10 @@ def _suggested(structure: Structure, border: int) -> list[frozenset[int]]:
         low, high = moments.around
         cuts = TwoCuts(insertion, moments, border)
         parts = cuts.parts(low.again ^ high.again)
-        for number in {len(parts) * mixture // MIXTURES for mixture in range(MIXTURES + 1)}:
-            for places in (
-                range(number),
-                [at for at in range(len(parts)) if (at + 1) * number // len(parts) > at * number // len(parts)],
-            ):
+        count = len(parts)
+        for number in {count * mixture // MIXTURES for mixture in range(MIXTURES + 1)}:
+            spread = [at for at in range(count) if (at + 1) * number // count > at * number // count]
+            for places in (range(number), spread):
                 again = frozenset(low.again ^ {op for place in places for op in parts[place]})
                 if again in found:
                     continue

@@ -114,7 +114,7 @@ def forward_outputs(joint: Any) -> int:
 
 
 def saved_values(joint: Any, node_info: Any, recomputable: Sequence[Any]) -> list[Any]:
-    """Nodes that torch's minimum cut saves where these may be computed again, as its partitioner asks for it below a budget of 1."""
+    """Nodes that torch's minimum cut saves where these may be computed again, as for budgets below 1."""
     options = partitioners.MinCutOptions(
         ban_if_used_far_apart=False,
         ban_if_long_fusible_chains=False,
