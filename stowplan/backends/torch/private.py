@@ -55,6 +55,12 @@ def is_given_to_compile(backend: Any) -> bool:
     return any(getattr(each, "compiler_fn", each) is backend for each in [*cached_backends.values()])
 
 
+def at_end_of_backward(function: Callable[[], None]) -> None:
+    """Have a function called when the backward pass that runs now has ended."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(function)
+
+
 def keeps_graph() -> bool:
     """Whether the backward pass that runs now was asked to keep what the forward pass saved."""
     return bool(_C._autograd._get_current_graph_task_keep_graph())

@@ -20,7 +20,6 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from enum import Enum
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ from stowplan.backends.torch import private
 from stowplan.backends.torch.fitting import NO_LIMIT, Fitting
 from stowplan.backends.torch.measure import Allocator, Storages
 from stowplan.backends.torch.partition import Partitioner
-from stowplan.backends.torch.report import SPARE, StepsReport, refusal
+from stowplan.backends.torch.report import SPARE, State, StepsReport, naming_out_of_memory, refusal
 from stowplan.backends.torch.timeline import Phase
 from stowplan.backends.torch.uses import Moment, Part, Running, Stage, Use, Variant, storage_keys
 from stowplan.errors import UsageError
@@ -43,17 +42,6 @@ MOST_SIZES = 8
 NO_TASK = -1
 
 _ALL: weakref.WeakSet[Scopes] = weakref.WeakSet()
-
-
-class State(Enum):
-    """Where a step is."""
-
-    IDLE = "no scope is open"
-    UNCOMPILED = "torch.compile began to compile something, and no graph came of it yet"
-    EVALUATION = "a scope is open, and no graph was called with gradients"
-    FORWARD = "a graph was called with gradients, and no backward pass ran since"
-    BACKWARD = "a backward pass of a graph began"
-    UPDATING = "an optimizer steps"
 
 
 class Scopes:
@@ -68,8 +56,6 @@ class Scopes:
     hard
         Whether the process may allocate no more on CUDA.
     """
-
-    states = State
 
     def __init__(self, planner: Partitioner, margin: int | None = None, check_every: int = 1, hard: bool = False):
         self.planner, self.settings = planner, planner.settings
@@ -106,7 +92,7 @@ class Scopes:
         self._close()
         self.is_said = True
         try:
-            with self._counted(), self._named_out_of_memory():
+            with self._counted(), naming_out_of_memory(self):
                 self._open(State.EVALUATION)
                 yield
                 self._close()
@@ -255,12 +241,13 @@ class Scopes:
             of_graph = [each for each in reversed(self.uses) if each.variant.part is variant.part and not each.is_over]
             use = next((each for each in of_graph if each.keys & keys), of_graph[0] if of_graph else None)
             self.task = private.backward_task()
+            private.at_end_of_backward(self._backward_ended)
             if self.state is not State.IDLE:
                 self.state = State.BACKWARD
         else:
             use = Use(variant, arguments)
         self._begin_phase(variant, use, is_backward)
-        with self._named_out_of_memory():
+        with naming_out_of_memory(self):
             made = function(arguments)
         if use is not None and not is_backward:
             use.ran(made)
@@ -271,14 +258,9 @@ class Scopes:
         self._begin_phase()
         return made
 
-    @contextlib.contextmanager
-    def _named_out_of_memory(self) -> Iterator[None]:
-        try:
-            yield
-        except torch.OutOfMemoryError as error:
-            text = f"the device has no memory left with {self.meter.live} bytes live, and the limit is {self.limit}"
-            line = str(error).partition("\n")[0]
-            raise MemoryLimitError(f"{text} ({line})", self.limit, self.meter.peak, 0) from error
+    def _backward_ended(self) -> None:
+        self.task = NO_TASK
+        self._begin_phase()
 
     # ------------------------------------------------------------------------------------------------ graphs
 
