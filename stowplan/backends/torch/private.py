@@ -27,6 +27,9 @@ DispatchMode: Any = modes.TorchDispatchMode
 
 _C: Any = torch._C
 
+#: No backward pass runs.
+NO_TASK = -1
+
 
 def storage_key(storage: Any) -> int:
     """What tells a storage from all others that exist at the same time."""
@@ -39,13 +42,13 @@ def code_key() -> int | None:
 
 
 def backward_task() -> int:
-    """The backward pass that the autograd engine runs in this thread right now; -1 for none."""
+    """The backward pass that the autograd engine runs in this thread right now; NO_TASK for none."""
     return int(_C._current_graph_task_id())
 
 
 def is_in_backward() -> bool:
     """Whether the autograd engine runs a backward pass in this thread right now."""
-    return backward_task() != -1
+    return backward_task() != NO_TASK
 
 
 def is_given_to_compile(backend: Any) -> bool:
@@ -76,8 +79,8 @@ def compiled_node(results: Any) -> Any:
 
     A result that is a view was made of one of the graph's, one node further.
     """
-    nodes = [tensor.grad_fn for tensor in tree_leaves(results) if isinstance(tensor, torch.Tensor)]
-    nodes = [node for node in nodes if node is not None]
+    every: list[Any] = [tensor.grad_fn for tensor in tree_leaves(results) if isinstance(tensor, torch.Tensor)]
+    nodes = [node for node in every if node is not None]
     behind = [other for node in nodes for other, _ in node.next_functions if other is not None]
     return next((node for node in (*nodes, *behind) if "CompiledFunction" in node.name()), None)
 

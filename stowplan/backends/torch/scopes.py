@@ -38,9 +38,6 @@ from stowplan.errors import UsageError
 #: For how many sizes a graph is planned; those that come later have the plan of least peak, for symbols.
 MOST_SIZES = 8
 
-#: No backward pass.
-NO_TASK = -1
-
 _ALL: weakref.WeakSet[Scopes] = weakref.WeakSet()
 
 
@@ -70,16 +67,16 @@ class Scopes:
         """Weak references to parameters, and the versions that they had, by identity."""
         self.phase: Running | None = None
         self.moments: list[Moment] = []
-        self.task = NO_TASK
+        self.task = private.NO_TASK
         """The last backward pass in which one of the graphs ran."""
         self.is_given: Callable[[], bool] = lambda: True
         """Whether torch.compile was given the memory."""
         self.meter: Storages | Allocator = Storages()
         self.meter.owner = itself = weakref.ref(self)
-        self.meter.on_more = lambda: (scopes := itself()) and scopes.check()
+        self.meter.on_more = lambda: _of(itself, Scopes.check)
         _ALL.add(self)
         private.put_below(self.meter, _is_over)
-        forget = private.on_compilation(lambda: (scopes := itself()) and scopes.compilation_began())
+        forget = private.on_compilation(lambda: _of(itself, Scopes.compilation_began))
         weakref.finalize(self, forget)
 
     # ------------------------------------------------------------------------------------------------ scopes
@@ -118,7 +115,7 @@ class Scopes:
         self._close()
         self.state, self.moments = state, []
         self.report.count += 1
-        self.task = NO_TASK
+        self.task = private.NO_TASK
         if isinstance(self.meter, Storages):
             is_settled = all(part.stage is Stage.DECIDED for part in self.fitting.parts)
             self.meter.is_counting = not is_settled or self.report.count % self.check_every == 0
@@ -259,7 +256,7 @@ class Scopes:
         return made
 
     def _backward_ended(self) -> None:
-        self.task = NO_TASK
+        self.task = private.NO_TASK
         self._begin_phase()
 
     # ------------------------------------------------------------------------------------------------ graphs
@@ -343,7 +340,7 @@ class Scopes:
 
     def _peak(self) -> int:
         parameters = [] if self.settings.counted.gradients else [ref() for ref, _ in self.trained.values()]
-        return self.meter.peak - sum(each.nbytes for each in parameters if each is not None)
+        return self.meter.peak - sum(int(each.nbytes) for each in parameters if each is not None)
 
     def check(self) -> None:
         """Raise the error, or warn once, where this step is above a limit."""
@@ -362,10 +359,10 @@ class Scopes:
         """Whether what runs now is known to be a part of a step."""
         task = private.backward_task()
         if self.state is State.UNCOMPILED:
-            if task != NO_TASK:
+            if task != private.NO_TASK:
                 self._warn_once("torch.compile made no graph of the model: it runs as eager, and its steps are only checked")
-            return task != NO_TASK
-        if self.is_said or self.state is not State.BACKWARD or task == self.task != NO_TASK:
+            return task != private.NO_TASK
+        if self.is_said or self.state is not State.BACKWARD or task == self.task != private.NO_TASK:
             return True
         return self.phase is not None and (self.phase.variant is not None or bool(self.phase.waiting))
 
@@ -390,6 +387,12 @@ class Scopes:
         if not any((of or text) in said for said in self.report.warnings):
             self.report.warnings.append(text)
             warn(text)
+
+
+def _of(itself: weakref.ref[Scopes], act: Callable[[Scopes], None]) -> None:
+    """Act on steps that still exist."""
+    if (scopes := itself()) is not None:
+        act(scopes)
 
 
 def _is_over(mode: Any) -> bool:
