@@ -15,6 +15,7 @@ import torch
 from stowplan.backends.torch import offload
 from stowplan.backends.torch.private import OrderedSet, partitioners
 from stowplan.backends.torch.reader import Reading, ignores_statistics, is_part
+from stowplan.frontends.torch_program import is_random
 from stowplan.models.rematerialization.plan import Plan
 
 
@@ -55,7 +56,7 @@ def split(
     extract = partitioners._extract_fwd_bwd_modules
     # Objects that are no tensors can be saved from torch 2.13 on; no graph that is read has any.
     opaque: dict[str, Any] = {"saved_opaque_nodes": []} if "saved_opaque_nodes" in signature(extract).parameters else {}
-    return extract(
+    halves: tuple[Any, Any] = extract(
         joint,
         saved,
         saved_sym_nodes=symbols,
@@ -63,6 +64,21 @@ def split(
         num_fwd_outputs=num_fwd_outputs,
         static_lifetime_input_nodes=OrderedSet(node for at, node in enumerate(primals) if at in static),
     )
+    _draw_once(*halves)
+    return halves
+
+
+def _draw_once(forward: Any, backward: Any) -> None:
+    """Take random operators of the forward pass out of the backward pass.
+
+    Torch's function leaves them in where what they read is saved: nobody reads what they draw, but the generator goes on.
+    """
+    drawn = {node.name for node in forward.graph.nodes if node.op == "call_function" and is_random(node)}
+    for node in reversed(list(backward.graph.nodes)):
+        if node.name in drawn and not node.users:
+            backward.graph.erase_node(node)
+    backward.graph.eliminate_dead_code()
+    backward.recompile()
 
 
 class _Writer:

@@ -35,13 +35,15 @@ _FLAGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 _AUTOCAST = ("cpu", "cuda")
 
+_CUDA: Any = torch.cuda
+
 
 def global_state() -> list[Any]:
     """All that :func:`preserved` sets again, for comparison: tensors and plain values."""
     state = [get() for get, _ in _SETTINGS]
     state += [getattr(owner, name) for owner, names in _FLAGS for name in names]
     state += [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _AUTOCAST]
-    return state + (torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])
+    return state + (torch.cuda.get_rng_state_all() if _CUDA.is_initialized() else [])
 
 
 @contextlib.contextmanager
@@ -50,7 +52,7 @@ def preserved() -> Iterator[None]:
     settings = [get() for get, _ in _SETTINGS]
     flags = [(owner, name, getattr(owner, name)) for owner, names in _FLAGS for name in names]
     autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _AUTOCAST]
-    generators = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    generators = torch.cuda.get_rng_state_all() if _CUDA.is_initialized() else None
     try:
         yield
     finally:

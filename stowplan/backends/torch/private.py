@@ -28,6 +28,9 @@ DispatchMode: Any = modes.TorchDispatchMode
 
 _C: Any = torch._C
 
+#: No backward pass runs.
+NO_TASK = -1
+
 
 def storage_key(storage: Any) -> int:
     """What tells a storage from all others that exist at the same time."""
@@ -40,13 +43,13 @@ def code_key() -> int | None:
 
 
 def backward_task() -> int:
-    """The backward pass that the autograd engine runs in this thread right now; -1 for none."""
+    """The backward pass that the autograd engine runs in this thread right now; NO_TASK for none."""
     return int(_C._current_graph_task_id())
 
 
 def is_in_backward() -> bool:
     """Whether the autograd engine runs a backward pass in this thread right now."""
-    return backward_task() != -1
+    return backward_task() != NO_TASK
 
 
 def is_given_to_compile(backend: Any) -> bool:
@@ -54,6 +57,12 @@ def is_given_to_compile(backend: Any) -> bool:
     from torch._dynamo.eval_frame import cached_backends
 
     return any(getattr(each, "compiler_fn", each) is backend for each in [*cached_backends.values()])
+
+
+def at_end_of_backward(function: Callable[[], None]) -> None:
+    """Have a function called when the backward pass that runs now has ended."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(function)
 
 
 def keeps_graph() -> bool:
@@ -71,8 +80,8 @@ def compiled_node(results: Any) -> Any:
 
     A result that is a view was made of one of the graph's, one node further.
     """
-    nodes = [tensor.grad_fn for tensor in tree_leaves(results) if isinstance(tensor, torch.Tensor)]
-    nodes = [node for node in nodes if node is not None]
+    every: list[Any] = [tensor.grad_fn for tensor in tree_leaves(results) if isinstance(tensor, torch.Tensor)]
+    nodes = [node for node in every if node is not None]
     behind = [other for node in nodes for other, _ in node.next_functions if other is not None]
     return next((node for node in (*nodes, *behind) if "CompiledFunction" in node.name()), None)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import msgspec
+import torch
 
+from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch.planning import GraphReport
 
 if TYPE_CHECKING:
@@ -14,6 +19,17 @@ if TYPE_CHECKING:
 
 #: What a suggested limit has beyond what was measured: plans that are made anew may differ by that.
 SPARE = 1.01
+
+
+class State(Enum):
+    """Where a step is."""
+
+    IDLE = "no scope is open"
+    UNCOMPILED = "torch.compile began to compile something, and no graph came of it yet"
+    EVALUATION = "a scope is open, and no graph was called with gradients"
+    FORWARD = "a graph was called with gradients, and no backward pass ran since"
+    BACKWARD = "a backward pass of a graph began"
+    UPDATING = "an optimizer steps"
 
 
 class StepsReport(msgspec.Struct, kw_only=True):
@@ -69,7 +85,7 @@ def refusal(scopes: Scopes, peak: int) -> str:
     if not scopes.fitting.parts:
         return text + "torch.compile made no graph of the model, so that nothing was planned: it runs as eager"
     if variant is None and not waiting:
-        doing = "of a step without gradients" if scopes.state is scopes.states.EVALUATION else "of what runs between the graphs"
+        doing = "of a step without gradients" if scopes.state is State.EVALUATION else "of what runs between the graphs"
         return text + f"no plan lowers that {doing}: take a smaller batch, keep fewer results, or say a larger memory"
     if graphs and not scopes.settings.is_measured:
         text += f"graphs are planned to take {planned}, and are beside a loss with {saved}: "
@@ -82,3 +98,14 @@ def refusal(scopes: Scopes, peak: int) -> str:
         text += "with plans of least peak, and it had not ended: "
         return text + "TrainingMemory.least(step) measures the smallest limit that runs"
     return text + f"with plans of least peak: say memory={max(least, math.ceil(SPARE * peak))}, or take a smaller batch"
+
+
+@contextlib.contextmanager
+def naming_out_of_memory(scopes: Scopes) -> Iterator[None]:
+    """A device without memory is a MemoryLimitError with the numbers."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        text = f"the device has no memory left with {scopes.meter.live} bytes live, and the limit is {scopes.limit}"
+        line = str(error).partition("\n")[0]
+        raise MemoryLimitError(f"{text} ({line})", scopes.limit, scopes.meter.peak, 0) from error

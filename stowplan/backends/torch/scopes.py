@@ -20,7 +20,6 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from enum import Enum
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ from stowplan.backends.torch import private
 from stowplan.backends.torch.fitting import NO_LIMIT, Fitting
 from stowplan.backends.torch.measure import Allocator, Storages
 from stowplan.backends.torch.partition import Partitioner
-from stowplan.backends.torch.report import SPARE, StepsReport, refusal
+from stowplan.backends.torch.report import SPARE, State, StepsReport, naming_out_of_memory, refusal
 from stowplan.backends.torch.timeline import Phase
 from stowplan.backends.torch.uses import Moment, Part, Running, Stage, Use, Variant, storage_keys
 from stowplan.errors import UsageError
@@ -39,21 +38,7 @@ from stowplan.errors import UsageError
 #: For how many sizes a graph is planned; those that come later have the plan of least peak, for symbols.
 MOST_SIZES = 8
 
-#: No backward pass.
-NO_TASK = -1
-
 _ALL: weakref.WeakSet[Scopes] = weakref.WeakSet()
-
-
-class State(Enum):
-    """Where a step is."""
-
-    IDLE = "no scope is open"
-    UNCOMPILED = "torch.compile began to compile something, and no graph came of it yet"
-    EVALUATION = "a scope is open, and no graph was called with gradients"
-    FORWARD = "a graph was called with gradients, and no backward pass ran since"
-    BACKWARD = "a backward pass of a graph began"
-    UPDATING = "an optimizer steps"
 
 
 class Scopes:
@@ -69,8 +54,6 @@ class Scopes:
         Whether the process may allocate no more on CUDA.
     """
 
-    states = State
-
     def __init__(self, planner: Partitioner, margin: int | None = None, check_every: int = 1, hard: bool = False):
         self.planner, self.settings = planner, planner.settings
         self.fitting = Fitting(planner, self.settings.limit + self.settings.outside, margin)
@@ -84,16 +67,16 @@ class Scopes:
         """Weak references to parameters, and the versions that they had, by identity."""
         self.phase: Running | None = None
         self.moments: list[Moment] = []
-        self.task = NO_TASK
+        self.task = private.NO_TASK
         """The last backward pass in which one of the graphs ran."""
         self.is_given: Callable[[], bool] = lambda: True
         """Whether torch.compile was given the memory."""
         self.meter: Storages | Allocator = Storages()
         self.meter.owner = itself = weakref.ref(self)
-        self.meter.on_more = lambda: (scopes := itself()) and scopes.check()
+        self.meter.on_more = lambda: _of(itself, Scopes.check)
         _ALL.add(self)
         private.put_below(self.meter, _is_over)
-        forget = private.on_compilation(lambda: (scopes := itself()) and scopes.compilation_began())
+        forget = private.on_compilation(lambda: _of(itself, Scopes.compilation_began))
         weakref.finalize(self, forget)
 
     # ------------------------------------------------------------------------------------------------ scopes
@@ -106,7 +89,7 @@ class Scopes:
         self._close()
         self.is_said = True
         try:
-            with self._counted(), self._named_out_of_memory():
+            with self._counted(), naming_out_of_memory(self):
                 self._open(State.EVALUATION)
                 yield
                 self._close()
@@ -132,7 +115,7 @@ class Scopes:
         self._close()
         self.state, self.moments = state, []
         self.report.count += 1
-        self.task = NO_TASK
+        self.task = private.NO_TASK
         if isinstance(self.meter, Storages):
             is_settled = all(part.stage is Stage.DECIDED for part in self.fitting.parts)
             self.meter.is_counting = not is_settled or self.report.count % self.check_every == 0
@@ -255,12 +238,13 @@ class Scopes:
             of_graph = [each for each in reversed(self.uses) if each.variant.part is variant.part and not each.is_over]
             use = next((each for each in of_graph if each.keys & keys), of_graph[0] if of_graph else None)
             self.task = private.backward_task()
+            private.at_end_of_backward(self._backward_ended)
             if self.state is not State.IDLE:
                 self.state = State.BACKWARD
         else:
             use = Use(variant, arguments)
         self._begin_phase(variant, use, is_backward)
-        with self._named_out_of_memory():
+        with naming_out_of_memory(self):
             made = function(arguments)
         if use is not None and not is_backward:
             use.ran(made)
@@ -271,14 +255,9 @@ class Scopes:
         self._begin_phase()
         return made
 
-    @contextlib.contextmanager
-    def _named_out_of_memory(self) -> Iterator[None]:
-        try:
-            yield
-        except torch.OutOfMemoryError as error:
-            text = f"the device has no memory left with {self.meter.live} bytes live, and the limit is {self.limit}"
-            line = str(error).partition("\n")[0]
-            raise MemoryLimitError(f"{text} ({line})", self.limit, self.meter.peak, 0) from error
+    def _backward_ended(self) -> None:
+        self.task = private.NO_TASK
+        self._begin_phase()
 
     # ------------------------------------------------------------------------------------------------ graphs
 
@@ -361,7 +340,7 @@ class Scopes:
 
     def _peak(self) -> int:
         parameters = [] if self.settings.counted.gradients else [ref() for ref, _ in self.trained.values()]
-        return self.meter.peak - sum(each.nbytes for each in parameters if each is not None)
+        return self.meter.peak - sum(int(each.nbytes) for each in parameters if each is not None)
 
     def check(self) -> None:
         """Raise the error, or warn once, where this step is above a limit."""
@@ -380,10 +359,10 @@ class Scopes:
         """Whether what runs now is known to be a part of a step."""
         task = private.backward_task()
         if self.state is State.UNCOMPILED:
-            if task != NO_TASK:
+            if task != private.NO_TASK:
                 self._warn_once("torch.compile made no graph of the model: it runs as eager, and its steps are only checked")
-            return task != NO_TASK
-        if self.is_said or self.state is not State.BACKWARD or task == self.task != NO_TASK:
+            return task != private.NO_TASK
+        if self.is_said or self.state is not State.BACKWARD or task == self.task != private.NO_TASK:
             return True
         return self.phase is not None and (self.phase.variant is not None or bool(self.phase.waiting))
 
@@ -408,6 +387,12 @@ class Scopes:
         if not any((of or text) in said for said in self.report.warnings):
             self.report.warnings.append(text)
             warn(text)
+
+
+def _of(itself: weakref.ref[Scopes], act: Callable[[Scopes], None]) -> None:
+    """Act on steps that still exist."""
+    if (scopes := itself()) is not None:
+        act(scopes)
 
 
 def _is_over(mode: Any) -> bool:

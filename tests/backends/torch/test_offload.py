@@ -311,10 +311,10 @@ def test_uses_of_one_layer_share_the_host() -> None:
 def test_a_step_that_takes_more_of_the_host_is_an_error() -> None:
     from stowplan.backends.torch import partitioner
     from stowplan.backends.torch.offload import send
-    from stowplan.backends.torch.scopes import Scopes
+    from stowplan.backends.torch.scopes import Scopes, State
 
     steps = Scopes(partitioner("1 GiB", costs="h100", **HOST | {"host": "1 MiB"}))
-    steps._open(steps.states.FORWARD)
+    steps._open(State.FORWARD)
     one, _ = send(torch.ones(1 << 18))
     one.add(0)
     steps.check()

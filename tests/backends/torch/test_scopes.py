@@ -19,7 +19,7 @@ import pytest
 from stowplan.backends import torch as package
 from stowplan.backends.torch import MemoryLimitError, PlanningWarning, TrainingMemory, backend, measure_peak
 from stowplan.errors import UsageError
-from tests.backends.torch.training import functional, nn, torch
+from tests.backends.torch.training import Compiled, assert_same, functional, gradients, nn, torch
 
 checkpoint = torch.utils.checkpoint
 
@@ -338,6 +338,38 @@ def test_planning_leaves_all_that_is_global(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Fitting, "_compiled", compared(Fitting._compiled))
     memory = check(lambda wrap: trained(layers(4, WIDTH, lambda: nn.Dropout(0.3)), wrap), 0.9, costs="profile")
     assert len(memory.reports) == seen.count("_compiled") == 2
+
+
+class Chance(nn.Module):
+    """What the dropout reads is saved, for the backward pass of the softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Any) -> Any:
+        return self.other(functional.dropout(self.one(x).softmax(-1), 0.5))
+
+
+def test_a_backward_pass_draws_nothing() -> None:
+    from stowplan.backends.torch.halves import split
+    from stowplan.backends.torch.partition import prepared
+    from stowplan.backends.torch.reader import read
+    from stowplan.models.rematerialization.structure import build
+
+    def partition(module: Any, _: Any, **options: Any) -> Any:
+        module, count = prepared(module), options["num_fwd_outputs"]
+        reading = read(module.graph, count)
+        structure = build(reading.problem)
+        return split(module, reading, structure.made(structure.order), num_fwd_outputs=count)
+
+    model, x = Chance(), torch.randn(8, WIDTH)
+    compiled = Compiled(model, partition)
+    expected = gradients(model, lambda: model(x).sum())
+    state = torch.get_rng_state()
+    assert_same(gradients(model, lambda: compiled(x).sum()), expected, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert compiled.targets().count("aten.native_dropout.default") == 1
 
 
 # ------------------------------------------------------------------------------------------ limits are strict in all steps
