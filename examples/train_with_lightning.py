@@ -1,4 +1,4 @@
-"""Train a small model with PyTorch Lightning within 70 % of the memory that it takes: ``python examples/train_with_lightning.py``.
+"""Train a small model with PyTorch Lightning within 70 % of its memory: ``python examples/train_with_lightning.py``.
 
 Needs ``pip install '.[lightning]'``. The model has dropout and is trained with AdamW, validated after each epoch.
 """

@@ -1,4 +1,4 @@
-"""Train a small GPT-2 with the Trainer of Transformers within 70 % of its memory: ``python examples/train_with_transformers.py``.
+"""Train a small GPT-2 with Transformers' Trainer within 70 % of its memory: ``python examples/train_with_transformers.py``.
 
 Needs ``pip install '.[transformers]'``. The weights are random, nothing is downloaded. GPT-2 has dropout, and the Trainer's
 optimizer is AdamW; gradients of two batches are accumulated for each of its steps.
@@ -45,7 +45,9 @@ def train(memory: TrainingMemory | None = None) -> list[float]:
             report_to="none",
             disable_tqdm=True,
         )
-        trainer = Trainer(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in words], callbacks=callbacks)
+        trainer = Trainer(
+            model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in words], callbacks=callbacks
+        )
         trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
