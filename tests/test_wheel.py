@@ -28,8 +28,9 @@ OBJECTS = SHIPPED.relative_to(ROOT)
 
 #: Modules that only extras bring.
 EXTRAS = (
-    "dask", "distributed", "executorch", "gymnasium", "islpy", "jax", "jaxlib", "libtpu", "matplotlib", "onnx", "sb3_contrib",
-    "sklearn", "stable_baselines3", "tflite_micro", "torch", "torch_geometric", "umap",
+    "accelerate", "dask", "distributed", "executorch", "gymnasium", "islpy", "jax", "jaxlib", "libtpu", "lightning",
+    "matplotlib", "onnx", "pytorch_lightning", "sb3_contrib", "sklearn", "stable_baselines3", "tflite_micro", "torch",
+    "torch_geometric", "transformers", "umap",
 )  # fmt: skip
 
 BLOCK = f"""

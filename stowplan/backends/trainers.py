@@ -84,11 +84,12 @@ class StepCallback:
 
 def _class_of(callback: type[StepCallback]) -> type:
     """The callback class of the trainer."""
-    loaded = [name for name in callback.modules if name in sys.modules]
-    installed = [name for name in callback.modules if importlib.util.find_spec(name.partition(".")[0]) is not None]
-    if not installed and not loaded:
-        require(f"{callback.__module__}.{callback.__name__}", (callback.modules[0].partition(".")[0],), callback.extra)
-    found: type = getattr(importlib.import_module([*loaded, *installed][0]), callback.base)
+    packages = {name: name.partition(".")[0] for name in callback.modules}
+    names = [name for name in packages if name in sys.modules]
+    names = names or [name for name, package in packages.items() if importlib.util.find_spec(package) is not None]
+    if not names:
+        require(f"{callback.__module__}.{callback.__name__}", (packages[callback.modules[0]],), callback.extra)
+    found: type = getattr(importlib.import_module(names[0]), callback.base)
     return found
 
 
