@@ -70,7 +70,8 @@ def drawn(
 def _draw(chance: np.random.Generator, tensor: TfliteTensor, low: NDArray[Any], high: NDArray[Any]) -> NDArray[Any]:
     """Numbers at random, in their range, [elements]."""
     name = TYPES[tensor.kind]
-    if name not in np.sctypeDict:
+    # Other packages may have added types of their own, such as bfloat16.
+    if name not in np.sctypeDict or np.dtype(name).isbuiltin != 1:
         raise UnsupportedError(f"an input is of type {name}, of which no numbers can be drawn")
     kind = np.dtype(name)
     if kind.kind == "b":
