@@ -54,13 +54,12 @@ def train(memory: TrainingMemory | None = None) -> list[float]:
 
 def main() -> None:
     logging.set_verbosity_error()
-    losses: list[list[float]] = []
-    eager = measure_peak(lambda: losses.append(train()))
-    print(f"eager: {eager:,} bytes")
-    memory = TrainingMemory(int(0.7 * eager), time_limit=5)
-    losses.append(train(memory))
-    print(f"losses: {losses[1][0]} to {losses[1][-1]}, {'equal' if losses[0] == losses[1] else 'not equal'} to eager's")
-    print(memory.report)
+    expected: list[float] = []
+    eager = measure_peak(lambda: expected.extend(train()))
+    limit = TrainingMemory(int(0.7 * eager), time_limit=5)
+    found = train(limit)
+    print(f"losses: {found[0]} to {found[-1]}{', equal to' if found == expected else ', other than'} eager's")
+    print(f"eager: {eager:,} bytes", limit.report, sep="\n")
 
 
 if __name__ == "__main__":
