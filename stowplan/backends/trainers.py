@@ -45,7 +45,8 @@ class StepCallback:
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Make an instance of this class that is one of the trainer's callback class, too."""
-        return super().__new__(_derived(cls, _class_of(cls)))
+        own: type = cls
+        return super().__new__(_derived(own, _class_of(cls)))
 
     def __init__(self, memory: TrainingMemory):
         if not callable(getattr(memory, "step", None)):
