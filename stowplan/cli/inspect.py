@@ -305,7 +305,7 @@ def settings_command() -> None:
 PACKAGES = (
     *("numpy", "scipy", "ortools", "highspy", "pulp", "numba", "joblib", "msgspec", "typer", "rich"),
     *("torch", "torch-geometric", "gymnasium", "sb3-contrib", "onnx", "executorch", "tflite-micro", "jax", "jaxlib", "libtpu"),
-    *("scikit-learn", "distributed", "islpy", "matplotlib"),
+    *("scikit-learn", "distributed", "islpy", "matplotlib", "lightning", "transformers", "accelerate"),
 )
 
 
