@@ -5,6 +5,7 @@ A name that a release of torch moves is mended here alone.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,18 @@ _C: Any = torch._C
 
 #: No backward pass runs.
 NO_TASK = -1
+
+
+def weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """A function that calls a method as long as somebody has its object."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> None:
+        bound = reference()
+        if bound is not None:
+            bound()
+
+    return call
 
 
 def storage_key(storage: Any) -> int:
@@ -84,6 +97,20 @@ def compiled_node(results: Any) -> Any:
     nodes = [node for node in every if node is not None]
     behind = [other for node in nodes for other, _ in node.next_functions if other is not None]
     return next((node for node in (*nodes, *behind) if "CompiledFunction" in node.name()), None)
+
+
+def parameters_behind(tensors: Any) -> list[Any]:
+    """Parameters that tensors were made of by operators outside of compiled graphs."""
+    parameters, seen = [], set()
+    nodes = [tensor.grad_fn for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    while nodes:
+        node: Any = nodes.pop()
+        if node is None or node in seen or "CompiledFunction" in node.name():
+            continue
+        seen.add(node)
+        parameters += [node.variable] if hasattr(node, "variable") else []
+        nodes += [other for other, _ in node.next_functions]
+    return parameters
 
 
 def dispatch_modes() -> list[Any]:

@@ -72,11 +72,13 @@ class Scopes:
         self.is_given: Callable[[], bool] = lambda: True
         """Whether torch.compile was given the memory."""
         self.meter: Storages | Allocator = Storages()
-        self.meter.owner = itself = weakref.ref(self)
-        self.meter.on_more = lambda: _of(itself, Scopes.check)
+        self.meter.owner = weakref.ref(self)
+        self.meter.on_more = private.weakly(self.check)
+        # What runs before the first step may belong to others.
+        self.meter.finds = False
         _ALL.add(self)
         private.put_below(self.meter, _is_over)
-        forget = private.on_compilation(lambda: _of(itself, Scopes.compilation_began))
+        forget = private.on_compilation(private.weakly(self.compilation_began))
         weakref.finalize(self, forget)
 
     # ------------------------------------------------------------------------------------------------ scopes
@@ -157,8 +159,10 @@ class Scopes:
         self._choose_meter(arguments)
         for tensor in arguments:
             self.meter.find(tensor, self.settings.counted.parameters)
-        for tensor in trained:
+        for tensor in (*trained, *(before := private.parameters_behind(arguments))):
             self.meter.find(tensor.grad)
+        for tensor in before:
+            self.meter.find(tensor, self.settings.counted.parameters)
         has_gradients = torch.is_grad_enabled()
         if not self.is_said and not private.is_in_backward():
             is_over = self.state in (State.BACKWARD, State.UPDATING) and not any(use.waits for use in self.uses)
@@ -191,6 +195,7 @@ class Scopes:
         """torch.compile compiles something; perhaps nothing comes of it."""
         if self.state is State.IDLE and not self.fitting.parts and self.is_given():
             self.state = State.UNCOMPILED
+            self.meter.finds = True
 
     # ------------------------------------------------------------------------------------------------ phases
 
@@ -366,13 +371,17 @@ class Scopes:
             return True
         return self.phase is not None and (self.phase.variant is not None or bool(self.phase.waiting))
 
+    def is_in_use(self) -> bool:
+        """Whether any parameter of the graphs exists; else what runs belongs to others."""
+        return self.is_said or not self.trained or any(ref() is not None for ref, _ in self.trained.values())
+
     def _check_bytes(self, peak: int, is_certain: bool) -> None:
         self.report.largest = max(self.report.largest, peak if is_certain else 0)
-        # Without any of its parameters what runs belongs to others.
-        is_in_use = self.is_said or not self.trained or any(ref() is not None for ref, _ in self.trained.values())
-        if peak > self.limit and is_in_use and is_certain and not self.is_warned:
+        if peak <= self.limit or not self.is_in_use() or self.is_warned:
+            return
+        if is_certain:
             self._refuse(refusal(self, peak), peak)
-        elif peak > self.limit and is_in_use and not is_certain and self.state is not State.UNCOMPILED:
+        elif self.state is not State.UNCOMPILED:
             text = f"{peak} bytes were live behind a backward pass, and the limit is {self.limit}"
             self._warn_once(f"{text}: only inside of memory.step() is that known to be a part of a step", of="behind")
 
@@ -389,15 +398,10 @@ class Scopes:
             warn(text)
 
 
-def _of(itself: weakref.ref[Scopes], act: Callable[[Scopes], None]) -> None:
-    """Act on steps that still exist."""
-    if (scopes := itself()) is not None:
-        act(scopes)
-
-
 def _is_over(mode: Any) -> bool:
-    """Whether a mode is one that counts for steps that nobody has any more."""
-    return isinstance(mode, Storages) and mode.owner is not None and mode.owner() is None
+    """Whether a mode is one that counts for steps that nobody has any more, or whose parameters are gone."""
+    scopes = mode.owner() if isinstance(mode, Storages) and mode.owner is not None else mode
+    return scopes is None or (isinstance(scopes, Scopes) and not scopes.is_in_use())
 
 
 def _before_optimizer(*_: Any) -> None:
