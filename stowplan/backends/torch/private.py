@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._functorch import config as functorch_config
 from torch._functorch import partitioners as partitioners
+from torch._functorch._activation_checkpointing.knapsack import dp_knapsack as dp_knapsack
 from torch._functorch.compile_utils import fx_graph_cse as fx_graph_cse
 from torch._guards import CompileContext
 from torch._inductor.custom_graph_pass import CustomKnapsackSolver as CustomKnapsackSolver

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from stowplan.backends.fallback import UnsupportedError
-from stowplan.backends.torch.private import OrderedSet, config, partitioners
+from stowplan.backends.torch.private import OrderedSet, config, dp_knapsack, partitioners
 from stowplan.backends.torch.reader import Reading, is_mutable, sequence_of
 from stowplan.frontends.torch_program import is_random
 
@@ -128,5 +128,5 @@ def saved_values(joint: Any, node_info: Any, recomputable: Sequence[Any]) -> lis
 
 def knapsack(memory: list[float], joint: Any, most: float, nodes: Sequence[Any]) -> tuple[list[int], list[int]]:
     """Indices of the nodes to save and of the others, by the sum of their bytes: torch's own solver ``dp``."""
-    _, saved, recomputed = partitioners.dp_knapsack(memory, [partitioners.estimate_runtime(node) for node in nodes], most)
+    _, saved, recomputed = dp_knapsack(memory, [partitioners.estimate_runtime(node) for node in nodes], most)
     return saved, recomputed
