@@ -74,8 +74,7 @@ class Scopes:
         self.meter: Storages | Allocator = Storages()
         self.meter.owner = weakref.ref(self)
         self.meter.on_more = private.weakly(self.check)
-        # What runs before the first step may belong to others.
-        self.meter.finds = False
+        self.meter.finds = False  # What runs before the first step may belong to others.
         _ALL.add(self)
         private.put_below(self.meter, _is_over)
         forget = private.on_compilation(private.weakly(self.compilation_began))
@@ -181,10 +180,8 @@ class Scopes:
             self.state, self.phase = State.IDLE, None
 
     def _choose_meter(self, arguments: tuple[Any, ...]) -> None:
-        if not isinstance(self.meter, Storages):
-            return
         device = next((each.device for each in arguments if isinstance(each, torch.Tensor) and each.is_cuda), None)
-        if device is not None:
+        if device is not None and isinstance(self.meter, Storages):
             self.meter.is_counting = False
             self.meter = Allocator(device)
             self.report.by = "allocator"
