@@ -116,20 +116,22 @@ class Knapsack(CustomKnapsackSolver):
 def _choices(reading: Reading, node_info: Any, nodes: list[Any]) -> Iterator[Choice]:
     """What PyTorch would make of several choices: first of saving everything, then of the best that minimum cuts suggest."""
     structure = build(reading.problem)
+    moments = Moments(structure)
+    past = {*bits(moments.before[reading.border])}
     owners = [reading.owner(node) for node in nodes]
     seen: set[frozenset[int]] = set()
-    suggestions = [frozenset[int](), *_suggested(structure, reading.border)]
+    suggestions = [frozenset[int](), *_suggested(structure, moments, reading.border)]
     for again in suggestions:
         recomputed = frozenset(at for at, owner in enumerate(owners) if owner is None or owner in again)
         if recomputed not in seen:
             seen.add(recomputed)
             saved = stock.saved_values(reading.graph, node_info, [nodes[at] for at in recomputed])
-            yield _simulated(structure, reading, recomputed, saved)
+            yield _simulated(structure, reading, past, recomputed, saved)
 
 
-def _suggested(structure: Structure, border: int) -> list[frozenset[int]]:
+def _suggested(structure: Structure, moments: Moments, border: int) -> list[frozenset[int]]:
     """Sets of operators to run again after the border: those on the frontier of peak and cost, as they would run alone."""
-    insertion, moments = Insertion(structure), Moments(structure)
+    insertion = Insertion(structure)
     own = moments.own_bytes(border)
     least, most = moments.least_bytes(border), structure.ordering.peak(structure.order)
     found: dict[frozenset[int], tuple[int, int]] = {}
@@ -161,10 +163,12 @@ def _suggested(structure: Structure, border: int) -> list[frozenset[int]]:
     return frontier[::-1][::step]
 
 
-def _simulated(structure: Structure, reading: Reading, recomputed: frozenset[int], saved: list[Any]) -> Choice:
-    """Peak and cost where PyTorch saves these nodes, and computes again what else the backward pass reads."""
+def _simulated(structure: Structure, reading: Reading, past: set[int], recomputed: frozenset[int], saved: list[Any]) -> Choice:
+    """Peak and cost if PyTorch saves these nodes, and computes again what else the backward pass reads.
+
+    ``past`` are the operators that the forward pass runs.
+    """
     border = reading.border
-    past = {*bits(Moments(structure).before[border])}
     roots = {reading.tensor[root] for root in map(reading.root, saved) if root in reading.tensor}
     kept = {value for value, tensor in enumerate(structure.tensor) if tensor in roots}
     behind = [op for op in structure.order if op not in past and op != border]
