@@ -15,7 +15,7 @@ import msgspec
 from stowplan.deadline import Deadline
 from stowplan.kernel.context import Options
 
-#: Name of the earlier plan among the plans at hand.
+#: Name of the earlier plan among the given plans.
 EARLIER = "earlier"
 
 

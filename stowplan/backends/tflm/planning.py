@@ -417,7 +417,7 @@ class _Arena:
             is_there = {one, other} <= {*model.planned} - lives.unwritten
             if is_there and pair.is_copy and lives.first[other] <= lives.last[one]:
                 self._pairs.append(pair._replace(operand=one, result=other))
-            # Operators that run again and again have several scopes.
+            # An operator that runs several times has several scopes.
             elif is_there and lives.last[one] == lives.first[other] and spans.get(pair.place) == (lives.first[other],) * 2:
                 self._pairs.append(pair)
         self.problem = self._problem(lambda sizes: sizes)

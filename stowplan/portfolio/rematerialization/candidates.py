@@ -148,7 +148,7 @@ def search(problem: Problem, context: Context) -> None:
         if not context.options.deterministic and time.monotonic() >= until:
             break
     if problem.channel is None and not context.options.deterministic:
-        # A plan at hand, of another candidate, or of this one's turn before.
+        # The incumbent may come from another candidate, or from an earlier turn of this one.
         run.best = min(filter(None, (run.best, context.incumbent()[0])), key=lambda plan: plan.objective, default=None)
     if run.best is None:
         _lower(run, orders)
