@@ -23,10 +23,9 @@ from benchmarks.lib.tables import table
 from benchmarks.torch_memory.large import Mixture, T5Block, flash, traced
 from benchmarks.torch_memory.models import GptBlock, LlamaBlock
 from stowplan.backends.fallback import MemoryLimitError
-from stowplan.backends.torch.planning import Settings
+from stowplan.backends.torch.planning import Chooser, Settings
 from stowplan.backends.torch.reader import Reading
-from stowplan.backends.torch.room_plans import RoomChooser
-from stowplan.backends.torch.rooms import copies, taken
+from stowplan.backends.torch.rooms import copies, limited, taken
 from stowplan.models.rematerialization.structure import build
 
 #: Limits: times the peak with a checkpoint a layer.
@@ -94,10 +93,11 @@ def planned(reading: Reading, repeats: int, static: set[int], parts: list[float]
     for part in parts:
         limit, began = int(part * checkpoint), time.monotonic()
         settings = Settings(limit, repeats=repeats, time_limit=seconds)
-        chooser = RoomChooser(reading, limit, settings, None, lambda should_stop: iter(()), 0.0, began)
+        beside = limited(reading, copies(reading, repeats, limit, static))
+        chooser = Chooser(beside, limit, settings, None, lambda should_stop: iter(()), 0.0, began)
         figures: tuple[object, ...]
         try:
-            report = chooser.choose_within(copies(reading, repeats, limit, static)).report
+            report = chooser.choose(keep_own=False).report
             cost, bound = report.added_cost / reading.unit, report.bound / reading.unit
             once = sum(structure.cost) / 100
             ratio = f"{cost / bound:.3f}" if bound else ""

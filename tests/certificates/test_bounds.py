@@ -25,7 +25,9 @@ SEEDS = {"rematerialization": 25, "modulo_scheduling": 60} | dict.fromkeys(("pac
 def test_no_certificate_claims_more_than_the_optimum(kind: str) -> None:
     tight = 0
     count = SEEDS.get(kind, 80)
-    for seed in range(count):
+    # Graphs with reservations have seeds of their own.
+    reserved = range(1000, 1015) if kind == "rematerialization" else ()
+    for seed in (*range(count), *reserved):
         problem, best = CASES[kind](seed)
         found = certify(problem, infeasible=best is None)
         if best is None:

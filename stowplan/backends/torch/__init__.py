@@ -10,7 +10,7 @@ Importing it does not import torch. Each file knows only those above it in this 
 - ``checkpoints``: regions that their user recomputes
 - ``rooms``: what a graph may take beside others; ``timeline``: what a step takes beside graphs, moment by moment
 - ``halves``: a plan as two graphs. ``stock``: torch's own plans; ``budget``: a knapsack solver for these
-- ``planning``: the plan of one graph; ``room_plans`` and ``host_plans``: beside others, and with a host
+- ``planning``: the plan of one graph
 - ``partition``: what torch calls
 - ``uses``: graphs as they are compiled, and uses of them. ``report``: what is said of steps
 - ``fitting``: plans within what steps leave. ``scopes``: steps, and their limits

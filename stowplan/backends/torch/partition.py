@@ -6,8 +6,8 @@ import time
 import uuid
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -16,14 +16,12 @@ from stowplan.backends.torch import stock
 from stowplan.backends.torch.checkpoints import separated
 from stowplan.backends.torch.costs import SIZES, whole
 from stowplan.backends.torch.halves import split
-from stowplan.backends.torch.host_plans import HostRoomChooser
 from stowplan.backends.torch.offload import with_host
 from stowplan.backends.torch.planning import Choice, Chooser, GraphReport, Settings
 from stowplan.backends.torch.preserved import preserved
 from stowplan.backends.torch.private import CustomPartitionerFn, code_key, config, fx_graph_cse, partitioners
 from stowplan.backends.torch.reader import Reading, read, sequence_of
-from stowplan.backends.torch.room_plans import RoomChooser
-from stowplan.backends.torch.rooms import Rooms, copies, given_bytes, savable, taken, tangent_bytes
+from stowplan.backends.torch.rooms import Rooms, copies, given_bytes, limited, savable, taken, tangent_bytes
 from stowplan.backends.torch.timeline import Planned
 from stowplan.models.rematerialization.structure import build
 
@@ -32,11 +30,6 @@ VERSIONS = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 #: How many times larger than those planned for sizes may be: the first at which the plan is within the limit.
 LARGER = (16, 8, 4, 2, 1)
-
-#: Part of the time for a plan that sends nothing, before one with a host is sought within rooms.
-ALONE = 0.4
-
-AnyChooser = TypeVar("AnyChooser", bound=Chooser)
 
 
 def complaint() -> str:
@@ -132,39 +125,34 @@ class Partitioner(CustomPartitionerFn):
             share = host.limit // (task.uses if task else repeats) if task or repeats > 1 else self._host_share(key)
             hosted = with_host(reading, share, host.bandwidth)
 
-        def chooser(kind: type[AnyChooser], graph: Reading, part: float = 1.0) -> AnyChooser:
-            return kind(
+        def chooser(graph: Reading) -> Chooser:
+            return Chooser(
                 graph,
-                limit,
-                replace(self.settings, time_limit=part * self.settings.time_limit),
+                room.limit,
+                self.settings,
                 sequence_of(graph, [half.graph for half in modules]),
                 lambda should_stop: stock.plans(gm, graph, joint_inputs, kwargs, should_stop=should_stop),
                 stock_seconds,
                 began,
+                uses=max(row.waiting + row.runs for row in room.rows),
             )
 
         def rooms(other: Reading) -> Rooms:
             return copies(other, repeats, limit, static)
 
+        room = (task and task.rooms) or rooms(reading)
         if task and task.rooms is None:
-            choice = chooser(RoomChooser, reading).first(task.enough)
+            choice = chooser(reading).first(task.enough)
             if choice.report.peak > limit:
                 try:
-                    choice = chooser(Chooser, hosted).choose(keep_own=False)
+                    choice = chooser(hosted).choose(keep_own=False)
                 except MemoryLimitError as error:
                     # Whoever calls the graph may hold less than what is proven assumes.
                     if error.bound - given_bytes(reading, static) > self.settings.limit:
                         raise
-        elif task or repeats > 1:
-            own = (task and task.rooms) or rooms(reading)
-            if hosted is reading:
-                choice = chooser(RoomChooser, reading).choose_within(own)
-            else:
-                choice = chooser(HostRoomChooser, hosted).choose_within(
-                    own, lambda: chooser(RoomChooser, reading, ALONE).choose_within(own)
-                )
         else:
-            choice = chooser(Chooser, hosted).choose(keep_own=kwargs.get("compiler") == "inductor")
+            is_alone = not task and repeats == 1
+            choice = chooser(limited(hosted, room)).choose(keep_own=is_alone and kwargs.get("compiler") == "inductor")
         if not choice.is_stock:
             modules = split(
                 module,

@@ -19,9 +19,9 @@ from stowplan.kernel.solve import solve
 from stowplan.log import LOGGER
 from stowplan.models.rematerialization import bounds, host_bounds
 from stowplan.models.rematerialization.plan import Plan
-from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.problem import Problem, Reservation
 from stowplan.models.rematerialization.structure import Structure, build
-from stowplan.models.rematerialization.verify import live_bytes, verify
+from stowplan.models.rematerialization.verify import load_bytes, verify
 from stowplan.portfolio.rematerialization import peaks
 from stowplan.portfolio.rematerialization.insertion import Insertion
 
@@ -30,6 +30,9 @@ STOCK_SHARE = 0.3
 
 #: For saying what is possible, seconds and part of the time limit, at least.
 LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
+
+#: For the plan of the first steps, seconds at least, and part of the time; and how far its peak may be above the least.
+LEAST_FIRST, FIRST_SHARE, SLACK = 2.0, 0.15, 1.05
 
 #: Planning ends where the best plan adds no more than this part beyond the bound.
 GAP = 0.005
@@ -130,6 +133,8 @@ class Chooser:
         That each of torch's plans takes.
     began
         When the time limit began, by ``time.monotonic``.
+    uses
+        How many uses of the graph there are at once, each with bytes of its own on the host.
     """
 
     def __init__(
@@ -141,8 +146,9 @@ class Chooser:
         others: Callable[[Callable[[], bool]], Iterator[stock.Stock]],
         stock_seconds: float,
         began: float,
+        uses: int = 1,
     ):
-        self.reading, self.limit, self.settings = reading, limit, settings
+        self.reading, self.limit, self.settings, self.uses = reading, limit, settings, uses
         self.others, self.stock_seconds, self.began = others, stock_seconds, began
         self.free: Structure = build(reading.problem)
         self.own = self._verified("stock", own)
@@ -170,6 +176,29 @@ class Chooser:
             if choice is not None:
                 return choice
         return self._choice(self._least_peak(), "least peak", 0)
+
+    def first(self, enough: int) -> Choice:
+        """A plan of small peak that saves little, for steps in which it is measured what lives beside the graph.
+
+        Parameters
+        ----------
+        enough
+            Bytes of a peak below which no smaller one is sought.
+        """
+        seconds = max(LEAST_FIRST, FIRST_SHARE * self._left()) / 2
+        known = [] if self.own is None else [[*dict.fromkeys(self.own.sequence)]]
+        problem, border = self.reading.problem, self.reading.border
+        plan = self.free.made(self.free.order)
+        if plan.peak > enough:
+            plan, _ = peaks.least_peak(problem, known, seconds, enough=enough)
+        # Of plans whose peak is not far above that one with few bytes at the border is sought.
+        op, sizes = problem.ops[border], problem.tensors
+        stays = sum(sizes[tensor].size for tensor in {*problem.inputs, *op.reads, *op.writes})
+        between = Reservation(size=max(0, int(max(enough, SLACK * plan.peak)) - stays), since=border, until=border)
+        frugal, _ = peaks.least_peak(msgspec.structs.replace(problem, reserved=(between,)), known, seconds)
+        plans = plan, self.free.made(frugal.sequence)
+        best = min(plans, key=lambda made: (made.peak > self.limit, _held(problem, made, border)))
+        return self._choice(best, "first steps", 0)
 
     def _plans_at_hand(self) -> dict[str, Plan]:
         """The order given and torch's plans, as far as they are within the limit."""
@@ -253,7 +282,7 @@ class Chooser:
             added_seconds=plan.objective * seconds_of if self.settings.is_timed else None,
             bound=min(bound, plan.objective) * reading.unit,
             saved=_held(reading.problem, plan, reading.border),
-            host_bytes=figures.get("host_peak", 0),
+            host_bytes=self.uses * figures.get("host_peak", 0),
             stalled_seconds=figures["stalls"] * seconds_of if "stalls" in figures else None,
             source="stock" if is_stock else source,
             seconds=round(time.monotonic() - self.began, 3),
@@ -262,5 +291,5 @@ class Chooser:
 
 
 def _held(problem: Problem, plan: Plan, border: int) -> int:
-    live = live_bytes(problem, plan)
+    live = load_bytes(problem, plan)
     return live[list(plan.steps()).index(("run", border))] if live else 0

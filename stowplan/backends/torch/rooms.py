@@ -1,14 +1,13 @@
-"""What a graph may take while other things live beside it: less between its passes, and other amounts in each of them.
+"""What a graph may take while other things live beside it: other amounts in each of its passes.
 
 A graph that is used several times before its backward pass keeps what one use saves as often: the more it saves, the less there
-is left to work in. So the *room* depends on the bytes *kept*: those that are live at the border, as one use of the graph alone
-counts them. Where each use keeps ``kept``, the forward pass may take ``room(kept).forward``, the backward pass
-``room(kept).backward``, and at the border no more than ``room(kept).saved`` may be live. All three are in the bytes of one use.
+is left to work in. Rows say how many uses wait while one runs, and what they may take together; :func:`limited` makes them
+reservations of the rematerialization problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,16 +15,8 @@ import msgspec
 
 from stowplan.backends.torch.reader import Reading
 from stowplan.models.rematerialization.plan import Plan
-from stowplan.models.rematerialization.problem import Op, Problem, Tensor
+from stowplan.models.rematerialization.problem import Reservation
 from stowplan.models.rematerialization.verify import live_bytes
-
-
-class Room(NamedTuple):
-    """Bytes that may be live in the forward pass, in the backward pass, and at the border."""
-
-    forward: int
-    backward: int
-    saved: int
 
 
 class Taken(NamedTuple):
@@ -61,37 +52,10 @@ class Rooms:
     """Bytes at the border that no use keeps while it waits."""
     rows: tuple[Row, ...]
 
-    def room(self, kept: int) -> Room:
-        """What is left where each use keeps so much."""
-        own = max(0, kept - self.constant)
-        most = [self.limit, self.limit]
-        saved = min(kept, self.limit)
-        for row in self.rows:
-            if row.runs:
-                most[row.is_backward] = min(most[row.is_backward], row.most - row.waiting * own)
-            elif row.waiting:
-                saved = min(saved, self.constant + row.most // row.waiting)
-        return Room(most[False], most[True], saved)
-
     def peak(self, taken: Taken) -> int:
         """Of the step."""
         own = max(0, taken.kept - self.constant)
         return self.limit + max((row.above(own, taken) for row in self.rows), default=0)
-
-    def limits(self, is_backward: bool) -> Iterator[tuple[int, int]]:
-        """(times, bytes): what is live in a pass, and so many times what is live at the border, is at most so much."""
-        for row in self.rows:
-            if row.runs and row.is_backward == is_backward:
-                yield row.waiting, row.most + row.waiting * self.constant
-
-    def limits_at_border(self, tangents: int) -> Iterator[tuple[int, int]]:
-        """The same of what is live at the border, where ``tangents`` bytes are no part of the forward pass."""
-        for row in self.rows:
-            beside = row.most + row.waiting * self.constant
-            if row.runs:
-                yield row.waiting, beside if row.is_backward else beside + tangents
-            elif row.waiting:
-                yield row.waiting - 1, beside
 
 
 def copies(reading: Reading, count: int, limit: int, static: set[int]) -> Rooms:
@@ -163,39 +127,35 @@ def given_bytes(reading: Reading, static: set[int]) -> int:
     return inputs + tangent_bytes(reading) + sum(sizes[reading.tensor[root]].size for root in results if root in reading.tensor)
 
 
-def within(reading: Reading, room: Room, kept: int | None = None) -> Problem:
-    """The problem whose plans fit into a room: operators have the numbers that they have without it.
+def limited(reading: Reading, rooms: Rooms) -> Reading:
+    """A reading of the same graph whose problem reserves what rooms leave out of their limit.
 
-    Parameters
-    ----------
-    kept
-        Bytes at the border at most, in place of the room's.
+    Of rows that differ in their bytes alone that with the least says all.
     """
-    saved = room.saved if kept is None else kept
-    # Bytes that are taken from the backward pass alone stay from the border on; those from the border are there while it runs.
-    limit = max(0, room.forward)
-    later = max(0, limit - max(0, room.backward))
-    return weighted(reading, later, limit - later - saved, limit)
+    least: dict[tuple[int, bool, bool], int] = {}
+    for row in rooms.rows:
+        key = row.waiting, row.runs, row.is_backward and row.runs
+        least[key] = min(least.get(key, row.most), row.most)
+    border, reserved = reading.border, list[Reservation]()
 
+    def reserve(size: int, times: int, since: int | None = None, until: int | None = None) -> None:
+        if times or size > 0:
+            of = border if times else None
+            reserved.append(Reservation(size=size, since=since, until=until, times=times, of=of))
 
-def weighted(reading: Reading, later: int, between: int, limit: int | None = None) -> Problem:
-    """The problem with bytes that live from the border on, and bytes that live at the border alone."""
-    problem, ops = reading.problem, [*reading.problem.ops]
-    count, border = len(problem.tensors), ops[reading.border]
-    tensors = [Tensor(id="later", size=max(0, later)), Tensor(id="between", size=max(0, between))]
-    made: Op = msgspec.structs.replace(border, writes=(*border.writes, count, count + 1))
-    stays = count
-    for arrival in reading.arrival:
-        # With a host: what a view is of stays where it is, and who writes the view must read that.
-        stays = count + 2
-        tensors.append(Tensor(id="later held", size=0, alias_of=count))
-        ops[arrival] = msgspec.structs.replace(ops[arrival], writes=(*ops[arrival].writes, count))
-        made = msgspec.structs.replace(border, reads=(*border.reads, count), writes=(*border.writes, count + 1, stays))
-    ops[reading.border] = made
-    return msgspec.structs.replace(
-        problem,
-        tensors=(*problem.tensors, *tensors),
-        ops=tuple(ops),
-        outputs=(*problem.outputs, stays),
-        limit=limit,
-    )
+    for (waiting, runs, is_backward), most in sorted(least.items()):
+        size = rooms.limit - most - waiting * rooms.constant
+        if not runs:
+            # What waits is all there is: one of the uses is counted as live.
+            reserve(size, max(0, waiting - 1), border, border)
+        elif is_backward:
+            reserve(size, waiting, since=border)
+        else:
+            reserve(size, waiting, until=border)
+            # When the forward pass ends there are no tangents yet.
+            reserve(size - tangent_bytes(reading), waiting, border, border)
+    if not reserved:
+        return reading
+    reading = copy.copy(reading)
+    reading.problem = msgspec.structs.replace(reading.problem, reserved=tuple(reserved))
+    return reading

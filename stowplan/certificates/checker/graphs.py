@@ -101,7 +101,7 @@ def cut(problem: Fields, proof: Fields) -> int | None:
     if "limit" not in problem:
         return _peak(graph, at, proof)
     need(not problem.get("host", {}).get("limit"), "problem.host", "plans may send values there, of which cuts say nothing")
-    return _added_cost(graph, at, _limit(problem), proof)
+    return _added_cost(graph, at, _room(graph, problem, at), proof)
 
 
 def ranges(problem: Fields, proof: Fields) -> int | None:
@@ -116,12 +116,13 @@ def ranges(problem: Fields, proof: Fields) -> int | None:
     ``before`` and ``behind`` are the costs of what ``at`` needs and of what needs it, ``once`` is that of all. R falls with F,
     and c grows: each of ``ranges``, which goes on where the one before ends, has a cut for R of its last F, and c of its first.
     """
-    graph, at, limit = Graph(problem), whole(proof, "at"), _limit(problem)
+    graph, at = Graph(problem), whole(proof, "at")
+    limit = _room(graph, problem, at)
     host, costs = problem["host"], [op["cost"] for op in graph.ops]
     expect(host["bandwidth"] > 0, "problem.host.bandwidth", host["bandwidth"], "a number above 0")
     stays = set() if problem["free_inputs"] else graph.given
     # None of this can be elsewhere while ``at`` runs, or at the end.
-    if max(_bytes(graph, _own(graph, at) | stays), _bytes(graph, graph.kept)) > limit:
+    if _bytes(graph, _own(graph, at) | stays) > limit or _bytes(graph, graph.kept) > _limit(problem):
         return None
     before, behind = (sum(costs[op] for op in reached(at, links)) for links in (graph.before, graph.after))
     first, shown = 0, list[int]()
@@ -168,6 +169,30 @@ def _added_cost(graph: Graph, at: int, limit: int, proof: Fields) -> int | None:
 def _limit(problem: Fields) -> int:
     """Bytes that may be live."""
     return LARGEST if problem["limit"] is None else int(problem["limit"])
+
+
+def _room(graph: Graph, problem: Fields, at: int) -> int:
+    """Bytes that may be live at the first run of ``at``: the limit less what the largest reservation in force takes.
+
+    One that counts ``times`` the bytes live at ``at`` itself leaves its room to 1 + times of them; those live at another
+    operator are no less than what that reads and writes.
+    """
+    limit = _limit(problem)
+    room, past, future = limit, reached(at, graph.before), reached(at, graph.after)
+    for row in problem.get("reserved", []):
+        since, until, of = row["since"], row["until"], row["of"]
+        for op in {since, until, of} - {None}:
+            expect(graph.ops[op]["once"], "problem.reserved", f"operator {op}", "one that may run once only")
+        has_begun = since is None or since == at or since in past
+        is_left = until is None or until in future
+        if not (since == at if since is not None and since == until else has_begun and is_left):
+            continue
+        if of == at:
+            room = min(room, (limit - row["size"]) // (1 + row["times"]))
+        else:
+            waiting = 0 if of is None else row["times"] * _bytes(graph, _own(graph, of))
+            room = min(room, limit - row["size"] - waiting)
+    return room
 
 
 def _own(graph: Graph, at: int) -> set[int]:

@@ -13,15 +13,15 @@ whole numbers; where capacities are rounded, they are rounded down, so that no b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.models.operator_order.bounds import ancestors, descendants
+from stowplan.models.rematerialization.problem import Reservation
 from stowplan.models.rematerialization.structure import Structure
 
 Ints = NDArray[np.int32 | np.int64]
@@ -78,26 +78,43 @@ class Moments:
         """[operators] those that it must have run before, as bits."""
         return descendants(self.structure.ordering)
 
-    def ordered(self, chain: Sequence[int]) -> Moments:
-        """The same of plans in which some operators first run one after the other."""
-        made = Moments(self.structure)
-        made.before, made.after = [*self.before], [*self.after]
-        for first, second in pairwise(chain):
-            past, future = made.before[first] | 1 << first, made.after[second] | 1 << second
-            for op in bits(future):
-                made.before[op] |= past
-            for op in bits(past):
-                made.after[op] |= future
-        return made
+    def in_force(self, op: int) -> list[Reservation]:
+        """Reservations that are in force at the operator's first run, whatever the order."""
+        return [row for row in self.structure.reservations if self._is_in_force(row, op)]
+
+    def _is_in_force(self, row: Reservation, op: int) -> bool:
+        if row.since is not None and row.since == row.until:
+            return op == row.since
+        has_begun = row.since is None or op == row.since or bool(self.before[op] >> row.since & 1)
+        return has_begun and (row.until is None or bool(self.after[op] >> row.until & 1))
+
+    def room(self, op: int, limit: int) -> int:
+        """Bytes that may be live at the operator's first run, at most, so that its load is within a limit."""
+        rooms = [limit]
+        for row in self.in_force(op):
+            if row.of == op:
+                rooms.append((limit - row.size) // (1 + row.times))
+            else:
+                rooms.append(limit - row.size - (0 if row.of is None else row.times * self.own_bytes(row.of)))
+        return min(rooms)
+
+    def load(self, op: int, live: int) -> int:
+        """The least load of the operator's first run where so many bytes are live at it: what :meth:`room` turns round."""
+        loads = [live]
+        for row in self.in_force(op):
+            waiting = 0 if row.of is None else row.times * (live if row.of == op else self.own_bytes(row.of))
+            loads.append(live + row.size + waiting)
+        return max(loads)
 
     def own_bytes(self, op: int) -> int:
         """What is live for the operator itself while it runs: what it writes, and what it reads and no result replaces."""
         return sum(self.structure.size[value] for value in {*self.structure.writes[op], *self.held(op)})
 
     def least_loads(self, stays: set[int]) -> list[int]:
-        """[operators] bytes that are live while each runs, at least: its own, and those of some inputs that always are."""
+        """[operators] load of each, at least: of its own bytes, and those of some inputs that are always live."""
         size, read = self.structure.size, self.read
-        return [self.own_bytes(op) + sum(size[value] for value in stays - {*read[op]}) for op in range(len(read))]
+        own = (self.own_bytes(op) + sum(size[value] for value in stays - {*read[op]}) for op in range(len(read)))
+        return [self.load(op, live) for op, live in enumerate(own)]
 
     def held(self, op: int) -> set[int]:
         """Storages that it reads, and whose place no result takes."""
@@ -105,12 +122,12 @@ class Moments:
         return {*self.read[op]} - {structure.root[value] for value in structure.pairs[op]}
 
     def least_bytes(self, op: int) -> int:
-        """Bytes that are live while the operator first runs, at least, whatever is computed again."""
-        return self._cut(op, 0, 1).bytes + self.own_bytes(op)
+        """The load of the operator's first run, at least, whatever is computed again."""
+        return self.load(op, self._cut(op, 0, 1).bytes + self.own_bytes(op))
 
     def added_cost(self, op: int, limit: int) -> int | None:
         """Cost that a plan within the limit adds, at least, by this operator's first run; None where nothing fits."""
-        room, self.around = limit - self.own_bytes(op), None
+        room, self.around = self.room(op, limit) - self.own_bytes(op), None
         fewest = self._cut(op, 0, 1)
         self._proof = 0, 1, self._flow
         if fewest.bytes > room:
@@ -243,7 +260,16 @@ def load_bound(structure: Structure) -> int:
     last = [{*moments.held(op), *structure.writes[op]} - ends for op in {structure.writer[value] for value in kept} - {-1}]
     most = sum(structure.size[value] for value in ends)
     most += min((sum(structure.size[value] for value in besides) for besides in last), default=0)
-    return max([most, *moments.least_loads(stays)])
+    return max([most, end_load(structure), *moments.least_loads(stays)])
+
+
+def end_load(structure: Structure) -> int:
+    """The load of a plan's last step, at least: all that is there at the end, and what is reserved then."""
+    ends = {structure.root[value] for value, kept in enumerate(structure.kept) if kept}
+    moments, rows = Moments(structure), structure.reservations
+    last = [row for row in rows if row.until is None] if structure.ops else []
+    reserved = [row.size + (0 if row.of is None else row.times * moments.own_bytes(row.of)) for row in last]
+    return sum(structure.size[value] for value in ends) + max([0, *reserved])
 
 
 def least_peak(structure: Structure, should_stop: Callable[[], bool] = lambda: False, enough: int | None = None) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import partial
-from math import gcd
 from typing import Unpack
 
 from ortools.sat.python import cp_model
@@ -21,6 +20,7 @@ from ortools.sat.python import cp_model
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
+from stowplan.models.rematerialization.cpsat_fit import Life, add_fit, marks
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
@@ -165,21 +165,16 @@ class Model:
                     self.model.add(run.ends[value] == self.horizon + 1).only_enforce_if(is_last)
 
     def _fit(self, limit: int) -> None:
-        structure, model = self.structure, self.model
-        lives, sizes = [], []
+        structure, model, lives = self.structure, self.model, []
         for value, size in enumerate(structure.size):
             if structure.parent[value] >= 0 or not size:
                 continue
             if value in self._given:
-                end = self._given[value]
-                lives.append(model.new_interval_var(0, end, end, f"life {value}"))
-                sizes.append(size)
-            for run in self.runs[structure.writer[value]] if structure.writer[value] >= 0 else ():
-                length = model.new_int_var(0, self.horizon + 1, "")
-                lives.append(model.new_optional_interval_var(run.start, length, run.ends[value], run.is_there, ""))
-                sizes.append(size)
-        unit = gcd(*sizes) if sizes else 1
-        model.add_cumulative(lives, [size // unit for size in sizes], limit // unit)
+                lives.append(Life(0, self._given[value], None, size))
+            own = self.runs[structure.writer[value]] if structure.writer[value] >= 0 else ()
+            lives += [Life(run.start, run.ends[value], run.is_there, size) for run in own]
+        spans = {op: (self.runs[op][0].start, self.runs[op][0].start + 1) for op in marks(structure)}
+        add_fit(model, lives, limit, structure, spans, self.horizon + 1)
 
     def add_hint(self, plan: Plan) -> None:
         """Start from a plan, as far as the model has its runs: whether and, where the order is free, when."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import ceil
 
-from stowplan.models.rematerialization.bounds import Moments, Proof, bits, fullest_first, largest
+from stowplan.models.rematerialization.bounds import Moments, Proof, bits, end_load, fullest_first, largest
 from stowplan.models.rematerialization.structure import Structure
 
 #: Ranges of bytes that are looked at for one operator.
@@ -79,15 +79,14 @@ class HostMoments:
 
 
 def least_loads(structure: Structure) -> list[int]:
-    """[operators] bytes that are live while each runs, at least: what it reads and writes, beside inputs that stay."""
+    """[operators] load of each, at least: of what it reads and writes, beside inputs that stay."""
     stays = {value for value, writer in enumerate(structure.writer) if writer < 0 and not structure.problem.free_inputs}
     return Moments(structure).least_loads(stays)
 
 
 def least_peak(structure: Structure) -> int:
     """Bytes that no peak is below: of an operator, beside inputs that stay; and of all that is there at the end."""
-    ends = {structure.root[value] for value, kept in enumerate(structure.kept) if kept}
-    return max([sum(structure.size[value] for value in ends), *least_loads(structure)])
+    return max([end_load(structure), *least_loads(structure)])
 
 
 def added_cost(

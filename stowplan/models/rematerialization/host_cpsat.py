@@ -20,6 +20,7 @@ from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
 from stowplan.models.rematerialization.cpsat import judged
+from stowplan.models.rematerialization.cpsat_fit import Life, add_fit, marks
 from stowplan.models.rematerialization.plan import Action, Move, Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
@@ -207,13 +208,14 @@ class Model:
         return model.new_optional_interval_var(send.start, self._time(""), leave, send.is_there, "")
 
     def _fit(self, limit: int) -> None:
-        model, lives, sizes = self.model, [], []
-        for value, size in enumerate(self.structure.size):
-            for instance in self.instances[value] if size else ():
-                length = self._time("")
-                lives.append(model.new_optional_interval_var(instance.start, length, instance.end, instance.is_there, ""))
-                sizes.append(size)
-        model.add_cumulative(lives, sizes, limit)
+        lives = [
+            Life(instance.start, instance.end, instance.is_there, size)
+            for value, size in enumerate(self.structure.size)
+            for instance in (self.instances[value] if size else ())
+        ]
+        starts = {op: self.runs[op][0][1] for op in marks(self.structure)}
+        spans = {op: (start, start + self.structure.cost[op] * self.unit + 1) for op, start in starts.items()}
+        add_fit(self.model, lives, limit, self.structure, spans, self.horizon)
 
     def add_hint(self, plan: Plan) -> None:
         """Start from a plan, as far as the model has its steps; what is worse is not looked at."""

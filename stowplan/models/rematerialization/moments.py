@@ -48,24 +48,6 @@ def more_moments(
     return sorted(more, key=sequence.index)
 
 
-def orders(
-    moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int
-) -> list[tuple[list[int], Moments]]:
-    """The chain with one more first run, at each place at which that may be: every plan has the order of one of them.
-
-    It is of the first run at or after the fullest moments of a sequence above the limit whose place is not given; none where
-    there is none. Moments are those of plans in which operators first run in the order of the chain.
-    """
-    for near in _near(sequence, live, limit):
-        for op in near:
-            first = sum(moments.before[op] >> other & 1 for other in chain)
-            last = sum(op != other and not moments.after[op] >> other & 1 for other in chain)
-            if op not in chain and first < last:
-                chains = [[*chain[:place], op, *chain[place:]] for place in range(first, last + 1)]
-                return [(longer, moments.ordered(longer)) for longer in chains]
-    return []
-
-
 def _near(sequence: Sequence[int], live: Sequence[int], limit: int) -> Iterator[list[int]]:
     """Operators that first run at or soon after each moment of a sequence above the limit, the fullest moment first."""
     first: dict[int, int] = {}

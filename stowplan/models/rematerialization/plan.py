@@ -36,7 +36,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     peak: int
-    """Bytes: the most that are live while an operator runs."""
+    """Bytes: the most that are live, or live and reserved, while an operator runs."""
     sequence: tuple[int, ...]
     """Numbers of the operators in the order in which they run; one that runs again comes again."""
     moves: tuple[Move, ...] | msgspec.UnsetType = msgspec.UNSET

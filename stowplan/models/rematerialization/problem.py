@@ -52,6 +52,25 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What it computes, for people."""
 
 
+class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Bytes of the limit that something beside the graph takes while a part of a plan runs.
+
+    It is in force from the run of ``since`` on and before the run of ``until``; where both are the same operator, during that
+    run alone. These operators, and ``of``, may run once only. A graph may run in several situations, so that of several
+    reservations in force each holds by itself: their bytes do not add up.
+    """
+
+    size: int
+    """Bytes. Negative only with ``times``, where what is live at ``of`` is counted once in all."""
+    since: int | None = None
+    """Number of an operator; None for the first step."""
+    until: int | None = None
+    """Number of an operator; None for the last step."""
+    times: int = 0
+    """How many times what is live while ``of`` runs is taken, too: by other uses of the graph that wait there."""
+    of: int | None = None
+
+
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Memory behind a channel: values may be sent there and fetched again while operators run.
 
@@ -91,6 +110,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """Bytes that may be live at once; None for as many as it takes."""
     host: Host | msgspec.UnsetType = msgspec.UNSET
     """Files without it have no such field."""
+    reserved: tuple[Reservation, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What else takes bytes of the limit, and when: limits by moment. Files without them have no such field."""
     name: str = ""
     format: str = "stowplan.rematerialization.problem"
     version: int = 1
@@ -104,6 +125,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             total += op.cost
             expect(total < LIMIT, place, f"costs that add up to {total}", f"less than {LIMIT}")
         _ = self.graph
+        for number, row in enumerate(self.reservations):
+            _check_reservation(self, row, f"reserved[{number}]")
         if self.host is not msgspec.UNSET:
             _check(self.host, max((tensor.size for tensor in self.tensors), default=0))
 
@@ -111,6 +134,11 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     def channel(self) -> Host | None:
         """The host, where something may be sent there."""
         return self.host if self.host is not msgspec.UNSET and self.host.limit else None
+
+    @property
+    def reservations(self) -> tuple[Reservation, ...]:
+        """All of them; none where the field is unset."""
+        return self.reserved or ()
 
     def copy_cost(self, tensor: int) -> int:
         """What a copy of a tensor to the host, or back, takes on an idle channel, rounded up; 0 without a channel."""
@@ -138,8 +166,10 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     def digest(self) -> str:
         """Hex SHA-256 of what a plan depends on: everything but the name and the kinds of operators."""
         ops = [msgspec.structs.replace(op, kind="") for op in self.ops]
-        rules = [self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences, self.limit]
-        return files.digest(rules if self.channel is None else [*rules, self.channel])
+        rules: list[Any] = [self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences, self.limit]
+        if self.channel is not None:
+            rules.append(self.channel)
+        return files.digest([*rules, self.reservations] if self.reservations else rules)
 
 
 def _check(host: Host, largest: int) -> None:
@@ -148,6 +178,19 @@ def _check(host: Host, largest: int) -> None:
     expect(0 <= host.limit < LIMIT, "host.limit", host.limit, f"0 to {LIMIT - 1} bytes")
     expected = f"copies of {largest} bytes in less than {LIMIT} of cost"
     expect(host.copy_cost(largest) < LIMIT, "host.bandwidth", host.bandwidth, expected)
+
+
+def _check_reservation(problem: Problem, row: Reservation, place: str) -> None:
+    """Raise InputError where a reservation breaks a rule."""
+    for name in ("since", "until", "of"):
+        op = getattr(row, name)
+        if op is not None:
+            expect(0 <= op < len(problem.ops), f"{place}.{name}", op, f"an operator, 0 to {len(problem.ops) - 1}")
+            expect(problem.ops[op].once, f"{place}.{name}", f"operator {problem.ops[op].id}", "one that may run once only")
+    expect(0 <= row.times < 1 << 16, f"{place}.times", row.times, f"0 to {(1 << 16) - 1}")
+    expect((row.of is not None) == (row.times > 0), f"{place}.of", row.of, "an operator where times is above 0, else null")
+    least = -LIMIT if row.times else -1
+    expect(least < row.size < LIMIT, f"{place}.size", f"{row.size}", f"{least + 1} to {LIMIT - 1} bytes")
 
 
 def of_graph(graph: operator_order.Problem, costs: Mapping[str, int] | None = None, limit: int | None = None) -> Problem:

@@ -46,21 +46,18 @@ class Stages:
     Parameters
     ----------
     limit
-        Bytes that may be live at the first run of each operator of the chain; or rows of each such operator, (times, bytes):
-        what is live at its first run, and so many times what is live at that of ``border``, is at most so much.
+        Bytes of the load at the first run of each operator of the chain.
     chain
-        Operators, each of which needs the one before.
-    border
-        One of the chain, where rows have times other than 0.
+        Operators, each of which needs the one before. What is reserved for each byte that is live at another operator is
+        known where that is one of them.
     """
 
     def __init__(
         self,
         structure: Structure,
         moments: Moments,
-        limit: int | Callable[[int], Iterable[tuple[int, int]]],
+        limit: int,
         chain: Sequence[int],
-        border: int = -1,
     ):
         self.structure, self.moments, self.chain = structure, moments, chain
         self.program = Program()
@@ -70,8 +67,10 @@ class Stages:
         self._live = [self._storages(at) for at in range(len(chain))]
         """[moments] column of each storage that may be live beside what the operator itself reads and writes."""
         for at, op in enumerate(chain):
-            for times, most in [(0, limit)] if isinstance(limit, int) else limit(op):
-                self._fit(most, [(at, 1), (chain.index(border), times)] if times else [(at, 1)])
+            self._fit(moments.room(op, limit), [(at, 1)])
+            for reservation in moments.in_force(op):
+                if (of := reservation.of) is not None and of != op and of in chain:
+                    self._fit(limit - reservation.size, [(at, 1), (chain.index(of), reservation.times)])
         self._every_operator()
         kept = [structure.root[value] for value, stays in enumerate(structure.kept) if stays]
         for at, op in enumerate(chain):

@@ -7,7 +7,7 @@ bytes of its own is a *storage*; the others share those of their parent's instan
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -15,7 +15,7 @@ from stowplan.models.operator_order.structure import Structure as OrderStructure
 from stowplan.models.operator_order.structure import build as build_order
 from stowplan.models.operator_order.structure import stable_order
 from stowplan.models.rematerialization.plan import Move, Plan
-from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.problem import Problem, Reservation
 from stowplan.models.rematerialization.verify import verify
 
 
@@ -50,6 +50,7 @@ class Structure:
     once: list[bool]
     order: list[int]
     """Operators in the order given, so that each can run."""
+    reservations: tuple[Reservation, ...] = ()
 
     @property
     def ops(self) -> int:
@@ -65,6 +66,18 @@ class Structure:
             for value, size in enumerate(self.size)
             if size and (self.readers[value] or self.kept[value]) and not (stays and self.writer[value] < 0)
         ]
+
+    def assuming(self, live: int, limit: int) -> Structure:
+        """The same where what is live at an operator that reservations count is said to be so much, and no more.
+
+        Each reservation is then a number of bytes. Plans within the limit are plans of the structure itself.
+        """
+        rows = [
+            Reservation(size=max(0, row.size + row.times * live), since=row.since, until=row.until) for row in self.reservations
+        ]
+        counted = dict.fromkeys(row.of for row in self.reservations if row.of is not None)
+        ceilings = [Reservation(size=max(0, limit - live), since=of, until=of) for of in counted]
+        return replace(self, reservations=(*rows, *ceilings))
 
     def made(self, sequence: Iterable[int], moves: Iterable[Move] = ()) -> Plan:
         """The plan of a sequence, which need not be valid; its peak is 0 where something is read that is not there."""
@@ -124,4 +137,5 @@ def build(problem: Problem) -> Structure:
         cost=[op.cost for op in problem.ops],
         once=[op.once for op in problem.ops],
         order=stable_order(ordering),
+        reservations=problem.reservations,
     )

@@ -70,6 +70,8 @@ class _Replay:
     live: list[int]
     host: list[int]
     end: int
+    load: list[int]
+    """Live bytes at each step with the largest of the reservations in force."""
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
@@ -106,11 +108,11 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         violations.insert(place, Violation("wrong_objective", text))
     if replay is None:
         return Verification(tuple(violations), cost)
-    peak = max(replay.live, default=0)
+    peak = max(replay.load, default=0)
     if plan.peak != peak:
         violations.append(Violation("wrong_peak", f"the plan says a peak of {plan.peak} bytes, it is {peak}"))
     if problem.limit is not None:
-        _check_limit(problem, plan, replay.live, problem.limit, "over_limit", violations)
+        _check_limit(problem, plan, replay.load, problem.limit, "over_limit", violations)
     if problem.channel is None:
         return Verification(tuple(violations), cost, {"peak": peak}, tie_break=peak)
     _check_limit(problem, plan, replay.host, problem.channel.limit, "over_host_limit", violations)
@@ -124,6 +126,12 @@ def live_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
     return () if replay is None else tuple(replay.live)
 
 
+def load_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
+    """The same with what is reserved at each step: what the limit is for."""
+    replay = _replay(problem, plan, []) if _moves_are_known(problem, plan, []) else None
+    return () if replay is None else tuple(replay.load)
+
+
 def _check_limit(
     problem: Problem, plan: Plan, occupied: list[int], limit: int, code: Code, violations: list[Violation]
 ) -> None:
@@ -134,7 +142,8 @@ def _check_limit(
     what, number = actions[-1]
     run = sum(action == "run" for action, _ in actions) - 1
     place = f"run {run} ({problem.ops[number].id})" if what == "run" else f"the {what} of {problem.tensors[number].id}"
-    where = "live" if code == "over_limit" else "on the host"
+    taken = "live or reserved" if problem.reservations else "live"
+    where = taken if code == "over_limit" else "on the host"
     violations.append(Violation(code, f"{occupied[above]} bytes are {where} at {place}, the limit is {limit}"))
 
 
@@ -290,7 +299,23 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
     live = _totals(problem, lives, end)
     for step, operands in enumerate(takers):
         live[step] -= sum(size for operand, size in operands if operand.last == step)
-    return _Replay(live, _totals(problem, [(stay.tensor, stay.begin, stay.end) for stay in on_host], end), now)
+    on_host_bytes = _totals(problem, [(stay.tensor, stay.begin, stay.end) for stay in on_host], end)
+    return _Replay(live, on_host_bytes, now, _with_reservations(problem, plan, live))
+
+
+def _with_reservations(problem: Problem, plan: Plan, live: list[int]) -> list[int]:
+    """Live bytes at each step with the largest of the reservations in force; operators that never run begin and end none."""
+    step_of = {number: at for at, (action, number) in enumerate(plan.steps()) if action == "run"}
+    load = [*live]
+    for row in problem.reservations:
+        begin = 0 if row.since is None else step_of.get(row.since, len(live))
+        end = len(live) if row.until is None else step_of.get(row.until, len(live))
+        if row.since is not None and row.since == row.until:
+            end = begin + 1
+        waiting = row.times * live[step_of[row.of]] if row.of in step_of else 0
+        for at in range(begin, min(end, len(live))):
+            load[at] = max(load[at], live[at] + row.size + waiting)
+    return load
 
 
 def _totals(problem: Problem, lives: list[tuple[int, int, int]], end: int) -> list[int]:

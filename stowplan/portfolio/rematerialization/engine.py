@@ -46,6 +46,8 @@ class Graph(NamedTuple):
     """[operators]"""
     once: Ints
     """[operators] 0 or 1."""
+    reserved: Ints
+    """Of each reservation five numbers: since, until, bytes, times, of; -1 for no operator."""
 
 
 def make(structure: Structure) -> Graph:
@@ -56,7 +58,12 @@ def make(structure: Structure) -> Graph:
 
     rows = (lists(relation) for relation in (structure.needs, structure.writes, structure.pairs, barred))
     single = (structure.parent, structure.size, structure.writer, structure.kept, structure.cost, structure.once)
-    return Graph(*(array for row in rows for array in row), *(np.array(column, np.int64) for column in single))
+    reserved = [
+        -1 if number is None else number
+        for row in structure.reservations
+        for number in (row.since, row.until, row.size, row.times, row.of)
+    ]
+    return Graph(*(array for row in rows for array in row), *(np.array(column, np.int64) for column in (*single, reserved)))
 
 
 def lists(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
@@ -81,6 +88,8 @@ class Scratch(NamedTuple):
     """Instances whose place a result may take, run by run."""
     taker: Ints
     """Those runs."""
+    beside: Ints
+    """[runs] what is reserved."""
 
 
 def scratch(graph: Graph, room: int) -> Scratch:
@@ -88,7 +97,7 @@ def scratch(graph: Graph, room: int) -> Scratch:
     writes = int(np.diff(graph.write_start).max(initial=0))
     pairs = int(np.diff(graph.pair_start).max(initial=0))
     values, ops, instances = len(graph.size), len(graph.cost), len(graph.size) + room * writes
-    lengths = (values, instances, instances, instances, ops, ops, room * pairs, room * pairs)
+    lengths = (values, instances, instances, instances, ops, ops, room * pairs, room * pairs, room)
     return Scratch(*(np.zeros(length, np.int64) for length in lengths))
 
 
@@ -109,8 +118,8 @@ def copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
 
 @njit
 def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> bool:
-    """Whether each of the first ``count`` runs can run; ``live[:count]`` then has the bytes that are live at each."""
-    instance, size, begin, last, ran, barred, operand, taker = work
+    """Whether each of the first ``count`` runs can run; ``live[:count]`` then has what is live and reserved at each."""
+    instance, size, begin, last, ran, barred, operand, taker, beside = work
     fill(last, len(last), -1)
     fill(ran, len(ran), 0)
     fill(barred, len(barred), 0)
@@ -163,7 +172,37 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
         # What a result takes the place of is not counted beside it.
         if last[operand[number]] == taker[number]:
             live[taker[number]] -= size[operand[number]]
+    if len(graph.reserved):
+        _reserve(graph, runs, count, live, beside)
     return True
+
+
+@njit_inner
+def _place(runs: Ints, count: int, op: int) -> int:
+    """Of the run of an operator that runs once; ``count`` where there is none."""
+    at = 0
+    while at < count and runs[at] != op:
+        at += 1
+    return at
+
+
+@njit_inner
+def _reserve(graph: Graph, runs: Ints, count: int, live: Ints, beside: Ints) -> None:
+    """Add to live bytes the largest of the reservations in force."""
+    fill(beside, count, 0)
+    for row in range(len(graph.reserved) // 5):
+        since, until = graph.reserved[5 * row], graph.reserved[5 * row + 1]
+        size, of = graph.reserved[5 * row + 2], graph.reserved[5 * row + 4]
+        begin = _place(runs, count, since) if since >= 0 else 0
+        end = _place(runs, count, until) if until >= 0 else count
+        if since >= 0 and since == until:
+            end = min(count, begin + 1)
+        if of >= 0:
+            size += graph.reserved[5 * row + 3] * live[_place(runs, count, of)]
+        for at in range(begin, end):
+            beside[at] = max(beside[at], size)
+    for at in range(count):
+        live[at] += beside[at]
 
 
 @njit_inner

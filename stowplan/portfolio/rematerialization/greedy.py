@@ -19,6 +19,9 @@ from stowplan.models.rematerialization.structure import Structure
 from stowplan.portfolio.rematerialization import residency, simulation
 from stowplan.portfolio.rematerialization.engine import make
 
+#: What is live at an operator that reservations count, in parts of what would leave no room for anything else: each is tried.
+PARTS = (0.75, 0.5, 0.25)
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -51,6 +54,21 @@ def simulate(
     should_stop
         Asked before every operator of the order.
     """
+    made = [_simulated(known, order, limit, policy, should_stop) for known in assumed(structure, limit)]
+    cost = structure.cost
+    return min((runs for runs in made if runs is not None), key=lambda runs: sum(cost[op] for op in runs), default=None)
+
+
+def assumed(structure: Structure, limit: int) -> list[Structure]:
+    """The structure with reservations of so many bytes; several where they count what is live at an operator."""
+    rows = [row for row in structure.reservations if row.times]
+    most = min((max(0, limit - row.size) // row.times for row in rows), default=0)
+    return [structure.assuming(int(part * most), limit) for part in PARTS] if rows else [structure]
+
+
+def _simulated(
+    structure: Structure, order: Sequence[int], limit: int, policy: Policy, should_stop: Callable[[], bool]
+) -> list[int] | None:
     graph = make(structure)
     tables = residency.plain(structure, order, policy.checkpoints or ())
     reach = -1 if policy.checkpoints is None else policy.reach

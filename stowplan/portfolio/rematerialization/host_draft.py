@@ -136,7 +136,7 @@ class _Scheduler:
                 instance.begin = instance.reads[0]
 
     def load(self) -> Ints:
-        """[runs + 1] bytes that are live at each run, and at the end, were all copies over in no time."""
+        """[runs + 1] bytes that are live or reserved at each run, and at the end, were all copies over in no time."""
         count, size = len(self.runs), self.structure.size
         change = np.zeros(count + 2, np.int64)
         for instance in self.instances:
@@ -147,6 +147,13 @@ class _Scheduler:
         load: Ints = np.cumsum(change)[: count + 1]
         for at, operands in enumerate(self.taken):
             load[at] -= sum(size[one.value] for one in operands if one.last == at)
+        beside = np.zeros_like(load)
+        for row in self.structure.reservations:
+            begin = 0 if row.since is None else self.runs.index(row.since)
+            end = count + 1 if row.until is None else self.runs.index(row.until)
+            end = begin + 1 if row.since is not None and row.since == row.until else end
+            beside[begin:end] = np.maximum(beside[begin:end], row.size)
+        load += beside
         return load
 
     def plan(self, limit: int) -> Plan | None:

@@ -11,6 +11,8 @@ towards what their plans compute again.
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -23,9 +25,9 @@ from stowplan.models.rematerialization.bounds import Moments
 from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
-from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import verify
-from stowplan.portfolio.rematerialization.greedy import Policy, simulate
+from stowplan.portfolio.rematerialization.greedy import Policy, assumed, simulate
 from stowplan.portfolio.rematerialization.host_draft import moments_with_fetches, planned, unmade, with_fetches
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.two_cuts import LARGE, MOST_ADDED, drafts
@@ -51,6 +53,9 @@ DRAFTS = 2_000
 #: Drafts of one choice, each without what the one before had no room for on the host.
 TRIES = 4
 
+#: Part of the time for the first choices, where they are made for several numbers of bytes that reservations count.
+FIRST_SHARE = 0.6
+
 #: How often what is computed again is sent; choices that are changed; rounds of ruin and recreate for a draft of theirs.
 AGAIN, KEPT, ROUNDS = 0.6, 6, 10_000
 
@@ -67,10 +72,11 @@ class _Tried(NamedTuple):
 
 
 class _Search:
-    def __init__(self, problem: Problem, context: Context, limit: int):
+    def __init__(self, structure: Structure, context: Context, limit: int, seconds: float = math.inf):
+        problem = structure.problem
         assert problem.channel is not None
         self.problem, self.context, self.limit, self.host_limit = problem, context, limit, problem.channel.limit
-        self.structure = build(problem)
+        self.structure, self.until = structure, time.monotonic() + seconds
         self.movable = self.structure.movable
         self.copy_cost = {value: problem.copy_cost(self.structure.tensor[value]) for value in self.movable}
         self.chance = context.rng()
@@ -84,7 +90,8 @@ class _Search:
     def is_done(self) -> bool:
         """Whether there is nothing left to find, or no time."""
         is_best = self.best is not None and self.best.objective == 0
-        return is_best or self.context.closed() or (self.left is not None and self.left <= 0)
+        is_over = self.context.closed() or time.monotonic() >= self.until
+        return is_best or is_over or (self.left is not None and self.left <= 0)
 
     def recompute_cost(self, value: int) -> float:
         """Of the writer alone; of inputs infinite."""
@@ -219,7 +226,16 @@ def offload(problem: Problem, context: Context) -> None:
     """Plans that send values to the host; nothing where there is no limit, or no host."""
     if problem.limit is None or problem.channel is None or not problem.ops:
         return
-    run = _Search(problem, context, problem.limit)
+    every = assumed(build(problem), problem.limit)
+    seconds = math.inf if len(every) == 1 or context.options.deterministic else context.seconds(FIRST_SHARE / len(every))
+    runs = [_first_choices(_Search(structure, context, problem.limit, seconds)) for structure in every]
+    best = min(runs, key=lambda run: math.inf if run.best is None else run.best.objective)
+    best.until = math.inf
+    _change(best, best.tried)
+
+
+def _first_choices(run: _Search) -> _Search:
+    """Try what is sent by cuts, and in several ways; the same search."""
     if run.moments is not None:
         run.climb()
     if run.structure.ops < LARGE or run.best is None:
@@ -228,7 +244,7 @@ def offload(problem: Problem, context: Context) -> None:
             drafted = run.draft(choice, price, part, is_by_cuts=False)
             if drafted is not None:
                 run.tried.append(_Tried(*drafted, price, part))
-    _change(run, run.tried)
+    return run
 
 
 def _change(run: _Search, tried: list[_Tried]) -> None:

@@ -43,6 +43,8 @@ class Plain(NamedTuple):
     """[values] place of the last operator that needs it, the order's length where it stays; -1 for none."""
     is_checkpoint: Ints
     """[values]"""
+    reserved: Ints
+    """[places of the order, and the end] bytes of the limit that something else takes."""
 
 
 class State(NamedTuple):
@@ -107,7 +109,22 @@ def plain(structure: Structure, order: Sequence[int], checkpoints: Collection[in
         *lists([sorted(positions) for positions in uses]),
         np.array(last, np.int64),
         is_checkpoint,
+        _reserved(structure, at),
     )
+
+
+def _reserved(structure: Structure, position: Sequence[int]) -> Ints:
+    """[places of the order, and the end] the largest reservation in force; of those that count live bytes their bytes alone.
+
+    What runs again right before the operator of a place runs behind the one of the place before: that counts, too.
+    """
+    count = len(position)
+    reserved = np.zeros(count + 1, np.int64)
+    for row in structure.reservations:
+        begin = 0 if row.since is None else position[row.since]
+        end = count + 1 if row.until is None else position[row.until] + 1
+        reserved[begin:end] = np.maximum(reserved[begin:end], row.size)
+    return reserved
 
 
 def start(graph: Graph, tables: Plain, limit: int, weights: Sequence[float], reach: int) -> State:

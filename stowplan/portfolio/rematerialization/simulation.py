@@ -100,7 +100,8 @@ def _protect(graph: Graph, tables: Plain, state: State) -> int:
 def _make_room(graph: Graph, tables: Plain, state: State, size: int, hold: int) -> bool:
     """Evict until so many bytes fit, but nothing pinned or with the stamp ``hold``; False where that fails."""
     head = state.head
-    if head[LIVE] + size <= head[LIMIT]:
+    limit = head[LIMIT] - tables.reserved[head[NOW]]
+    if head[LIVE] + size <= limit:
         return True
     count, protected = 0, -2
     for at in range(head[THERE]):
@@ -124,7 +125,7 @@ def _make_room(graph: Graph, tables: Plain, state: State, size: int, hold: int) 
             score = float(graph.size[root]) ** weights[0] * distance ** weights[1] / (1.0 + cost) ** weights[2]
         state.score[count], state.ranked[count] = score, root
         count += 1
-    while head[LIVE] + size > head[LIMIT]:
+    while head[LIVE] + size > limit:
         if not count:
             return False
         best = 0
@@ -199,7 +200,7 @@ def _run(graph: Graph, tables: Plain, state: State, op: int) -> bool:
             protected >= 0 and state.protected[root] == protected and _cost_again(graph, tables, state, root) == ENDLESS
         ):
             drop(graph, tables, state, root)
-        elif head[LIVE] > head[LIMIT]:
+        elif head[LIVE] > head[LIMIT] - tables.reserved[head[NOW]]:
             return False
     return True
 

@@ -9,7 +9,7 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.stages import Stages
 from stowplan.models.rematerialization.structure import build
-from stowplan.models.rematerialization.verify import live_bytes
+from stowplan.models.rematerialization.verify import load_bytes
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.two_cuts import LARGE, MOST_ADDED
 
@@ -55,7 +55,7 @@ class _Staged:
         return self.context.closed() or self.programs == 0
 
     def draft(self, aim: int, gap: float, share: float = SHARE, stream: int = 0) -> tuple[list[int], list[int]] | None:
-        """A draft for a limit of ``aim``, and the live bytes of each run. None where there is none that could be of use.
+        """A draft for a limit of ``aim``, and the load of each run. None where there is none that could be of use.
 
         Repaired, it is told where it is the best plan so far.
         """
@@ -79,7 +79,7 @@ class _Staged:
         )
         if not outcome.sequence or (aim < self.limit and self.best is not None and (outcome.cost or 0) >= self.best.objective):
             return None
-        live = live_bytes(self.problem, self.structure.made(outcome.sequence))
+        live = load_bytes(self.problem, self.structure.made(outcome.sequence))
         repaired = self.insertion.repaired(outcome.sequence, self.limit, context.closed, self.most_added)
         plan = None if repaired is None else self.structure.made(repaired)
         if plan is not None and plan.peak <= self.limit and (self.best is None or plan.objective < self.best.objective):
@@ -96,7 +96,7 @@ def stages(problem: Problem, context: Context) -> None:
     if problem.limit is None or not problem.ops:
         return
     run = _Staged(problem, context, problem.limit)
-    run.chain = _first_by_cuts(run) if run.is_large else _first(run)
+    run.chain = _with_counted(run, _first_by_cuts(run) if run.is_large else _first(run))
     chains, deepest = [run.chain], 0
     while not run.is_done():
         drafted = run.draft(run.limit, BOUND_GAP, LAST_SHARE if run.is_large else SHARE)
@@ -115,6 +115,15 @@ def stages(problem: Problem, context: Context) -> None:
         run.chain = longer
         chains.append(longer)
     _draw(run, chains, deepest)
+
+
+def _with_counted(run: _Staged, chain: list[int]) -> list[int]:
+    """A chain with the operators whose live bytes reservations count, as far as each comes before or after the others."""
+    for op in dict.fromkeys(row.of for row in run.structure.reservations if row.of is not None):
+        near = run.moments.before[op] | run.moments.after[op]
+        if op not in chain and all(near >> other & 1 for other in chain):
+            chain = sorted([*chain, op], key=run.structure.order.index)
+    return chain
 
 
 def _first(run: _Staged) -> list[int]:

@@ -10,7 +10,8 @@ from functools import cache
 
 import msgspec
 
-from stowplan.models.rematerialization.problem import Op, Problem, Tensor, of_graph
+from stowplan.models.rematerialization.problem import Op, Problem, Reservation, Tensor, of_graph
+from stowplan.models.rematerialization.structure import build
 from tests.models.operator_order import cases as operator_order
 
 #: Values that share the bytes of one instance: its base's number, and the values that are still there.
@@ -72,39 +73,86 @@ def training(seed: int, most: int = 4) -> Problem:
     )
 
 
+#: From this seed on, graphs have reservations.
+RESERVED = 1000
+
+
+def with_reservations(problem: Problem, seed: int) -> Problem:
+    """A graph in which one or two operators run once, and rows of bytes that are reserved between them."""
+    chance = random.Random(5000 + seed)
+    marks = chance.sample(range(len(problem.ops)), min(len(problem.ops), chance.choice([1, 1, 2])))
+    ops = tuple(msgspec.structs.replace(op, once=op.once or number in marks) for number, op in enumerate(problem.ops))
+    rows = []
+    for _ in range(chance.randint(1, 3)):
+        times = chance.choice([0, 0, 1, 2])
+        since, until = (chance.choice([None, *marks]) for _ in range(2))
+        of = chance.choice(marks) if times else None
+        rows.append(Reservation(size=chance.randint(0, 5), since=since, until=until, times=times, of=of))
+    return msgspec.structs.replace(problem, ops=ops, reserved=tuple(rows))
+
+
 @cache
 def limited(seed: int) -> Problem:
     """One of either with a limit between the least and the given order's peak, or just below the least."""
     problem = random_problem(seed) if seed % 3 == 2 else training(seed)
+    problem = with_reservations(problem, seed) if seed >= RESERVED else problem
     chance = random.Random(2000 + seed)
     low, high = least_peak(problem), peak_once(problem)
     return msgspec.structs.replace(problem, limit=max(0, chance.randint(low - (seed % 9 == 0), max(low, high))))
 
 
 def peak_once(problem: Problem) -> int:
-    """Least peak where every operator runs once."""
+    """Least peak where every operator runs once; of graphs with reservations that of the order given."""
+    if problem.reservations:
+        structure = build(problem)
+        return structure.made(structure.order).peak
     return operator_order.least_peak(problem.graph)
 
 
 @cache
 def least_peak(problem: Problem) -> int:
     """Least peak in bytes, whatever it costs."""
-    found = _search(problem, lambda key, cost, live: max(key, live))
-    assert found is not None
-    return found
+    found = [_search(problem, lambda key, cost, live: max(key, live), counted) for counted in _counted(problem)]
+    return min(peak for peak in found if peak is not None)
 
 
 @cache
 def least_cost(problem: Problem) -> int | None:
     """Least added cost within the limit; None where there is no plan."""
     limit = problem.limit
-    return _search(problem, lambda key, cost, live: key + cost if limit is None or live <= limit else None)
+
+    def extend(key: int, cost: int, live: int) -> int | None:
+        return key + cost if limit is None or live <= limit else None
+
+    found = [_search(problem, extend, counted) for counted in _counted(problem)]
+    return min((cost for cost in found if cost is not None), default=None)
 
 
-def _search(problem: Problem, extend: Callable[[int, int, int], int | None]) -> int | None:
+def _counted(problem: Problem) -> list[int]:
+    """Bytes that may be live at the operators that reservations count."""
+    total = sum(tensor.size for tensor in problem.tensors)
+    return [*range(total + 1)] if any(row.times for row in problem.reservations) else [0]
+
+
+def _load(problem: Problem, done: frozenset[int], op: int, live: int, counted: int) -> int | None:
+    """What is live and reserved while an operator runs; None where more is live than reservations count."""
+    most = 0
+    for row in problem.reservations:
+        if row.of == op and live > counted:
+            return None
+        is_alone = row.since is not None and row.since == row.until
+        has_begun = row.since is None or row.since in done or row.since == op
+        is_over = row.until is not None and (row.until in done or row.until == op)
+        if row.since == op if is_alone else has_begun and not is_over:
+            most = max(most, row.size + row.times * counted)
+    return live + most
+
+
+def _search(problem: Problem, extend: Callable[[int, int, int], int | None], counted: int = 0) -> int | None:
     """Dijkstra's algorithm over what has run and what is there.
 
-    ``extend`` gives the key after a run of the key before, the cost that the run adds, and the bytes live while it runs.
+    ``extend`` gives the key after a run of the key before, the cost that the run adds, and the bytes live and reserved while it
+    runs, where reservations count so many bytes as live.
     """
     tensors = problem.tensors
     written = {tensor for op in problem.ops for tensor in op.writes}
@@ -140,7 +188,8 @@ def _search(problem: Problem, extend: Callable[[int, int, int], int | None]) -> 
                 continue
             for after, live in _runs(problem, op, needs[number], stays & inputs, groups, source):
                 following = (done | {number}, after)
-                total = extend(key, op.cost if number in done else 0, live)
+                load = _load(problem, done, number, live, counted)
+                total = None if load is None else extend(key, op.cost if number in done else 0, load)
                 if total is not None and total < best.get(following, 1 << 60):
                     best[following] = total
                     heapq.heappush(heap, (total, next(ticket), following))

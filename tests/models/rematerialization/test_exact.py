@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from itertools import pairwise
 
 import msgspec
 import pytest
 
 from stowplan.models.rematerialization import bounds, cpsat
-from stowplan.models.rematerialization.moments import orders
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 from stowplan.models.rematerialization.stages import Stages
 from stowplan.models.rematerialization.structure import Structure, build
@@ -47,12 +45,12 @@ def check_model(seed: int) -> str:
 
 
 def test_the_model_on_some_graphs() -> None:
-    assert {check_model(seed) for seed in (0, 3, 4, 12)} >= {"optimal"}
+    assert {check_model(seed) for seed in (0, 3, 4, 12, 1003, 1008, 1017)} >= {"optimal"}
 
 
 @pytest.mark.slow
 def test_the_model_on_hundreds_of_graphs() -> None:
-    found = Counter(check_model(seed) for seed in range(200))
+    found = Counter(check_model(seed) for seed in (*range(200), *range(1000, 1100)))
     assert found["optimal"] > 150
     assert found["none"] + found["open"] > 5
 
@@ -106,43 +104,26 @@ def check_stages(seed: int) -> str:
             free = msgspec.structs.replace(problem, limit=None)
             assert verify(free, build(free).made(found.sequence)).ok, (seed, limit)
     least, found = least_cost(problem), Stages(structure, moments, problem.limit or 0, chain).solve(time_limit=HANG)
-    check_orders(problem, found.sequence, chain)
     return "none" if least is None else "tight" if found.bound == least else "loose"
 
 
-def check_orders(problem: Problem, sequence: list[int], chain: list[int]) -> None:
-    """Of all orders of one more operator one has a bound that is no more than the least."""
-    structure, limit = build(problem), problem.limit or 0
-    least = least_cost(problem)
-    live = [limit + 1 for _ in sequence]
-    further = orders(bounds.Moments(structure), chain, sequence, live, limit)
-    if least is None or not further:
-        return
-    drafts = [Stages(structure, ordered, limit, longer).solve(time_limit=HANG) for longer, ordered in further]
-    assert min(draft.bound for draft in drafts if draft.bound is not None and not draft.is_infeasible) <= least
-    for longer, ordered in further:
-        for first, second in pairwise(longer):
-            assert ordered.before[second] >> first & 1
-            assert ordered.after[first] >> second & 1
-
-
 def test_stages_on_some_graphs() -> None:
-    assert {check_stages(seed) for seed in range(0, 40, 4)} >= {"tight"}
+    assert {check_stages(seed) for seed in (*range(0, 40, 4), *range(1000, 1020, 4))} >= {"tight"}
 
 
 @pytest.mark.slow
 def test_stages_on_hundreds_of_graphs() -> None:
-    found = Counter(check_stages(seed) for seed in range(300))
+    found = Counter(check_stages(seed) for seed in (*range(300), *range(1000, 1150)))
     assert found["tight"] > 2 * found["loose"]
 
 
 def test_bounds_on_some_graphs() -> None:
-    assert {check_bounds(seed) for seed in (0, 4, 7, 15)} <= {"none", "tight", "loose"}
+    assert {check_bounds(seed) for seed in (0, 4, 7, 15, 1004, 1010)} <= {"none", "tight", "loose"}
 
 
 @pytest.mark.slow
 def test_bounds_on_hundreds_of_graphs() -> None:
-    found = Counter(check_bounds(seed) for seed in range(200))
+    found = Counter(check_bounds(seed) for seed in (*range(200), *range(1000, 1100)))
     assert found["tight"] > 4 * found["loose"]
 
 
