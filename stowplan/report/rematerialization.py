@@ -15,7 +15,7 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.timeline import timeline
-from stowplan.models.rematerialization.verify import live_bytes, verify
+from stowplan.models.rematerialization.verify import load_bytes, verify
 from stowplan.report import scene
 from stowplan.report.colours import PALETTE, TIER_COLOURS
 from stowplan.report.inline import legend_html, plot_html
@@ -51,7 +51,7 @@ class RematerializationPresenter(DrawingPresenter):
         lines = [
             f"{printable(problem.name or 'graph')}: {len(problem.ops):,} operators, {len(problem.tensors):,} tensors, {limit}",
             f"  added cost  {verification.objective or 0:,} on {once:,} of every operator once",
-            f"  peak        {verification.figures.get('peak', 0):,} bytes live at once",
+            f"  peak        {verification.figures.get('peak', 0):,} bytes {_occupied(problem)} at once",
             f"  runs        {len(plan.sequence):,}",
         ]
         if problem.channel is not None:
@@ -167,9 +167,14 @@ def _copies(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, str]
     return rows
 
 
+def _occupied(problem: Problem) -> str:
+    """What the limit is for, in words."""
+    return "live and reserved" if problem.reservations else "live"
+
+
 def _plot(problem: Problem, plans: Sequence[Labelled]) -> scene.Plot:
     """Live bytes of the first plan as an area, those of another as a line, and the limit."""
-    lives = [(label, plan, live_bytes(problem, plan)) for label, plan in plans]
+    lives = [(label, plan, load_bytes(problem, plan)) for label, plan in plans]
     most = max(1, problem.limit or 0, *(max(live, default=0) for _, _, live in lives))
     what = "run or move" if any(plan.moves for _, plan, _ in lives) else "run"
     across = scene.number_axis(0, max(1, *(len(live) for _, _, live in lives)), what)
@@ -185,7 +190,7 @@ def _plot(problem: Problem, plans: Sequence[Labelled]) -> scene.Plot:
     if problem.limit is not None:
         marks.append(scene.level(across, problem.limit, scene.DASHED))
         legend.append(scene.Key(f"the limit, {format_bytes(problem.limit, 6)}", scene.DASHED, "line"))
-    up = scene.byte_axis(most, f"live ({byte_unit(most)[0]})")
+    up = scene.byte_axis(most, f"{_occupied(problem)} ({byte_unit(most)[0]})")
     return scene.Plot(across, [scene.Panel(up, marks, _HIGH, "Live bytes over the runs")], legend=legend)
 
 

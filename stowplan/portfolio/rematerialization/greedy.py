@@ -19,7 +19,8 @@ from stowplan.models.rematerialization.structure import Structure
 from stowplan.portfolio.rematerialization import residency, simulation
 from stowplan.portfolio.rematerialization.engine import make
 
-#: What is live at an operator that reservations count, in parts of what would leave no room for anything else: each is tried.
+#: What is live at an operator that reservations count, from the least that is up to what would leave no room for anything else:
+#: parts of the way that are tried.
 PARTS = (0.75, 0.5, 0.25)
 
 
@@ -61,9 +62,19 @@ def simulate(
 
 def assumed(structure: Structure, limit: int) -> list[Structure]:
     """The structure with reservations of so many bytes; several where they count what is live at an operator."""
-    rows = [row for row in structure.reservations if row.times]
-    most = min((max(0, limit - row.size) // row.times for row in rows), default=0)
-    return [structure.assuming(int(part * most), limit) for part in PARTS] if rows else [structure]
+    counted = {row.of for row in structure.reservations if row.of is not None}
+    if not counted:
+        return [structure]
+    least = max(_own_bytes(structure, op) for op in counted)
+    most = min(max(0, limit - row.size) // row.times for row in structure.reservations if row.times)
+    return [structure.assuming(least + int(part * max(0, most - least)), limit) for part in PARTS]
+
+
+def _own_bytes(structure: Structure, op: int) -> int:
+    """What is live at an operator at least: what it reads and writes, and inputs that stay."""
+    stays = (value for value, kept in enumerate(structure.kept) if kept and structure.writer[value] < 0)
+    used = (structure.root[value] for value in (*structure.needs[op], *structure.writes[op], *stays))
+    return sum(structure.size[root] for root in {*used})
 
 
 def _simulated(

@@ -134,7 +134,7 @@ def _counted(problem: Problem) -> list[int]:
     return [*range(total + 1)] if any(row.times for row in problem.reservations) else [0]
 
 
-def _load(problem: Problem, done: frozenset[int], op: int, live: int, counted: int) -> int | None:
+def load(problem: Problem, done: frozenset[int], op: int, live: int, counted: int) -> int | None:
     """What is live and reserved while an operator runs; None where more is live than reservations count."""
     most = 0
     for row in problem.reservations:
@@ -188,8 +188,8 @@ def _search(problem: Problem, extend: Callable[[int, int, int], int | None], cou
                 continue
             for after, live in _runs(problem, op, needs[number], stays & inputs, groups, source):
                 following = (done | {number}, after)
-                load = _load(problem, done, number, live, counted)
-                total = None if load is None else extend(key, op.cost if number in done else 0, load)
+                taken = load(problem, done, number, live, counted)
+                total = None if taken is None else extend(key, op.cost if number in done else 0, taken)
                 if total is not None and total < best.get(following, 1 << 60):
                     best[following] = total
                     heapq.heappush(heap, (total, next(ticket), following))

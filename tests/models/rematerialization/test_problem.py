@@ -9,7 +9,7 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError
-from stowplan.models.rematerialization.problem import LIMIT, Op, Problem, Tensor, of_graph
+from stowplan.models.rematerialization.problem import LIMIT, Op, Problem, Reservation, Tensor, of_graph
 from tests.models.operator_order import cases as operator_order
 
 TENSORS = tuple(Tensor(id=f"t{number}", size=size) for number, size in enumerate((4, 4, 8)))
@@ -33,6 +33,15 @@ GOOD: dict[str, Any] = {
         ({"ops": (Op(id="a", reads=(0,), writes=(2,), in_place=((0, 2),)),)}, "found 4 and 8 bytes, expected the same"),
         ({"limit": -1}, "limit: found -1, expected 0 to"),
         ({"limit": LIMIT}, "limit: found"),
+        ({"reserved": (Reservation(size=1, since=5),)}, r"reserved\[0\].since: found 5, expected an operator, 0 to 1"),
+        ({"reserved": (Reservation(size=1, until=0),)}, "found operator a, expected one that may run once only"),
+        ({"reserved": (Reservation(size=-1),)}, r"reserved\[0\].size: found -1, expected 0 to"),
+        (
+            {"reserved": (Reservation(size=0), Reservation(size=0, times=2))},
+            r"reserved\[1\].of: found None, expected an operator",
+        ),
+        ({"reserved": (Reservation(size=0, of=1),)}, "expected an operator where times is above 0, else null"),
+        ({"reserved": (Reservation(size=0, times=-1, of=1),)}, "times: found -1"),
         ({"precedences": ((0, 5),)}, "found operator 5, expected 0 to 1"),
         ({"tensors": (*TENSORS[:2], Tensor(id="t2", size=8, alias_of=1))}, "a view of 8 bytes, expected at most the 4 of t1"),
     ],
@@ -51,6 +60,18 @@ def test_files_come_back_as_they_were(tmp_path: Path) -> None:
     assert again == problem
     assert again.digest == problem.digest
     assert stowplan.read(tmp_path / "two.json", capacity=7).limit == 7
+
+
+def test_files_with_and_without_reservations(tmp_path: Path) -> None:
+    """What has none is as it was before there were any, digest and file."""
+    plain, empty = Problem(**GOOD), Problem(**GOOD, reserved=())
+    plain.save(tmp_path / "plain.json")
+    assert "reserved" not in (tmp_path / "plain.json").read_text()
+    assert empty.digest == plain.digest
+    reserved = Problem(**GOOD, reserved=(Reservation(size=3, since=1, times=2, of=1),))
+    assert reserved.digest != plain.digest
+    reserved.save(tmp_path / "reserved.json")
+    assert stowplan.read(tmp_path / "reserved.json") == reserved
 
 
 def test_digest_is_of_what_matters() -> None:

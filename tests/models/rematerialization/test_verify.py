@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from stowplan.models.rematerialization.plan import Plan
-from stowplan.models.rematerialization.problem import Op, Problem, Tensor
+from stowplan.models.rematerialization.problem import Op, Problem, Reservation, Tensor
 from stowplan.models.rematerialization.structure import build
-from stowplan.models.rematerialization.verify import live_bytes, verify
+from stowplan.models.rematerialization.verify import live_bytes, load_bytes, verify
 from tests.models.operator_order import cases as operator_order
 from tests.models.rematerialization.cases import random_problem, training
 
@@ -65,6 +65,33 @@ def test_a_good_plan() -> None:
 def test_what_is_broken_is_found(changes: dict[str, object], code: str, words: str) -> None:
     found = verify(PROBLEM, msgspec.structs.replace(PLAN, **changes)).violations
     assert [each for each in found if each.code == code and words in each.message], found
+
+
+def test_what_is_reserved_counts_while_it_is_in_force() -> None:
+    """From the run of one operator on, before that of another, during one alone, and so many times what is live at one."""
+    marked = tuple(msgspec.structs.replace(op, once=op.id in ("other", "end")) for op in PROBLEM.ops)
+    live = (9, 10, 10, 10, 10, 9, 10)
+    for row, added in [
+        (Reservation(size=5), (5, 5, 5, 5, 5, 5, 5)),
+        (Reservation(size=5, since=2), (0, 0, 5, 5, 5, 5, 5)),
+        (Reservation(size=5, until=3), (5, 5, 5, 0, 0, 0, 0)),
+        (Reservation(size=5, since=2, until=3), (0, 0, 5, 0, 0, 0, 0)),
+        (Reservation(size=5, since=3, until=3), (0, 0, 0, 5, 0, 0, 0)),
+        (Reservation(size=5, since=3, until=2), (0, 0, 0, 0, 0, 0, 0)),
+        (Reservation(size=-10, until=2, times=2, of=3), (10, 10, 0, 0, 0, 0, 0)),
+    ]:
+        smaller = Reservation(size=1, since=row.since, until=row.until)
+        problem = msgspec.structs.replace(PROBLEM, ops=marked, reserved=(row, smaller), limit=None)
+        plan = msgspec.structs.replace(PLAN, problem=problem.digest)
+        loads = tuple(size + more for size, more in zip(live, added, strict=True))
+        assert load_bytes(problem, plan) == loads, row
+        assert live_bytes(problem, plan) == live
+        plan = msgspec.structs.replace(plan, peak=max(loads))
+        assert verify(problem, plan).ok
+        tight = msgspec.structs.replace(problem, limit=max(loads) - 1)
+        found = verify(tight, msgspec.structs.replace(plan, problem=tight.digest)).violations
+        assert [each.code for each in found] == ["over_limit"]
+        assert f"{max(loads)} bytes are live or reserved at run" in found[0].message
 
 
 def test_a_view_keeps_the_instance_that_it_was_made_of() -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 import stowplan
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
-from stowplan.models.rematerialization.verify import verify
+from stowplan.models.rematerialization.verify import load_bytes, verify
+from stowplan.portfolio.rematerialization.engine import profile
 from stowplan.portfolio.rematerialization.frontier import frontier
+from stowplan.portfolio.rematerialization.greedy import simulate
+from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.peaks import least_peak
 from tests.cli.conftest import Cli, cli
 from tests.models.rematerialization import cases
@@ -33,6 +37,36 @@ def test_within_a_limit(tmp_path: Path) -> None:
     assert result.plan is not None
     result.plan.save(tmp_path / "plan.json")
     assert verify(problem, Plan.load(tmp_path / "plan.json")).ok
+
+
+@pytest.mark.parametrize("seed", range(cases.RESERVED, cases.RESERVED + 6))
+def test_with_reservations(seed: int) -> None:
+    problem = cases.limited(seed)
+    least, result = cases.least_cost(problem), stowplan.solve(problem, time_limit=HANG)
+    assert result.status == ("infeasible" if least is None else "optimal")
+    assert result.objective == least
+
+
+def test_heuristics_keep_what_is_reserved() -> None:
+    """Insertion, simulation and the profile of local search agree with the verifier on what is live and reserved."""
+    found = 0
+    for seed in range(cases.RESERVED, cases.RESERVED + 150):
+        problem = cases.limited(seed)
+        structure = build(problem)
+        insertion, live = Insertion(structure), np.zeros(4 * structure.ops + 9, np.int64)
+        assert problem.limit is not None
+        for runs in (
+            simulate(structure, structure.order, problem.limit),
+            insertion.repaired(structure.order, problem.limit),
+        ):
+            if runs is None:
+                continue
+            found += 1
+            plan = structure.made(runs)
+            assert profile(insertion.graph, insertion.work, np.array(runs, np.int64), len(runs), live)
+            assert tuple(live[: len(runs)].tolist()) == load_bytes(problem, plan), seed
+            assert verify(problem, plan).ok, seed
+    assert found > 150
 
 
 def test_without_a_limit_nothing_is_added() -> None:
