@@ -8,6 +8,7 @@ reservations of the rematerialization problem.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -136,26 +137,38 @@ def limited(reading: Reading, rooms: Rooms) -> Reading:
     for row in rooms.rows:
         key = row.waiting, row.runs, row.is_backward and row.runs
         least[key] = min(least.get(key, row.most), row.most)
-    border, reserved = reading.border, list[Reservation]()
-
-    def reserve(size: int, times: int, since: int | None = None, until: int | None = None) -> None:
-        if times or size > 0:
-            of = border if times else None
-            reserved.append(Reservation(size=size, since=since, until=until, times=times, of=of))
-
-    for (waiting, runs, is_backward), most in sorted(least.items()):
-        size = rooms.limit - most - waiting * rooms.constant
+    border, rows = reading.border, list[Reservation]()
+    for (waiting, runs, is_backward), most in least.items():
+        size, of = rooms.limit - most - waiting * rooms.constant, border if waiting else None
         if not runs:
             # What waits is all there is: one of the uses is counted as live.
-            reserve(size, max(0, waiting - 1), border, border)
+            others, of = max(0, waiting - 1), border if waiting > 1 else None
+            rows.append(Reservation(size=size, since=border, until=border, times=others, of=of))
         elif is_backward:
-            reserve(size, waiting, since=border)
+            rows.append(Reservation(size=size, since=border, times=waiting, of=of))
         else:
-            reserve(size, waiting, until=border)
+            rows.append(Reservation(size=size, until=border, times=waiting, of=of))
             # When the forward pass ends there are no tangents yet.
-            reserve(size - tangent_bytes(reading), waiting, border, border)
+            at_end = size - tangent_bytes(reading)
+            rows.append(Reservation(size=at_end, since=border, until=border, times=waiting, of=of))
+    reserved = _undominated(rows, rooms.constant, rooms.limit)
     if not reserved:
         return reading
     reading = copy.copy(reading)
     reading.problem = msgspec.structs.replace(reading.problem, reserved=tuple(reserved))
     return reading
+
+
+def _undominated(rows: Sequence[Reservation], least: int, most: int) -> list[Reservation]:
+    """The reservations that may be the largest in force, where from ``least`` to ``most`` bytes are live at the border."""
+
+    def ends(row: Reservation) -> tuple[int, int]:
+        return max(0, row.size + row.times * least), max(0, row.size + row.times * most)
+
+    left: list[Reservation] = []
+    # Those that are in force for longer come first: they say what one of the border alone says.
+    for row in sorted(rows, key=lambda row: (row.since == row.until, -ends(row)[1], -ends(row)[0])):
+        known = (ends(other) for other in left if other.since == row.since and other.until in (None, row.until))
+        if ends(row) != (0, 0) and not any(low >= ends(row)[0] and high >= ends(row)[1] for low, high in known):
+            left.append(row)
+    return left
