@@ -73,8 +73,13 @@ def training(seed: int, most: int = 4) -> Problem:
     )
 
 
-#: From this seed on, graphs have reservations.
+#: Seeds of every second thousand, from this one on, have reservations.
 RESERVED = 1000
+
+
+def is_reserved(seed: int) -> bool:
+    """Whether a seed's graph has reservations."""
+    return seed // RESERVED % 2 == 1
 
 
 def with_reservations(problem: Problem, seed: int) -> Problem:
@@ -95,7 +100,7 @@ def with_reservations(problem: Problem, seed: int) -> Problem:
 def limited(seed: int) -> Problem:
     """One of either with a limit between the least and the given order's peak, or just below the least."""
     problem = random_problem(seed) if seed % 3 == 2 else training(seed)
-    problem = with_reservations(problem, seed) if seed >= RESERVED else problem
+    problem = with_reservations(problem, seed) if is_reserved(seed) else problem
     chance = random.Random(2000 + seed)
     low, high = least_peak(problem), peak_once(problem)
     return msgspec.structs.replace(problem, limit=max(0, chance.randint(low - (seed % 9 == 0), max(low, high))))

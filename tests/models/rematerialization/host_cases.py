@@ -14,7 +14,7 @@ import msgspec
 from stowplan.models.rematerialization.bounds import Moments
 from stowplan.models.rematerialization.problem import Host, Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
-from tests.models.rematerialization.cases import RESERVED, load, peak_once, random_problem, training, with_reservations
+from tests.models.rematerialization.cases import is_reserved, load, peak_once, random_problem, training, with_reservations
 
 #: Seeds of graphs with three operators forward, of the first 300, that take long to try.
 SLOW = {
@@ -26,7 +26,7 @@ SLOW = {
 def hosted(seed: int, most: int = 4) -> Problem:
     """A graph with a channel, and a limit between the most that one operator takes and the given order's peak."""
     problem = random_problem(seed, most) if seed % 3 == 2 else training(seed, most)
-    if seed >= RESERVED:
+    if is_reserved(seed):
         # What is live is not known before the end of a plan: these rows are of bytes alone.
         problem = with_reservations(problem, seed)
         rows = tuple(msgspec.structs.replace(row, times=0, of=None) for row in problem.reservations)

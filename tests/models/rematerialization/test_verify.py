@@ -13,7 +13,7 @@ from stowplan.models.rematerialization.problem import Op, Problem, Reservation, 
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import live_bytes, load_bytes, verify
 from tests.models.operator_order import cases as operator_order
-from tests.models.rematerialization.cases import random_problem, training
+from tests.models.rematerialization.cases import random_problem, training, with_reservations
 
 #: Without the second run of ``grow`` 8 + 8 bytes would be live at ``other``.
 PROBLEM = Problem(
@@ -129,6 +129,7 @@ def test_changed_plans_are_valid_where_a_plain_reading_of_the_rules_says_so(part
     valid = 0
     for seed in range(50 * part, 50 * part + 50):
         problem = (random_problem if seed % 3 == 2 else training)(seed)
+        problem = with_reservations(problem, seed) if seed % 2 else problem
         structure, chance = build(problem), random.Random(seed)
         for _ in range(20):
             runs = list(structure.order)
@@ -196,11 +197,24 @@ def _peak(problem: Problem, runs: Sequence[int]) -> int | None:
         found = instance(tensor, count)
         assert found is not None
         last[found] = count
-    peak = 0
+    bytes_at = []
     for at, number in enumerate(runs):
         live = sum(tensors[tensor].size for (tensor, begin), end in last.items() if begin <= at <= end)
         for operand, result in problem.ops[number].in_place:
             taken = instance(operand, at)
             live -= tensors[result].size if taken is not None and last[taken] == at else 0
-        peak = max(peak, live)
-    return peak
+        bytes_at.append(live)
+    return max((live + _reserved(problem, runs, bytes_at, at) for at, live in enumerate(bytes_at)), default=0)
+
+
+def _reserved(problem: Problem, runs: Sequence[int], live: Sequence[int], at: int) -> int:
+    """The largest reservation in force at a run, each looked at by itself."""
+    sizes, done = [0], {*runs[: at + 1]}
+    for row in problem.reservations:
+        if row.since is not None and row.since == row.until:
+            holds = runs[at] == row.since
+        else:
+            holds = (row.since is None or row.since in done) and (row.until is None or row.until not in done)
+        if holds:
+            sizes.append(row.size + sum(live[runs.index(row.of)] for _ in range(row.times) if row.of is not None))
+    return max(sizes)
