@@ -152,6 +152,8 @@ class Chooser:
         self.others, self.stock_seconds, self.began = others, stock_seconds, began
         self.free: Structure = build(reading.problem)
         self.own = self._verified("stock", own)
+        self.is_infeasible = False
+        """It is proven that no plan is within the limit."""
 
     def choose(self, keep_own: bool) -> Choice:
         """The plan; with ``keep_own`` torch's own stays where it is within the limit.
@@ -219,6 +221,7 @@ class Chooser:
     def _searched(self, plans: dict[str, Plan]) -> Choice | None:
         """The portfolio's plan, from those at hand on; None where it has none."""
         result = self._solved(msgspec.structs.replace(self.reading.problem, limit=self.limit), plans, self._left())
+        self.is_infeasible = result.status == "infeasible"
         return None if result.plan is None else self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
 
     def _solved(self, problem: Problem, plans: dict[str, Plan], seconds: float) -> Result[Plan]:
@@ -245,7 +248,9 @@ class Chooser:
         text = f"the least peak found is {plan.peak} bytes, and the limit is {self.limit}"
         is_proven = bound > self.limit
         why = f"proven: no plan is below {bound}" if is_proven else f"no plan found in time; none is below {bound}"
-        if self.free.problem.channel is not None:
+        if self.is_infeasible and not is_proven:
+            why, bound = "proven: no plan is within it", self.limit + 1
+        elif self.free.problem.channel is not None:
             # What is proven is proven of plans without a host.
             why, bound = "no plan found in time, with the host or without", 0
         raise MemoryLimitError(f"{text} ({why})", self.limit, plan.peak, bound)

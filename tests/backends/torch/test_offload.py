@@ -273,7 +273,7 @@ def test_what_a_plan_keeps_is_what_is_there_when_its_pass_ends() -> None:
 
 def test_uses_of_one_layer_share_the_host() -> None:
     """Nothing that is saved can be computed again, and each use sends a sixth of the host's bytes at most."""
-    with pytest.raises(Exception, match="proven: no plan is below"):
+    with pytest.raises(Exception, match="proven: no plan is within it"):
         classified(0.7, False, 0.1, repeats=6, outside="1 MiB")
     report, peaks, limit = classified(0.7, False, 0.1, repeats=6, outside="1 MiB", **HOST | {"host": "8 MiB"})
     assert peaks.device <= limit
