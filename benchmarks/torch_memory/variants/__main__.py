@@ -3,7 +3,8 @@
     pip install '.[learned]'
     python -m benchmarks.torch_memory.variants [--set tuning|final] [--models cat16] [--time-limit 20] [-o FILE.jsonl]
 
-Limits are parts of eager's peak, parameters and gradients included. Where a limit is proven to be infeasible, a line says so.
+Limits are parts of the way from what no peak is below (what one operator takes beside what stays, parameters and gradients
+included) to eager's peak. Where a limit is proven to be infeasible, a line says so.
 ``ratio`` is the added cost over its bound, ``step`` the cost of the whole step with it over that with the bound. A line of JSON
 is written for each model and limit; those that are there are not run again. ``--table`` prints what the file has and runs
 nothing; ``--problems`` writes the problems to a folder, for ``stowplan solve``.
@@ -31,9 +32,11 @@ from benchmarks.torch_memory.variants.decoders import Language
 from benchmarks.torch_memory.variants.models import SETS
 from stowplan.backends.torch.reader import Reading
 from stowplan.kernel.solve import solve
+from stowplan.models.rematerialization.bounds import load_bound
 from stowplan.models.rematerialization.structure import build
 
-PARTS = (0.9, 0.75, 0.6, 0.5, 0.4)
+#: Parts of the way to eager's peak.
+PARTS = (0.85, 0.65, 0.45, 0.3, 0.15)
 
 #: What a plan may cost more than its bound.
 GOAL = 1.02
@@ -43,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", choices=[*SETS], default="tuning")
     parser.add_argument("--models", help="names, separated by commas; by default all of the set")
-    parser.add_argument("--parts", default=",".join(map(str, PARTS)), help="of eager's peak, separated by commas")
+    parser.add_argument("--parts", default=",".join(map(str, PARTS)), help="of the way to eager's peak, separated by commas")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of planning for each limit")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
@@ -70,10 +73,10 @@ def run(name: str, options: argparse.Namespace) -> None:
     began = time.monotonic()
     reading = joint(name, options.set)
     structure = build(reading.problem)
-    eager, once = structure.ordering.peak(structure.order), sum(structure.cost)
+    eager, least, once = structure.ordering.peak(structure.order), load_bound(structure), sum(structure.cost)
     print(f"# {name}: {structure.ops} operators, traced in {time.monotonic() - began:.1f} s", flush=True)
     for part in missing:
-        problem = msgspec.structs.replace(reading.problem, limit=int(part * eager))
+        problem = msgspec.structs.replace(reading.problem, limit=least + int(part * (eager - least)))
         if options.problems:
             options.problems.mkdir(parents=True, exist_ok=True)
             problem.save(options.problems / f"{name}-{part}.json")
@@ -85,6 +88,7 @@ def run(name: str, options: argparse.Namespace) -> None:
             "operators": structure.ops,
             "part": part,
             "eager": eager,
+            "least": least,
             "limit": problem.limit,
             "cost_once": once,
             "status": result.status,
@@ -130,15 +134,14 @@ def shown(rows: list[dict[str, Any]]) -> str:
     """The table in Markdown, and how many limits are as near to their bounds as they are to be."""
     cells = []
     for row in rows:
-        both = ratios(row)
-        percent = [
-            "" if row[key] is None or both is None else f"{100 * row[key] / row['cost_once']:.2f}" for key in ("objective", "bound")
-        ]
-        cells.append((
-            row["model"], row["operators"], f"{row['eager'] / (1 << 30):.1f}", row["part"], *percent,
-            *(("", "") if both is None else (f"{both[0]:.3f}", f"{both[1]:.4f}")), row["source"] or row["status"], row["seconds"],
-        ))  # fmt: skip
-    heads = ["model", "operators", "eager GiB", "limit", "added %", "bound %", "ratio", "step", "source", "s"]
+        both, once = ratios(row), row["cost_once"]
+        place = [f"{row['eager'] / (1 << 30):.1f}", row["part"], f"{row['limit'] / row['eager']:.2f}"]
+        figures = [""] * 4
+        if both is not None:
+            added = [f"{100 * row[key] / once:.2f}" for key in ("objective", "bound")]
+            figures = [*added, f"{both[0]:.3f}", f"{both[1]:.4f}"]
+        cells.append((row["model"], row["operators"], *place, *figures, row["source"] or row["status"], row["seconds"]))
+    heads = ["model", "operators", "eager GiB", "part", "limit", "added %", "bound %", "ratio", "step", "source", "s"]
     solved = [both for row in rows if (both := ratios(row)) is not None]
     none = [row["status"] for row in rows]
     return "\n\n".join([

@@ -29,9 +29,7 @@ def _on_meta(make: Callable[[], nn.Module], *batch: tuple[int, ...] | int) -> Mo
     with torch.device("meta"):
         shapes = [each if isinstance(each, tuple) else (each,) for each in batch]
         inputs = [
-            torch.empty(-shape[0], *shape[1:], dtype=torch.int64)
-            if shape[0] < 0
-            else torch.empty(*shape, dtype=torch.bfloat16)
+            torch.empty(-shape[0], *shape[1:], dtype=torch.int64) if shape[0] < 0 else torch.empty(*shape, dtype=torch.bfloat16)
             for shape in shapes
         ]
         return make().bfloat16(), tuple(inputs)
@@ -87,7 +85,7 @@ TUNING: dict[str, Callable[[], Model]] = {
     "biased12": lambda: _on_meta(partial(BiasedT5, 12, 1024, 4096, 16, 32128), (-16, 512), (-16, 512)),
     "scaled32": lambda: _on_meta(partial(Pictures, "scaled", 32, 1280, 16), (64, 3, 224, 224), -64),
     "diffusion28": lambda: _on_meta(partial(Diffusion, 28, 1152, 16, 16), (64, 256, 16), (64, 256), (64, 256, 16)),
-    "chunked24": lambda: _on_meta(partial(States, "chunked", 24, 1536, 128, 50280), (-8, 2048), (-8, 2048)),
+    "chunked16": lambda: _on_meta(partial(States, "chunked", 16, 1536, 128, 50280), (-8, 2048), (-8, 2048)),
     "unet20": lambda: _on_meta(
         partial(DeepUNet, [320, 640, 1280], 2, 2, False), (16, 4, 64, 64), (16, 320), (16, 4, 64, 64)
     ),

@@ -232,7 +232,7 @@ class States(nn.Module):
             x = x + self.outs[at](scanned * F.silu(gate))
         return F.cross_entropy(self.head(self.norms[-1](x)).flatten(0, 1), following.flatten())
 
-    def chunked(self, y: Tensor, rate: Tensor, decay: Tensor, entering: Tensor, leaving: Tensor, chunk: int = 256) -> Tensor:
+    def chunked(self, y: Tensor, rate: Tensor, decay: Tensor, entering: Tensor, leaving: Tensor, chunk: int = 512) -> Tensor:
         split = heads_of(y, self.rates)
         moved = split.float() * rate.transpose(1, 2)[..., None]
         logs = (rate * decay).transpose(1, 2)

@@ -16,10 +16,10 @@ from torch.nn import functional as F  # noqa: N812
 Rotary = Callable[[Tensor, Tensor], Tensor]
 
 
-def angles(length: int, size: int, base: float = 10000.0) -> Tensor:
+def angles(length: int, size: int, device: Any = "meta", base: float = 10000.0) -> Tensor:
     """[length, size / 2] of each position and each pair of a head's elements."""
-    powers = torch.arange(0, size, 2, device="meta", dtype=torch.float32) / size
-    return torch.outer(torch.arange(length, device="meta", dtype=torch.float32), base**-powers)
+    powers = torch.arange(0, size, 2, device=device, dtype=torch.float32) / size
+    return torch.outer(torch.arange(length, device=device, dtype=torch.float32), base**-powers)
 
 
 def by_cat(x: Tensor, angle: Tensor) -> Tensor:
@@ -81,9 +81,7 @@ class SwiGlu(nn.Module):
     def __init__(self, width: int, inner: int, is_fused: bool = False, function: Callable[[Tensor], Tensor] = F.silu):
         super().__init__()
         self.function = function
-        self.ins = nn.ModuleList(
-            nn.Linear(width, inner * (1 + is_fused), bias=False) for _ in range(1 if is_fused else 2)
-        )
+        self.ins = nn.ModuleList(nn.Linear(width, inner * (1 + is_fused), bias=False) for _ in range(1 if is_fused else 2))
         self.down = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
