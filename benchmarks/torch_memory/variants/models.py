@@ -14,8 +14,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from benchmarks.torch_memory.variants import decoders, parts
 from benchmarks.torch_memory.variants.decoders import Choices
-from benchmarks.torch_memory.variants.others import BiasedT5, DeepUNet, Diffusion, Encoder, Pictures, Speech, States
 from benchmarks.torch_memory.variants.parts import Experts, FloatRms, Mlp, SwiGlu
+from benchmarks.torch_memory.variants.pictures import DeepUNet, Diffusion, Pictures
+from benchmarks.torch_memory.variants.sequences import BiasedT5, Encoder, Speech, States
 
 Model = tuple[nn.Module, tuple[Tensor, ...]]
 
