@@ -228,6 +228,8 @@ class _Builder:
         reading.unit = max(1, -(-sum(spent) // MOST_COST))
         returned = {reading.root(node) for node in reading.forward_outputs if isinstance(node, torch.fx.Node)}
         held = [self.tensor[root] for root in returned if root in self.tensor]
+        # What the forward pass returns stays until the end: running its operator again frees nothing.
+        self.precedences |= {(op, reading.border): None for op, made in enumerate(writes) if made and {*made} <= {*held}}
         stays = []
         for tensor in held:
             base = self.tensors[tensor]

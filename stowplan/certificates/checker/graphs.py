@@ -45,7 +45,9 @@ class Graph:
         self.before: Links = [set() for _ in self.ops]
         """Operators that must run before each one, directly."""
         self.after: Links = [set() for _ in self.ops]
-        pairs = [*problem["precedences"]]
+        self.precedences: list[tuple[int, int]] = problem["precedences"]
+        """Operators whose last run is before the first of another."""
+        pairs = [*self.precedences]
         for number, tensors in enumerate(used):
             writers = (self._written_by(tensor) for tensor in tensors)
             pairs += [(writer, number) for writer in writers if writer not in (None, number)]
@@ -160,7 +162,8 @@ def _added_cost(graph: Graph, at: int, limit: int, proof: Fields) -> int | None:
     scale, price = whole(proof, "scale"), whole(proof, "price")
     own = _own(graph, at)
     needed = reached(at, graph.before)
-    known = _all(reached(at, graph.after), 1) | _all({op for op in needed if graph.ops[op]["once"]}, 0)
+    past = {op for op in needed if graph.ops[op]["once"]} | {op for op, behind in graph.precedences if behind in needed | {at}}
+    known = _all(reached(at, graph.after), 1) | _all(past, 0)
     slopes = Counter({op: scale * graph.ops[op]["cost"] for op in needed})
     slopes.update(_held(graph, _prices(graph, own, price), proof, set()))
     return bound_of(price * (_bytes(graph, own) - limit) + _least(slopes, known), scale)

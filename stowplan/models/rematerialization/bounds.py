@@ -197,7 +197,11 @@ class Moments:
         shift = max(0, total.bit_length() - _ENDLESS.bit_length() + 1)
         before = self._mask(self.before[op])
         held = np.isin(self.storages, [*self.held(op), *structure.writes[op]])
-        prices = np.where(structure.once, _ENDLESS, costs * cost_weight >> shift)
+        past = self.before[op] | 1 << op
+        barred = np.array(structure.once)
+        # What must precede something that has run does not run again.
+        barred[[first for first, second in structure.problem.precedences if past >> second & 1]] = True
+        prices = np.where(barred, _ENDLESS, costs * cost_weight >> shift)
         capacity = np.full(len(tail), _ENDLESS, np.int64)
         capacity[:n] *= self._mask(self.after[op])
         capacity[n : 2 * n] = prices * before

@@ -138,3 +138,16 @@ def test_custom_operators_are_warned_of_and_branches_are_refused() -> None:
     module = traced(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, [x]), torch.zeros(4))
     with pytest.raises(UnsupportedError, match="cond cannot be moved"):
         read(module.graph, 1)
+
+
+def test_what_is_returned_does_not_run_again_after_the_border() -> None:
+    """It stays; an operator that makes something else, too, may run again for that."""
+    module = traced(lambda x: (x.exp(), *x.sum(0, keepdim=True).max(1)), torch.randn(3, 4))
+    (last,) = (node for node in module.graph.nodes if node.op == "output")
+    exp = next(node for node in module.graph.nodes if node.name.startswith("exp"))
+    for count in (2, 3):
+        found = read(module.graph, count)
+        many = {first for first, second in found.problem.precedences if second == found.border}
+        assert found.number[exp] in many
+        assert len(many) == count - 1
+    assert len(last.args[0]) == 3

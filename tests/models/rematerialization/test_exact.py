@@ -154,6 +154,19 @@ def test_bounds_of_a_chain(limit: int) -> None:
     assert bounds.added_cost(structure, 2) is None
 
 
+def test_what_precedes_a_past_operator_does_not_run_again() -> None:
+    """What the border returns stays, so that bounds do not count on running its operator again behind the border."""
+    sizes = (4, 0, 2, 1, 1)
+    tensors = tuple(Tensor(id=str(at), size=size, alias_of=0 if at == 1 else None) for at, size in enumerate(sizes))
+    made = Op(id="made", writes=(0,), cost=10)
+    border = Op(id="border", reads=(0,), writes=(1,), once=True)
+    ops = (made, border, Op(id="c", writes=(2,)), Op(id="d", reads=(2,), writes=(3,)), Op(id="e", reads=(3,), writes=(4,)))
+    problem = Problem(tensors=tensors, ops=ops, outputs=(1, 4), precedences=((0, 1), (1, 2)), limit=6)
+    assert least_peak(problem) == 7
+    assert bounds.added_cost(build(problem), 6) is None
+    assert bounds.added_cost(build(problem), 7) == 0
+
+
 def test_bounds_of_numbers_beyond_what_a_flow_takes() -> None:
     """Capacities are rounded down, so that bounds hold, and lose next to nothing."""
     small = chain(6, 4)
