@@ -72,13 +72,13 @@ class Summed(nn.Module):
         return self.norm(x).sum()  # type: ignore[no-any-return]
 
 
-def summed() -> Model:
-    """The model of the issue, and a batch."""
+def summed(layers: int) -> Model:
+    """The model of the issue, and a batch: 32 words for each layer, as there."""
     torch.manual_seed(0)
-    return Summed(), (torch.randint(0, 1000, (2, 1024)),)
+    return Summed(layers), (torch.randint(0, 1000, (2, 32 * layers)),)
 
 
-ALL: dict[str, Callable[[], Model]] = {**MODELS, "llama32": summed}
+ALL: dict[str, Callable[[], Model]] = {**MODELS, "llama32": partial(summed, 32), "llama8": partial(summed, 8)}
 
 
 def main() -> None:

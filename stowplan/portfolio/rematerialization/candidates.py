@@ -165,6 +165,7 @@ def _draft(run: _Search) -> bool:
         return True
     for sequence in sequences:
         run.offer(sequence, "two cuts")
+    for sequence in sequences if run.best is None else [run.best.sequence]:
         run.offer(run.insertion.repaired(sequence, limit, context.closed, MOST_ADDED // run.structure.ops), "two cuts")
         if run.best is not None:
             break

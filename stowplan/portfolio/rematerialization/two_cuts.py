@@ -56,10 +56,12 @@ class TwoCuts:
             return None
         return live[:count].copy()
 
-    def draft(self, limit: int, is_even: bool, should_stop: Callable[[], bool] = lambda: False) -> list[int]:
+    def draft(
+        self, limit: int, is_even: bool, should_stop: Callable[[], bool] = lambda: False, is_whole: bool = False
+    ) -> list[int]:
         """A sequence between the cuts of the last bound of the moment, within the limit up to the moment, if any is.
 
-        Parts by the dearer cut are spread evenly, or the first.
+        Parts by the dearer cut are spread evenly, or the first. With ``is_whole`` all of it is to be within the limit.
         """
         assert self.moments.around is not None
         low, high = self.moments.around
@@ -70,7 +72,7 @@ class TwoCuts:
             places = [at for at in range(most) if (at + 1) * count // most > at * count // most] if is_even else range(count)
             sequence = self.sequence(low.again ^ {op for at in places for op in parts[at]})
             live = self.live(sequence)
-            if live is not None and live[: sequence.index(self.moment) + 1].max() <= limit:
+            if live is not None and live[: None if is_whole else sequence.index(self.moment) + 1].max() <= limit:
                 best, end = sequence, count
             else:
                 begin = count
@@ -132,5 +134,10 @@ def drafts(
             if live is not None and sequence not in sequences:
                 sequences.append(sequence)
                 chain = more_moments(moments, [moment], sequence, live.tolist(), limit, 1)
+        # A few parts more cost less than runs that are added where the first draft is above the limit behind the moment.
+        sequence = cuts.draft(limit, False, should_stop, is_whole=True)
+        live = cuts.live(sequence)
+        if live is not None and live.max() <= limit and sequence not in sequences:
+            sequences.append(sequence)
         chain = [op for op in chain if op != moment]
     return sequences[::-1]
