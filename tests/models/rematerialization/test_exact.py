@@ -123,7 +123,7 @@ def test_bounds_on_some_graphs() -> None:
 
 @pytest.mark.slow
 def test_bounds_on_hundreds_of_graphs() -> None:
-    found = Counter(check_bounds(seed) for seed in (*range(200), *range(1000, 1100)))
+    found = Counter(check_bounds(seed) for seed in (*range(200), *range(1000, 1030)))
     assert found["tight"] > 4 * found["loose"]
 
 

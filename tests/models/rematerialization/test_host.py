@@ -228,7 +228,7 @@ def test_bounds_of_some_graphs() -> None:
 
 @pytest.mark.slow
 def test_bounds_of_hundreds_of_graphs() -> None:
-    found = Counter(check_bounds(seed) for seed in (*range(300), *range(1000, 1060)) if seed not in SLOW)
+    found = Counter(check_bounds(seed) for seed in (*range(300), *range(1000, 1030)) if seed not in SLOW)
     assert found["tight"] > 60
 
 
@@ -256,7 +256,7 @@ def test_the_model_on_some_graphs() -> None:
 
 @pytest.mark.slow
 def test_the_model_on_hundreds_of_graphs() -> None:
-    found = Counter(check_model(seed, 5.0) for seed in (*range(300), *range(1000, 1060)) if seed not in SLOW)
+    found = Counter(check_model(seed, 5.0) for seed in (*range(300), *range(1000, 1030)) if seed not in SLOW)
     assert found["optimal"] > 100
 
 
