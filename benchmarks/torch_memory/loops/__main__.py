@@ -17,6 +17,7 @@ and ``WRONG``, of which the last four are faults.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import multiprocessing
@@ -36,7 +37,7 @@ import stowplan.backends.torch.scopes  # noqa: F401  in the parent, likewise
 from benchmarks.lib.tables import table
 from benchmarks.torch_memory.loops import scripts
 from benchmarks.torch_memory.loops.meter import LiveBytes
-from benchmarks.torch_memory.loops.run import AOT, EAGER, Run
+from benchmarks.torch_memory.loops.run import AOT, EAGER, Run, cause
 from stowplan.backends.torch import MemoryLimitError, TrainingMemory
 
 NAMES = sorted(each.name for each in pkgutil.iter_modules(scripts.__path__))
@@ -46,13 +47,6 @@ PATIENCE = 150
 
 #: Bytes per second to the host, and costs of an H100, which host memory needs.
 HOST = {"host_bandwidth": "25 GB/s", "costs": "h100"}
-
-
-def inner(error: BaseException) -> BaseException:
-    """The error that torch.compile wraps."""
-    while isinstance(found := getattr(error, "inner_exception", None), BaseException):
-        error = found
-    return error
 
 
 def of_process(pipe: Any, name: str, backend: Any, options: dict[str, Any]) -> None:
@@ -80,10 +74,10 @@ def of_process(pipe: Any, name: str, backend: Any, options: dict[str, Any]) -> N
                     run.record(each)
                     del each
         except Exception as error:
-            cause = inner(error)
-            kind = "MemoryLimitError" if isinstance(cause, MemoryLimitError) else type(cause).__name__
-            found |= {"error": kind, "text": " ".join(str(cause).split())[:600]}
-            found["where"] = traceback.format_exception(cause)[-6:]
+            origin = cause(error)
+            kind = "MemoryLimitError" if isinstance(origin, MemoryLimitError) else type(origin).__name__
+            found |= {"error": kind, "text": " ".join(str(origin).split())[:600]}
+            found["where"] = traceback.format_exception(origin)[-6:]
         if meter is not None:
             meter.__exit__(None, None, None)
     found |= {"peaks": run.peaks, "host_peaks": run.host_peaks, "digests": run.digests}
@@ -167,6 +161,9 @@ def main() -> None:
     parser.add_argument("--bare", action="store_true", help="run the largest part once more, without the meter")
     parser.add_argument("-o", "--output", type=Path, help="JSON lines of all runs are appended to this file")
     options = parser.parse_args()
+    # What was imported is not looked through whenever a step collects what is unused.
+    gc.collect()
+    gc.freeze()
     parts, rows = sorted(float(part) for part in options.parts.split(",")), []
     for name in options.only:
         eager = run(name, EAGER)

@@ -12,9 +12,17 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from benchmarks.torch_memory.loops.meter import LiveBytes
+from stowplan.backends.torch import MemoryLimitError
 
 #: Says how a loop runs: its models as they are, compiled by ``aot_eager``, or within a limit.
 EAGER, AOT = "eager", "aot_eager"
+
+
+def cause(error: BaseException) -> BaseException:
+    """The error that torch.compile wraps."""
+    while isinstance(found := getattr(error, "inner_exception", None), BaseException):
+        error = found
+    return error
 
 
 class Run:
@@ -54,8 +62,17 @@ class Run:
         if self.meter is not None:
             self.meter.reset()
         is_said = self.opens_steps and not isinstance(self.backend, str)
-        with self.backend.step() if is_said else contextlib.nullcontext():
-            yield
+        try:
+            with self.backend.step() if is_said else contextlib.nullcontext():
+                yield
+        except Exception as error:
+            if isinstance(cause(error), MemoryLimitError):
+                raise
+            self._read()
+            raise
+        self._read()
+
+    def _read(self) -> None:
         if self.meter is not None:
             self.peaks.append(self.meter.peak)
             self.host_peaks.append(self.meter.host_peak)
