@@ -26,6 +26,7 @@ import re
 import time
 import traceback
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -160,22 +161,42 @@ def main() -> None:
     parser.add_argument("--host", action="store_true", help="run a second time, with as much host memory as the limit")
     parser.add_argument("--bare", action="store_true", help="run the largest part once more, without the meter")
     parser.add_argument("-o", "--output", type=Path, help="JSON lines of all runs are appended to this file")
+    parser.add_argument("--table", type=Path, help="run nothing, and print the table of such a file: the last of equal lines")
+    parser.add_argument("--resume", action="store_true", help="leave out what the file of --output has already")
     options = parser.parse_args()
+    if options.table:
+        show([row(line) for _, line in sorted(known(options.table).items())])
+    else:
+        measure(options)
+
+
+def known(path: Path) -> dict[Any, dict[str, Any]]:
+    """Runs of a file, by loop, part, and whether there is host memory."""
+    lines = [json.loads(each) for each in path.read_text().splitlines()] if path.exists() else []
+    return {(each["loop"], each["part"], each["host"]): each for each in lines}
+
+
+def measure(options: Any) -> None:
+    """Run loops, and print what came of them."""
     # What was imported is not looked through whenever a step collects what is unused.
     gc.collect()
     gc.freeze()
     parts, rows = sorted(float(part) for part in options.parts.split(",")), []
+    had = known(options.output) if options.resume else {}
+    hosts = (False, True) if options.host else (False,)
     for name in options.only:
+        if all((name, part, has_host) in had for part in parts for has_host in hosts):
+            continue
         eager = run(name, EAGER)
         most = max(eager["peaks"], default=0)
         if not most:
-            text = f"eager: {eager['error']} {eager.get('text')}"
-            rows.append((name, 0, *[""] * 8, "CRASH", eager.get("seconds", 0), text))
-            print("#", *rows[-1], *eager.get("where", ()), flush=True)
+            print("#", name, "does not run as eager:", eager["error"], eager.get("text"), *eager.get("where", ()), flush=True)
             continue
         for part in parts:
             limit = int(part * most)
-            for has_host in (False, True) if options.host else (False,):
+            for has_host in hosts:
+                if (name, part, has_host) in had:
+                    continue
                 chosen: dict[str, Any] = {"time_limit": options.time_limit} | ({"host": limit} | HOST if has_host else {})
                 found = judged(name, limit, eager, run(name, limit, **chosen), limit if has_host else None)
                 note = f"{found['error']}: {found['text']}" if found["error"] else "; ".join(found.get("warnings", ()))
@@ -188,22 +209,42 @@ def main() -> None:
                     is_same = bare["digests"] == found["digests"] and bare["error"] == found["error"]
                     text = "the same" if is_same else "OTHERWISE"
                     note += f"; without the meter {text}, {bare.get('reported', 0):,} reported"
-                sent = max(found["host_peaks"], default=0) if has_host else ""
-                peaks = found["peaks"]
-                first, later = max(peaks[:2], default=0), found["largest"]
-                row = (name, most, part, "yes" if has_host else "no", limit, first, later, sent, found.get("added", ""))
-                rows.append((*row, found["values"], found["outcome"], f"{found.get('seconds', 0)}", note))
-                print("#", *rows[-1], flush=True)
+                line = {"loop": name, "part": part, "host": has_host, "eager": most, "note": note} | found
+                rows.append(row(line))
+                print("#", *rows[-1].values(), flush=True)
                 if found["outcome"] in ("CRASH", "WRONG", "ABOVE"):
                     print(found["peaks"], *found.get("where", ()), sep="\n", flush=True)
                 if options.output:
-                    line = {"loop": name, "part": part, "host": has_host, "eager": eager} | found
                     with options.output.open("a") as file:
                         file.write(json.dumps(line) + "\n")
-    names = ["loop", "eager", "part", "host", "limit", "first", "largest", "sent", "added", "values", "outcome", "s", "note"]
-    print(table(rows, names))
-    counts = {each: sum(row[-3] == each for row in rows) for each in sorted({row[-3] for row in rows})}
-    print(*(f"{count} {outcome}" for outcome, count in counts.items()), sep=", ")
+    show(rows)
+
+
+def row(line: dict[str, Any]) -> dict[str, Any]:
+    """A run as a row of the table."""
+    peaks, sent = line["peaks"], max(line["host_peaks"], default=0) if line["host"] else ""
+    return {
+        "loop": line["loop"],
+        "eager": line["eager"],
+        "part": line["part"],
+        "host": "yes" if line["host"] else "no",
+        "limit": line["limit"],
+        "first": max(peaks[:2], default=0),
+        "largest": line["largest"],
+        "sent": sent,
+        "added": line.get("added", ""),
+        "values": line["values"],
+        "outcome": line["outcome"],
+        "s": line.get("seconds", ""),
+        "note": line["note"],
+    }
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print a table, and how often each outcome came."""
+    if rows:
+        print(table([tuple(each.values()) for each in rows], [*rows[0]]))
+    print(*(f"{count} {outcome}" for outcome, count in Counter(each["outcome"] for each in rows).items()), sep=", ")
 
 
 if __name__ == "__main__":
