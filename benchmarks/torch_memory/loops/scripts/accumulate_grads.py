@@ -1,4 +1,7 @@
-"""Gradients of four batches are accumulated before each step of the optimizer, and set to zero in place."""
+"""Gradients of four batches are accumulated before each step of the optimizer, and set to zero in place.
+
+After https://github.com/karpathy/nanoGPT/pull/34 (gradient accumulation is asked for and added).
+"""
 
 from __future__ import annotations
 

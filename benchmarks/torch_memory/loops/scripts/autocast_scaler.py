@@ -1,4 +1,7 @@
-"""Mixed precision: autocast around model and loss, scaled gradients that are unscaled and clipped."""
+"""Mixed precision: autocast around model and loss, scaled gradients that are unscaled and clipped.
+
+After https://github.com/pytorch/examples/issues/1196 (unscale before clipping).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Only the repeated layers are compiled, in place and each alone; embedding, head and loss are eager."""
+"""Only the repeated layers are compiled, in place and each alone; embedding, head and loss are eager.
+
+After https://github.com/pytorch/torchtitan/pull/268 (torch.compile for each layer, and a report of growing memory).
+"""
 
 from __future__ import annotations
 

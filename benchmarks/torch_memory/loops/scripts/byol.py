@@ -1,4 +1,7 @@
-"""Two views of a batch go through a network with norms and through its lagging average, which predicts nothing of its own."""
+"""Two views of a batch go through a network with norms and through its lagging average, which predicts nothing of its own.
+
+After https://github.com/lightly-ai/lightly/issues/1471 (a momentum encoder).
+"""
 
 from __future__ import annotations
 

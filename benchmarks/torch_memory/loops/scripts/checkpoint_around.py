@@ -1,4 +1,7 @@
-"""Layers are compiled one by one, and each call is inside of torch.utils.checkpoint."""
+"""Layers are compiled one by one, and each call is inside of torch.utils.checkpoint.
+
+After https://github.com/allenai/OLMo/issues/105 (torch.compile and activation checkpointing).
+"""
 
 from __future__ import annotations
 

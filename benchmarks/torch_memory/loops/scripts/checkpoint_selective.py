@@ -1,4 +1,7 @@
-"""Compiled layers inside of a selective checkpoint, which keeps what matrix products made."""
+"""Compiled layers inside of a selective checkpoint, which keeps what matrix products made.
+
+After https://github.com/pytorch/pytorch/issues/161889 (selective checkpoints around compiled functions).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Logits are never there as a whole: head and loss run over chunks of the sequence."""
+"""Logits are never there as a whole: head and loss run over chunks of the sequence.
+
+After https://github.com/meta-pytorch/torchtune/pull/1390 (chunks before the head).
+"""
 
 from __future__ import annotations
 

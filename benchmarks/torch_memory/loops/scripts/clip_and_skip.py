@@ -1,4 +1,7 @@
-"""Gradients are clipped by their norm, and a step whose norm is not finite is left out."""
+"""Gradients are clipped by their norm, and a step whose norm is not finite is left out.
+
+After https://github.com/meta-pytorch/torchtune/issues/2517 (clipping by the norm as foreach operators).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Not the model but the function that computes the loss is compiled, and gets the batch as a dictionary."""
+"""Not the model but the function that computes the loss is compiled, and gets the batch as a dictionary.
+
+After https://github.com/allenai/OLMo-core/pull/77 (the loss function is compiled).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Vectors are quantized; a function with a backward pass of its own hands the gradient through."""
+"""Vectors are quantized; a function with a backward pass of its own hands the gradient through.
+
+After https://github.com/pytorch/pytorch/issues/160757 (torch.compile and autograd.Function).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Outputs of several depths have losses of their own, whose weighted sum is what is differentiated."""
+"""Outputs of several depths have losses of their own, whose weighted sum is what is differentiated.
+
+After https://github.com/MIC-DKFZ/nnUNet/issues/1170 (losses at several depths).
+"""
 
 from __future__ import annotations
 

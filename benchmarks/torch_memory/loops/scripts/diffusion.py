@@ -1,4 +1,7 @@
-"""Noise is added to pictures at random times, and a network learns to predict it; an average of the weights is kept."""
+"""Noise is added to pictures at random times, and a network learns to predict it; an average of the weights is kept.
+
+After https://github.com/huggingface/diffusers/issues/6503 (training scripts with torch.compile).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A large teacher runs without gradients, and the student learns its softened answers; both are compiled."""
+"""A large teacher runs without gradients, and the student learns its softened answers; both are compiled.
+
+After https://github.com/meta-pytorch/torchtune/issues/2213 (memory of a teacher and a student).
+"""
 
 from __future__ import annotations
 

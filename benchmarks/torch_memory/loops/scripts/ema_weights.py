@@ -1,4 +1,7 @@
-"""An average of the weights is kept in a second model, which is also what is evaluated."""
+"""An average of the weights is kept in a second model, which is also what is evaluated.
+
+After https://github.com/mosaicml/composer/pull/1941 (what an average of the weights takes beside the model).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A batch is bad: the forward pass of a step, or what follows it, raises an error, and the loop goes on with the next."""
+"""A batch is bad: the forward pass of a step, or what follows it, raises an error, and the loop goes on with the next.
+
+After https://github.com/Lightning-AI/pytorch-lightning/issues/8531 (skip a batch that fails).
+"""
 
 from __future__ import annotations
 

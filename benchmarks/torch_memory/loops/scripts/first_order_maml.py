@@ -1,4 +1,7 @@
-"""For each task a copy of the weights takes two steps; gradients at its end are added up for the shared weights."""
+"""For each task a copy of the weights takes two steps; gradients at its end are added up for the shared weights.
+
+After https://github.com/tristandeleu/pytorch-maml/issues/21 (memory of the inner loop).
+"""
 
 from __future__ import annotations
 

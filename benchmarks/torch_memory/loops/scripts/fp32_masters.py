@@ -1,4 +1,7 @@
-"""The model is in bfloat16, and the optimizer has its own copy of the weights in float32."""
+"""The model is in bfloat16, and the optimizer has its own copy of the weights in float32.
+
+After https://github.com/NVIDIA/Megatron-LM/issues/1821 (memory of separate masters in bfloat16 training).
+"""
 
 from __future__ import annotations
 

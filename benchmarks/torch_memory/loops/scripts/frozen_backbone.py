@@ -1,4 +1,7 @@
-"""A pretrained backbone is frozen, its norms stay in evaluation, and only a head learns; later its last layer does, too."""
+"""A pretrained backbone is frozen, its norms stay in evaluation, and only a head learns; later its last layer does, too.
+
+After https://github.com/lightly-ai/lightly/issues/1438 (what freezing a backbone with norms means).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The optimizer updates all parameters in one fused operator, and a scheduler changes its rate."""
+"""The optimizer updates all parameters in one fused operator, and a scheduler changes its rate.
+
+After https://github.com/pytorch/pytorch/issues/97712 (what foreach and fused optimizers take).
+"""
 
 from __future__ import annotations
 

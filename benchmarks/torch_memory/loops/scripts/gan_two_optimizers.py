@@ -1,4 +1,7 @@
-"""A generator and a discriminator, each compiled and with an optimizer of its own, train in turns."""
+"""A generator and a discriminator, each compiled and with an optimizer of its own, train in turns.
+
+After https://github.com/pytorch/pytorch/issues/91542 (torch.compile and the DCGAN loop, which runs as eager).
+"""
 
 from __future__ import annotations
 

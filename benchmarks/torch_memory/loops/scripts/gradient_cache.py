@@ -1,4 +1,7 @@
-"""Large contrastive batches: representations first without a graph, then gradients of them, then chunk by chunk backward."""
+"""Large contrastive batches: representations first without a graph, then gradients of them, then chunk by chunk backward.
+
+After https://github.com/luyug/GradCache/issues/7 (gradients of a large batch, chunk by chunk).
+"""
 
 from __future__ import annotations
 

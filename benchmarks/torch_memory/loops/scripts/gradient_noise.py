@@ -1,4 +1,7 @@
-"""Hooks add noise to gradients while the backward pass runs, and a scheduler lowers it."""
+"""Hooks add noise to gradients while the backward pass runs, and a scheduler lowers it.
+
+After https://github.com/rwth-i6/returnn/pull/1595 (noise on gradients).
+"""
 
 from __future__ import annotations
 

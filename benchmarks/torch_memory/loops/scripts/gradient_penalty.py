@@ -1,4 +1,7 @@
-"""A critic's gradient is part of its loss (WGAN-GP): torch.compile cannot differentiate a graph twice."""
+"""A critic's gradient is part of its loss (WGAN-GP): torch.compile cannot differentiate a graph twice.
+
+After https://github.com/pytorch/pytorch/issues/91469 (double backward of a compiled function).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Gradients of two tasks are taken one by one with the graph kept, and what of one is against the other is removed."""
+"""Gradients of two tasks are taken one by one with the graph kept, and what of one is against the other is removed.
+
+After https://github.com/WeiChengTseng/Pytorch-PCGrad/issues/2 (out of memory because of retain_graph).
+"""
 
 from __future__ import annotations
 

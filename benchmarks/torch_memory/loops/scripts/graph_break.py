@@ -1,4 +1,7 @@
-"""The model looks at a value in the middle, which ends one graph and begins another."""
+"""The model looks at a value in the middle, which ends one graph and begins another.
+
+After https://github.com/pytorch/pytorch/issues/158642 (.item() in a forward pass).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A DataLoader without workers shuffles the examples; the last batch of each epoch is smaller."""
+"""A DataLoader without workers shuffles the examples; the last batch of each epoch is smaller.
+
+After https://github.com/saforem2/ezpz/pull/190 (the ragged last batch of an epoch runs out of memory once compiled).
+"""
 
 from __future__ import annotations
 

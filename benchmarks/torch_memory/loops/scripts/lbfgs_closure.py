@@ -1,4 +1,7 @@
-"""LBFGS evaluates the loss several times in each step, by a closure."""
+"""LBFGS evaluates the loss several times in each step, by a closure.
+
+After https://github.com/Lightning-AI/pytorch-lightning/issues/246 (LBFGS needs a closure that runs the model).
+"""
 
 from __future__ import annotations
 

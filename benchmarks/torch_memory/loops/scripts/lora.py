@@ -1,4 +1,7 @@
-"""Products of two narrow matrices are trained beside frozen layers."""
+"""Products of two narrow matrices are trained beside frozen layers.
+
+After https://github.com/huggingface/peft/issues/1514 (LoRA that takes more memory than full training).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The model is given labels and returns a dictionary with its loss and its logits, as in transformers."""
+"""The model is given labels and returns a dictionary with its loss and its logits, as in transformers.
+
+After https://github.com/pytorch/torchtitan/pull/551 (the cast to float32 within a loss that is compiled with the model).
+"""
 
 from __future__ import annotations
 

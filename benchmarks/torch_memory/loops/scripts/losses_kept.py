@@ -1,4 +1,7 @@
-"""Losses are kept in a list, and added up, with all that autograd knows of them: a common leak."""
+"""Losses are kept in a list, and added up, with all that autograd knows of them: a common leak.
+
+After https://github.com/pytorch/pytorch/issues/64586 (memory grows until .item() is added).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which patches are seen is drawn inside of the model, anew in each pass."""
+"""Which patches are seen is drawn inside of the model, anew in each pass.
+
+After https://github.com/pytorch/pytorch/issues/172207 (random masks inside of a compiled model).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A student sees crops of two sizes and a teacher the large ones, in one step; the teacher's centre is a running mean."""
+"""A student sees crops of two sizes and a teacher the large ones, in one step; the teacher's centre is a running mean.
+
+After https://github.com/facebookresearch/dino/issues/154 (crops of two sizes).
+"""
 
 from __future__ import annotations
 

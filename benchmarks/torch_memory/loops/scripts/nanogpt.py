@@ -1,4 +1,7 @@
-"""nanoGPT's loop: a rate by warmup and cosine, an estimate of the loss every few steps, accumulation, scaler, clipping."""
+"""nanoGPT's loop: a rate by warmup and cosine, an estimate of the loss every few steps, accumulation, scaler, clipping.
+
+After https://github.com/karpathy/nanoGPT/blob/master/train.py (the loop itself, in our own words).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A compiled model has a part that was compiled before, and that part is used alone as well."""
+"""A compiled model has a part that was compiled before, and that part is used alone as well.
+
+After https://github.com/pytorch/pytorch/issues/156308 (a compiled function inside of another).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Each parameter is updated in the backward pass, as soon as its gradient is there, and the gradient is dropped."""
+"""Each parameter is updated in the backward pass, as soon as its gradient is there, and the gradient is dropped.
+
+After https://github.com/pytorch/tutorials/pull/2568 (the tutorial on optimizers in the backward pass).
+"""
 
 from __future__ import annotations
 

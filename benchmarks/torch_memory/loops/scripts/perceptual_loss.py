@@ -1,4 +1,7 @@
-"""Hooks of a frozen network keep its inner activations, and a second network learns to match them."""
+"""Hooks of a frozen network keep its inner activations, and a second network learns to match them.
+
+After https://github.com/pytorch/pytorch/issues/91665 (forward hooks and torch.compile).
+"""
 
 from __future__ import annotations
 

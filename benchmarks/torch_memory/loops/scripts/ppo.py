@@ -1,4 +1,7 @@
-"""A policy collects a rollout without gradients, which is then used for several epochs of small batches."""
+"""A policy collects a rollout without gradients, which is then used for several epochs of small batches.
+
+After https://github.com/meta-pytorch/torchtune/pull/1005 (several epochs over a rollout).
+"""
 
 from __future__ import annotations
 

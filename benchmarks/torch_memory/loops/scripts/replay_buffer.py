@@ -1,4 +1,7 @@
-"""A value network learns from a buffer that grows in each step; targets are those of a copy that lags."""
+"""A value network learns from a buffer that grows in each step; targets are those of a copy that lags.
+
+After https://github.com/BY571/IQN-and-Extensions/issues/3 (a buffer that grows until the process is killed).
+"""
 
 from __future__ import annotations
 

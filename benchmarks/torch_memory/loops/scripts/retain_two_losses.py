@@ -1,4 +1,7 @@
-"""Two losses of the same outputs have a backward pass each, and the graph is kept for the second."""
+"""Two losses of the same outputs have a backward pass each, and the graph is kept for the second.
+
+After https://github.com/pytorch/xla/issues/1961 (two losses, two backward passes).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sharpness-aware minimization: a step up along the gradient, a second pass there, and the step from where it began."""
+"""Sharpness-aware minimization: a step up along the gradient, a second pass there, and the step from where it began.
+
+After https://github.com/davda54/sam/issues/8 (two passes to a step).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A language model writes a few words after every third step: lengths grow, without gradients."""
+"""A language model writes a few words after every third step: lengths grow, without gradients.
+
+After https://github.com/karpathy/build-nanogpt/issues/79 (a compiled model that writes in between).
+"""
 
 from __future__ import annotations
 

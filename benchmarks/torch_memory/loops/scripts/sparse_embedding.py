@@ -1,4 +1,7 @@
-"""Gradients of a large table are sparse and have an optimizer of their own; the dense part is compiled."""
+"""Gradients of a large table are sparse and have an optimizer of their own; the dense part is compiled.
+
+After https://github.com/pytorch/pytorch/issues/84537 (what SparseAdam is for).
+"""
 
 from __future__ import annotations
 

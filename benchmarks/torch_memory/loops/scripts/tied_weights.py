@@ -1,4 +1,7 @@
-"""The head is the embedding, weight decay is for matrices alone, and the loss is computed by the caller."""
+"""The head is the embedding, weight decay is for matrices alone, and the loss is computed by the caller.
+
+After https://github.com/allenai/open-instruct/pull/1387 (a head that is the embedding).
+"""
 
 from __future__ import annotations
 

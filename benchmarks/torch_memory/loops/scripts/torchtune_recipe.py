@@ -1,4 +1,7 @@
-"""The steps of torchtune's recipe for one device: losses weighted by tokens, a chunked head, gradients scaled at the end."""
+"""The steps of torchtune's recipe for one device: losses weighted by tokens, a chunked head, gradients scaled at the end.
+
+After https://github.com/meta-pytorch/torchtune/pull/1875 (losses by tokens in the recipes, in our own words).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A recurrent cell runs over a long sequence; every few steps there is a backward pass, and the state is detached."""
+"""A recurrent cell runs over a long sequence; every few steps there is a backward pass, and the state is detached.
+
+After https://github.com/Lightning-AI/pytorch-lightning/issues/17848 (truncated backpropagation by hand).
+"""
 
 from __future__ import annotations
 

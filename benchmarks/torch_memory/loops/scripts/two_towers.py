@@ -1,4 +1,7 @@
-"""Pictures and sentences are embedded by two compiled models, and each is told from all others of the batch."""
+"""Pictures and sentences are embedded by two compiled models, and each is told from all others of the batch.
+
+After https://github.com/mlfoundations/open_clip/pull/65 (memory of two towers).
+"""
 
 from __future__ import annotations
 

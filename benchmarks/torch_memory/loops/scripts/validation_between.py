@@ -1,4 +1,7 @@
-"""After every third step the model is evaluated on larger batches, whose outputs are kept in a list."""
+"""After every third step the model is evaluated on larger batches, whose outputs are kept in a list.
+
+After https://github.com/huggingface/pytorch-image-models/issues/80 (memory in validation while training).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Each batch is padded to its longest sentence, so that lengths differ from step to step."""
+"""Each batch is padded to its longest sentence, so that lengths differ from step to step.
+
+After https://github.com/pytorch/pytorch/issues/188150 (batches padded to their longest sentence).
+"""
 
 from __future__ import annotations
 

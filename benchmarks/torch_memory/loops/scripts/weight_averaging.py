@@ -1,4 +1,7 @@
-"""Weights are averaged over the last epochs, and then norms are computed anew for the average."""
+"""Weights are averaged over the last epochs, and then norms are computed anew for the average.
+
+After https://github.com/pytorch/pytorch/pull/35032 (averaged weights, and update_bn).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Weights are made anew in each forward pass: weight norm, and spectral norm, which writes to its buffers."""
+"""Weights are made anew in each forward pass: weight norm, and spectral norm, which writes to its buffers.
+
+After https://github.com/pytorch/pytorch/issues/66363 (spectral norm, run twice before a backward pass).
+"""
 
 from __future__ import annotations
 
