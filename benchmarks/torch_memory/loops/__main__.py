@@ -46,6 +46,9 @@ NAMES = sorted(each.name for each in pkgutil.iter_modules(scripts.__path__))
 #: Seconds after which a process hangs.
 PATIENCE = 150
 
+#: Bytes that no loop takes.
+NO_LIMIT = 1 << 40
+
 #: Bytes per second to the host, and costs of an H100, which host memory needs.
 HOST = {"host_bandwidth": "25 GB/s", "costs": "h100"}
 
@@ -143,7 +146,7 @@ def suggested(name: str, found: dict[str, Any], limit: int, options: dict[str, A
     elif margin:
         said, options = limit, options | {"margin": int(margin[1])}
     else:
-        said = run(name, "1 TiB", is_least=True, **options)["least"] or 0
+        said = run(name, NO_LIMIT, is_least=True, **options)["least"] or 0
     if not said:
         return "no limit is said"
     again = run(name, said, **options)

@@ -292,7 +292,7 @@ class Scopes:
             part, sizes = whole, tuple(size for size in arguments if type(size) is int)
             if torch.is_grad_enabled() and whole.least.planned:
                 if sizes not in parts and len(parts) <= MOST_SIZES:
-                    parts[sizes] = self.fitting.add(compile_graph, (key, sizes), code, arguments)
+                    parts[sizes] = self.fitting.add(compile_graph, (key, sizes), code, arguments, instead=whole)
                 part = parts.get(sizes, whole)
                 self.fitting.prepare(part, arguments, self.uses)
             with self._counted() as entered:

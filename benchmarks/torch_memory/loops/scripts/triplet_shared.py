@@ -1,6 +1,7 @@
 """One encoder embeds an anchor, a positive and a negative example before one backward pass.
 
-After https://ai.stackexchange.com/questions/33901/triplet-loss-three-forward-pass-and-one-backward-passpropagation (three forward passes, one backward pass).
+After https://ai.stackexchange.com/questions/33901/triplet-loss-three-forward-pass-and-one-backward-passpropagation
+(three forward passes, one backward pass).
 """
 
 from __future__ import annotations
