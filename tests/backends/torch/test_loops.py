@@ -1,0 +1,48 @@
+"""What training loops of ``benchmarks.torch_memory.loops`` have shown to be wrong."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from stowplan.backends.torch import PlanningWarning
+from tests.backends.torch.test_scopes import SELECTIVE, WIDTH, Loop, check, checkpointed, layers, memory_of
+from tests.backends.torch.training import torch
+
+
+def annealed(counts: list[int], wrap: Any) -> Any:
+    """The loss is compiled with the model, and is given a number that changes from step to step."""
+    model = layers(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run, step_number = wrap(lambda x, weight: model(x).square().mean() + weight * model[0].weight.square().sum()), 0
+
+    def step() -> float:
+        nonlocal step_number
+        loss = run(torch.randn(counts[step_number % len(counts)], WIDTH), 0.5**step_number)
+        step_number += 1
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss.detach())
+
+    return step, [model]
+
+
+def test_a_number_that_changes_from_step_to_step() -> None:
+    with pytest.warns(PlanningWarning, match=r"torch\.compile compiles a graph only once: .*: its plan of least peak stays"):
+        check(partial(annealed, [256]), 0.85, 7)
+
+
+@pytest.mark.filterwarnings("ignore::stowplan.backends.torch.PlanningWarning")
+def test_numbers_and_sizes_that_change() -> None:
+    check(partial(annealed, [256, 192, 128]), 0.95, 7)
+
+
+def test_a_graph_under_a_selective_checkpoint_keeps_its_plan() -> None:
+    make = partial(checkpointed, SELECTIVE)
+    eager = Loop(make).run(5)
+    memory = memory_of(int(1.1 * max(eager.peaks)))
+    assert Loop(make, memory.compile).run(5).losses == eager.losses
+    assert {report.source for report in memory.reports} == {"first steps"}
