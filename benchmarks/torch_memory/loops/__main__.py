@@ -43,8 +43,8 @@ from stowplan.backends.torch import MemoryLimitError, TrainingMemory
 
 NAMES = sorted(each.name for each in pkgutil.iter_modules(scripts.__path__))
 
-#: Seconds after which a process hangs.
-PATIENCE = 150
+#: Seconds after which a process hangs, on a machine that is busy with others.
+PATIENCE = 400
 
 #: Bytes that no loop takes.
 NO_LIMIT = 1 << 40

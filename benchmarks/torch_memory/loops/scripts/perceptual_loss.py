@@ -17,7 +17,10 @@ from benchmarks.torch_memory.loops.run import Run
 
 
 def loop(run: Run) -> Iterator[Any]:
-    frozen, network = images().eval().requires_grad_(False), nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(4)))
+    frozen, inside = images().eval().requires_grad_(False), []
+    for number in range(6):
+        inside += [nn.Conv2d(8 if number else 3, 8, 3, padding=1), nn.SiLU()]
+    network = nn.Sequential(*inside, nn.Conv2d(8, 3, 3, padding=1))
     model, seen = run.compile(network), []
     for layer in frozen[::3][:3]:
         layer.register_forward_hook(lambda _, __, out: seen.append(out))

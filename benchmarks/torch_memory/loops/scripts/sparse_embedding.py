@@ -24,7 +24,7 @@ def loop(run: Run) -> Iterator[Any]:
     dense = torch.optim.Adam(network.parameters(), lr=1e-3)
     for _ in range(6):
         with run.step():
-            chosen, y = torch.randint(0, 400, (384, 5)), torch.randint(0, CLASSES, (384,))
+            chosen, y = torch.randint(0, 400, (384, 2)), torch.randint(0, CLASSES, (384,))
             loss = functional.cross_entropy(model(table(chosen)), y)
             loss.backward()
             for optimizer in (sparse, dense):
