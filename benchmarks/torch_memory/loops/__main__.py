@@ -37,6 +37,7 @@ import stowplan.backends.torch.entry
 import stowplan.backends.torch.scopes  # noqa: F401  in the parent, likewise
 from benchmarks.lib.tables import table
 from benchmarks.torch_memory.loops import scripts
+from benchmarks.torch_memory.loops.log import log
 from benchmarks.torch_memory.loops.meter import LiveBytes
 from benchmarks.torch_memory.loops.run import AOT, EAGER, Run, cause
 from stowplan.backends.torch import MemoryLimitError, TrainingMemory
@@ -165,10 +166,13 @@ def main() -> None:
     parser.add_argument("--bare", action="store_true", help="run the largest part once more, without the meter")
     parser.add_argument("-o", "--output", type=Path, help="JSON lines of all runs are appended to this file")
     parser.add_argument("--table", type=Path, help="run nothing, and print the table of such a file: the last of equal lines")
+    parser.add_argument("--log", type=Path, help="the same with one row for each loop, as in README.md")
     parser.add_argument("--resume", action="store_true", help="leave out what the file of --output has already")
     options = parser.parse_args()
     if options.table:
         show([row(line) for _, line in sorted(known(options.table).items())])
+    elif options.log:
+        print(log(known(options.log), options.only))
     else:
         measure(options)
 

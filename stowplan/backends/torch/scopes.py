@@ -245,6 +245,7 @@ class Scopes:
                 self.state = State.BACKWARD
         else:
             use = Use(variant, arguments)
+            use.step = self.report.count
         self._begin_phase(variant, use, is_backward)
         with naming_out_of_memory(self):
             made = function(arguments)
@@ -294,7 +295,8 @@ class Scopes:
                 if sizes not in parts and len(parts) <= MOST_SIZES:
                     parts[sizes] = self.fitting.add(compile_graph, (key, sizes), code, arguments, instead=whole)
                 part = parts.get(sizes, whole)
-                self.fitting.prepare(part, arguments, self.uses)
+                # A use that a loop keeps from an earlier step, by retain_graph, say, has its own plan until it goes.
+                self.fitting.prepare(part, arguments, [use for use in self.uses if use.step == self.report.count])
             with self._counted() as entered:
                 if entered is not None:
                     text = "a graph runs in another thread than the one that made its memory"

@@ -46,3 +46,37 @@ def test_a_graph_under_a_selective_checkpoint_keeps_its_plan() -> None:
     memory = memory_of(int(1.1 * max(eager.peaks)))
     assert Loop(make, memory.compile).run(5).losses == eager.losses
     assert {report.source for report in memory.reports} == {"first steps"}
+
+
+def kept_on(wrap: Any) -> Any:
+    """Gradients of two losses, with a graph that is kept until the next step has made its own."""
+    model = layers(4)
+    run, inside = wrap(model), torch.zeros(())
+
+    def step() -> float:
+        nonlocal inside
+        inside = run(torch.randn(256, WIDTH))
+        losses, parameters = (inside.square().mean(), inside.abs().mean()), [*model.parameters()]
+        found = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in losses]
+        with torch.no_grad():
+            for each, *gradients in zip(parameters, *found, strict=True):
+                each -= 0.1 * sum(gradients)
+        return sum(loss.item() for loss in losses)
+
+    return step, [model]
+
+
+def test_a_graph_that_is_kept_into_the_next_step_is_planned_anew() -> None:
+    eager = Loop(kept_on).run(6)
+    memory = memory_of(int(0.9 * max(eager.peaks)))
+    loop = Loop(kept_on, memory.compile)
+    train = loop.step
+
+    def step() -> float:
+        with memory.step():
+            return train()
+
+    loop.step = step
+    assert loop.run(6).losses == eager.losses
+    assert max(loop.peaks) <= memory.report.steps.limit
+    assert [report.source for report in memory.reports][-1] != "first steps"
