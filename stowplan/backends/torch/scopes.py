@@ -67,6 +67,8 @@ class Scopes:
         """Weak references to parameters, and the versions that they had, by identity."""
         self.phase: Running | None = None
         self.moments: list[Moment] = []
+        self.unsure = 0
+        """The most bytes since torch.compile began to compile what no graph came of yet."""
         self.task = private.NO_TASK
         """The last backward pass in which one of the graphs ran."""
         self.is_given: Callable[[], bool] = lambda: True
@@ -191,7 +193,7 @@ class Scopes:
     def compilation_began(self) -> None:
         """torch.compile compiles something; perhaps nothing comes of it."""
         if self.state is State.IDLE and not self.fitting.parts and self.is_given():
-            self.state = State.UNCOMPILED
+            self.state, self.unsure = State.UNCOMPILED, 0
             self.meter.finds = True
 
     # ------------------------------------------------------------------------------------------------ phases
@@ -357,7 +359,12 @@ class Scopes:
             )
             text += f"graphs={len(self.planner.planned())} or repeats={max(1, len(self.uses))}"
             self._refuse(text, host_peak)
-        self._check_bytes(self._peak(), self._is_certain())
+        peak, is_certain = self._peak(), self._is_certain()
+        if self.state is State.UNCOMPILED:
+            # That it was a step is known once a backward pass makes something, which need not be above what was before.
+            self.unsure = peak = max(peak, self.unsure)
+            self.meter.reset()
+        self._check_bytes(peak, is_certain)
 
     def _is_certain(self) -> bool:
         """Whether what runs now is known to be a part of a step."""

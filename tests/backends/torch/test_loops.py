@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stowplan.backends.torch import PlanningWarning
-from tests.backends.torch.test_scopes import SELECTIVE, WIDTH, Loop, check, checkpointed, layers, memory_of
+from stowplan.backends.torch import MemoryLimitError, PlanningWarning
+from tests.backends.torch.test_scopes import SELECTIVE, WIDTH, Experts, Loop, check, checkpointed, layers, memory_of, trained
 from tests.backends.torch.training import torch
 
 
@@ -80,3 +80,13 @@ def test_a_graph_that_is_kept_into_the_next_step_is_planned_anew() -> None:
     assert loop.run(6).losses == eager.losses
     assert max(loop.peaks) <= memory.report.steps.limit
     assert [report.source for report in memory.reports][-1] != "first steps"
+
+
+@pytest.mark.filterwarnings("ignore::stowplan.backends.torch.PlanningWarning")
+def test_where_nothing_is_compiled_the_first_step_is_checked() -> None:
+    def make(wrap: Any) -> Any:
+        return trained(Experts(), wrap)
+
+    memory = memory_of(int(0.8 * max(Loop(make).run(1).peaks)))
+    with pytest.raises(MemoryLimitError, match=r"torch\.compile made no graph of the model"):
+        Loop(make, memory.compile).run(1)
