@@ -67,6 +67,8 @@ class Scopes:
         """Weak references to parameters, and the versions that they had, by identity."""
         self.phase: Running | None = None
         self.moments: list[Moment] = []
+        self.is_stepping = False
+        """Whether an optimizer steps right now."""
         self.unsure = 0
         """The most bytes since torch.compile began to compile what no graph came of yet."""
         self.task = private.NO_TASK
@@ -372,7 +374,7 @@ class Scopes:
         if self.state is State.UNCOMPILED:
             if task != private.NO_TASK:
                 self._warn_once("torch.compile made no graph of the model: it runs as eager, and its steps are only checked")
-            return task != private.NO_TASK
+            return self.is_stepping or task != private.NO_TASK
         if self.is_said or self.state is not State.BACKWARD or task == self.task != private.NO_TASK:
             return True
         return self.phase is not None and (self.phase.variant is not None or bool(self.phase.waiting))
@@ -412,6 +414,7 @@ def _is_over(mode: Any) -> bool:
 
 def _before_optimizer(*_: Any) -> None:
     for scopes in [*_ALL]:
+        scopes.is_stepping = True
         if scopes.state is State.BACKWARD:
             scopes._begin_phase()
             scopes.state = State.UPDATING
@@ -419,6 +422,7 @@ def _before_optimizer(*_: Any) -> None:
 
 def _after_optimizer(*_: Any) -> None:
     for scopes in [*_ALL]:
+        scopes.is_stepping = False
         if scopes.state is State.UPDATING:
             scopes._begin_phase()
             scopes.state = State.BACKWARD

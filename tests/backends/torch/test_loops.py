@@ -82,10 +82,11 @@ def test_a_graph_that_is_kept_into_the_next_step_is_planned_anew() -> None:
     assert [report.source for report in memory.reports][-1] != "first steps"
 
 
+@pytest.mark.parametrize("rows", [256, 8], ids=["activations", "optimizer"])
 @pytest.mark.filterwarnings("ignore::stowplan.backends.torch.PlanningWarning")
-def test_where_nothing_is_compiled_the_first_step_is_checked() -> None:
+def test_where_nothing_is_compiled_the_first_step_is_checked(rows: int) -> None:
     def make(wrap: Any) -> Any:
-        return trained(Experts(), wrap)
+        return trained(Experts(), wrap, lambda: torch.randn(rows, WIDTH))
 
     memory = memory_of(int(0.8 * max(Loop(make).run(1).peaks)))
     with pytest.raises(MemoryLimitError, match=r"torch\.compile made no graph of the model"):
