@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from stowplan.backends.fallback import MemoryLimitError
+from stowplan.backends.fallback import MemoryLimitError, reason, warn
 from stowplan.backends.torch import private
 from stowplan.backends.torch.partition import Partitioner, Task
 from stowplan.backends.torch.preserved import preserved
@@ -70,17 +70,30 @@ class Fitting:
         """Take in the rest of a phase; whether that is news that plans depend on."""
         return self.timeline.record(phase, rest) > NEWS * self.limit and phase.depends_on_plans
 
-    def add(self, compile_graph: Callable[[Any, Variant], Any], key: Any, code: Any, inputs: Any) -> Part:
-        """Compile a graph that is new, with the plan of least peak."""
+    def add(
+        self, compile_graph: Callable[[Any, Variant], Any], key: Any, code: Any, inputs: Any, instead: Part | None = None
+    ) -> Part:
+        """Compile a graph that is new, with the plan of least peak; where torch cannot, take another in its place."""
         part = Part(compile_graph, key, code)
+        try:
+            self._seek_least(part, inputs)
+        except MemoryLimitError:
+            raise
+        except Exception as error:
+            if instead is None:
+                raise
+            warn(f"torch.compile compiles a graph for no sizes of its own: {reason(error)}: its first plan is used")
+            return instead
         self.parts.append(part)
-        self._seek_least(part, inputs)
         return part
 
     def prepare(self, part: Part, inputs: Any, uses: list[Use]) -> None:
         """Plan a graph anew if it is due: outside of backward passes, while none of its uses waits."""
         if part.stage is Stage.STALE:
             self._seek_least(part, inputs)
+        if private.is_selectively_checkpointed():
+            # What its mode keeps of a pass is beside the graph, and depends on the plan.
+            part.stage = Stage.DECIDED
         if (
             part.stage is not Stage.DUE
             or private.is_in_backward()
@@ -94,6 +107,9 @@ class Fitting:
         try:
             variant = self._compiled(part, inputs, Task(part.key, left, self.timeline.uses(part.key)))
         except MemoryLimitError:
+            return
+        except Exception as error:  # a number that changes from step to step, say, has no value where a graph is traced again
+            warn(f"torch.compile compiles a graph only once: {reason(error)}: its plan of least peak stays")
             return
         if variant.planned is not None and variant.cost < part.least.cost:
             peaks = [self.timeline.peak(self.base, each) for each in (plans, plans | {part.key: variant.planned})]

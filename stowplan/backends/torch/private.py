@@ -89,6 +89,14 @@ def has_saved_tensor_hooks() -> bool:
     return _C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
+def is_selectively_checkpointed() -> bool:
+    """Whether a mode of torch.utils.checkpoint keeps results of some operators right now, or hands them out again."""
+    from torch.utils import checkpoint
+
+    kinds = checkpoint._CachingTorchDispatchMode, checkpoint._CachedTorchDispatchMode
+    return any(isinstance(mode, kinds) for mode in dispatch_modes())
+
+
 def compiled_node(results: Any) -> Any:
     """The autograd node of a compiled graph that made results; None where nothing needs gradients.
 

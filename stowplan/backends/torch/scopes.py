@@ -67,6 +67,10 @@ class Scopes:
         """Weak references to parameters, and the versions that they had, by identity."""
         self.phase: Running | None = None
         self.moments: list[Moment] = []
+        self.is_stepping = False
+        """Whether an optimizer steps right now."""
+        self.unsure = 0
+        """The most bytes since torch.compile began to compile what no graph came of yet."""
         self.task = private.NO_TASK
         """The last backward pass in which one of the graphs ran."""
         self.is_given: Callable[[], bool] = lambda: True
@@ -191,7 +195,7 @@ class Scopes:
     def compilation_began(self) -> None:
         """torch.compile compiles something; perhaps nothing comes of it."""
         if self.state is State.IDLE and not self.fitting.parts and self.is_given():
-            self.state = State.UNCOMPILED
+            self.state, self.unsure = State.UNCOMPILED, 0
             self.meter.finds = True
 
     # ------------------------------------------------------------------------------------------------ phases
@@ -245,6 +249,7 @@ class Scopes:
                 self.state = State.BACKWARD
         else:
             use = Use(variant, arguments)
+            use.step = self.report.count
         self._begin_phase(variant, use, is_backward)
         with naming_out_of_memory(self):
             made = function(arguments)
@@ -292,9 +297,10 @@ class Scopes:
             part, sizes = whole, tuple(size for size in arguments if type(size) is int)
             if torch.is_grad_enabled() and whole.least.planned:
                 if sizes not in parts and len(parts) <= MOST_SIZES:
-                    parts[sizes] = self.fitting.add(compile_graph, (key, sizes), code, arguments)
+                    parts[sizes] = self.fitting.add(compile_graph, (key, sizes), code, arguments, instead=whole)
                 part = parts.get(sizes, whole)
-                self.fitting.prepare(part, arguments, self.uses)
+                # A use that a loop keeps from an earlier step, by retain_graph, say, has its own plan until it goes.
+                self.fitting.prepare(part, arguments, [use for use in self.uses if use.step == self.report.count])
             with self._counted() as entered:
                 if entered is not None:
                     text = "a graph runs in another thread than the one that made its memory"
@@ -355,7 +361,12 @@ class Scopes:
             )
             text += f"graphs={len(self.planner.planned())} or repeats={max(1, len(self.uses))}"
             self._refuse(text, host_peak)
-        self._check_bytes(self._peak(), self._is_certain())
+        peak, is_certain = self._peak(), self._is_certain()
+        if self.state is State.UNCOMPILED:
+            # That it was a step is known once a backward pass makes something, which need not be above what was before.
+            self.unsure = peak = max(peak, self.unsure)
+            self.meter.reset()
+        self._check_bytes(peak, is_certain)
 
     def _is_certain(self) -> bool:
         """Whether what runs now is known to be a part of a step."""
@@ -363,7 +374,7 @@ class Scopes:
         if self.state is State.UNCOMPILED:
             if task != private.NO_TASK:
                 self._warn_once("torch.compile made no graph of the model: it runs as eager, and its steps are only checked")
-            return task != private.NO_TASK
+            return self.is_stepping or task != private.NO_TASK
         if self.is_said or self.state is not State.BACKWARD or task == self.task != private.NO_TASK:
             return True
         return self.phase is not None and (self.phase.variant is not None or bool(self.phase.waiting))
@@ -403,6 +414,7 @@ def _is_over(mode: Any) -> bool:
 
 def _before_optimizer(*_: Any) -> None:
     for scopes in [*_ALL]:
+        scopes.is_stepping = True
         if scopes.state is State.BACKWARD:
             scopes._begin_phase()
             scopes.state = State.UPDATING
@@ -410,6 +422,7 @@ def _before_optimizer(*_: Any) -> None:
 
 def _after_optimizer(*_: Any) -> None:
     for scopes in [*_ALL]:
+        scopes.is_stepping = False
         if scopes.state is State.UPDATING:
             scopes._begin_phase()
             scopes.state = State.BACKWARD

@@ -89,6 +89,8 @@ class Use:
 
     def __init__(self, variant: Variant, arguments: list[Any]):
         self.variant, self.is_over = variant, False
+        self.step = 0
+        """The number of the step that it began in."""
         self.keys = storage_keys(arguments)
         """Of storages that the backward pass may be called with."""
         self.saved = _Bytes(())
