@@ -148,7 +148,12 @@ class Stages:
             # What the operator of the moment needs is seen to already.
             if column >= 0 and not (stage and op == self.chain[stage - 1]):
                 for value in structure.needs[op]:
-                    self._is_there(stage, structure.root[value], structure.writer[value], column)
+                    root, writer = structure.root[value], structure.writer[value]
+                    self._is_there(stage, root, writer, column)
+                    if structure.writer[root] < 0 <= writer:
+                        # An input is there from the start, a view of it once its writer has run.
+                        earlier = [row[writer] for row in self.runs[: stage + 1] if row[writer] >= 0]
+                        self.program.add_row([*((run, 1.0) for run in earlier), (column, -1.0)], lower=0)
 
     def _afterwards(self, stage: int) -> None:
         """What runs in this stage or later needs what was live at the moment, or is made in one of these stages.

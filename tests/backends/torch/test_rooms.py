@@ -78,7 +78,7 @@ def check(seed: int) -> str:
     rooms = rooms_of(reading, seed)
     limited_reading = limited(reading, rooms)
     least = least_cost(msgspec.structs.replace(limited_reading.problem, limit=rooms.limit))
-    settings = Settings(rooms.limit, time_limit=1.0, workers=1)
+    settings = Settings(rooms.limit, time_limit=5.0, workers=1)
     chooser = Chooser(limited_reading, rooms.limit, settings, None, lambda _: iter(()), 0.0, time.monotonic())
     try:
         choice = chooser.choose(keep_own=False)

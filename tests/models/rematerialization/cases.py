@@ -83,15 +83,18 @@ def is_reserved(seed: int) -> bool:
 
 
 def with_reservations(problem: Problem, seed: int) -> Problem:
-    """A graph in which one or two operators run once, and rows of bytes that are reserved between them."""
+    """A graph in which one or two operators run once, and rows of bytes that are reserved between them.
+
+    All rows count what is live at one of them, so that brute force tries every number of bytes there.
+    """
     chance = random.Random(5000 + seed)
     marks = chance.sample(range(len(problem.ops)), min(len(problem.ops), chance.choice([1, 1, 2])))
     ops = tuple(msgspec.structs.replace(op, once=op.once or number in marks) for number, op in enumerate(problem.ops))
-    rows = []
+    rows, counted = [], chance.choice(marks)
     for _ in range(chance.randint(1, 3)):
         times = chance.choice([0, 0, 1, 2])
         since, until = (chance.choice([None, *marks]) for _ in range(2))
-        of = chance.choice(marks) if times else None
+        of = counted if times else None
         rows.append(Reservation(size=chance.randint(0, 5), since=since, until=until, times=times, of=of))
     return msgspec.structs.replace(problem, ops=ops, reserved=tuple(rows))
 
