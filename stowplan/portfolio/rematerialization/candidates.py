@@ -163,9 +163,10 @@ def _draft(run: _Search) -> bool:
     if sequences is None:
         context.proven_infeasible("cuts", proofs.TOO_MUCH)
         return True
-    for sequence in sequences:
-        run.offer(sequence, "two cuts")
-    for sequence in sequences if run.best is None else [run.best.sequence]:
+    for draft in sequences:
+        run.offer(draft, "two cuts")
+    drafted: Sequence[Sequence[int]] = sequences if run.best is None else [run.best.sequence]
+    for sequence in drafted:
         run.offer(run.insertion.repaired(sequence, limit, context.closed, MOST_ADDED // run.structure.ops), "two cuts")
         if run.best is not None:
             break
