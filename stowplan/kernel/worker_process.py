@@ -73,6 +73,8 @@ class WorkerProcess(ChildProcess):
         """Those that it has run, or made ready for: what they need is loaded."""
         self.lock = threading.Lock()
         """Held where it matters whose turn it is."""
+        self._has_ended = False
+        """Nothing more will be read from it."""
         self._unsent: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
         for thread in self._threads:
@@ -84,6 +86,11 @@ class WorkerProcess(ChildProcess):
             turn = self.turn = ProcessTurn(self, number, job, messages)
             self.candidates.add(job.candidate)
             self.put(job)
+            has_ended = self._has_ended
+        if has_ended:
+            # It ended before it had this turn, so that its end was told to nobody.
+            turn.is_over.set()
+            turn.post(None)
         return turn
 
     def load(self, candidate: CandidateId) -> None:
@@ -121,9 +128,11 @@ class WorkerProcess(ChildProcess):
         except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
             self._post(Report("failed", text=f"sent what is no message: {error}"))
             self.kill()
-        if self.turn is not None:
-            self.turn.is_over.set()
-        self._post(None)
+        with self.lock:
+            self._has_ended, turn = True, self.turn
+        if turn is not None:
+            turn.is_over.set()
+            turn.post(None)
 
     def _take(self, report: Report) -> None:
         turn = self.turn

@@ -105,12 +105,17 @@ def test_one_that_is_killed_while_it_waits_is_replaced(solve_fakes: SolveFakes, 
     assert pids(result) != [waiting]
 
 
-def test_one_that_dies_on_taking_a_job_costs_nothing(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its end shows only when it is written to."""
+@pytest.mark.parametrize("is_over", [False, True])
+def test_one_that_dies_on_taking_a_job_costs_nothing(
+    is_over: bool, solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end shows only when it is written to, be it there already or on its way."""
     (waiting,) = pids(solve_fakes("says_where"))
     os.kill(waiting, signal.SIGSTOP)
     monkeypatch.setattr("stowplan.kernel.worker_process.WorkerProcess.is_alive", True)
     os.kill(waiting, signal.SIGKILL)
+    if is_over:
+        wait_until(lambda: not is_running(waiting))
     result = solve_fakes("says_where")
     assert (result.warnings, result.candidates[0].outcome) == ((), "finished")
     assert pids(result) != [waiting]
