@@ -91,7 +91,7 @@ class Fitting:
         """Plan a graph anew if it is due: outside of backward passes, while none of its uses waits."""
         if part.stage is Stage.STALE:
             self._seek_least(part, inputs)
-        if private.is_selectively_checkpointed():
+        if part.stage is not Stage.DECIDED and private.is_selectively_checkpointed():
             # What its mode keeps of a pass is beside the graph, and depends on the plan.
             part.stage = Stage.DECIDED
         if (

@@ -83,7 +83,7 @@ class Moments:
         return [row for row in self.structure.reservations if self._is_in_force(row, op)]
 
     def _is_in_force(self, row: Reservation, op: int) -> bool:
-        if row.since is not None and row.since == row.until:
+        if row.is_of_one_run:
             return op == row.since
         has_begun = row.since is None or op == row.since or bool(self.before[op] >> row.since & 1)
         return has_begun and (row.until is None or bool(self.after[op] >> row.until & 1))

@@ -70,6 +70,11 @@ class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """How many times what is live while ``of`` runs is taken, too: by other uses of the graph that wait there."""
     of: int | None = None
 
+    @property
+    def is_of_one_run(self) -> bool:
+        """Whether it is in force during the run of one operator alone."""
+        return self.since is not None and self.since == self.until
+
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Memory behind a channel: values may be sent there and fetched again while operators run.

@@ -310,7 +310,7 @@ def _with_reservations(problem: Problem, plan: Plan, live: list[int]) -> list[in
     for row in problem.reservations:
         begin = 0 if row.since is None else step_of.get(row.since, len(live))
         end = len(live) if row.until is None else step_of.get(row.until, len(live))
-        if row.since is not None and row.since == row.until:
+        if row.is_of_one_run:
             end = begin + 1
         waiting = row.times * live[step_of[row.of]] if row.of in step_of else 0
         for at in range(begin, min(end, len(live))):

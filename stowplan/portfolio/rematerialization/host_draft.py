@@ -151,7 +151,7 @@ class _Scheduler:
         for row in self.structure.reservations:
             begin = 0 if row.since is None else self.runs.index(row.since)
             end = count + 1 if row.until is None else self.runs.index(row.until)
-            end = begin + 1 if row.since is not None and row.since == row.until else end
+            end = begin + 1 if row.is_of_one_run else end
             beside[begin:end] = np.maximum(beside[begin:end], row.size)
         load += beside
         return load
