@@ -2,7 +2,8 @@
 
     python -m benchmarks.certificates.inputs --time-limit 10 --json-out orders.json ../shared/corpus/order/*
 
-Each input is solved with a certificate. Results are kept as they come: a run that was interrupted goes on where it was.
+Each input is solved with a certificate. Results are kept as they come, by path and target: a run that was interrupted goes on
+where it was, and the table is of the inputs that were named.
 """
 
 from __future__ import annotations
@@ -73,19 +74,21 @@ def main() -> None:
     parser.add_argument("--json-out", type=Path, default=Path("certified-inputs.json"))
     options = parser.parse_args()
     rows = json.loads(options.json_out.read_text()) if options.json_out.exists() else {}
-    for path in options.inputs:
-        if path.name in rows:
+    keys = {path: f"{path} for {options.target}" for path in options.inputs}
+    for path, key in keys.items():
+        if key in rows:
             continue
         try:
-            rows[path.name] = measure(path, options.target, options.time_limit, options.workers, options.proof_seconds)
+            rows[key] = measure(path, options.target, options.time_limit, options.workers, options.proof_seconds)
         except stowplan.StowplanError as error:
             print(f"{path.name}: left out: {error}")
             continue
         files.write_atomic(options.json_out, files.encode(rows))
     head = ("input", "status", "objective", "bound", "certified", "proof", "less %", "making s", "checking s")
-    print(table([(name, *(row[each] for each in head[1:])) for name, row in rows.items()], head))
-    proven = [row for row in rows.values() if row["status"] in ("optimal", "infeasible")]
-    print(f"\n{len(rows)} inputs, {len(proven)} proven by solve, {sum(map(is_certified, proven))} of these certified")
+    named = [(path.name, rows[key]) for path, key in keys.items() if key in rows]
+    print(table([(name, *(row[each] for each in head[1:])) for name, row in named], head))
+    proven = [row for _, row in named if row["status"] in ("optimal", "infeasible")]
+    print(f"\n{len(named)} inputs, {len(proven)} proven by solve, {sum(map(is_certified, proven))} of these certified")
 
 
 if __name__ == "__main__":
