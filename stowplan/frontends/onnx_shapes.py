@@ -100,7 +100,6 @@ class _Walk:
         self._declared = declared
         """Names and types; those of graphs that choices take join them."""
         self._opsets = {opset.domain: opset.version for opset in model.opset_import}
-        # Graphs that nodes run may return what they are given.
         known = (value for value in (*graph.output, *graph.value_info, *graph.input) if value.type.WhichOneof("value"))
         self.types = {value.name: value.type for value in known}
         self.types |= stored
@@ -112,6 +111,10 @@ class _Walk:
         nodes = list(self._graph.node)
         if any(bodies_of(node) or not all(is_fixed(self.types.get(name)) for name in node.output if name) for node in nodes):
             self._fill_in(nodes)
+        for value in self._graph.output:
+            # A graph that a node runs may return what it is given.
+            if value.name in self.types:
+                value.type.CopyFrom(self.types[value.name])
         for name, kind in self._declared:
             self._findings.check(name, kind, self.types.get(name, kind))
 
@@ -145,7 +148,7 @@ class _Walk:
         if has_bodies:
             del graph.node[:]
             graph.node.extend(done)
-        for value in (*graph.value_info, *graph.output):
+        for value in graph.value_info:
             if value.name in self.types:
                 value.type.CopyFrom(self.types[value.name])
         told = {value.name for value in (*graph.input, *graph.initializer, *graph.value_info, *graph.output)}
@@ -166,12 +169,24 @@ class _Walk:
                 inferred = shape_inference.infer_node_outputs(
                     schema, node, given, data, opset_imports=[*self._model.opset_import]
                 )
+                if schema.has_function or schema.has_context_dependent_function:
+                    inferred = self._of_function(node, given) | {name: kind for name, kind in inferred.items() if is_fixed(kind)}
                 types |= {name: kind for name, kind in inferred.items() if is_fixed(kind) or name not in types}
         for name in names:
             if not is_fixed(types.get(name)):
                 self._believe(node, name)
         with contextlib.suppress(Exception):
             numbers |= self._folded(node)
+
+    def _of_function(self, node: Any, given: _Known) -> dict[str, Any]:
+        """Types of a node's results, of an operator that stands for others: onnx infers through those in a whole model only."""
+        from onnx import helper, shape_inference
+
+        inputs = [helper.make_value_info(name, kind) for name, kind in given.items()]
+        outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+        model = helper.make_model(helper.make_graph([node], "node", inputs, outputs), opset_imports=self._model.opset_import)
+        results = shape_inference.infer_shapes(model).graph.output
+        return {value.name: value.type for value in results if value.type.WhichOneof("value")}
 
     def _believe(self, node: Any, name: str) -> None:
         """Fill in what is declared of a result whose shape cannot be inferred, unless it contradicts what can.

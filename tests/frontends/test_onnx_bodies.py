@@ -247,3 +247,50 @@ def test_functions_of_a_model_stand_in_line_within_graphs(tmp_path: Path) -> Non
     path = tmp_path / "functions.onnx"
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=8), path)
     assert sorted(buffer.size for buffer in stowplan.read(path, "arena").buffers) == [1, 24, 24, 24, 24]
+
+
+def test_a_loop_may_carry_along_what_it_does_not_change(tmp_path: Path) -> None:
+    """The graph returns its own input, as TensorFlow's converter writes weights of a recurrent cell."""
+    loop = body(
+        [node("Add", "v w", "v2"), node("Identity", "go", "go2"), node("Neg", "v2", "part")],
+        [info("i", [], INT64), info("go", [], BOOL), info("v"), info("w", ["n", 3])],
+        [info("go2", None, BOOL), info("v2"), info("w", ["n", 3]), info("part")],
+    )
+    stored = [onnx.helper.make_tensor("m", INT64, [], [5])]
+    inputs = [info("x", [2, 3]), info("c", [], BOOL)]
+    nodes = [node("Neg", "x", "w0"), node("Loop", "m c x w0", "y same parts", body=loop), node("Neg", "same", "z")]
+    save(tmp_path / "loop.onnx", nodes, inputs, [info("y"), info("z"), info("parts")], stored)
+    with pytest.warns(UnmodelledWarning, match="what its iterations return"):
+        sizes = {buffer.id: buffer.size for buffer in stowplan.read(tmp_path / "loop.onnx", "arena").buffers}
+    assert sizes["w"] == sizes["z"] == 24 and sizes["parts"] == 120
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "size", "attributes"),
+    [
+        *((kind, "x", 24, {}) for kind in ("Celu", "HardSwish", "Mish", "Softmax", "LogSoftmax", "Softplus", "Gelu")),
+        *((kind, "x x", 6, {}) for kind in ("GreaterOrEqual", "LessOrEqual")),
+        ("MeanVarianceNormalization", "x", 24, {"axes": [0, 1]}),
+        ("LayerNormalization", "x w", 24, {}),
+        ("SoftmaxCrossEntropyLoss", "x labels", 4, {}),
+        ("ReduceSumSquare", "x", 4, {"keepdims": 0}),
+    ],
+)
+def test_operators_that_stand_for_others_have_shapes_beside_a_choice(
+    kind: str, operands: str, size: int, attributes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Onnx itself infers through them in a whole model only, and a model with a choice is inferred node by node."""
+    branches = {name: body([node("Neg", "x", name)], [], [info(name)]) for name in ("then_branch", "else_branch")}
+    nodes = [node(kind, operands, "y", **attributes), node("If", "c", "z", **branches)]
+    inputs = [info("x", [2, 3]), info("c", [], BOOL), info("labels", [2], INT64), info("w", [3])]
+    made = info("y", None, BOOL if size == 6 else FLOAT)
+    onnx.save(
+        onnx.helper.make_model(
+            onnx.helper.make_graph(nodes, "g", inputs, [made, info("z")]),
+            opset_imports=[onnx.helper.make_opsetid("", 20)],
+            ir_version=10,
+        ),
+        tmp_path / "net.onnx",
+    )
+    sizes = {buffer.id: buffer.size for buffer in stowplan.read(tmp_path / "net.onnx", "arena").buffers}
+    assert sizes["y"] == size
