@@ -14,9 +14,9 @@ from stowplan.version import VERSION
 if TYPE_CHECKING:
     from stowplan.frontends.read import read as read
     from stowplan.kernel.plan_changes import KeepClose as KeepClose
-    from stowplan.kernel.result import Progress as Progress
-    from stowplan.kernel.result import Result as Result
     from stowplan.kernel.solve import solve as solve
+    from stowplan.result import Progress as Progress
+    from stowplan.result import Result as Result
 
 __version__ = VERSION
 
@@ -38,7 +38,7 @@ __getattr__ = lazy_names(
     {
         "frontends.read": ["read"],
         "kernel.plan_changes": ["KeepClose"],
-        "kernel.result": ["Progress", "Result"],
+        "result": ["Progress", "Result"],
         "kernel.solve": ["solve"],
     },
 )

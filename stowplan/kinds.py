@@ -35,9 +35,9 @@ class BaseKind:
     name: str
     """As in the formats of its files: ``stowplan.NAME.problem`` and ``stowplan.NAME.plan``."""
     problem: type[Any]
-    """Class of its problems, a :class:`stowplan.kernel.document.ProblemDocument`."""
+    """Class of its problems, a :class:`stowplan.document.ProblemDocument`."""
     plan: type[Any]
-    """Class of its plans, a :class:`stowplan.kernel.document.PlanDocument`."""
+    """Class of its plans, a :class:`stowplan.document.PlanDocument`."""
     unit: Unit = PS
     """Of objectives and bounds."""
     read_plan: Callable[[str | Path, Any], Any] | None = None

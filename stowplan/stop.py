@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stowplan.arguments import number, whole
-from stowplan.kernel.result import Progress, is_within
+from stowplan.result import Progress, is_within
 
 Criterion = Callable[[Progress], bool]
 """Asked several times a second, from the thread that called :func:`stowplan.solve`: what it raises ends the run."""

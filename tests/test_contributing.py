@@ -109,11 +109,11 @@ def test_commands_of_make_and_modules_are_there(page: Path) -> None:
 def test_the_check_sees_stale_names() -> None:
     assert not stale("stowplan/kinds.py")
     assert not stale("models/<kind>/problem.py")
-    assert not stale("kernel/result.py::Result")
+    assert not stale("result.py::Result")
     for name in (
         "stowplan/kindes.py",
         "models/<kind>/problems.py",
-        "kernel/result.py::Resultat",
+        "result.py::Resultat",
         "stowplan.kindes.of_problem",
         "context.remains_to_be_seen()",
         "NoSuchFormat",

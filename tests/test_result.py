@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowplan.kernel.result import (
+from stowplan.result import (
     Assumption,
     CandidateReport,
     HistoryEntry,

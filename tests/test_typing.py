@@ -34,6 +34,6 @@ def test_a_result_knows_the_type_of_its_plan(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False, cwd=ROOT)
     plan = "stowplan.models.packing.plan.Plan"
     told = [line.partition('"')[2].rstrip('"') for line in done.stdout.splitlines() if "Revealed type" in line]
-    assert told[:2] == [f"stowplan.kernel.result.Result[{plan}]", f"{plan} | None"], done.stdout
+    assert told[:2] == [f"stowplan.result.Result[{plan}]", f"{plan} | None"], done.stdout
     assert plan in told[2]
     assert told[3] == "Any | None"

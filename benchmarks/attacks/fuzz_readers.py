@@ -52,6 +52,7 @@ from stowplan.hardware.inferentia.target import load_target as load_bank_target
 from stowplan.hardware.nnp_i.target import load_target as load_tier_target
 from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import load_target
+from stowplan.kernel.given import read_hint
 from stowplan.kernel.kind import kind as kind_named
 from stowplan.kernel.kind import kind_of
 from stowplan.learned_guidance.memory_mapping.guide import guide
@@ -59,7 +60,6 @@ from stowplan.models.hint import of_values
 from stowplan.portfolio.batch.records import Journal, Settings, read_records
 from stowplan.portfolio.batch.run import run_batch
 from stowplan.portfolio.batch.task import find_inputs
-from stowplan.portfolio.given import read_hint
 from stowplan.report.snapshot import lines
 
 DATA = ROOT / "tests" / "data"

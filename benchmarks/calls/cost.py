@@ -39,7 +39,7 @@ from benchmarks.lib.tables import table
 from stowplan import files
 from stowplan.kernel.context import Options, Report
 from stowplan.kernel.kind import check, kind_of
-from stowplan.kernel.messages import CandidateId, Job, News, WorkerContext
+from stowplan.kernel.workers.messages import CandidateId, Job, News, WorkerContext
 
 #: A small instance of every kind, with its target.
 SMALL = (

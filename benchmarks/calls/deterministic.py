@@ -21,7 +21,7 @@ from benchmarks.calls.limits import INPUTS
 from benchmarks.lib.busy import beside
 from benchmarks.lib.places import EXAMPLES
 from benchmarks.lib.processor import seconds_of_children
-from tests.portfolio.test_deterministic_small import MAKERS
+from tests.kernel.test_deterministic_small import MAKERS
 
 #: The example of the kind that has none among those of limits.
 MORE = {"rematerialization": [("training.remat.json", None)]}

@@ -28,11 +28,11 @@ from benchmarks.lib.processor import seconds_of
 from stowplan.kernel import run as portfolio_run
 from stowplan.kernel.context import Options
 from stowplan.kernel.kind import check, kind_of
-from stowplan.kernel.messages import Job
-from stowplan.kernel.result import Progress, Result
-from stowplan.kernel.started import Started
-from stowplan.kernel.worker_pool import WorkerPool
-from stowplan.kernel.worker_process import ProcessTurn
+from stowplan.kernel.workers.messages import Job
+from stowplan.kernel.workers.pool import WorkerPool
+from stowplan.kernel.workers.process import ProcessTurn
+from stowplan.kernel.workers.started import Started
+from stowplan.result import Progress, Result
 
 #: Instances of several kinds, with their targets: those of the examples that are not closed at once.
 INSTANCES = (

@@ -18,7 +18,7 @@ import stowplan
 from benchmarks.lib.tables import table
 from stowplan import files
 from stowplan.certificates.maker import certify
-from stowplan.portfolio.certification import seconds_after
+from stowplan.kernel.certification import seconds_after
 
 
 def measure(path: Path, target: str | None, time_limit: float, workers: int, seconds: float | None) -> dict[str, Any]:

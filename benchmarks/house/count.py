@@ -23,7 +23,7 @@ from benchmarks.lib.tables import table
 
 PACKAGE = ROOT / "stowplan"
 
-#: Protocols of problems and plans, verification, kinds and candidates, options and context, the run, its workers, the result.
+#: Kinds and candidates, options and context, what a call is given, the run, its workers, the result, what is around a run.
 KERNEL = "kernel"
 
 _NO_CODE = {
@@ -56,7 +56,7 @@ def count(folder: Path) -> dict[PurePath, int]:
 
 def kernel(folder: Path) -> dict[PurePath, int]:
     """All lines of each file of the kernel, by its path in the package."""
-    files = sorted((folder / KERNEL).glob("*.py"))
+    files = sorted((folder / KERNEL).rglob("*.py"))
     return {path.relative_to(folder): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
 
 

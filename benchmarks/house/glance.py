@@ -22,7 +22,7 @@ from benchmarks.lib.tables import table, write_into
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
 from stowplan.frontends.xla_plan import import_xla_plan
-from stowplan.kernel.result import Result
+from stowplan.result import Result
 
 PAGE = ROOT / "docs" / "results" / "at-a-glance.md"
 

@@ -30,8 +30,8 @@ STAGES = {
     "stowplan.files": {"decode": "conversion"},
     "stowplan.kernel.state": {"check": "verification"},
     "stowplan.kernel.outcome": {"result_of": "result"},
-    "stowplan.kernel.worker_process": {"WorkerProcess.__init__": "start of workers"},
-    "stowplan.kernel.worker_pool": {"WorkerPool.take_messages": "waiting", "WorkerPool.close": "end of workers"},
+    "stowplan.kernel.workers.process": {"WorkerProcess.__init__": "start of workers"},
+    "stowplan.kernel.workers.pool": {"WorkerPool.take_messages": "waiting", "WorkerPool.close": "end of workers"},
     "stowplan.kernel.kind": {"Candidate.load": "imports"},
     f"{_HERE}.arrays": {"build": "conversion"},
     f"{_HERE}.candidates": {

@@ -24,7 +24,7 @@ from stowplan import files, solve
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
 from stowplan.frontends.xla_plan import import_xla_plan
-from stowplan.kernel import warm_workers
+from stowplan.kernel.workers import warm as warm_workers
 
 
 def run_module(path: Path, plans: Path, options: argparse.Namespace) -> dict[str, Any]:

@@ -22,11 +22,11 @@ from typing import NamedTuple, TypeVar
 
 import stowplan
 from benchmarks.lib.processor import seconds_of_children
-from stowplan.kernel.result import Result
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.csv_files import read_plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
+from stowplan.result import Result
 
 T = TypeVar("T")
 

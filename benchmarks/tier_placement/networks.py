@@ -30,10 +30,10 @@ from stowplan.hardware.nnp_i.chip import Chip
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.hardware.nnp_i.problem import build_problem
 from stowplan.hardware.nnp_i.target import load_target
-from stowplan.kernel.result import Result
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.portfolio.tier_placement import arrays, heuristics
 from stowplan.portfolio.tier_placement.arrays import Data
+from stowplan.result import Result
 
 #: Figure 3 of the paper: Greedy-DP, EA, EGRL (mean of five runs of up to 4,000 evaluations).
 PAPER = {

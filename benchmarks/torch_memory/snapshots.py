@@ -24,7 +24,7 @@ from benchmarks.lib.tables import table
 from benchmarks.torch_memory.allocator import Allocator
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
-from stowplan.kernel.result import Progress
+from stowplan.result import Progress
 
 #: Layers of the model, its parameters in floats, and lengths of batches.
 LAYERS, WIDTH, LENGTHS = 24, 512, (3, 8, 5, 11, 2, 9, 13, 4, 7, 12, 6, 10)

@@ -11,11 +11,11 @@ from typing import Any, TypedDict
 import msgspec
 
 from stowplan.kernel.context import Options
-from stowplan.kernel.result import Result
 from stowplan.kernel.solve import solve
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 from stowplan.portfolio.operator_order.kind import KIND
+from stowplan.result import Result
 
 
 class SearchOptions(TypedDict, total=False):

@@ -6,7 +6,7 @@ from typing import Any
 
 from stowplan import files
 from stowplan.certificates import checker
-from stowplan.kernel.document import Document
+from stowplan.document import Document
 
 
 class Certificate(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):

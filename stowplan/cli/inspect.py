@@ -28,7 +28,7 @@ from stowplan.version import VERSION
 
 if TYPE_CHECKING:
     from stowplan.certificates.checker import Verdict
-    from stowplan.portfolio.plan_cache import PlanCache
+    from stowplan.kernel.plan_cache import PlanCache
     from stowplan.report.presenter import Presenter
 
 
@@ -236,7 +236,7 @@ def targets_command(
 
 
 def _cache(folder: Path | None) -> PlanCache:
-    from stowplan.portfolio.plan_cache import PlanCache
+    from stowplan.kernel.plan_cache import PlanCache
 
     if folder is None:
         raise UsageError("found no cache, expected --cache DIR, or a folder in STOWPLAN_CACHE")

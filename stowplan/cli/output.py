@@ -24,7 +24,7 @@ from stowplan.result_text import format_gap
 from stowplan.units import PS, Unit
 
 if TYPE_CHECKING:
-    from stowplan.kernel.result import Progress
+    from stowplan.result import Progress
 
 #: What stands for a value there is none of.
 NONE = "-"

@@ -13,7 +13,7 @@ from stowplan import files
 from stowplan.cli.options import option
 from stowplan.cli.output import note
 from stowplan.errors import UsageError
-from stowplan.kernel.result import Result
+from stowplan.result import Result
 
 if TYPE_CHECKING:
     from stowplan.report.presenter import Presenter

@@ -21,7 +21,7 @@ from stowplan.errors import UsageError
 from stowplan.frontends.formats import Opened
 from stowplan.frontends.options import ReadOptions
 from stowplan.kernel.context import SEARCH_OPTIONS, Options
-from stowplan.kernel.result import Result
+from stowplan.result import Result
 from stowplan.units import Unit
 
 
@@ -183,7 +183,7 @@ class _Given:
     def _read_plans(self, opened: Opened) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Plans by name, and remarks on XLA's."""
         from stowplan.frontends.read import read_plan
-        from stowplan.portfolio.given import XLA
+        from stowplan.kernel.given import XLA
 
         plans = {} if opened.findings is None else opened.findings.plans()
         plans |= {name: read_plan(path, opened.problem) for name, path in self.plans.items() if name != XLA}
@@ -202,8 +202,8 @@ class _Given:
 
 def _solved(asked: _Asked, search: Options, drawing: float, **others: Any) -> Result:
     """The result, with what reading warned of; ``drawing`` are seconds of the limit that are for pictures."""
+    from stowplan.kernel.given import XLA
     from stowplan.kernel.solve import solve
-    from stowplan.portfolio.given import XLA
 
     given = msgspec.structs.asdict(search)
     given["baseline"] = search.baseline or (XLA if XLA in asked.plans else None)
@@ -225,7 +225,7 @@ def _cache(folder: Path | None, most_bytes: int | None, search: Options) -> Any:
         arguments.whole("a cache of {} bytes", most_bytes, 1)
     if folder is None:
         return None
-    from stowplan.portfolio.plan_cache import MOST_BYTES, PlanCache
+    from stowplan.kernel.plan_cache import MOST_BYTES, PlanCache
 
     return PlanCache(folder, most_bytes or MOST_BYTES, search.time_limit)
 
@@ -236,8 +236,8 @@ LARGE_FILE = 12_000
 
 def _load_ahead(source: Path) -> None:
     """Have a worker load what neighbourhoods of a large program need, while it is read."""
-    from stowplan.kernel.messages import CandidateId
-    from stowplan.kernel.warm_workers import workers
+    from stowplan.kernel.workers.messages import CandidateId
+    from stowplan.kernel.workers.warm import workers
 
     if source.name.endswith(".hlo.txt.gz") and source.is_file() and source.stat().st_size >= LARGE_FILE:
         workers().prepare(CandidateId.of("memory_mapping", "lns"))
@@ -245,15 +245,15 @@ def _load_ahead(source: Path) -> None:
 
 def _read_hint(hint: Path, earlier: Any, problem: Any) -> Any:
     """What guides the search; ``earlier`` is the problem that it is for, None where it is this one."""
-    from stowplan.portfolio.given import read_hint, read_hint_of_earlier
+    from stowplan.kernel.given import read_hint, read_hint_of_earlier
 
     return read_hint(hint, problem) if earlier is None else read_hint_of_earlier(hint, earlier, problem)
 
 
 def _read_keep_close(path: Path, within: float, earlier: Any, problem: Any) -> Any:
     """The plan to keep close to, of ``earlier`` where that is not None."""
+    from stowplan.kernel.keep_close.earlier_plan import read_earlier_plan
     from stowplan.kernel.plan_changes import KeepClose
-    from stowplan.portfolio.keep_close.earlier_plan import read_earlier_plan
 
     plan = read_earlier_plan(path, problem)
     # A plan of this very problem needs no other.

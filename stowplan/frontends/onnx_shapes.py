@@ -163,14 +163,16 @@ class _Walk:
         # Nodes that onnx refuses keep what is known of them; constants may have been left out, or stand in another file.
         with contextlib.suppress(Exception):
             if not all(is_fixed(types.get(name)) for name in names):
-                schema = defs.get_schema(node.op_type, self._opsets[node.domain], node.domain)
+                schema: Any = defs.get_schema(node.op_type, self._opsets[node.domain], node.domain)
                 given = {name: types[name] for name in node.input if name in types}
                 data = {name: numpy_helper.from_array(numbers[name]) for name in node.input if name in numbers}
                 inferred = shape_inference.infer_node_outputs(
                     schema, node, given, data, opset_imports=[*self._model.opset_import]
                 )
                 if schema.has_function or schema.has_context_dependent_function:
-                    inferred = self._of_function(node, given) | {name: kind for name, kind in inferred.items() if is_fixed(kind)}
+                    inferred = self._of_function(node, given) | {
+                        name: kind for name, kind in inferred.items() if is_fixed(kind)
+                    }
                 types |= {name: kind for name, kind in inferred.items() if is_fixed(kind) or name not in types}
         for name in names:
             if not is_fixed(types.get(name)):

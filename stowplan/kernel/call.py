@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from stowplan.arguments import show
 from stowplan.errors import UsageError
 from stowplan.kernel.context import FAMILIES, Options
+from stowplan.kernel.given import HINT, checked_plans, hinted_values, resolve, with_hinted, with_maker
 from stowplan.kernel.kind import Candidate, Kind
 from stowplan.kernel.state import Start
 from stowplan.models.hint import Hint
-from stowplan.portfolio.given import HINT, checked_plans, hinted_values, resolve, with_hinted, with_maker
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.keep_close.after_run import StabilityPass
+    from stowplan.kernel.keep_close.after_run import StabilityPass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def build_call(
     keeper = None
     if keep_close is not None:
         # Not at the top: most runs have no earlier plan to keep close to.
-        from stowplan.portfolio.keep_close.after_run import keeper_of
+        from stowplan.kernel.keep_close.after_run import keeper_of
 
         keeper = keeper_of(kind, problem, keep_close, plans)
     initial, earlier = kind.initial(problem), {} if keeper is None else keeper.starts

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stowplan import stop
-from stowplan.kernel.clock import proves_only
 from stowplan.kernel.kind import Candidate
-from stowplan.kernel.result import StopReason
 from stowplan.kernel.state import RunState
-from stowplan.kernel.worker_pool import WorkerPool
+from stowplan.kernel.workers.clock import proves_only
+from stowplan.kernel.workers.pool import WorkerPool
+from stowplan.result import StopReason
 
 Criterion = Callable[[WorkerPool], StopReason | None]
 

@@ -8,25 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from stowplan import kinds
+from stowplan.document import PlanDocument, ProblemDocument
 from stowplan.errors import UsageError
 
 # What declares a kind has all of it from here.
 from stowplan.kernel.candidate import Candidate as Candidate
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.document import PlanDocument, ProblemDocument
 from stowplan.kernel.plan_changes import KeepClose, PlanChanges
-from stowplan.kernel.verification import Verification, Violation
 from stowplan.models.decisions import Decision, Part, field_by_field
 from stowplan.models.hint import HintValues
 from stowplan.models.offset_table import OffsetTable
-
-if TYPE_CHECKING:
-    from stowplan.portfolio.validation.adapter import Adapter
+from stowplan.verification import Verification, Violation
 
 P = TypeVar("P", bound=ProblemDocument[PlanDocument])
 Q = TypeVar("Q", bound=PlanDocument)
@@ -43,8 +40,8 @@ class Extras(Generic[P, Q]):
     """The values that hints may have; a kind without takes only plans as hints."""
     changes: Callable[[P, KeepClose], PlanChanges] | None = None
     """How plans are kept close (:mod:`stowplan.kernel.plan_changes`); without it fields are reverted."""
-    adapter: Adapter | None = None
-    """How its policies are validated (:mod:`stowplan.portfolio.validation.adapter`)."""
+    adapter: Any = None
+    """How its policies are validated, a :class:`stowplan.portfolio.validation.adapter.Adapter`; None for a kind without."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from stowplan.compiled.library import trouble
 from stowplan.kernel.call import Call
+from stowplan.kernel.given import why_missing
 from stowplan.kernel.kind import Candidate
-from stowplan.kernel.result import Provenance, Result, Status, StopReason
 from stowplan.kernel.run import Run
 from stowplan.kernel.state import RunState
 from stowplan.log import bounded
 from stowplan.models.hint import Hint
-from stowplan.portfolio.given import why_missing
+from stowplan.result import Provenance, Result, Status, StopReason
 from stowplan.version import versions
 
 

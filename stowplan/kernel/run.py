@@ -16,13 +16,13 @@ import msgspec
 from stowplan import stop
 from stowplan.deadline import Deadline
 from stowplan.kernel import criteria
-from stowplan.kernel.clock import Clock
 from stowplan.kernel.context import Options
 from stowplan.kernel.kind import Candidate
-from stowplan.kernel.result import CandidateReport, StopReason
 from stowplan.kernel.state import RunState, Start
-from stowplan.kernel.worker_pool import WorkerPool
+from stowplan.kernel.workers.clock import Clock
+from stowplan.kernel.workers.pool import WorkerPool
 from stowplan.log import LOGGER
+from stowplan.result import CandidateReport, StopReason
 
 #: Work of the first stage of a deterministic run, how many times as much the next one does, and which part of all the work the
 #: last but one has at most.

@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowplan.deadline import Deadline
+from stowplan.document import PlanDocument, ProblemDocument
+from stowplan.kernel.assumptions import assumptions
 from stowplan.kernel.call import Call, build_call, check_others
+from stowplan.kernel.certification import certified, seconds_for
 from stowplan.kernel.context import FAMILIES, Options
-from stowplan.kernel.document import PlanDocument, ProblemDocument
 from stowplan.kernel.kind import kind_of
 from stowplan.kernel.outcome import result_of
-from stowplan.kernel.result import Progress, Result
+from stowplan.kernel.plan_cache import PlanCache
 from stowplan.kernel.run import Run
 from stowplan.kernel.state import RunState
-from stowplan.portfolio.assumptions import assumptions
-from stowplan.portfolio.certification import certified, seconds_for
-from stowplan.portfolio.plan_cache import PlanCache
+from stowplan.result import Progress, Result
 from stowplan.stop import Criterion
 
 PlanT = TypeVar("PlanT", bound=PlanDocument)
@@ -124,8 +124,19 @@ def solve(
         A plan at hand that is not valid for the problem, or a hint that is not for it; an earlier plan that is not valid for
         the problem that it is of.
     """
-    began, given = time.monotonic(), locals()
-    options = Options(**{name: given[name] for name in Options.__struct_fields__})
+    began = time.monotonic()
+    options = Options(
+        time_limit=time_limit,
+        candidates=candidates,  # type: ignore[arg-type]  # names in any form; what is kept is a tuple
+        seed=seed,
+        workers=workers,
+        deterministic=deterministic,
+        work_limit=work_limit,
+        gap=gap,
+        memory_limit=memory_limit,
+        baseline=baseline,
+        certify=certify,
+    )
     check_others(options, plans, on_progress, stop, cancel)
     kind = kind_of(problem)
     if options.certify and kind.certificate:

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from stowplan.deadline import Deadline
 from stowplan.kernel.context import Options
 from stowplan.kernel.kind import Candidate, Kind, check
-from stowplan.kernel.result import HistoryEntry, Progress, StopReason, is_within
-from stowplan.kernel.verification import Verification
 from stowplan.log import LOGGER, cut
 from stowplan.models.hint import Hint
+from stowplan.result import HistoryEntry, Progress, StopReason, is_within
+from stowplan.verification import Verification
 
 
 class Start(NamedTuple):

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import gymnasium
 import numpy as np
 
+from stowplan.document import Document
 from stowplan.errors import InputError
-from stowplan.kernel.document import Document
 
 P = TypeVar("P", bound=Document)
 M = TypeVar("M")

@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 
 from stowplan import kinds
+from stowplan.document import Document, PlanDocument, ProblemDocument
 from stowplan.errors import InputError, UsageError, brief
-from stowplan.kernel.document import Document, PlanDocument, ProblemDocument
 
 FORMAT = "stowplan.hint"
 VERSION = 1

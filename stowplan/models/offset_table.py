@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from stowplan import files
-from stowplan.kernel.document import Document, PlanDocument, ProblemDocument
+from stowplan.document import Document, PlanDocument, ProblemDocument
 
 #: Number of the arena of what takes nothing of any: results that the program stores.
 NOWHERE = -1

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
-from stowplan.kernel.result import Result
 from stowplan.models.bank_mapping.plan import BankCopy, Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.verify import verify
@@ -18,6 +17,7 @@ from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, shorten, text_table
+from stowplan.result import Result
 from stowplan.units import format_apart
 
 #: Rows of each table, and of those in text; letters of a name there.

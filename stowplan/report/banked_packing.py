@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stowplan.errors import InputError
-from stowplan.kernel.result import Result
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.packing import plan as packing_plan
@@ -17,6 +16,7 @@ from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Panel, Picture, Plot, number_axis
 from stowplan.report.text import format_bytes, name_of, plan_line, printable, text_table
+from stowplan.result import Result
 
 #: Rows of the table of buffers in text.
 LINES = 40

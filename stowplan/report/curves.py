@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from stowplan.kernel.result import HistoryEntry
 from stowplan.report.scene import Axis, Dot, Key, Line, Mark, Panel, Plot, Style, Text, level, steps
 from stowplan.report.text import byte_unit, format_tick, format_value, nice_ticks, time_unit
+from stowplan.result import HistoryEntry
 from stowplan.units import BYTES, PS, Unit
 
 INCUMBENT = Style(stroke="accent", width=2, name="incumbent")

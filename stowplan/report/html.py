@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 from stowplan import files
-from stowplan.kernel.result import CandidateReport, Result, certified, gained
 from stowplan.report.curves import convergence_plot
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, cards_list, facts_list, table, warnings_box, whole_page
 from stowplan.report.presenter import Labelled, Presenter, presenter_for
 from stowplan.report.text import format_values
+from stowplan.result import CandidateReport, Result, certified, gained
 from stowplan.result_text import format_gap, format_ratio
 from stowplan.units import PS
 

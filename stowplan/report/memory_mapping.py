@@ -9,7 +9,6 @@ from typing import Literal
 
 from stowplan.errors import InputError
 from stowplan.hardware.simulator import Timeline, simulate
-from stowplan.kernel.result import Result
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem, Step
 from stowplan.report import memory_mapping_drawing as drawing
@@ -21,6 +20,7 @@ from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Picture
 from stowplan.report.text import format_bytes, plan_line, printable, text_table
+from stowplan.result import Result
 from stowplan.units import format_ps
 
 #: Rows of the tables of tensors and steps, and of those in text.

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from stowplan.errors import InputError, VerificationError
 from stowplan.hardware.se import Configuration, compare, configure
-from stowplan.kernel.result import Result
 from stowplan.models.modulo_scheduling.bounds import recurrence_mii, resource_mii
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -20,6 +19,7 @@ from stowplan.report.paper import lay_out
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Arrow, Axis, Dot, Key, Line, Mark, Panel, Picture, Plot, Rect, Style, Text, patches
 from stowplan.report.text import shorten, text_table
+from stowplan.result import Result
 
 #: Rows of the table of instructions.
 TOP = 200

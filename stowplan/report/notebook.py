@@ -8,15 +8,15 @@ from html import escape
 
 import msgspec
 
+from stowplan.document import Document
 from stowplan.errors import StowplanError
-from stowplan.kernel.document import Document
-from stowplan.kernel.result import Result, certified
 from stowplan.log import cut
 from stowplan.report.figures import svg_file
 from stowplan.report.page import table, warnings_box
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import Presenter, presenter_for
 from stowplan.report.text import format_values
+from stowplan.result import Result, certified
 from stowplan.result_text import format_gap
 
 #: Candidates in a table, at most.

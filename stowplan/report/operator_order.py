@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
-from stowplan.kernel.result import Result
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
@@ -22,6 +21,7 @@ from stowplan.report.packing import Layout, build_layout, layouts_section, plots
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten, text_table
+from stowplan.result import Result
 
 #: Rows of the table, and of that in text; letters of an operator's name and kind there.
 TOP, LINES, _NAME, _KIND = 40, 40, 44, 20

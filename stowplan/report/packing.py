@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.errors import InputError
-from stowplan.kernel.result import Result
 from stowplan.models.packing.overlaps import shared_bytes, shared_spans
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
@@ -24,6 +23,7 @@ from stowplan.report.inline import layouts_html
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, text_table
+from stowplan.result import Result
 
 #: Rows of the table of buffers, and of that in text.
 TOP, LINES = 40, 40

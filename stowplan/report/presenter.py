@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from stowplan import kinds
+from stowplan.document import Document
 from stowplan.errors import InputError, StowplanError, UsageError
-from stowplan.kernel.document import Document
 from stowplan.kernel.kind import Kind, kind_of
-from stowplan.kernel.result import Result
 from stowplan.report.figures import check_format, save_picture
 from stowplan.report.page import Details, Overview, Section
 from stowplan.report.scene import Picture
 from stowplan.report.text import format_value
+from stowplan.result import Result
 
 #: A name and a plan.
 Labelled = tuple[str, Any]

@@ -10,7 +10,6 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from stowplan.errors import InputError
-from stowplan.kernel.result import Result
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
@@ -22,6 +21,7 @@ from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten, text_table
+from stowplan.result import Result
 
 if TYPE_CHECKING:
     from stowplan.portfolio.rematerialization.frontier import Point

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from stowplan.errors import InputError
 from stowplan.hardware.nnp_i.problem import layers_ps
-from stowplan.kernel.result import Result
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.report import scene
@@ -25,6 +24,7 @@ from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, printable, shorten, text_table
+from stowplan.result import Result
 from stowplan.units import format_ps
 
 #: Rows of the table of layers, and of that in text; letters of a layer's name there.

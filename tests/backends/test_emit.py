@@ -23,7 +23,7 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.tier_placement import plan as placement
 from stowplan.models.tier_placement import problem as network
-from tests.portfolio.fakes import ladder_plan, ladder_problem
+from tests.kernel.fakes import ladder_plan, ladder_problem
 
 
 def packing(*names: str, capacity: int | None = None) -> tuple[Problem, Plan]:

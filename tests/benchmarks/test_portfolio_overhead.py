@@ -11,7 +11,7 @@ import benchmarks.calls.overhead
 import stowplan
 from benchmarks.lib.processor import seconds_of
 from stowplan.kernel import run
-from stowplan.kernel.worker_pool import WorkerPool
+from stowplan.kernel.workers.pool import WorkerPool
 from tests.paths import EXAMPLES
 from tests.patience import HANG
 

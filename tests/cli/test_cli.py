@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.kernel.result import Result
+from stowplan.result import Result
 from tests.cli.conftest import Cli, cli
 from tests.paths import EXAMPLES
 

@@ -12,8 +12,8 @@ import pytest
 import stowplan
 from stowplan.cli import solve
 from stowplan.frontends.read import read_plan
-from stowplan.kernel.messages import CandidateId
-from stowplan.kernel.warm_workers import WarmWorkers
+from stowplan.kernel.workers.messages import CandidateId
+from stowplan.kernel.workers.warm import WarmWorkers
 from stowplan.models.memory_mapping.hint import counts, hint, of_plan
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.portfolio.memory_mapping import arrays, heuristics

@@ -262,7 +262,8 @@ def test_a_loop_may_carry_along_what_it_does_not_change(tmp_path: Path) -> None:
     save(tmp_path / "loop.onnx", nodes, inputs, [info("y"), info("z"), info("parts")], stored)
     with pytest.warns(UnmodelledWarning, match="what its iterations return"):
         sizes = {buffer.id: buffer.size for buffer in stowplan.read(tmp_path / "loop.onnx", "arena").buffers}
-    assert sizes["w"] == sizes["z"] == 24 and sizes["parts"] == 120
+    assert sizes["w"] == sizes["z"] == 24
+    assert sizes["parts"] == 120
 
 
 @pytest.mark.parametrize("opset", [13, 20])

@@ -18,8 +18,8 @@ from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.modulo_scheduling.plan import Plan as Schedule
 from stowplan.models.operator_order.plan import Plan as Order
 from stowplan.models.tier_placement.plan import Plan as MemoryMap
+from tests.kernel.fakes import ladder_problem
 from tests.paths import EXAMPLES
-from tests.portfolio.fakes import ladder_problem
 from tests.toys.sums.plan import Plan as SumsPlan
 
 

@@ -34,7 +34,7 @@ import json, sys
 sys.modules |= {name: None for name in ("numba", "scipy", "highspy", "torch")}
 import stowplan
 from stowplan.portfolio import presolve
-from stowplan.kernel import warm_workers
+from stowplan.kernel.workers import warm as warm_workers
 
 # However slow the machine is.
 presolve.PRESOLVE_SECONDS = 1e3

@@ -12,11 +12,11 @@ import pytest
 import stowplan
 from stowplan import kinds
 from stowplan.kernel.kind import check, kind_of
-from stowplan.kernel.result import CandidateReport, HistoryEntry, Provenance, Result
 from stowplan.report.html import render_report
+from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result
+from tests.kernel.recorder import Recorder
+from tests.kernel.test_deterministic import OF_EACH_KIND
 from tests.paths import EXAMPLES
-from tests.portfolio.recorder import Recorder
-from tests.portfolio.test_deterministic import OF_EACH_KIND
 from tests.report.browser import look_at, needs_browser
 
 pytestmark = [pytest.mark.slow, needs_browser]

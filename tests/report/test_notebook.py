@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import stowplan
-from stowplan.kernel.result import CandidateReport, Result
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.report.notebook import document_html, result_html
+from stowplan.result import CandidateReport, Result
 from tests.test_result import result as made_up
 
 HOSTILE = '<script>alert("x")</script>&amp;'

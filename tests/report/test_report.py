@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from stowplan.errors import InputError, MissingDependencyError, UsageError
 from stowplan.hardware.simulator import simulate
-from stowplan.kernel.result import CandidateReport, HistoryEntry, Provenance, Result
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Table, Tensor, Use
 from stowplan.report import inline
@@ -36,6 +35,7 @@ from stowplan.report.paper import lay_out
 from stowplan.report.presenter import draw, presenter_for
 from stowplan.report.scene import Dot, Picture, Rect
 from stowplan.report.text import format_bytes, memory_ticks, nice_ticks, shorten
+from stowplan.result import CandidateReport, HistoryEntry, Provenance, Result
 from stowplan.units import BYTES, Pair, Unit
 from tests.report.cases import packed_plan, training_step
 

@@ -14,7 +14,6 @@ from stowplan.backends.torch.offload import HostMemory, as_run
 from stowplan.backends.torch.reader import Counted, Prices, Reading
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND
 from stowplan.kernel.context import FAMILIES
-from stowplan.kernel.result import Result
 from stowplan.kernel.solve import solve
 from stowplan.log import LOGGER
 from stowplan.models.rematerialization import bounds, host_bounds
@@ -24,6 +23,7 @@ from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import load_bytes, verify
 from stowplan.portfolio.rematerialization import peaks
 from stowplan.portfolio.rematerialization.insertion import Insertion
+from stowplan.result import Result
 
 #: Part of the time left for torch's plans at lower budgets.
 STOCK_SHARE = 0.3

@@ -14,7 +14,7 @@ from stowplan import files, kinds
 from stowplan.certificates import checker
 from stowplan.certificates.certificate import Certificate
 from stowplan.certificates.checker.reading import LARGEST, MalformedError, UnprovenError, digest, parse
-from stowplan.kernel.document import Document
+from stowplan.document import Document
 
 Proof = dict[str, Any]
 

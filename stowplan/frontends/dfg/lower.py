@@ -13,10 +13,10 @@ from stowplan.frontends.dfg.memory import make_asynchronous
 from stowplan.frontends.dfg.op_table import OpTable
 from stowplan.hardware.se.machines import streaming_engine
 from stowplan.hardware.se.reference import INVARIANT, STREAMED
-from stowplan.kernel.result import Assumption
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
 from stowplan.models.modulo_scheduling.structure import longest_ways
+from stowplan.result import Assumption
 
 
 def relay_fan_out(graph: Dfg, limit: int) -> Dfg:

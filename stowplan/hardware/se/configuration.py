@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stowplan.kernel.document import Document
+from stowplan.document import Document
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem

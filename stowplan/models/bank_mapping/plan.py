@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stowplan.kernel.document import PlanDocument
+from stowplan.document import PlanDocument
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.decisions import Decision, Values
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stowplan import files
+from stowplan.document import ProblemDocument
 from stowplan.errors import InputError
-from stowplan.kernel.document import ProblemDocument
 from stowplan.models.checks import expect, expect_range, expect_unique
 from stowplan.models.packing.bounds import live_sets
 from stowplan.models.packing.problem import SizedLife

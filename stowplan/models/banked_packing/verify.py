@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stowplan.kernel import verification
+from stowplan import verification
 from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.overlaps import MOST_OVERLAPS, Box, overlaps

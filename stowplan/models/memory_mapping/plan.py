@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from stowplan.kernel.document import PlanDocument
+from stowplan.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.memory_mapping.problem import Problem, Use
 from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table

@@ -18,8 +18,8 @@ import msgspec
 from msgspec.structs import replace
 
 from stowplan import files
+from stowplan.document import ProblemDocument
 from stowplan.errors import InputError
-from stowplan.kernel.document import ProblemDocument
 
 if TYPE_CHECKING:
     from stowplan.models.memory_mapping.plan import Plan  # noqa: F401

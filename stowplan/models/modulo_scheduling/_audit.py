@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stowplan.kernel import verification
+from stowplan import verification
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowplan.kernel.document import PlanDocument
+from stowplan.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.modulo_scheduling.problem import Problem
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from stowplan import files
+from stowplan.document import ProblemDocument
 from stowplan.errors import InputError
-from stowplan.kernel.document import ProblemDocument
-from stowplan.kernel.result import Assumption
 from stowplan.models.checks import expect
 from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, Clocks, Machine
+from stowplan.result import Assumption
 
 if TYPE_CHECKING:
     from stowplan.models.modulo_scheduling.plan import Plan  # noqa: F401

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.kernel.document import PlanDocument
+from stowplan.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.hint import longest_ascending
 from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table, part_of

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stowplan import files
+from stowplan.document import ProblemDocument
 from stowplan.errors import InputError
-from stowplan.kernel.document import ProblemDocument
 from stowplan.models.checks import expect, expect_range, expect_unique
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Literal
 
-from stowplan.kernel import verification
+from stowplan import verification
 from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.overlaps import overlaps

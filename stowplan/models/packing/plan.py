@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from stowplan import files
+from stowplan.document import PlanDocument
 from stowplan.errors import UsageError
-from stowplan.kernel.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table, part_of
 from stowplan.models.packing.problem import Buffer, Part, Problem

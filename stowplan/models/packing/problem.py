@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan import files
+from stowplan.document import ProblemDocument
 from stowplan.errors import InputError
-from stowplan.kernel.document import ProblemDocument
 from stowplan.models.checks import expect, expect_unique
 
 if TYPE_CHECKING:

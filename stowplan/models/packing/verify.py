@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stowplan.kernel import verification
+from stowplan import verification
 from stowplan.models.overlaps import MOST_OVERLAPS, overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem

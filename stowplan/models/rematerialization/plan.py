@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from stowplan.kernel.document import PlanDocument
+from stowplan.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.rematerialization.problem import Problem
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stowplan import files
-from stowplan.kernel.document import ProblemDocument
+from stowplan.document import ProblemDocument
 from stowplan.models.checks import expect
 from stowplan.models.operator_order import problem as operator_order
 

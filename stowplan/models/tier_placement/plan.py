@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from stowplan.document import PlanDocument
 from stowplan.errors import UsageError
-from stowplan.kernel.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 from stowplan.models.tier_placement.problem import Problem

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from stowplan.kernel import verification
+from stowplan import verification
 from stowplan.models.overlaps import MOST_OVERLAPS, overlaps
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem

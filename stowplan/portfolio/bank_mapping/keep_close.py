@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from stowplan.kernel.keep_close.earlier_plan import ByValues, needs_program
 from stowplan.kernel.plan_changes import KeepClose
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
-from stowplan.portfolio.keep_close.earlier_plan import ByValues, needs_program
 
 
 class Changes(ByValues):

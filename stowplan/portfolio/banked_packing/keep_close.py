@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from stowplan.kernel.keep_close.earlier_plan import ByValues, needs_program
 from stowplan.kernel.plan_changes import Budget, KeepClose
 from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.keep_close.earlier_plan import ByValues, needs_program
 from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked
 
 

@@ -14,10 +14,10 @@ import msgspec
 
 from stowplan import files
 from stowplan.arguments import show
+from stowplan.document import Document
 from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends.options import ReadOptions, SharedOptions
 from stowplan.kernel.context import FAMILIES, Options
-from stowplan.kernel.document import Document
 
 FORMAT = "stowplan.batch.result"
 VERSION = 1

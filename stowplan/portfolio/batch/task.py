@@ -19,10 +19,10 @@ from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends import formats
 from stowplan.frontends.formats import Opened, is_input, target_for
 from stowplan.frontends.read import open_with
+from stowplan.kernel.given import XLA
 from stowplan.kernel.kind import kind_of
 from stowplan.kernel.solve import solve
 from stowplan.portfolio.batch.records import Record, Settings, describe_failure
-from stowplan.portfolio.given import XLA
 
 _OWN_SUFFIXES = (".plan.json", ".proof.json", ".result.json")
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from stowplan.kernel.keep_close.earlier_plan import ByValues, needs_program, of_this_problem
 from stowplan.kernel.plan_changes import Budget, KeepClose
 from stowplan.models.memory_mapping.hint import carried_plan, matched_steps
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.keep_close.earlier_plan import ByValues, needs_program, of_this_problem
 from stowplan.portfolio.packing.keep_close import Boxes, boxes, colliding, near_offsets
 
 #: Residencies, copies and fast uses of a tensor.

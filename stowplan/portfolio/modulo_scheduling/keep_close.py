@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
+from stowplan.kernel.keep_close.earlier_plan import ByValues, needs_program, of_this_problem
 from stowplan.kernel.plan_changes import Budget, KeepClose
 from stowplan.models.modulo_scheduling.assemble import link_between, make_plan
 from stowplan.models.modulo_scheduling.hint import matched_instructions
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
-from stowplan.portfolio.keep_close.earlier_plan import ByValues, needs_program, of_this_problem
 
 
 class Changes(ByValues):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from stowplan.kernel.assumptions import assumptions
 from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
@@ -13,7 +14,6 @@ from stowplan.models.modulo_scheduling.plan import DECISIONS, SCALE, Plan, decod
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
-from stowplan.portfolio.assumptions import assumptions
 from stowplan.portfolio.modulo_scheduling import learned
 from stowplan.portfolio.presolve import in_caller
 from stowplan.units import Pair, Unit

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from stowplan.kernel.keep_close.earlier_plan import compared, needs_program, of_this_problem
 from stowplan.kernel.plan_changes import Budget, Counts, KeepClose
 from stowplan.models.operator_order.plan import Plan, in_order
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, needed_first
-from stowplan.portfolio.keep_close.earlier_plan import compared, needs_program, of_this_problem
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.packing.keep_close import ejected, near_offsets, under
 

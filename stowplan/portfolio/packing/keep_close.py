@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.kernel.keep_close.earlier_plan import ByValues, needs_program
 from stowplan.kernel.plan_changes import Budget, KeepClose
 from stowplan.models.packing.overlaps import allows, separations
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
-from stowplan.portfolio.keep_close.earlier_plan import ByValues, needs_program
 
 
 class Changes(ByValues):

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from stowplan.kernel.keep_close.earlier_plan import ByValues, needs_program
 from stowplan.kernel.plan_changes import Budget, KeepClose
 from stowplan.models.tier_placement.hint import matched_layers
 from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure, offsets_of, packing_of, plan_of, tiers_of
-from stowplan.portfolio.keep_close.earlier_plan import ByValues, needs_program
 from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked
 
 

@@ -8,7 +8,7 @@ from statistics import fmean
 import msgspec
 
 from stowplan import kinds
-from stowplan.kernel.document import Document
+from stowplan.document import Document
 from stowplan.portfolio.batch.records import Settings
 from stowplan.portfolio.validation.decisions import DecisionReport
 from stowplan.portfolio.validation.policies import Opened

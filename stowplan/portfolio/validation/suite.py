@@ -18,7 +18,6 @@ from stowplan.deadline import Deadline, limit_after, read_within
 from stowplan.errors import InputError, TimeLimitError
 from stowplan.frontends.formats import check_targets
 from stowplan.kernel.kind import Kind, check, kind_of
-from stowplan.kernel.result import Result
 from stowplan.kernel.solve import solve
 from stowplan.portfolio.batch.records import Settings, check_settings, describe_failure
 from stowplan.portfolio.batch.task import Item, read_problem
@@ -27,6 +26,7 @@ from stowplan.portfolio.validation.decisions import DecisionReport, dearest
 from stowplan.portfolio.validation.policies import Opened, Policies
 from stowplan.portfolio.validation.records import STOPPED, Exact, Outcome, ProblemReport, RewardCorrelation, Side, Values
 from stowplan.portfolio.validation.statistics import gap_to, pearson, second_gap_to, spearman, spearman_within
+from stowplan.result import Result
 
 #: Who finds the optimum: no policy has a part in it.
 EXACT_CANDIDATES = ("heuristic", "exact")

@@ -24,10 +24,10 @@ from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.timeline import timeline
 from stowplan.models.rematerialization.verify import live_bytes, verify
 from stowplan.portfolio.rematerialization.offload import offload
+from tests.kernel.recorder import Recorder
 from tests.models.rematerialization import cases
 from tests.models.rematerialization.host_cases import SLOW, chain, hosted, least_cost
 from tests.patience import HANG
-from tests.portfolio.recorder import Recorder
 
 #: ``x`` is made, then ``big``, which is there with all but ``x``; then ``x`` is read. A copy of ``x`` takes 3 of time.
 PROBLEM = Problem(

@@ -6,8 +6,8 @@ import hashlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from stowplan.kernel import verification
-from stowplan.kernel.document import PlanDocument, ProblemDocument
+from stowplan import verification
+from stowplan.document import PlanDocument, ProblemDocument
 from stowplan.models.checks import expect
 from stowplan.models.decisions import Decision
 

@@ -15,9 +15,9 @@ from stowplan.portfolio.banked_packing.candidates import pack
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
 from stowplan.report.html import write_report
 from stowplan.report.presenter import draw, presenter_of
+from tests.kernel.recorder import Recorder
 from tests.models.banked_packing.cases import is_valid, least_cost, random_problem
 from tests.patience import HANG
-from tests.portfolio.recorder import Recorder
 
 
 def by_uses() -> Problem:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from stowplan import files
-from stowplan.kernel.result import Progress, Result
 from stowplan.kernel.solve import solve
 from stowplan.portfolio.batch.records import Record
 from stowplan.portfolio.batch.task import Outcome, Task, solve_task
+from stowplan.result import Progress, Result
+from tests.kernel.fakes import fake_kind, ladder_problem
 from tests.patience import HANG
-from tests.portfolio.fakes import fake_kind, ladder_problem
 
 
 def outcome(task: Task, **result: object) -> Outcome:

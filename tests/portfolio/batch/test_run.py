@@ -27,10 +27,10 @@ from stowplan.portfolio.batch.records import Record, Settings, read_records
 from stowplan.portfolio.batch.run import run_batch
 from stowplan.portfolio.batch.task import Item, find_inputs
 from stowplan.portfolio.batch.workers import LocalWorkers, Lost
+from tests.kernel.conftest import is_running
 from tests.paths import EXAMPLES, ROOT
 from tests.patience import FOREVER, HANG, wait_until
 from tests.portfolio.batch import fakes
-from tests.portfolio.conftest import is_running
 
 BUFFERS = "id,lower,upper,size\na,0,2,5\nb,1,3,4\n"
 BRIEF = Settings(candidates=("heuristic",), time_limit=60)

@@ -37,10 +37,10 @@ from stowplan.portfolio.memory_mapping.guided import (
 )
 from stowplan.portfolio.memory_mapping.heuristics import Built, run
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
+from tests.kernel.recorder import Recorder
 from tests.models.memory_mapping.brute_force import best_plan, optimum
 from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.portfolio.memory_mapping.states import assert_sound, built_states, wide_problem
-from tests.portfolio.recorder import Recorder
 
 #: Of the clock: never.
 FAR = math.inf

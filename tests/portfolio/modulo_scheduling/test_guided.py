@@ -9,8 +9,8 @@ from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling import candidates
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.search import Tally, follow
+from tests.kernel.recorder import Recorder
 from tests.models.modulo_scheduling.cases import graph, random_problem
-from tests.portfolio.recorder import Recorder
 
 
 def never() -> bool:

@@ -26,10 +26,10 @@ from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, list_scheduling
+from tests.kernel.recorder import Recorder
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, linked_problem, random_problem, varied_problem
 from tests.paths import EXAMPLES
-from tests.portfolio.recorder import Recorder
 
 
 def random_alone(problem: Problem, context: Recorder) -> None:

@@ -30,10 +30,10 @@ from stowplan.portfolio.modulo_scheduling.kind import KIND
 from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 from stowplan.portfolio.modulo_scheduling.search import Tally
 from stowplan.portfolio.policies import PolicySource
+from tests.kernel.recorder import Recorder
 from tests.models.modulo_scheduling import brute_force
 from tests.models.modulo_scheduling.cases import graph, line, random_problem
 from tests.patience import HANG
-from tests.portfolio.recorder import Recorder
 
 
 @pytest.fixture

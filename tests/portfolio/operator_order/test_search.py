@@ -20,8 +20,8 @@ from stowplan.portfolio.operator_order.local_search import Dividing, Windows
 from stowplan.portfolio.operator_order.orders import BASELINES
 from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, SetSearch
 from stowplan.portfolio.packing.candidates import InnerRun
+from tests.kernel.recorder import Recorder
 from tests.models.operator_order.cases import least_peak, random_problem
-from tests.portfolio.recorder import Recorder
 
 
 @pytest.mark.parametrize("backward", [False, True])

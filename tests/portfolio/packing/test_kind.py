@@ -21,9 +21,9 @@ from stowplan.models.packing.verify import verify
 from stowplan.portfolio.packing.candidates import beam2, search
 from stowplan.portfolio.packing.kind import KIND
 from stowplan.portfolio.packing.quick import quick_plan
+from tests.kernel.recorder import Recorder
+from tests.kernel.test_criteria import Now
 from tests.models.packing.cases import least_height, random_problem
-from tests.portfolio.recorder import Recorder
-from tests.portfolio.run.test_criteria import Now
 
 FIVE = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n"
 

@@ -22,11 +22,11 @@ from stowplan.portfolio.rematerialization.candidates import search
 from stowplan.portfolio.rematerialization.host_draft import moments_with_fetches, unmade, with_fetches
 from stowplan.portfolio.rematerialization.offload import BY_CUTS, offload
 from tests.cli.conftest import Cli, cli
+from tests.kernel.recorder import Recorder
 from tests.models.rematerialization import cases
 from tests.models.rematerialization.host_cases import SLOW, chain, hosted, least_cost
 from tests.paths import DATA
 from tests.patience import HANG
-from tests.portfolio.recorder import Recorder
 
 __all__ = ["cli"]
 

@@ -15,8 +15,8 @@ from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import candidates, engine, proofs, staged
 from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate
 from stowplan.portfolio.rematerialization.insertion import Insertion
+from tests.kernel.recorder import Recorder
 from tests.models.rematerialization.cases import least_cost, limited, random_problem, training
-from tests.portfolio.recorder import Recorder
 
 
 def peak(graph: engine.Graph, work: engine.Scratch, runs: engine.Ints) -> int:

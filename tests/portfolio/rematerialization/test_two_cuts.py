@@ -12,8 +12,8 @@ from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import candidates
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.two_cuts import TwoCuts, drafts
+from tests.kernel.recorder import Recorder
 from tests.models.rematerialization.cases import least_cost, limited, random_problem, training
-from tests.portfolio.recorder import Recorder
 
 
 def deep(layers: int, head: int = 3) -> Problem:

@@ -14,8 +14,8 @@ from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import arrays, candidates, heuristics
 from stowplan.portfolio.tier_placement.arrays import Exporter
 from stowplan.portfolio.tier_placement.heuristics import best_guided
+from tests.kernel.recorder import Recorder
 from tests.models.tier_placement.cases import chain, random_problem
-from tests.portfolio.recorder import Recorder
 
 
 def never() -> bool:

@@ -20,10 +20,10 @@ from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio import policies
 from stowplan.portfolio.tier_placement import learned
 from stowplan.portfolio.tier_placement.kind import KIND
+from tests.kernel.recorder import Recorder
 from tests.learned_guidance.tier_placement.policies import small_network, write_policy
 from tests.models.tier_placement.cases import chain
 from tests.patience import HANG
-from tests.portfolio.recorder import Recorder
 
 
 @pytest.fixture

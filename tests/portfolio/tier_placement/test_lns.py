@@ -15,9 +15,9 @@ from stowplan.models.tier_placement.structure import Structure
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import kind
 from stowplan.portfolio.tier_placement.candidates import Neighbourhoods, lns
+from tests.kernel.recorder import Recorder
 from tests.models.tier_placement.brute_force import optimum
 from tests.models.tier_placement.cases import chain, random_problem
-from tests.portfolio.recorder import Recorder
 
 
 def all_slow(problem: Problem) -> Plan:

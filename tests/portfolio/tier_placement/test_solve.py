@@ -12,10 +12,10 @@ from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.tier_placement import candidates
 from stowplan.portfolio.tier_placement.kind import KIND
+from tests.kernel.recorder import Recorder
 from tests.models.tier_placement.brute_force import optimum
 from tests.models.tier_placement.cases import chain, random_problem
 from tests.paths import EXAMPLES
-from tests.portfolio.recorder import Recorder
 
 
 def resnet50() -> Problem:

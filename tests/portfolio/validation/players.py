@@ -8,7 +8,6 @@ from typing import Any
 
 from stowplan.errors import InputError
 from stowplan.kernel.kind import Kind
-from stowplan.kernel.result import Provenance, Result
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.models.memory_mapping.cpsat import solve as solve_exactly
@@ -16,6 +15,7 @@ from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor,
 from stowplan.portfolio.memory_mapping.validation import ADAPTER
 from stowplan.portfolio.validation.adapter import Estimate, Game, Stop
 from stowplan.portfolio.validation.policies import Opened
+from stowplan.result import Provenance, Result
 from tests.patience import HANG
 
 #: What a fast read of each tensor saves; three of them fit.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stowplan.kernel.context import Context
 from stowplan.kernel.kind import Candidate, Kind, identify
-from stowplan.kernel.verification import Verification, Violation
 from stowplan.units import Unit
+from stowplan.verification import Verification, Violation
 from tests.toys.sums.plan import Plan
 from tests.toys.sums.problem import Problem
 

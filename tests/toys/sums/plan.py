@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowplan.kernel.document import PlanDocument
+from stowplan.document import PlanDocument
 
 
 class Plan(PlanDocument, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from stowplan.kernel.document import ProblemDocument
+from stowplan.document import ProblemDocument
 
 if TYPE_CHECKING:
     from tests.toys.sums.plan import Plan  # noqa: F401

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from stowplan import files
+from stowplan.document import Document
 from stowplan.errors import InputError
-from stowplan.kernel.document import Document
 
 #: Stands for a leaf that is no use of its step: an empty array, a flag.
 NO_USE = -1

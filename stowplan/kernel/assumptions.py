@@ -1,0 +1,52 @@
+"""What a verdict rests on: how the front end made the problem, and its kind's rules that could be others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stowplan.frontends.options import OPTIONS, spelt
+from stowplan.kernel.kind import Kind
+from stowplan.result import Assumption
+
+#: Values of a rule that are named, of those that many things in a problem have.
+MOST_VALUES = 4
+
+
+def assumptions(kind: Kind[Any, Any], problem: Any) -> tuple[Assumption, ...]:
+    """What verdicts on a problem rest on: the choices of its front end, then the rules (:attr:`Kind.assumptions`) that forbid
+    something in it.
+    """
+    made: list[Assumption] = [*getattr(problem, "choices", ())]
+    for path, _, free in (rule.partition("=") for rule in kind.assumptions):
+        words = dict.fromkeys(_word(value) for value in _values(problem, path.split(".")) if value is not None)
+        binding = [word for word in words if word != free]
+        if binding:
+            shown = ", ".join(binding[:MOST_VALUES]) + (", ..." if len(binding) > MOST_VALUES else "")
+            made.append(Assumption(path.removeprefix("rules."), shown, _instead(kind, path, free)))
+    return tuple(made)
+
+
+def _values(problem: Any, path: list[str]) -> Iterable[Any]:
+    """Values of a field by its path; where a part of it is a tuple, those of all its members."""
+    values = [problem]
+    for name in path:
+        fields = (getattr(value, name) for value in values)
+        values = [member for value in fields for member in (value if isinstance(value, tuple) else (value,))]
+    return values
+
+
+def _word(value: Any) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
+
+def _instead(kind: Kind[Any, Any], path: str, free: str) -> str:
+    """What to try in place of a rule's value: the option that has it, where there is one."""
+    rule, _, name = path.rpartition(".")
+    if rule == "rules":
+        return f"--set {name}={free or 'none'}"
+    if name in ("capacity", "limit") and "capacity" in kind.amends:
+        return "a larger --capacity"
+    if path in OPTIONS:
+        return spelt(name, free) if OPTIONS[name].words else f"no {spelt(name)}"
+    return f"{free or 'another'} in the file"

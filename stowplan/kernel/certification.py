@@ -1,0 +1,56 @@
+"""The certificate of a result: what is shown of its bound, beside what solvers claim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stowplan.log import LOGGER
+from stowplan.result import Result
+
+if TYPE_CHECKING:
+    from stowplan.kernel.state import RunState
+
+#: Part of the time limit that is set aside for a certificate, at least so many seconds, and the most where solving ends early.
+SHARE, LEAST, MOST_SHARE = 0.05, 0.02, 0.2
+
+
+def seconds_for(time_limit: float) -> float:
+    """Seconds that are set aside for the certificate."""
+    return max(LEAST, SHARE * time_limit)
+
+
+def seconds_after(time_limit: float, left: float) -> float:
+    """Seconds for the certificate of a run that has ended with so many ``left``, beside those set aside."""
+    own = seconds_for(time_limit)
+    return max(own, min(own + left, MOST_SHARE * time_limit))
+
+
+def certified(result: Result, problem: object, state: RunState) -> Result:
+    """The result with a certificate; what goes wrong with making one costs a warning, not the result."""
+    from stowplan.certificates.maker import certify
+
+    source = max(state.bounds, key=lambda name: state.bounds[name], default="")
+    trusted = {
+        "solver": source,
+        "versions": result.provenance.versions,
+        "tolerance": "of solvers in floating point, taken off: docs/reference/memory-mapping-models.md",
+    }
+    try:
+        certificate = certify(
+            problem,  # type: ignore[arg-type]
+            bound=result.bound,
+            infeasible=result.status == "infeasible",
+            plan=result.plan,
+            evidence=state.evidence,
+            seconds=seconds_after(state.options.time_limit, state.deadline.remaining),
+            should_stop=state.deadline.cancelled.is_set,
+            trusted=trusted,
+        )
+    except Exception as error:
+        LOGGER.info("no certificate: %s: %s", type(error).__name__, error)
+        return msgspec.structs.replace(
+            result, warnings=(*result.warnings, f"no certificate was made: {type(error).__name__}: {error}")
+        )
+    return msgspec.structs.replace(result, certificate=certificate, seconds=round(state.deadline.elapsed, 3))

@@ -1,0 +1,214 @@
+"""What a call may be given beside a problem, checked: plans at hand, the name of a baseline, a hint; and hints in files.
+
+The result is no worse than the baseline that is named, as ``-prod`` of Wang et al. 2023 (section 5, table 3): the better of a
+search's plan and the compiler's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import InputError, UsageError, brief
+from stowplan.frontends.read import read_plan
+from stowplan.kernel.kind import Candidate, Kind, check, describe_plan, kind_of
+from stowplan.kernel.state import Start
+from stowplan.log import cut
+from stowplan.models import hint as hints
+from stowplan.models.hint import Hint
+from stowplan.result import CandidateReport
+
+#: Names the production baseline: the compiler's own plan where it is at hand, else what the kind compares with.
+PRODUCTION = "prod"
+
+#: Name of the plan that XLA itself made.
+XLA = "xla"
+
+
+def resolve(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) -> str | None:
+    """The name of the baseline that a caller means, None where none was named.
+
+    Parameters
+    ----------
+    kind
+        Of the problem.
+    baseline
+        As given: a name, or :data:`PRODUCTION`.
+    at_hand
+        Names of the kind's initial plans and of those that the caller gave, be they valid or not.
+
+    Raises
+    ------
+    UsageError
+        There is no baseline of that name.
+    """
+    known = dict.fromkeys((*at_hand, *kind.baseline_sources, kind.baseline))
+    if baseline == PRODUCTION and PRODUCTION not in known:
+        return XLA if XLA in known else kind.baseline
+    if baseline is not None and baseline not in known:
+        raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join((*known, PRODUCTION))}")
+    return baseline
+
+
+def with_maker(
+    kind: Kind[Any, Any], problem: Any, baseline: str | None, starts: Iterable[str], chosen: Sequence[Candidate]
+) -> list[Candidate]:
+    """The candidates of a run, before them what makes the baseline that was named, where no plan of it is at hand."""
+    if baseline is None or baseline in starts:
+        return list(chosen)
+    makers = [candidate for candidate in kind.makes_baselines(problem) if candidate.name == baseline]
+    return [*makers, *(candidate for candidate in chosen if candidate.name != baseline)] if makers else list(chosen)
+
+
+def left_out(name: str, why: str) -> str:
+    """The warning that a baseline has no plan."""
+    return f"the baseline {name} is left out: {why}"
+
+
+def why_missing(name: str, reports: Sequence[CandidateReport]) -> str:
+    """The warning that the baseline that was named has no plan, and that the result is compared with nothing."""
+    maker = next((report for report in reports if report.name == name), None)
+    if maker is None:
+        why = "it has no valid plan for this problem"
+    elif maker.outcome in ("stopped", "skipped"):
+        why = "it was not done within the limit"
+    else:
+        why = cut(maker.note) or "it has no valid plan for this problem"
+    return left_out(name, why)
+
+
+def checked_plans(
+    kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], baseline: str | None, taken: Iterable[str]
+) -> tuple[dict[str, Start], list[str]]:
+    """The plans at hand, verified, under names that are not ``taken``; and a warning where the baseline's is not valid.
+
+    Raises
+    ------
+    UsageError
+        A name that is taken, or something else than a plan of the kind.
+    InputError
+        A plan that is not valid for the problem.
+    """
+    starts: dict[str, Start] = {}
+    warnings = []
+    for name, plan in plans.items():
+        if name in taken:
+            raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
+        if not isinstance(plan, kind.plan):
+            raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
+        verification = check(kind, problem, plan)
+        if verification.ok:
+            starts[name] = Start(plan, verification)
+        elif name == baseline and plan.problem == problem.digest:
+            warnings.append(left_out(name, f"its plan is not valid: {'; '.join(verification.lines[:1])}"))
+        else:
+            raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(verification.lines[:3])}")
+    return starts, warnings
+
+
+#: Name of the plan that comes with a hint.
+HINT = "hint"
+
+
+def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:
+    """The plan of a hint, or that is given as one; None where there is none. It has not been verified.
+
+    Raises
+    ------
+    UsageError
+        It is neither a hint nor a plan of the kind, or has values that the kind does not take.
+    InputError
+        It is a hint for something else, or damaged.
+    """
+    if isinstance(hint, Hint):
+        hints.check(problem, hint, kind.extras().hints)
+        return hints.plan_of(hint)
+    if hint is not None and not isinstance(hint, kind.plan):
+        raise UsageError(
+            f"found {describe_plan(hint)} as the hint, expected a stowplan.models.hint.Hint or a plan of {kind.name}"
+        )
+    return hint
+
+
+def with_hinted(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], hint: Any) -> dict[str, Any]:
+    """The plans at hand, by name, and that of a hint (:func:`hinted_plan`, which see for what it raises)."""
+    plan = hinted_plan(kind, problem, hint)
+    if plan is not None and HINT in plans:
+        raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
+    return {**plans} if plan is None else {**plans, HINT: plan}
+
+
+def hinted_values(kind: Kind[Any, Any], problem: Any, hint: Any, plan: Any) -> list[Hint]:
+    """The values of a hint without its plan, or those of the plan; nothing where the kind takes no values.
+
+    Parameters
+    ----------
+    kind, problem
+        What is to be solved.
+    hint
+        As it was given, checked.
+    plan
+        What :func:`hinted_plan` found in it, verified.
+    """
+    if isinstance(hint, Hint) and hint.values:
+        return [msgspec.structs.replace(hint, plan=None)]
+    known = None if plan is None else kind.extras().hints
+    if known is None:
+        return []
+    return [msgspec.structs.replace(known.of_plan(problem, plan), plan=None)]
+
+
+def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
+    """The hint, or the plan, in a file that is for an earlier version of a problem, as a hint for the problem.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_hint`; or a plan that is not valid for the earlier version.
+    UsageError
+        The kind does not know steps again, or the two are of different kinds.
+    """
+    kind = kind_of(problem)
+    if kind_of(earlier) is not kind:
+        raise UsageError(f"found a hint for a problem of {kind_of(earlier).name}, expected one of {kind.name}")
+    known = kind.extras().hints
+    if known is None:
+        raise UsageError(f"found a hint of an earlier version: problems of {kind.title} take none, only their own")
+    given = read_hint(path, earlier)
+    plan = hints.plan_of(given) if isinstance(given, Hint) else given
+    if plan is not None and not (verification := check(kind, earlier, plan)).ok:
+        raise InputError(f"not valid for the earlier version: {'; '.join(verification.lines[:3])}", source=path)
+    (values,) = hinted_values(kind, earlier, given, plan)
+    values = msgspec.structs.replace(values, plan=None if plan is None else msgspec.to_builtins(plan))
+    return known.transferred(problem, earlier, values)
+
+
+def read_hint(path: Path, problem: Any) -> Any:
+    """The hint, or the plan, in a file.
+
+    Raises
+    ------
+    InputError
+        It is neither, or not for this problem; the message names the file.
+    """
+    data = files.read_bytes(path)
+    if files.peek_format(data) == hints.FORMAT:
+        hint = Hint.decode(data, path)
+        try:
+            hints.check(problem, hint, kind_of(problem).extras().hints)
+        except InputError as error:
+            raise error.within(path) from None
+        return hint
+    kind = kind_of(problem)
+    if files.is_json(path) and files.peek_format(data) != kind.plan_format:
+        expected = f"expected a hint or a plan: {hints.FORMAT}, {kind.plan_format}"
+        raise InputError(f"found {files.describe(data)}, {expected}", source=path, place="format")
+    plan = read_plan(path, problem)
+    if plan.problem != problem.digest:
+        named, expected = brief(plan.problem, hints.NAME), brief(problem.digest, hints.NAME)
+        raise InputError(f"found a plan for the problem {named}, expected {expected}", source=path, place="problem")
+    return plan

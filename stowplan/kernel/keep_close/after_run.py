@@ -1,0 +1,169 @@
+"""A run whose plan changes little: the earlier plan takes part in it, and what it finds is brought closer afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from stowplan.deadline import Deadline
+from stowplan.errors import InputError, UsageError
+from stowplan.kernel.context import Options
+from stowplan.kernel.keep_close.earlier_plan import changes_of, given, of_this_problem
+from stowplan.kernel.keep_close.reverting import AcceptedPlan, RevertingSearch, cost_limit
+from stowplan.kernel.kind import Kind, check
+from stowplan.kernel.plan_changes import EARLIER, SHARE, Budget, KeepClose
+from stowplan.kernel.state import Best, RunState, Start
+from stowplan.log import LOGGER
+from stowplan.result import Result
+from stowplan.verification import Verification
+
+#: What provenance calls plans that were brought closer.
+SOURCE = "keep_close"
+
+#: Plans of a run that are looked at again.
+MOST_PLANS = 50
+
+
+def keeper_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
+    """What keeps close to what :func:`stowplan.solve` was given for that; raises what :func:`given` and the class do."""
+    keeper = StabilityPass(kind, problem, given(keep_close, kind))
+    if EARLIER in plans:
+        raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
+    return keeper
+
+
+class StabilityPass:
+    """What :func:`stowplan.solve` does besides a run where it is to keep close.
+
+    Parameters
+    ----------
+    kind, problem, given
+        What is solved, and the earlier plan, checked.
+
+    Raises
+    ------
+    InputError
+        The earlier plan is of this very problem, and not valid.
+    UsageError
+        It is of another problem, and what it decides cannot be known again.
+    """
+
+    def __init__(self, kind: Kind[Any, Any], problem: Any, given: KeepClose):
+        self._kind, self._problem, self.given = kind, problem, given
+        self._changes = changes_of(problem, given)
+        self._earlier: AcceptedPlan | None = None
+        self._plans: list[tuple[int, int, Any, Verification[Any]]] = []
+        self.details: dict[str, Any] = {}
+        plan = self._changes.start
+        if plan is not None:
+            verdict = check(kind, problem, plan)
+            if verdict.ok:
+                self._earlier = AcceptedPlan(plan, verdict, self._changes.counts(plan))
+            elif of_this_problem(problem, given):
+                raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(verdict.lines[:3])}")
+
+    @property
+    def starts(self) -> dict[str, Start]:
+        """The earlier plan by its name, where it is valid for this problem."""
+        return {} if self._earlier is None else {EARLIER: Start(self._earlier.plan, self._earlier.check)}
+
+    def limits(self, options: Options, deadline: Deadline) -> tuple[Options, Deadline]:
+        """Options and deadline of the run: it leaves a part of the time."""
+        part = 1 - SHARE
+        if not options.deterministic:
+            deadline = deadline.within(part * deadline.remaining)
+        return options.limited(part * options.time_limit, part * options.extent), deadline
+
+    def described(self, result: Result) -> Result:
+        """The result with what is to be said of the earlier plan."""
+        return msgspec.structs.replace(
+            result,
+            details=result.details | self.details,
+            highlights=(*result.highlights, *(["changed"] if self.details else [])),
+            warnings=(*result.warnings, *self._changes.notes),
+        )
+
+    def take(self, plan: Any, verdict: Verification[Any]) -> None:
+        """Remember a valid plan of the run; of many the best, the first of equals."""
+        assert verdict.objective is not None
+        self._plans.append((verdict.objective, verdict.tie_break, plan, verdict))
+        if len(self._plans) > 2 * MOST_PLANS:
+            self._trim()
+
+    def finish(self, state: RunState) -> bool:
+        """Put the closest plan that is good enough in the place of the best, in what time the run has left.
+
+        Returns
+        -------
+        bool
+            Whether it was cancelled.
+        """
+        options, deadline, best = state.options, state.deadline, state.best
+        if best is None:
+            return deadline.was_cancelled
+        changes = self._changes
+        plain = AcceptedPlan(best.plan, best.check, changes.counts(best.plan))
+        earlier = self._earlier
+        limit = cost_limit(
+            self._kind,
+            self._problem,
+            best.check,
+            None if earlier is None else earlier.check,
+            self.given.within,
+            None if state.baseline is None else state.sources.get(state.baseline),
+        )
+        search = RevertingSearch(self._kind, self._problem, changes, limit, Budget(options, deadline, plain.total), plain)
+        cancelled = False
+        if earlier is not None and limit.holds(earlier.check):
+            search.best = earlier
+        else:
+            self._trim()
+            try:
+                for _, _, plan, verdict in self._plans:
+                    if limit.holds(verdict):
+                        search.offer(plan)
+                search.run()
+            except KeyboardInterrupt:
+                cancelled = True
+        if options.deterministic and deadline.expired:
+            state.cut_short = True
+            state.warnings.append("there was too little time for plans closer to the earlier one: another run may differ")
+        kept = search.best
+        self._plans.clear()
+        if kept is not plain:
+            assert kept.check.objective is not None
+            source = EARLIER if kept is earlier else SOURCE
+            plan = self._kind.finish(self._problem, kept.plan, kept.check.objective)
+            state.best = Best(plan, kept.check.objective, source, best.order, kept.check, deadline.elapsed)
+            state.sources.setdefault(source, kept.check.objective)
+            if source == SOURCE:
+                state.families.setdefault(source, "heuristic")
+            if state.bound is not None and state.bound > kept.check.objective:
+                state.offer_bound(state.bound, SOURCE)
+        LOGGER.info(
+            "kept close: %d of %d decisions changed, %d by the best plan found; objective %s",
+            kept.changed,
+            kept.total,
+            plain.changed,
+            state.words(kept.check.objective),
+        )
+        self.details = {
+            "changed": f"{kept.changed:,} of {kept.total:,} decisions of the earlier plan (the best found: {plain.changed:,})",
+            "keep_close": {
+                "changed": kept.changed,
+                "of": kept.total,
+                "parts": {what: list(pair) for what, pair in kept.counts.items()},
+                "within": self.given.within,
+                "best_changed": plain.changed,
+                "best_objective": plain.check.objective,
+                "earlier_objective": None if earlier is None else earlier.check.objective,
+            },
+        }
+        return cancelled or deadline.was_cancelled
+
+    def _trim(self) -> None:
+        self._plans.sort(key=itemgetter(0, 1))
+        del self._plans[MOST_PLANS:]

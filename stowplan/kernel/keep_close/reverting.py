@@ -1,0 +1,215 @@
+"""From the best plan of a run to one that changes less: decisions are reverted while the verifier and the objective allow.
+
+Of the differences to the earlier plan a small set is sought that is enough, by trying to do without parts of it, halved again
+and again as in delta debugging (Zeller and Hildebrandt 2002); where a loss is allowed, what costs least for each decision goes
+first. What is left is 1-minimal where the time suffices: no set of decisions that may be reverted alone can be. A kind's own
+searches go on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stowplan.kernel.kind import Kind, check
+from stowplan.kernel.plan_changes import Budget, Counts, PlanChanges
+from stowplan.verification import Verification
+
+#: Pairs of sets of decisions that are tried where none can be reverted alone.
+MOST_PAIRS = 3000
+
+
+@dataclass(frozen=True)
+class CostLimit:
+    """What a plan may cost; compared like (objective, tie_break)."""
+
+    objective: int
+    tie_break: int
+    not_above: tuple[int, int] | None = None
+    """The earlier plan's own values, where it is valid."""
+
+    def holds(self, verdict: Verification[Any]) -> bool:
+        """Whether a plan is good enough."""
+        if not verdict.ok or verdict.objective is None:
+            return False
+        if verdict.objective > self.objective or verdict.tie_break > self.tie_break:
+            return False
+        return self.not_above is None or (verdict.objective, verdict.tie_break) <= self.not_above
+
+
+def cost_limit(
+    kind: Kind[Any, Any],
+    problem: Any,
+    best: Verification[Any],
+    earlier: Verification[Any] | None,
+    within: float,
+    baseline: int | None = None,
+) -> CostLimit:
+    """What a plan may cost beside the best found, the earlier one where that is valid, and the baseline that was named."""
+    assert best.objective is not None
+    if kind.asks_for_any(problem):
+        return CostLimit(_NO_LIMIT if baseline is None else baseline, _NO_LIMIT)
+    objective = best.objective + _part(best.objective, within)
+    if (pair := kind.unit.pair) is not None:
+        first, second = kind.unit.split(best.objective)
+        objective = first * pair.scale + min(pair.scale - 1, second + _part(second, within))
+    if baseline is not None:
+        objective = min(objective, baseline)
+    not_above = None if earlier is None or earlier.objective is None else (earlier.objective, earlier.tie_break)
+    return CostLimit(objective, best.tie_break + _part(best.tie_break, within), not_above)
+
+
+_NO_LIMIT = 1 << 62
+
+
+def _part(value: int, within: float) -> int:
+    """A part of a value, rounded down; exact for what doubles can say."""
+    numerator, denominator = within.as_integer_ratio()
+    return abs(value) * numerator // denominator
+
+
+@dataclass(frozen=True)
+class AcceptedPlan:
+    """A plan that is good enough."""
+
+    plan: Any
+    check: Verification[Any]
+    counts: Counts
+
+    @property
+    def changed(self) -> int:
+        """Decisions that it changes."""
+        return sum(changed for changed, _ in self.counts.values())
+
+    @property
+    def total(self) -> int:
+        """Decisions there are."""
+        return sum(total for _, total in self.counts.values())
+
+
+class RevertingSearch:
+    """Looks for plans with less change.
+
+    Parameters
+    ----------
+    kind, problem
+        What is solved.
+    changes
+        Of its plans beside the earlier one.
+    limit
+        What plans may cost.
+    budget
+        How much may be done.
+    best
+        A plan that is good enough.
+    """
+
+    def __init__(
+        self, kind: Kind[Any, Any], problem: Any, changes: PlanChanges, limit: CostLimit, budget: Budget, best: AcceptedPlan
+    ):
+        self._kind, self._problem, self._changes = kind, problem, changes
+        self._limit, self._budget = limit, budget
+        self.best = best
+
+    def run(self) -> AcceptedPlan:
+        """The closest plan found; call once."""
+        self._revert()
+        for _ in range(3):
+            before = self.best
+            ceiling = self._limit.tie_break if self.best.check.tie_break else self._limit.objective
+            for plan in self._changes.improved(self.best.plan, self._budget, ceiling):
+                self.offer(plan)
+            if self.best is before or self._budget.is_over():
+                break
+            self._revert()
+        return self.best
+
+    def offer(self, plan: Any) -> bool:
+        """Take a plan in that is good enough and closer; returns whether it was."""
+        judged = self._judge(plan)
+        return judged is not None and self._keep(*judged)
+
+    def _judge(self, plan: Any) -> tuple[Any, Verification[Any]] | None:
+        """A plan with its objective put right, and what the verifier says; None where it is not good enough."""
+        if plan is None:
+            return None
+        self._budget.count_check()
+        verdict = check(self._kind, self._problem, plan)
+        if not verdict.ok and verdict.objective is not None and _only_objective_is_wrong(verdict):
+            if verdict.objective > self._limit.objective:
+                return None
+            plan = self._kind.finish(self._problem, plan, verdict.objective)
+            verdict = check(self._kind, self._problem, plan)
+        return (plan, verdict) if self._limit.holds(verdict) else None
+
+    def _keep(self, plan: Any, verdict: Verification[Any]) -> bool:
+        close = AcceptedPlan(plan, verdict, self._changes.counts(plan))
+        if (close.changed, *_values(verdict)) >= (self.best.changed, *_values(self.best.check)):
+            return False
+        self.best = close
+        return True
+
+    def _revert(self) -> None:
+        """Revert decisions until no set can be reverted alone, and no two of them together."""
+        pairs_left = MOST_PAIRS
+        while not self._budget.is_over():
+            groups = self._changes.groups(self.best.plan, self._budget.is_over)
+            if not groups:
+                return
+            groups = self._cheapest_first(groups)
+            before = self.best
+            self._halve(groups)
+            if self.best is before:
+                pairs_left = self._pairs(groups, pairs_left)
+                if self.best is before:
+                    return
+
+    def _cheapest_first(self, groups: list[frozenset[int]]) -> list[frozenset[int]]:
+        """Where a loss is allowed and there is time: the groups by what each costs alone for each of its decisions."""
+        slack = self._limit.objective - (self.best.check.objective or 0)
+        if slack <= 0 or self._limit.objective == _NO_LIMIT:
+            return groups
+        began = time.monotonic()
+        check(self._kind, self._problem, self.best.plan)
+        if not self._budget.allows(len(groups), time.monotonic() - began):
+            return groups
+        costs = []
+        for group in groups:
+            if self._budget.is_over():
+                return groups
+            judged = self._judge(self._changes.reverted(self.best.plan, group))
+            known = self.best.check.objective or 0
+            costs.append(None if judged is None else ((judged[1].objective or 0) - known) / len(group))
+        order = sorted(range(len(groups)), key=lambda at: (costs[at] is None, costs[at] or 0.0, at))
+        return [groups[at] for at in order]
+
+    def _halve(self, groups: Sequence[frozenset[int]]) -> None:
+        """Revert all of them, or the halves one after the other."""
+        if self._budget.is_over() or not groups:
+            return
+        if self.offer(self._changes.reverted(self.best.plan, frozenset().union(*groups))) or len(groups) == 1:
+            return
+        middle = len(groups) // 2
+        self._halve(groups[:middle])
+        self._halve(groups[middle:])
+
+    def _pairs(self, groups: Sequence[frozenset[int]], left: int) -> int:
+        """Revert two groups together; returns how many pairs may still be tried."""
+        for at, one in enumerate(groups):
+            for other in groups[:at]:
+                if left <= 0 or self._budget.is_over():
+                    return left
+                left -= 1
+                if self.offer(self._changes.reverted(self.best.plan, one | other)):
+                    return left
+        return left
+
+
+def _values(verification: Verification[Any]) -> tuple[int, int]:
+    return verification.objective or 0, verification.tie_break
+
+
+def _only_objective_is_wrong(verdict: Verification[Any]) -> bool:
+    return all(line.startswith("wrong_objective") for line in verdict.lines)

@@ -1,0 +1,412 @@
+"""Results on disk, found by what they are the answer to: :class:`PlanCache`.
+
+A key is the digest of everything that a result depends on: the whole problem, the options, plans at hand and hints, candidates
+with their checkpoints, versions. What is found is verified before it counts, like any plan; what fails is thrown away.
+
+The store is one SQLite file in WAL mode: a writer that is killed leaves the old state or the new one. Who computes holds a lock
+on a file of the key's name, which the system lets go with its process; others wait for that, within their limit. Nothing that
+goes wrong with the cache (a full disk, a damaged file, no permission) costs more than the time that it would have saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from stowplan.certificates.certificate import Certificate
+from stowplan.deadline import Deadline
+from stowplan.errors import StowplanError, UsageError
+from stowplan.files import digest, try_lock
+from stowplan.kernel.call import Call
+from stowplan.kernel.kind import Kind, check
+from stowplan.log import LOGGER
+from stowplan.result import Progress, Result
+from stowplan.version import versions
+
+T = TypeVar("T")
+
+#: Bytes of results that are kept, where nothing else is said.
+MOST_BYTES = 1 << 28
+
+#: Changes where entries of before can no longer be read.
+_SCHEMA = 2
+
+_FILE = "plans.sqlite"
+
+#: What SQLite raises; of a damaged file also that its messages are no text.
+_UNUSABLE = (OSError, sqlite3.Error, UnicodeDecodeError)
+
+#: Variables that say where things are and how they run, not what comes of them.
+_NO_MATTER = {"STOWPLAN_CACHE", "STOWPLAN_COMPILE_CACHE", "STOWPLAN_DEBUG", "STOWPLAN_INTERPRET", "STOWPLAN_KEEP_WORKERS"}
+
+#: Options that a key has in another form, or that results do not depend on.
+_NOT_IN_KEY = {"time_limit", "work_limit", "baseline", "memory_limit"}
+
+#: Nanoseconds after which a use is noted again: writing takes longer than reading.
+USED_AGAIN_NS = 10 * 10**9
+
+#: Seconds that SQLite waits for other processes, and that it takes to look for another's result.
+_BUSY, _POLL = 2.0, 0.02
+
+#: Seconds beyond its limit that a call waits for another's result; the tolerance of limits has room for them.
+_MARGIN = 0.2
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS results (
+    key TEXT PRIMARY KEY,
+    time_limit REAL,
+    result BLOB NOT NULL,
+    plan BLOB,
+    digest BLOB NOT NULL,
+    bytes INTEGER NOT NULL,
+    used INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+
+
+#: Types of what is read of an entry: time limit, result, plan, digest and last use. SQLite itself asks for none.
+_COLUMNS = (float | None, bytes, bytes | None, bytes, int)
+
+
+class CacheInfo(NamedTuple):
+    """What a cache holds."""
+
+    folder: str
+    entries: int
+    bytes: int
+    file_bytes: int
+
+
+@dataclass
+class PlanCache:
+    """A folder with results.
+
+    Parameters
+    ----------
+    folder
+        Made where it is missing; several processes may share it, on one machine.
+    most_bytes
+        Results beyond so many bytes are thrown away, those first that have not been used for longest.
+    time_limit
+        The limit in seconds that results are kept under, where that of the call is what reading the input has left of it.
+    """
+
+    folder: Path
+    most_bytes: int = MOST_BYTES
+    time_limit: float | None = None
+    notes: list[str] = field(default_factory=list)
+    """What went wrong with it in this call."""
+
+    @classmethod
+    def of(cls, given: Any) -> PlanCache | None:
+        """The cache that an argument stands for: a folder, a cache, or None; raises UsageError for anything else."""
+        if given is None:
+            return None
+        if isinstance(given, PlanCache):
+            return replace(given, notes=[])
+        if isinstance(given, str | os.PathLike) and os.fspath(given):
+            return cls(Path(given))
+        raise UsageError(f"found the cache {given!r}, expected a folder")
+
+    def result_of(
+        self,
+        call: Call,
+        deadline: Deadline,
+        compute: Callable[[], Result],
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> Result:
+        """The result that is kept for a call, of which ``on_progress`` is told, else a new one, which is kept."""
+        limit = call.options.time_limit if self.time_limit is None else self.time_limit
+        key = key_of(call)
+        kept = self.get(call.kind, call.problem, key, limit)
+        if kept is None:
+            with self.turn(key, deadline) as waited:
+                kept = self.get(call.kind, call.problem, key, limit) if waited else None
+                if kept is None:
+                    result = compute()
+                    # Whoever has waited for another has not had its whole limit.
+                    if not (waited and result.depends_on_limit):
+                        self.put(key, result, limit)
+        if kept is not None:
+            LOGGER.info("found in the plan cache: %s, from a run of %.3f s", kept.status, kept.seconds)
+            cached = {"cached": {"seconds": kept.seconds}}
+            seconds = round(deadline.elapsed, 3)
+            result = msgspec.structs.replace(kept, seconds=seconds, details=kept.details | cached)
+            if on_progress is not None:
+                on_progress(Progress(seconds, result.objective, result.bound, result.provenance.candidate, seconds))
+        return msgspec.structs.replace(result, warnings=(*result.warnings, *self.notes))
+
+    # ------------------------------------------------------------------------------------------------------- results
+
+    def get(self, kind: Kind[Any, Any], problem: Any, key: str, time_limit: float) -> Result | None:
+        """A result for this key that is good for the time limit, verified; None where there is none."""
+        row = self._safely("read", lambda: self._find(key), None)
+        if row is None:
+            return None
+        limit, data, plan_data, digest = row
+        if limit is not None and limit < time_limit:
+            return None
+        result = _decoded(kind, problem, data, plan_data, digest)
+        if result is None:
+            self.notes.append("an entry of the plan cache was damaged: computed again")
+            self._safely("write", lambda: self._delete(key), None)
+            return None
+        return result
+
+    def put(self, key: str, result: Result, time_limit: float) -> None:
+        """Keep a result, where it may be kept and fits; a time limit is kept with those that depend on it."""
+        if not result.is_reproducible:
+            return
+        data = msgspec.msgpack.encode(msgspec.structs.replace(result, plan=None))
+        plan = None if result.plan is None else msgspec.json.encode(result.plan)
+        limit = time_limit if result.depends_on_limit else None
+        size = len(data) + len(plan or b"")
+        if size <= self.most_bytes:
+            self._safely("write", lambda: self._insert(key, limit, data, plan, size), None)
+
+    def clear(self) -> int:
+        """Throw all results away; returns how many there were.
+
+        Raises
+        ------
+        StowplanError
+            It cannot be read or written.
+        """
+        if not self._path.exists():
+            return 0
+        with self._strictly() as database:
+            count = database.execute("DELETE FROM results").rowcount
+            database.execute("VACUUM")
+        return count
+
+    def info(self) -> CacheInfo:
+        """What it holds; raises StowplanError where it cannot be read."""
+        if not self._path.exists():
+            return CacheInfo(str(self.folder), 0, 0, 0)
+        with self._strictly() as database:
+            entries, size = database.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM results").fetchone()
+        sizes = (path.stat().st_size for path in self._files if path.exists())
+        return CacheInfo(str(self.folder), entries, size, sum(sizes))
+
+    # --------------------------------------------------------------------------------------------------------- turns
+
+    @contextlib.contextmanager
+    def turn(self, key: str, deadline: Deadline) -> Iterator[bool]:
+        """Wait while another process computes this result, and then have the turn.
+
+        Parameters
+        ----------
+        deadline
+            Of this call; what another needs longer for is not waited for.
+
+        Yields
+        ------
+        bool
+            Whether somebody was waited for: there may be a result now.
+        """
+        path = self.folder / f"{key}.lock"
+        end = time.monotonic() + deadline.remaining
+        handle, waited = None, False
+        try:
+            while (handle := self._safely("lock", lambda: _try_lock(path), -1)) is None:
+                waited = True
+                left = end - time.monotonic()
+                # Whoever computes keeps its own limit, and is there a moment before it.
+                if deadline.was_cancelled or left < -_MARGIN or _seconds_left(path) > left + _MARGIN / 2:
+                    break
+                time.sleep(_POLL)
+            if handle is not None and handle >= 0:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(handle, 0)
+                    os.pwrite(handle, repr(time.time() + deadline.remaining).encode(), 0)
+            yield waited
+        finally:
+            if handle is not None and handle >= 0:
+                # Before it is let go: whoever gets it then sees that it is no longer there.
+                path.unlink(missing_ok=True)
+                os.close(handle)
+
+    # --------------------------------------------------------------------------------------------------------- SQLite
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / _FILE
+
+    @property
+    def _files(self) -> list[Path]:
+        """The file, and what SQLite has beside it."""
+        return [self._path.with_name(_FILE + ending) for ending in ("", "-wal", "-shm")]
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        database = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None)
+        try:
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if version != _SCHEMA:
+                database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("BEGIN IMMEDIATE")
+                database.execute("DROP TABLE IF EXISTS results")
+                database.execute(_TABLE)
+                database.execute(f"PRAGMA user_version = {_SCHEMA}")
+                database.execute("COMMIT")
+            database.execute("PRAGMA synchronous = NORMAL")
+            yield database
+        finally:
+            database.close()
+
+    def _find(self, key: str) -> tuple[float | None, bytes, bytes | None, bytes] | None:
+        """An entry, which is used now."""
+        if not self._path.exists():
+            return None
+        with self._open() as database:
+            row = database.execute(
+                "SELECT time_limit, result, plan, digest, used FROM results WHERE key = ?", (key,)
+            ).fetchone()
+            if row is None:
+                return None
+            *entry, used = row
+            if not all(isinstance(value, kinds) for value, kinds in zip(row, _COLUMNS, strict=True)):
+                raise sqlite3.DatabaseError("an entry has values of other types")
+            now = time.time_ns()
+            if not 0 <= now - used <= USED_AGAIN_NS:
+                # A file that can be read and not written is still of use.
+                update = "UPDATE results SET used = ? WHERE key = ?"
+                self._safely("write", lambda: database.execute(update, (now, key)), None)
+        limit, data, plan, digest = entry
+        return limit, data, plan, digest
+
+    def _delete(self, key: str) -> None:
+        with self._open() as database:
+            database.execute("DELETE FROM results WHERE key = ?", (key,))
+
+    def _insert(self, key: str, limit: float | None, data: bytes, plan: bytes | None, size: int) -> None:
+        values = (key, limit, data, plan, _digest(data, plan), size, time.time_ns())
+        with self._open() as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            (total,) = database.execute("SELECT sum(bytes) FROM results").fetchone()
+            is_full = total > self.most_bytes
+            while total > self.most_bytes:
+                oldest, its_size = database.execute(
+                    "SELECT key, CAST(bytes AS INTEGER) FROM results ORDER BY used LIMIT 1"
+                ).fetchone()
+                database.execute("DELETE FROM results WHERE key = ?", (oldest,))
+                total -= its_size
+            database.execute("COMMIT")
+            if is_full:
+                database.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def _safely(self, what: str, work: Callable[[], Any], otherwise: T) -> T:
+        """What some work with the files returns; a remark and something else where it cannot be done."""
+        try:
+            value: T = work()
+        except _UNUSABLE as error:
+            # One remark will do: what cannot be read cannot be locked or written either.
+            if not self.notes:
+                self.notes.append(f"the plan cache {self.folder} cannot be used ({what}): {error}")
+            if _is_damaged(error):
+                self._start_again()
+            return otherwise
+        return value
+
+    @contextlib.contextmanager
+    def _strictly(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with self._open() as database:
+                yield database
+        except _UNUSABLE as error:
+            raise StowplanError(f"{self.folder}: the plan cache cannot be used: {error}") from error
+
+    def _start_again(self) -> None:
+        """Throw away a file that is no longer a database."""
+        for path in self._files:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def key_of(call: Call) -> str:
+    """Digest of all that a result depends on but the time limit, which only deterministic ones depend on in any case."""
+    options = call.options
+    limit = options.extent if options.deterministic else None
+    others = {name: value for name, value in msgspec.structs.asdict(options).items() if name not in _NOT_IN_KEY}
+    said = {
+        "schema": _SCHEMA,
+        "kind": call.kind.name,
+        "options": others | {"limit": limit},
+        "candidates": [[candidate.name, candidate.checkpoint] for candidate in call.candidates],
+        "baseline": call.baseline,
+        "versions": sorted(versions(with_policy=True).items()),
+        "environment": _environment(),
+        "plans": sorted((name, digest(plan)) for name, plan in call.plans.items()),
+        "hint": None if call.hint is None else digest(call.hint),
+        "problem": digest(call.problem),
+    }
+    if call.keeper is not None:
+        said["keep_close"] = digest(call.keeper.given)
+    return digest(said)
+
+
+def _environment() -> list[tuple[str, str]]:
+    """Variables of ours that may change a result, with what is in the files that they name."""
+    variables = []
+    for name, value in sorted(os.environ.items()):
+        if name.startswith("STOWPLAN_") and name not in _NO_MATTER:
+            with contextlib.suppress(OSError):
+                value += hashlib.sha256(Path(value).read_bytes()).hexdigest()
+            variables.append((name, value))
+    return variables
+
+
+def _digest(data: bytes, plan: bytes | None) -> bytes:
+    return hashlib.sha256(data + b"\0" + (plan or b"")).digest()
+
+
+def _decoded(kind: Kind[Any, Any], problem: Any, data: bytes, plan_data: bytes | None, digest: bytes) -> Result | None:
+    """The result of an entry; None where anything is wrong with it."""
+    try:
+        if _digest(data, plan_data) != digest:
+            return None
+        result = msgspec.msgpack.decode(data, type=Result)
+        if result.certificate is not None:
+            result = msgspec.structs.replace(result, certificate=msgspec.convert(result.certificate, Certificate))
+        if plan_data is None:
+            return result if result.objective is None else None
+        plan = kind.plan.decode(plan_data)
+    except (msgspec.MsgspecError, StowplanError, TypeError, ValueError):
+        return None
+    verified = check(kind, problem, plan)
+    if not verified.ok or verified.objective != result.objective:
+        return None
+    return msgspec.structs.replace(result, plan=plan)
+
+
+def _is_damaged(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _try_lock(path: Path) -> int | None:
+    """Descriptor of the locked file; None where another has it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return try_lock(path)
+
+
+def _seconds_left(path: Path) -> float:
+    """Seconds that whoever computes has left, by what it says; 0 where it says nothing."""
+    try:
+        return float(path.read_bytes() or b"0") - time.time()
+    except (OSError, ValueError):
+        return 0.0

@@ -1,0 +1,347 @@
+"""The candidates of a run: started while there is room, heard, and ended.
+
+Whatever a candidate does, its worker ends with the run: solvers that do not stop are ended with their processes.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+
+import msgspec
+
+from stowplan.errors import StowplanError
+from stowplan.kernel.context import MAX_SEED, Options, Report
+from stowplan.kernel.kind import Candidate
+from stowplan.kernel.state import RunState
+from stowplan.kernel.workers.clock import Clock
+from stowplan.kernel.workers.messages import CandidateId, Job, News
+from stowplan.kernel.workers.process import ProcessTurn
+from stowplan.kernel.workers.started import QUEUE_SIZE, MessageQueue, Started, Turn, WorkerMessage
+from stowplan.kernel.workers.thread import ThreadTurn
+from stowplan.kernel.workers.warm import workers
+from stowplan.log import LOGGER, cut
+from stowplan.models import hint as hints
+from stowplan.result import CandidateReport, Outcome, StopReason
+
+#: Seconds between two looks at the clock, at most.
+_TICK = 0.2
+
+#: Part of the limit that another turn of a candidate must have at least.
+LEAST_TURN = 0.01
+
+#: Turns of a candidate have seeds that are so far apart: more than there are streams of one seed.
+SEED_STRIDE = 1_000
+
+
+class WorkerPool:
+    """The candidates of a run, or of a stage of it, most useful first, and their workers.
+
+    What workers report is added to ``state``. Candidates are told ``options``.
+    """
+
+    def __init__(self, state: RunState, clock: Clock, options: Options, candidates: Sequence[Candidate]):
+        self.has_dropped = False
+        """Whether there was no time to verify some plan."""
+        self.state, self.clock, self.options = state, clock, options
+        # What makes plans of a deterministic run must come to its end; what proves may use the time that is left.
+        self._waiting = sorted(candidates, key=lambda candidate: options.deterministic and candidate.proves_only)
+        self._workers: dict[int, Started] = {}
+        """By their numbers."""
+        self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
+        self._rejected: set[str] = set()
+        workers().begin_run(self.options.workers)
+
+    @property
+    def at_work(self) -> list[Candidate]:
+        """Candidates that are running or wait for their turn."""
+        return [*self._waiting, *(worker.candidate for worker in self._busy())]
+
+    @property
+    def unfinished(self) -> list[Candidate]:
+        """Candidates that did not come to the end of their work, at the end of a run."""
+        return [*self._waiting, *(worker.candidate for worker in self._unfinished())]
+
+    @property
+    def ahead(self) -> list[Candidate]:
+        """Those of :attr:`unfinished` whose plans go before the best where they are as good (:attr:`Best.order`)."""
+        best = self.state.best
+        return [worker.candidate for worker in self._unfinished() if best is None or worker.number < best.order[0]]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no candidate runs and none may start."""
+        return not self._busy() and not self._next_may_start()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a worker has reported something that was not taken yet."""
+        return not self._messages.empty()
+
+    def _unfinished(self) -> list[Started]:
+        last = {worker.candidate.name: worker for worker in self._workers.values()}
+        return [worker for worker in last.values() if worker.ended is None or worker.outcome == "stopped"]
+
+    def _busy(self) -> list[Started]:
+        return [worker for worker in self._workers.values() if worker.ended is None]
+
+    # ----------------------------------------------------------------------------------------------------------- start
+
+    def start_waiting(self) -> None:
+        """Start candidates while there are places for them, and let others have the time that is set aside for nobody."""
+        while len(self._busy()) < self.options.workers and self._next_may_start():
+            if self.clock.would_disturb(self._waiting[0], self._busy()):
+                break
+            candidate = self._waiting.pop(0)
+            if not (candidate.makes_baseline and candidate.name in self.state.sources):
+                self._start(candidate)
+        extended = () if self.options.deterministic or self.clock.needs_shares(self._waiting) else self._busy()
+        for worker in extended:
+            until = self.clock.deadline.elapsed + self.clock.worker_seconds(worker.candidate)
+            if until > worker.until + _TICK:
+                worker.until, end = until, self.clock.deadline.began + until
+                worker.turn.tell(News(closed=self.state.is_needless(worker.candidate), end=end))
+
+    def _next_may_start(self) -> bool:
+        return bool(self._waiting) and self.clock.worker_seconds(self._waiting[0]) > 0
+
+    def _start(self, candidate: Candidate) -> None:
+        is_deterministic = self.options.deterministic
+        # Large ones take a moment to encode: before the clock is read.
+        problem = b"" if candidate.in_thread else self._problem
+        start_plan = self._first_plan if is_deterministic else self._best_plan()
+        seconds, began = self.clock.worker_seconds(candidate, self._waiting), time.monotonic()
+        # With the seed of an earlier turn it would find the same again.
+        turn = sum(worker.candidate.name == candidate.name for worker in self._workers.values())
+        job = Job(
+            candidate=CandidateId.of(self.state.kind.name, candidate.name),
+            options=msgspec.structs.replace(self.options, seed=(self.options.seed + turn * SEED_STRIDE) % MAX_SEED),
+            problem=problem,
+            end=began + seconds,
+            start_plan=start_plan,
+            start_bound=None if is_deterministic else self.state.bound,
+            # Of candidates there are none in a deterministic run.
+            hints=tuple(map(msgspec.json.encode, self.state.hints)),
+            closed=self.state.is_needless(candidate),
+            latest=began + self.clock.worker_seconds(candidate),
+        )
+        now = self.clock.deadline.elapsed
+        number = next(self.state.numbers)
+        worker = self._workers[number] = Started(number, candidate, Turn(number, self._messages), now, now + seconds)
+        where = "thread" if candidate.in_thread else "process"
+        LOGGER.debug("candidate %s started in a %s after %.3f s, for %.3g s", candidate.name, where, now, seconds)
+        self._give_turn(worker, job)
+
+    def _give_turn(self, worker: Started, job: Job, *, fresh: bool = False) -> None:
+        """Give a candidate a thread, or a process: one that waits, or a new one."""
+        if worker.candidate.in_thread:
+            load = partial(self.state.kind.function, worker.candidate.name)
+            worker.turn = ThreadTurn(worker.number, load, self.state.problem, job, self._messages)
+            return
+        limit = self.options.memory_limit
+        try:
+            # What it holds from earlier jobs counts, so that it must not be much.
+            process = workers().get(job.candidate, fresh=fresh, most_bytes=None if limit is None else limit // 2)
+        except OSError as error:
+            self._end(worker, "failed", f"could not be started: {error}")
+            return
+        worker.turn = turn = process.assign(worker.number, job, self._messages)
+        if limit is not None:
+            # Not at the top: most runs have no limit.
+            from stowplan.memory_watch import watch
+
+            watch.add(turn, limit)
+
+    @cached_property
+    def _problem(self) -> bytes:
+        return msgspec.json.encode(self.state.problem)
+
+    @cached_property
+    def _first_plan(self) -> bytes | None:
+        """What the first worker started from: all start from it in a deterministic run."""
+        return self._best_plan()
+
+    def _best_plan(self) -> bytes | None:
+        return None if self.state.best is None else msgspec.json.encode(self.state.best.plan)
+
+    # ---------------------------------------------------------------------------------------------------------- report
+
+    def _tell_others(self, finder: Started, message: News) -> None:
+        """Tell workers of what one has found, but not that one."""
+        if not self.options.deterministic:
+            for worker in self._busy():
+                if worker is not finder:
+                    is_needless = self.state.is_needless(worker.candidate)
+                    worker.turn.tell(msgspec.structs.replace(message, closed=is_needless))
+
+    def take_messages(self, wait: bool = True) -> None:
+        """Take in what workers have reported; where there is nothing yet, ``wait`` a little for it."""
+        messages: list[WorkerMessage] = []
+        try:
+            timeout = max(0.001, min(_TICK, self.clock.time_left(self.at_work))) if wait and self._busy() else 0.0
+            messages.append(self._messages.get(timeout=timeout))
+            # No more than fit in: candidates may write faster than this reads.
+            while len(messages) < QUEUE_SIZE:
+                messages.append(self._messages.get_nowait())
+        except queue.Empty:
+            pass
+        latest = {(number, report.source): report for number, report in messages if report and report.what == "plan"}
+        for number, report in messages:
+            worker = self._workers[number]
+            if report is None:
+                self._take_end(worker)
+            elif report.what == "plan":
+                worker.plans += 1
+                worker.is_heard = True
+                # Only the latest plan of a source is worth the time; but which one that is, is a matter of load.
+                if self.options.deterministic or report is latest[number, report.source]:
+                    self._take_plan(worker, report.data, report.source)
+            else:
+                self._take_report(worker, report)
+
+    def _take_end(self, worker: Started) -> None:
+        """The process is gone; before its last report or after it."""
+        if worker.ended is not None:
+            return
+        if worker.turn.lost_job is not None:
+            # It had waited since an earlier run, and somebody has ended it in the meantime.
+            self._give_turn(worker, worker.turn.lost_job, fresh=True)
+        else:
+            # Who ends a run may signal its workers, too, and one that has just begun does not withstand that yet.
+            self._end(worker, "stopped" if self.clock.deadline.was_cancelled else "failed", worker.turn.cause_of_death())
+
+    def _end(self, worker: Started, outcome: Outcome, why: str = "") -> None:
+        """Note that a candidate has come to its end; of one that failed, why."""
+        worker.ended, worker.outcome = self.clock.deadline.elapsed, outcome
+        name, seconds = worker.candidate.name, worker.ended - worker.began
+        if why:
+            worker.note(why)
+        if outcome == "failed":
+            LOGGER.info("candidate %s failed after %.3f s: %s", name, seconds, cut(why) or "for no known reason")
+        else:
+            LOGGER.debug("candidate %s %s after %.3f s", name, outcome, seconds)
+        left = 0.0 if self.options.deterministic else self.clock.worker_seconds(worker.candidate)
+        if outcome == "stopped" and left > LEAST_TURN * self.options.time_limit:
+            # By its share: where others are done before their time, it has another turn.
+            self._waiting.append(replace(worker.candidate, takes_over=True))
+
+    def _take_plan(self, worker: Started, data: bytes, source: str) -> None:
+        if not self.clock.may_verify():
+            self.has_dropped = True
+            return
+        before = self.state.best
+        self.state.families.setdefault(source, worker.candidate.family)
+        try:
+            violations = self.state.offer_plan(self.state.kind.plan.decode(data), source, (worker.number, worker.plans))
+        except StowplanError as error:
+            violations = str(error)
+        if violations is not None:
+            worker.outcome = "rejected"
+            worker.note(violations)
+            self.state.without_plan.add(source)
+            if source not in self._rejected:
+                self._rejected.add(source)
+                self.state.warnings.append(f"a plan of {source} failed verification and was left out: {violations}")
+            return
+        if worker.objective is None or self.state.sources[source] < worker.objective:
+            worker.objective = self.state.sources[source]
+        if self.state.best is not before:
+            self._tell_others(worker, News(plan=self._best_plan()))
+
+    def _take_report(self, worker: Started, report: Report) -> None:
+        # Solvers may work to the end and find nothing better; a heuristic that found nothing has not come to its first plan.
+        worker.is_heard = worker.is_heard or report.what != "stopped" or worker.candidate.family != "heuristic"
+        if report.what == "bound":
+            before = self.state.bound
+            self.state.offer_bound(report.bound, report.source)
+            worker.bound = report.bound if worker.bound is None else max(worker.bound, report.bound)
+            if self.state.bound != before:
+                self._tell_others(worker, News(bound=self.state.bound))
+        elif report.what == "no_plan":
+            self.state.without_plan.add(report.source)
+        elif report.what == "evidence":
+            self.state.evidence.append(report.data)
+        elif report.what == "infeasible":
+            if not self.state.offer_infeasibility(report.source, report.why):
+                worker.outcome = "rejected"
+        elif report.what == "hint":
+            self._take_hint(worker, report.data)
+        elif report.what == "follows":
+            self.state.guides |= {report.text: None}
+        elif report.what == "note":
+            worker.note(report.text)
+        elif worker.ended is None:
+            if report.what not in ("done", "stopped"):
+                self._end(worker, "failed", report.text)
+            else:
+                is_finished = report.what == "done" and worker.outcome == "stopped"
+                self._end(worker, "finished" if is_finished else worker.outcome)
+
+    def _take_hint(self, worker: Started, data: bytes) -> None:
+        """Hand a hint on; in a deterministic run nobody is told, for when it comes is a matter of load."""
+        try:
+            hint = hints.Hint.decode(data)
+            hints.check(self.state.problem, hint, self.state.kind.extras().hints)
+        except StowplanError as error:
+            worker.outcome = "rejected"
+            worker.note(f"gave a hint that is none: {error}")
+            return
+        if not self.options.deterministic:
+            self.state.hints.append(hint)
+            self._tell_others(worker, News(hint=data))
+
+    # ------------------------------------------------------------------------------------------------------------- end
+
+    def end_overdue(self) -> None:
+        """End workers that have not stopped in time while others wait for their place."""
+        for worker in self._busy() if self._waiting else ():
+            if self.clock.deadline.elapsed > worker.until + self.clock.last_report_seconds():
+                worker.turn.kill()
+                self._end(worker, worker.outcome)
+
+    def close(self, reason: StopReason | None) -> list[CandidateReport]:
+        """End all workers, and warn of those that failed or were never heard of.
+
+        ``reason`` is why the run ends, None where something went wrong. The reports are of the candidates in the order in which
+        they started, one of each turn, then of those that had none.
+        """
+        is_early = self.state.closed() is not None and not self.clock.deadline.was_cancelled
+        turns = [worker.turn for worker in self._workers.values()]
+        for turn in turns:
+            if isinstance(turn, ThreadTurn):
+                turn.stop()
+        # Deterministic runs of small problems end by a proof with most candidates at work, and come one after the other.
+        processes = [turn for turn in turns if isinstance(turn, ProcessTurn)]
+        workers().finish(processes, at_limit=not is_early, are_awaited=self.options.deterministic)
+        for worker in self._workers.values():
+            if worker.bound is not None and self.state.best is not None and worker.bound > self.state.best.objective:
+                worker.note(f"claimed a bound of {worker.bound}")
+                worker.bound, worker.outcome = None, "rejected"
+            if worker.ended is None:
+                LOGGER.debug("candidate %s stopped with the run", worker.candidate.name)
+            if worker.outcome == "failed":
+                why = worker.notes[-1] if worker.notes else "for no known reason"
+                self.state.warnings.append(cut(f"the candidate {worker.candidate.name} failed: {why}"))
+        had_its_time = self.state.closed() is None and reason != "criterion"
+        if had_its_time:
+            self._warn_of_the_unheard()
+        note = "no time was left for it" if had_its_time else "was not needed"
+        started = {worker.candidate.name for worker in self._workers.values()}
+        without = (candidate for candidate in self._waiting if candidate.name not in started)
+        skipped = (CandidateReport(candidate.name, None, None, 0.0, "skipped", note, candidate.family) for candidate in without)
+        return [*(worker.report(self.clock.deadline.elapsed) for worker in self._workers.values()), *skipped]
+
+    def _warn_of_the_unheard(self) -> None:
+        """Name those of which nothing came: what is best of the others says nothing of them."""
+        unheard = [worker.candidate for worker in self._workers.values() if worker.outcome == "stopped"] + self._waiting
+        heard = {worker.candidate.name for worker in self._workers.values() if worker.is_heard}
+        # A deterministic run does all the work for its plan; proofs have what time is left.
+        # Of the baseline there is a warning of its own.
+        of_itself = [each for each in unheard if not (each.makes_baseline or (self.options.deterministic and each.proves_only))]
+        names = [name for name in dict.fromkeys(candidate.name for candidate in of_itself) if name not in heard]
+        if names:
+            when = "before the run was cancelled" if self.clock.deadline.was_cancelled else "within the limit"
+            self.state.warnings.append(f"{', '.join(names)}: no report {when}")
