@@ -20,9 +20,9 @@ CLOCKS = {
     "backends/torch/test_rooms.py": "a limit as long as the guard against what hangs",
     "models/memory_mapping/relaxations.py": "none unless a test asks for a limit",
     "models/packing/cases.py": "a limit as long as the guard against what hangs",
-    "portfolio/fakes.py": "sleeps for ever, or polls until told to stop",
-    "portfolio/test_plan_cache.py": "kills a process at a moment that is meant to be random",
-    "portfolio/run/test_worker.py": "ends of jobs that lie far ahead or in the past",
+    "kernel/fakes.py": "sleeps for ever, or polls until told to stop",
+    "kernel/test_plan_cache.py": "kills a process at a moment that is meant to be random",
+    "kernel/workers/test_worker.py": "ends of jobs that lie far ahead or in the past",
 }
 READS_A_CLOCK = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "sleep", "time", "time_ns"}
 

@@ -269,8 +269,8 @@ class Bare:
 
     @property
     def _is_closed(self) -> bool:
-        awaited = {*self._kind.awaited_baselines(self._problem)}
-        return self._objective is not None and self._objective <= self._bound and awaited <= self._sources
+        is_proven = self._objective is not None and self._objective <= self._bound
+        return is_proven and self._kind.awaited(self._problem) <= self._sources
 
     def _hear(self, report: Report) -> None:
         if report.what == "plan":

@@ -35,7 +35,7 @@ def convert_command(
     problem = open_noting(source, options)
     problem.save(output)
     kind = kind_of(problem)
-    facts = kind.facts(problem, None)
+    facts = kind.facts(problem, None, None)
     counts = ", ".join(f"{facts[name]} {name}" for name in kind.counts)
     note(f"{output}: {counts}")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stowplan.arguments import show
 from stowplan.errors import UsageError
 from stowplan.kernel.context import FAMILIES, Options
-from stowplan.kernel.given import HINT, checked_plans, hinted_values, resolve, with_hinted, with_maker
+from stowplan.kernel.given import HINT, checked_plans, hinted_values, names_taken, resolve, with_hinted, with_maker
 from stowplan.kernel.kind import Candidate, Kind
 from stowplan.kernel.state import Start
 from stowplan.models.hint import Hint
@@ -62,7 +62,7 @@ def build_call(
         keeper = keeper_of(kind, problem, keep_close, plans)
     initial, earlier = kind.initial(problem), {} if keeper is None else keeper.starts
     named = resolve(kind, options.baseline, (*initial, *at_hand, *earlier))
-    given, warnings = checked_plans(kind, problem, at_hand, named, {*initial, *kind.baseline_sources}) if at_hand else ({}, [])
+    given, warnings = checked_plans(kind, problem, at_hand, named, {*initial, *names_taken(kind)}) if at_hand else ({}, [])
     starts = {name: Start(plan) for name, plan in initial.items()} | given | earlier
     return Call(
         kind=kind,

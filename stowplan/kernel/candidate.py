@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Place = Literal["process", "thread", "compiled thread"]
+"""Where a candidate runs: in a process of its own; or in a thread of the calling process, from the first moment, which takes
+little memory and is for what looks at the clock often; ``compiled thread`` is for what works until the limit in compiled loops,
+so that others are started beside it at once."""
+
+Turn = Literal["share", "presolver", "reserve"]
+"""When a candidate runs: for its share of the time; before all others, done within a second or two, with a share that is not
+taken from theirs; or in the place of one that has ended before its time, with none set aside for it, as in the second turn of a
+candidate that its share has stopped."""
 
 
 @dataclass(frozen=True)
@@ -19,15 +30,8 @@ class Candidate:
     share: float = 1.0
     """Part of the time limit after which it makes way for candidates that have not run yet. It has more where none is left, and
     another turn where others were done before their time."""
-    in_thread: bool = False
-    """Run in a thread of the calling process, from the first moment: it takes little memory and looks at the clock often."""
-    is_long: bool = False
-    """With ``in_thread``: it works until the limit in compiled loops, so that others are started beside it at once."""
-    is_presolver: bool = False
-    """Done within a second or two: its share is not taken from the others."""
-    takes_over: bool = False
-    """Takes the place of one that has ended before its time: no time is set aside for it, as for the second turn of a
-    candidate that its share has stopped."""
+    place: Place = "process"
+    turn: Turn = "share"
     proves_only: bool = False
     """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
     by_name_only: bool = False
@@ -38,6 +42,11 @@ class Candidate:
     """Hash of the policy file that it plays with, of a learned one."""
     training: str = ""
     """How that policy was trained, of the package's own."""
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether it runs in a thread of the calling process."""
+        return self.place != "process"
 
     @property
     def makes_baseline(self) -> bool:

@@ -46,7 +46,7 @@ def resolve(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) 
     UsageError
         There is no baseline of that name.
     """
-    known = dict.fromkeys((*at_hand, *kind.baseline_sources, kind.baseline))
+    known = dict.fromkeys((*at_hand, *names_taken(kind)))
     if baseline == PRODUCTION and PRODUCTION not in known:
         return XLA if XLA in known else kind.baseline
     if baseline is not None and baseline not in known:
@@ -60,8 +60,13 @@ def with_maker(
     """The candidates of a run, before them what makes the baseline that was named, where no plan of it is at hand."""
     if baseline is None or baseline in starts:
         return list(chosen)
-    makers = [candidate for candidate in kind.makes_baselines(problem) if candidate.name == baseline]
-    return [*makers, *(candidate for candidate in chosen if candidate.name != baseline)] if makers else list(chosen)
+    maker = kind.makers(problem).get(baseline)
+    return list(chosen) if maker is None else [maker, *(candidate for candidate in chosen if candidate.name != baseline)]
+
+
+def names_taken(kind: Kind[Any, Any]) -> list[str]:
+    """Names of baselines that no other plan may have, whether or not there is a plan of them for a problem."""
+    return [kind.baseline, *(baseline.name for baseline in kind.baselines[1:] if baseline.maker is not None)]
 
 
 def left_out(name: str, why: str) -> str:

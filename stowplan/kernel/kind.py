@@ -6,8 +6,8 @@ imported by a function there: :attr:`Kind.function`, :attr:`Kind.extras`, :attr:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -45,6 +45,20 @@ class Extras(Generic[P, Q]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Baseline(Generic[P, Q]):
+    """A plan that results are compared with: made at no cost before the run, or by a candidate where it is named."""
+
+    name: str
+    plan: Callable[[P], Q | None] = lambda problem: None
+    """The plan, where making it costs nothing; None where it does, or where there is none."""
+    maker: Callable[[P], Candidate] | None = None
+    """The candidate that makes it, of the family ``baseline``; a run has it where the baseline is named and has no plan yet."""
+    is_awaited: Callable[[P], bool] = lambda problem: False
+    """Whether heuristics make it first: a run of a problem that could stop waits for it, until there is a plan, or is known to
+    be none (:meth:`stowplan.kernel.context.Context.no_plan`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Kind(kinds.BaseKind, Generic[P, Q]):
     """A kind of problem, of problems ``P`` and plans ``Q``. What has a default may be left out."""
 
@@ -52,32 +66,22 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     plan: type[Q]
     verify: Callable[[P, Q], Verification[Any]]
     """:func:`check` takes anything for a plan."""
-    initial: Callable[[P], Mapping[str, Q]]
-    """Plans that cost nothing to make, by name."""
     bound: Callable[[P], int]
     """A bound that costs nothing."""
     candidates: Callable[[P, Options], list[Candidate]]
     """``(problem, options)`` to all candidates there are, most useful first."""
     function: Callable[[str], Callable[[P, Context], None]]
     """What the candidate of a name does, ``(problem, context) -> None``; imports what that needs."""
-    baseline: str
-    """Name of the baseline that speedups are over."""
-    facts: Callable[[P, Q | None], dict[str, Any]]
-    """``(problem, plan or None)`` to details for the result."""
+    baselines: tuple[Baseline[P, Q], ...]
+    """What results are compared with; speedups are over the first."""
+    facts: Callable[[P, Q | None, Verification[Any] | None], dict[str, Any]]
+    """``(problem, plan, what the verifier said of it)`` to details for the result; without a plan both are None."""
     identity: Callable[[P], dict[str, str]]
     """Program, target, cost model and digest of a problem."""
     labels: Callable[[P, Q], dict[str, Any]] = lambda problem, plan: {
         field: getattr(problem, field) for field in ("name", "target") if hasattr(plan, field)
     }
     """``(problem, plan)`` to the fields of plans that repeat what the problem says, for whoever reads or applies them."""
-    baseline_sources: tuple[str, ...] = field(default=())
-    """Sources whose objectives the result lists as baselines."""
-    makes_baselines: Callable[[P], tuple[Candidate, ...]] = lambda problem: ()
-    """Candidates with :attr:`Candidate.makes_baseline`, for baselines that are not among the initial plans: a run has one of
-    them where that baseline is named, whatever other candidates it has."""
-    awaited_baselines: Callable[[P], tuple[str, ...]] = lambda problem: ()
-    """Those of ``baseline_sources`` that heuristics make first: a run of a problem that could stop waits for them, until each
-    has a plan, or is known to have none (:meth:`stowplan.kernel.context.Context.no_plan`)."""
     asks_for_any: Callable[[P], bool] = lambda problem: False
     """Whether any valid plan will do, however good others may be."""
     assumptions: tuple[str, ...] = ()
@@ -100,6 +104,24 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     presenter: Callable[[Kind[Any, Any]], Any] | None = None
     """Imports and makes its :class:`stowplan.report.presenter.Presenter`; without it there is the ``PRESENTER`` of
     ``report/<kind>.py``, or the generic one."""
+
+    @property
+    def baseline(self) -> str:
+        """Name of the baseline that speedups are over."""
+        return self.baselines[0].name
+
+    def initial(self, problem: P) -> dict[str, Q]:
+        """The plans of baselines that cost nothing to make, by name."""
+        plans = ((baseline.name, baseline.plan(problem)) for baseline in self.baselines)
+        return {name: plan for name, plan in plans if plan is not None}
+
+    def makers(self, problem: P) -> dict[str, Candidate]:
+        """The candidates that make baselines, by name."""
+        return {baseline.name: baseline.maker(problem) for baseline in self.baselines if baseline.maker is not None}
+
+    def awaited(self, problem: P) -> set[str]:
+        """Names of the baselines that a run waits for, though nothing is left to gain."""
+        return {baseline.name for baseline in self.baselines if baseline.is_awaited(problem)}
 
     def finish(self, problem: P, plan: Q, objective: int) -> Q:
         """A plan with the verified objective and the kind's :attr:`labels` written into it."""

@@ -21,7 +21,8 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
     state, kind, problem = run.state, call.kind, call.problem
     _warn(run, call)
     baseline = state.baseline or kind.baseline
-    beside = dict.fromkeys((*call.starts, *kind.baseline_sources, *([] if call.baseline is None else [call.baseline])))
+    names = (baseline.name for baseline in kind.baselines)
+    beside = dict.fromkeys((*call.starts, *names, *([] if call.baseline is None else [call.baseline])))
     return Result(
         kind=kind.name,
         plan=state.plan,
@@ -41,7 +42,7 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         highlights=kind.highlights,
         # What every heuristic and model reached, not only the best.
         details=(state.why if state.infeasible else {})
-        | kind.facts(problem, state.plan)
+        | kind.facts(problem, state.plan, None if state.best is None else state.best.check)
         | ({} if state.infeasible else kind.proven(problem, state.objective, state.bound))
         | {"sources": dict(state.sources)},
         # What the problem's front end could not take literally.

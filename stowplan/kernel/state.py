@@ -130,8 +130,8 @@ class RunState:
         if candidate.makes_baseline:
             return True
         # A proof may come before the baselines: speedups are over something, so wait for those that heuristics will bring.
-        awaited = {*self.kind.awaited_baselines(self.problem)}
-        return candidate.family == "heuristic" and not awaited <= {*self.sources} | self.without_plan
+        made = {*self.sources} | self.without_plan
+        return candidate.family == "heuristic" and not self.kind.awaited(self.problem) <= made
 
     def is_needless(self, candidate: Candidate) -> bool:
         """Whether nothing that a candidate may still find would count, while the run waits for others."""

@@ -9,6 +9,7 @@ import msgspec
 from stowplan.errors import InputError
 from stowplan.kernel.kind import Kind, check, describe_plan, kind_of
 from stowplan.models.decisions import Part
+from stowplan.verification import Verification
 
 
 class PlanComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +60,9 @@ def compare_plans(
         A plan is of another kind, for another problem, or not valid.
     """
     kind = kind_of(problem)
-    before, after = (_objective(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True))
+    checks = [_checked(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True)]
+    before, after = (check.objective or 0 for check in checks)
+    facts = [kind.facts(problem, plan, check) for plan, check in zip((first, second), checks, strict=True)]
     return PlanComparison(
         kind=kind.name,
         unit=kind.unit.name,
@@ -67,13 +70,13 @@ def compare_plans(
         second=after,
         difference=after - before,
         percent=100 * (after - before) / before if before and kind.unit.has_ratios else None,
-        facts=_unlike(kind.facts(problem, first), kind.facts(problem, second)),
+        facts=_unlike(*facts),
         parts=kind.diff(problem, first, second),
     )
 
 
-def _objective(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> int:
-    """Objective of a valid plan."""
+def _checked(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> Verification[Any]:
+    """What the verifier says of a valid plan."""
     if not isinstance(plan, kind.plan):
         raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=name)
     if plan.problem != problem.digest:
@@ -82,7 +85,7 @@ def _objective(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> int:
     if not verification.ok or verification.objective is None:
         more = f" (and {len(verification.lines) - 1} more)" if len(verification.lines) > 1 else ""
         raise InputError(f"not a valid plan: {''.join(verification.lines[:1])}{more}", source=name)
-    return verification.objective
+    return verification
 
 
 def _unlike(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[int | float | None, int | float | None]]:

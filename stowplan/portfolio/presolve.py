@@ -12,7 +12,7 @@ from stowplan.models.outcome import Outcome
 #: The candidate of small problems that comes before all others, as the pre-solvers of algorithm portfolios do (Xu et al. 2008,
 #: SATzilla), in a thread of the calling process. Where it proves its plan the others are not started: a process takes longer to
 #: start than the work takes. What it leaves open the others do as if it had not been there. Deterministic runs go without it.
-PRESOLVER = Candidate("presolve", "exact", share=0.25, in_thread=True, is_presolver=True)
+PRESOLVER = Candidate("presolve", "exact", share=0.25, place="thread", turn="presolver")
 
 #: A presolver takes no longer than so many seconds.
 PRESOLVE_SECONDS = 1.5
@@ -23,7 +23,7 @@ def in_caller(candidate: Candidate, options: Options) -> Candidate:
 
     Where memory is limited it has a process, for the limit is of processes.
     """
-    return replace(candidate, in_thread=options.memory_limit is None, is_long=True)
+    return replace(candidate, place="compiled thread") if options.memory_limit is None else candidate
 
 
 class Overload(Protocol):

@@ -90,7 +90,7 @@ class Presenter:
         for name, other in others:
             value = self._kind.verify(problem, other).objective
             lines.append(f"  {name:<9}  {format_value(value, self._kind.unit)}")
-        facts = self._kind.facts(problem, plan)
+        facts = self._kind.facts(problem, plan, check)
         width = max(map(len, facts), default=0)
         lines += [f"  {name:<{width}}  {_brief(value, everything)}" for name, value in facts.items()]
         for name in getattr(plan, "__struct_fields__", ()):

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from stowplan import kinds
-from stowplan.kernel.kind import Candidate, Kind
+from stowplan.kernel.kind import Baseline, Candidate, Kind
 from stowplan.kernel.workers.messages import WorkerContext
 from stowplan.models.memory_mapping.hint import of_plan
 from stowplan.models.memory_mapping.plan import Plan, Residency
@@ -56,9 +56,13 @@ def ladder_plan(problem: Problem, rungs: int, *, first: int = 0) -> Plan:
     )
 
 
+#: What a fake is beside its name and share.
+FLAGS: dict[str, dict[str, Any]] = {"": {}, "proves_only": {"proves_only": True}, "reserve": {"turn": "reserve"}}
+
+
 def fake_kind(*names: str, **changes: Any) -> Kind[Any, Any]:
     """Memory mapping with the candidates of these names, as ``name``, ``name/share``, ``name:proves_only`` or
-    ``name:takes_over``.
+    ``name:reserve``.
 
     There is no baseline to wait for, and no first bounds.
     """
@@ -68,11 +72,10 @@ def fake_kind(*names: str, **changes: Any) -> Kind[Any, Any]:
     for name in names:
         named, _, flag = name.partition(":")
         function, _, share = named.partition("/")
-        candidates.append(Candidate(function, "heuristic", share=float(share or 1.0), **({flag: True} if flag else {})))
+        candidates.append(Candidate(function, "heuristic", share=float(share or 1.0), **FLAGS[flag]))
     own = {
         "candidates": lambda problem, options: candidates,
-        "baseline_sources": (),
-        "awaited_baselines": lambda problem: changes.get("baseline_sources", ()),
+        "baselines": tuple(replace(baseline, is_awaited=lambda problem: False) for baseline in KIND.baselines),
         "first_bounds": lambda problem: (),
     }
     return replace(FAKES, **{**own, **changes})
@@ -82,6 +85,12 @@ def function_of(name: str) -> Any:
     """The fake of a name; else the kind's own candidate."""
     return globals().get(name) or KIND.function(name)
 
+
+#: Of a kind without plans that cost nothing.
+NO_PLANS = {"baselines": (Baseline(name="greedy"),)}
+
+#: Of a kind that waits for its baseline.
+WAITS_FOR_GREEDY = {"baselines": KIND.baselines}
 
 FAKES = replace(KIND, function=function_of)
 

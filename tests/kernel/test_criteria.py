@@ -11,7 +11,7 @@ import pytest
 from stowplan.deadline import Deadline
 from stowplan.kernel.context import Options
 from stowplan.kernel.criteria import asked, first_of, idle, is_decided, out_of_time, proven
-from stowplan.kernel.kind import Candidate
+from stowplan.kernel.kind import Baseline, Candidate
 from stowplan.kernel.state import RunState
 from stowplan.kernel.workers.clock import Clock
 from stowplan.result import Progress
@@ -44,7 +44,9 @@ def state(
     event = threading.Event()
     if cancelled:
         event.set()
-    return RunState(fake_kind(baseline_sources=baselines), ladder_problem(), Options(**options), Deadline(seconds, event))
+    awaited = [Baseline(name=name, is_awaited=lambda problem: True) for name in baselines]
+    kind = fake_kind(baselines=(Baseline(name="own"), *awaited))
+    return RunState(kind, ladder_problem(), Options(**options), Deadline(seconds, event))
 
 
 def solved(**options: Any) -> RunState:
@@ -189,7 +191,7 @@ def test_no_worker_starts_and_no_plan_is_verified_after_the_end() -> None:
 
 def test_a_heuristic_in_a_thread_has_time_for_a_first_plan() -> None:
     known = state(seconds=0.0)
-    time, here = clock(known), replace(HEURISTIC, in_thread=True)
+    time, here = clock(known), replace(HEURISTIC, place="thread")
     assert time.worker_seconds(here) > 0
     assert time.time_left([here]) > 0
     assert time.may_verify()

@@ -22,7 +22,7 @@ from stowplan.deadline import Deadline
 from stowplan.kernel.run import stages
 from stowplan.result import Progress
 from tests.kernel.conftest import AMPLE, OF_EACH_KIND, SolveFakes
-from tests.kernel.fakes import ALL_SLOW, OPTIMUM, ladder_plan, ladder_problem
+from tests.kernel.fakes import ALL_SLOW, NO_PLANS, OPTIMUM, ladder_plan, ladder_problem
 from tests.models.memory_mapping.cases import random_problem
 from tests.paths import EXAMPLES, ROOT
 from tests.patience import no_hang
@@ -145,8 +145,7 @@ def test_a_proof_waits_for_an_equal_plan_that_stands_before_the_best(solve_fakes
 
 
 def test_a_proof_that_there_is_no_plan_is_no_run_cut_short(solve_fakes: SolveFakes) -> None:
-    nothing: dict[str, Any] = {"initial": lambda problem: {}}
-    result = solve_fakes("waits", "proves_infeasible", deterministic=True, workers=2, kind=nothing)
+    result = solve_fakes("waits", "proves_infeasible", deterministic=True, workers=2, kind=NO_PLANS)
     assert (result.status, result.warnings) == ("infeasible", ())
 
 

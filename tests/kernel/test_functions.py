@@ -20,7 +20,7 @@ def test_every_candidate_has_a_function(name: str, deterministic: bool) -> None:
     file, target = OF_EACH_KIND[name]
     problem = stowplan.read(EXAMPLES / file, target=target)
     own = kind(name)
-    candidates = [*own.candidates(problem, Options(deterministic=deterministic)), *own.makes_baselines(problem)]
+    candidates = [*own.candidates(problem, Options(deterministic=deterministic)), *own.makers(problem).values()]
     assert len({candidate.name for candidate in candidates}) == len(candidates)
     for candidate in candidates:
         function = CandidateId.of(name, candidate.name).load()

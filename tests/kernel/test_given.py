@@ -11,8 +11,9 @@ import pytest
 
 import stowplan
 from stowplan import kinds
+from stowplan.kernel.given import names_taken
 from stowplan.kernel.keep_close.reverting import cost_limit
-from stowplan.kernel.kind import Candidate, kind
+from stowplan.kernel.kind import Baseline, Candidate, kind
 from stowplan.portfolio.memory_mapping import candidates
 from stowplan.result import Result
 from stowplan.verification import Verification
@@ -23,18 +24,14 @@ from tests.kernel.recorder import Recorder
 from tests.paths import EXAMPLES
 
 #: Every baseline of every kind.
-NAMED = [
-    (each.name, baseline)
-    for each in kinds.registered()
-    for baseline in dict.fromkeys((kind(each.name).baseline, *kind(each.name).baseline_sources))
-]
+NAMED = [(each.name, baseline) for each in kinds.registered() for baseline in names_taken(kind(each.name))]
 
 
 def maker(function: str) -> dict[str, Any]:
     """A kind whose baseline is made by one of the fakes."""
-    made = Candidate("greedy", "baseline", in_thread=True)
+    made = Candidate("greedy", "baseline", place="thread")
     return {
-        "makes_baselines": lambda problem: (made,),
+        "baselines": (Baseline(name="greedy", maker=lambda problem: made),),
         "function": lambda name: fakes.function_of(function if name == made.name else name),
     }
 
@@ -42,12 +39,12 @@ def maker(function: str) -> dict[str, Any]:
 def solve_with_nothing_else(monkeypatch: pytest.MonkeyPatch, name: str, baseline: str, **options: Any) -> Result:
     """Of a kind's input, where no candidate finds anything and no plan but the baseline's is at hand."""
     own = kind(name)
-    idle = Candidate("does_nothing", "heuristic", in_thread=True)
+    idle = Candidate("does_nothing", "heuristic", place="thread")
     weak = replace(
         own,
         candidates=lambda problem, options: [idle],
         function=lambda name: fakes.does_nothing if name == idle.name else own.function(name),
-        initial=lambda problem: {key: plan for key, plan in own.initial(problem).items() if key == baseline},
+        baselines=tuple(each if each.name == baseline else Baseline(name=each.name) for each in own.baselines),
     )
     monkeypatch.setattr(importlib.import_module("stowplan.kernel.solve"), "kind_of", lambda problem: weak)
     file, target = OF_EACH_KIND[name]
@@ -163,7 +160,7 @@ def test_a_baseline_that_is_not_made_is_left_out_with_a_warning(
 
 
 def test_where_no_plan_of_it_exists(solve_fakes: SolveFakes) -> None:
-    result = solve_fakes("improves", baseline="greedy", kind={"makes_baselines": lambda problem: ()})
+    result = solve_fakes("improves", baseline="greedy", kind={"baselines": (Baseline(name="greedy"),)})
     assert result.warnings == ("the baseline greedy is left out: it has no valid plan for this problem",)
 
 

@@ -16,7 +16,7 @@ from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.result import CandidateReport, Progress, Result
 from tests.kernel.conftest import SolveFakes, is_running
-from tests.kernel.fakes import ALL_SLOW, FLOOR, OPTIMUM, ladder_plan, ladder_problem
+from tests.kernel.fakes import ALL_SLOW, FLOOR, NO_PLANS, OPTIMUM, WAITS_FOR_GREEDY, ladder_plan, ladder_problem
 from tests.patience import no_hang, wait_until
 
 #: Limits for runs that only their limit ends, in seconds: the first is long enough for processes to start on most machines.
@@ -79,10 +79,10 @@ def test_stops_at_a_proof_though_others_go_on(solve_fakes: SolveFakes) -> None:
 
 def test_waits_at_a_proof_for_the_baseline(solve_fakes: SolveFakes) -> None:
     """A speedup is over something; but nothing is waited for that cannot come."""
-    result = solve_fakes("solves", "proves", "brings_the_baseline", workers=3, kind={"baseline_sources": ("greedy",)})
+    result = solve_fakes("solves", "proves", "brings_the_baseline", workers=3, kind=WAITS_FOR_GREEDY)
     assert (result.status, result.stop_reason) == ("optimal", "optimal")
     assert (result.baseline, result.speedup) == (ALL_SLOW - 9, (ALL_SLOW - 9) / OPTIMUM)
-    result = solve_fakes("solves", "proves", kind={"baseline_sources": ("greedy",)})
+    result = solve_fakes("solves", "proves", kind=WAITS_FOR_GREEDY)
     assert (result.status, result.baseline, result.speedup) == ("optimal", None, None)
 
 
@@ -213,7 +213,7 @@ def test_shares_of_more_than_all_are_scaled(solve_fakes: SolveFakes) -> None:
 
 
 def test_what_takes_over_has_the_place_of_one_that_has_ended(solve_fakes: SolveFakes) -> None:
-    result = solve_with_time_for(solve_fakes, "does_nothing", "solves:takes_over", workers=1)
+    result = solve_with_time_for(solve_fakes, "does_nothing", "solves:reserve", workers=1)
     assert result.objective == OPTIMUM
 
 
@@ -221,7 +221,7 @@ def test_nobody_makes_way_for_what_takes_over(solve_fakes: SolveFakes) -> None:
     """Its share counts for nothing: the one before it has all of the time."""
     result = next(
         found
-        for found in (solve_fakes("obeys/0.1", "solves:takes_over", workers=1, time_limit=limit) for limit in LIMITS)
+        for found in (solve_fakes("obeys/0.1", "solves:reserve", workers=1, time_limit=limit) for limit in LIMITS)
         if report_of(found, "obeys").objective is not None
     )
     assert (result.objective, result.stop_reason) == (ALL_SLOW - 18, "time_limit")
@@ -399,10 +399,6 @@ def test_a_bound_that_a_later_plan_undercuts_is_taken_back(solve_fakes: SolveFak
 # ------------------------------------------------------------------------------------------------------- no plan at all
 
 
-def no_plans(problem: object) -> dict[str, object]:
-    return {}
-
-
 def test_first_bounds_are_taken_in_and_cost_a_warning_where_they_fail(solve_fakes: SolveFakes) -> None:
     def failing(problem: object) -> Iterator[int]:
         yield FLOOR + 1
@@ -414,14 +410,14 @@ def test_first_bounds_are_taken_in_and_cost_a_warning_where_they_fail(solve_fake
 
 
 def test_infeasible_only_with_a_proof(solve_fakes: SolveFakes) -> None:
-    result = solve_fakes("proves_infeasible", "obeys", kind={"initial": no_plans})
+    result = solve_fakes("proves_infeasible", "obeys", kind=NO_PLANS)
     assert (result.status, result.stop_reason, result.plan, result.objective) == ("infeasible", "infeasible", None, None)
     assert (result.verified, result.gap, result.speedup) == (False, None, None)
     assert "infeasible" in result.summary()
 
 
 def test_a_time_out_is_not_infeasibility_and_keeps_its_bound(solve_fakes: SolveFakes) -> None:
-    result = solve_with_time_for(solve_fakes, "proves", "waits", kind={"initial": no_plans})
+    result = solve_with_time_for(solve_fakes, "proves", "waits", kind=NO_PLANS)
     assert (result.status, result.plan, result.bound) == ("no_plan", None, OPTIMUM)
     assert "no plan" in result.summary()
 

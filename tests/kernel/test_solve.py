@@ -25,7 +25,7 @@ from stowplan.portfolio.batch.run import run_batch
 from stowplan.portfolio.memory_mapping.kind import KIND
 from stowplan.result import Result, Status, StopReason
 from tests.kernel.conftest import AMPLE, SolveFakes
-from tests.kernel.fakes import ALL_SLOW, FLOOR, OPTIMUM, ladder_plan, ladder_problem
+from tests.kernel.fakes import ALL_SLOW, FLOOR, OPTIMUM, WAITS_FOR_GREEDY, ladder_plan, ladder_problem
 from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.paths import EXAMPLES
 
@@ -212,7 +212,7 @@ def test_a_plan_at_hand_for_another_problem_is_bad_input(solve_fakes: SolveFakes
 )
 def test_plans_at_hand_that_are_none(solve_fakes: SolveFakes, plans_at_hand: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
-        solve_fakes("improves", plans=plans_at_hand, kind={"baseline_sources": ("greedy",)})
+        solve_fakes("improves", plans=plans_at_hand, kind=WAITS_FOR_GREEDY)
 
 
 # ---------------------------------------------------------------------------------------------------------- arguments

@@ -66,10 +66,10 @@ def test_the_others_are_as_they_are_without_it(file: str, target: str | None, op
     problem = stowplan.read(EXAMPLES / file, target=target)
     kind = kind_of(problem)
     first, *others = kind.candidates(problem, Options())
-    assert (first.name, first.is_presolver, first.in_thread) == ("presolve", True, True)
-    assert not any(each.is_presolver for each in others)
+    assert (first.name, first.turn, first.place) == ("presolve", "presolver", "thread")
+    assert not any(each.turn == "presolver" for each in others)
     deterministic = kind.candidates(problem, Options(deterministic=True))
-    assert not any(each.is_presolver for each in deterministic)
+    assert not any(each.turn == "presolver" for each in deterministic)
 
 
 def test_baselines_are_left_out_with_the_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def given_result(name: str) -> tuple[Any, Result]:
     kind = kind_of(problem)
     plans = dict(kind.initial(problem))
     recorder = Recorder()
-    for candidate in kind.makes_baselines(problem):
+    for candidate in kind.makers(problem).values():
         kind.function(candidate.name)(problem, recorder)
     plans |= {source: plan for plan, source in recorder.plans}
     costs = {source: check(kind, problem, plan).objective or 0 for source, plan in plans.items()}
@@ -76,7 +76,7 @@ def given_result(name: str) -> tuple[Any, Result]:
         provenance=Provenance("given", 0, False, {"stowplan": "0"}, **_origin(kind.identity(problem))),
         seconds=2.0,
         unit=kind.unit,
-        details=kind.facts(problem, plans[source]),
+        details=kind.facts(problem, plans[source], check(kind, problem, plans[source])),
         problem=problem,
     )
 

@@ -55,11 +55,7 @@ class Clock:
         self._state, self._options = state, options
         most, part = RESERVE
         self._reserve = min(most, part * options.time_limit)
-        sharing = [
-            candidate
-            for candidate in candidates
-            if not (candidate.makes_baseline or candidate.is_presolver or candidate.takes_over)
-        ]
+        sharing = [candidate for candidate in candidates if not (candidate.makes_baseline or candidate.turn != "share")]
         self._crowd = max(1.0, sum(candidate.share for candidate in sharing) / options.workers)
         self._is_crowded = len(sharing) > options.workers
         self._used = time.process_time()
@@ -69,7 +65,7 @@ class Clock:
     def would_disturb(self, candidate: Candidate, busy: Iterable[Started]) -> bool:
         """Whether a thread is at work that may soon be done, or has no plan yet: what is not there yet would take its time."""
         threads = [worker for worker in busy if worker.candidate.in_thread]
-        if candidate.in_thread and any(worker.candidate.is_presolver for worker in threads):
+        if candidate.in_thread and any(worker.candidate.turn == "presolver" for worker in threads):
             # A presolver builds models in the interpreter, which two threads have only in turn.
             return True
         most = max(ALONE_AT_LEAST, min(ALONE_AT_MOST, ALONE_PART * self._options.time_limit))
@@ -77,7 +73,7 @@ class Clock:
         if self._options.deterministic or is_late:
             return False
         is_there = workers().is_ready(CandidateId.of(self._state.kind.name, candidate.name))
-        return any(not (worker.candidate.is_long and (is_there or worker.is_heard)) for worker in threads)
+        return any(not (worker.candidate.place == "compiled thread" and (is_there or worker.is_heard)) for worker in threads)
 
     def worker_seconds(self, candidate: Candidate, waiting: Sequence[Candidate] = ()) -> float:
         """How long a candidate may work while these wait behind it; not positive where it should not start."""
@@ -97,7 +93,7 @@ class Clock:
     @staticmethod
     def needs_shares(waiting: Iterable[Candidate]) -> bool:
         """Whether time is set aside for one of those that wait; where it is not, whoever runs may have all that is left."""
-        return not all(later.takes_over for later in waiting)
+        return not all(later.turn == "reserve" for later in waiting)
 
     def _share(self, candidate: Candidate, waiting: Sequence[Candidate]) -> float:
         """Part of the limit."""
@@ -106,7 +102,7 @@ class Clock:
         if candidate.makes_baseline:
             return BASELINE_SHARE if self._options.workers == 1 else 1.0
         # Those who make way for others get their share.
-        return 1.0 if not self._is_crowded else candidate.share / (1.0 if candidate.is_presolver else self._crowd)
+        return 1.0 if not self._is_crowded else candidate.share / (1.0 if candidate.turn == "presolver" else self._crowd)
 
     def _to_first_plan(self, candidate: Candidate) -> float:
         """What a heuristic in a thread has in any case, while there is no plan of any candidate; others have none."""

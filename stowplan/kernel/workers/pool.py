@@ -226,7 +226,7 @@ class WorkerPool:
         left = 0.0 if self.options.deterministic else self.clock.worker_seconds(worker.candidate)
         if outcome == "stopped" and left > LEAST_TURN * self.options.time_limit:
             # By its share: where others are done before their time, it has another turn.
-            self._waiting.append(replace(worker.candidate, takes_over=True))
+            self._waiting.append(replace(worker.candidate, turn="reserve"))
 
     def _take_plan(self, worker: Started, data: bytes, source: str) -> None:
         if not self.clock.may_verify():

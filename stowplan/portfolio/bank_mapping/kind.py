@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stowplan.kernel.candidate import Place
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.kind import Candidate, Extras, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.bank_mapping.plan import DECISIONS, Plan
 from stowplan.models.bank_mapping.problem import Problem
@@ -14,22 +15,22 @@ from stowplan.models.bank_mapping.structure import objective_bound
 from stowplan.models.bank_mapping.verify import verify
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.units import BYTES
+from stowplan.verification import Verification
 
 #: Up to so many operators nothing is worth a process of its own.
 SMALL = 64
 
 
-def _initial(problem: Problem) -> dict[str, Plan]:
-    """Both baselines, where writers agree in them."""
-    plans = {"local": local_plan(problem), "propagation": propagated_plan(problem)}
-    return {name: plan for name, plan in plans.items() if verify(problem, plan).ok}
+def _valid(problem: Problem, plan: Plan) -> Plan | None:
+    """A plan in which writers agree."""
+    return plan if verify(problem, plan).ok else None
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    is_small = len(problem.operators) <= SMALL
+    place: Place = "thread" if len(problem.operators) <= SMALL else "process"
     return [
-        Candidate("search", "heuristic", share=0.2, in_thread=is_small),
-        Candidate("cpsat", "exact", share=0.6, in_thread=is_small),
+        Candidate("search", "heuristic", share=0.2, place=place),
+        Candidate("cpsat", "exact", share=0.6, place=place),
         Candidate("milp", "exact", share=0.4, proves_only=options.deterministic),
     ]
 
@@ -40,16 +41,15 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     return {"search": candidates.search, "cpsat": candidates.cpsat, "milp": candidates.milp}[name]
 
 
-def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "operators": len(problem.operators),
         "tensors": len(problem.tensors),
         "banks": problem.banks,
         "capacity": problem.capacity,
     }
-    if plan is not None:
-        figures = verify(problem, plan).figures
-        facts |= {name: figures.get(name) for name in ("copied_bytes", "off_chip_bytes")}
+    if plan is not None and check is not None:
+        facts |= {name: check.figures.get(name) for name in ("copied_bytes", "off_chip_bytes")}
         facts["copies"] = len(plan.copies)
         facts["on_chip"] = sum(plan.on_chip)
     return facts
@@ -78,17 +78,18 @@ KIND = Kind(
     plan=Plan,
     amends=("capacity",),
     verify=verify,
-    initial=_initial,
     bound=objective_bound,
     candidates=_candidates,
     function=_function,
-    baseline="local",
+    baselines=(
+        Baseline(name="local", plan=lambda problem: _valid(problem, local_plan(problem))),
+        Baseline(name="propagation", plan=lambda problem: _valid(problem, propagated_plan(problem))),
+    ),
     assumptions=("banks", "operators.restricted=no"),
     facts=_facts,
     counts=("operators", "tensors"),
     identity=_identity,
     unit=BYTES,
-    baseline_sources=("local", "propagation"),
     decisions=DECISIONS,
     extras=_extras,
     certificate=_prover,

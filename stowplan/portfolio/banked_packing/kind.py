@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.kind import Candidate, Extras, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.banked_packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.banked_packing.problem import Problem, find_overload, floor
@@ -14,6 +14,7 @@ from stowplan.models.banked_packing.verify import verify
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import Unit
+from stowplan.verification import Verification
 
 #: The model with offsets is built for so many buffers at most.
 EXACT_BUFFERS = 600
@@ -22,11 +23,11 @@ EXACT_BUFFERS = 600
 SMALL = 64
 
 
-def _initial(problem: Problem) -> dict[str, Plan]:
+def _by_size(problem: Problem) -> Plan | None:
     """By size, as executorch's planner has it, where that leaves nobody without a place."""
     (_, order), *_ = greedy.orders(problem)
     plan, _ = greedy.place(problem, order) if len(order) <= EXACT_BUFFERS else (None, [])
-    return {} if plan is None else {"by_size": plan}
+    return plan
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
@@ -54,7 +55,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     }[name]
 
 
-def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "buffers": len(problem.buffers),
         "banks": {bank.name: bank.capacity for bank in problem.banks},
@@ -99,17 +100,15 @@ KIND = Kind(
     plan=Plan,
     verify=verify,
     labels=lambda problem, plan: {"name": problem.name, "buffers": problem.buffers, "memory": problem.banks},
-    initial=_initial,
     bound=floor,
     candidates=_candidates,
     function=_function,
-    baseline="by_size",
+    baselines=(Baseline(name="by_size", plan=_by_size, maker=lambda problem: Candidate("by_size", "baseline")),),
     assumptions=("banks.capacity", "banks.reserved=0", "banks.alignment=1", "buffers.alignment=1", "buffers.banks"),
     facts=_facts,
     counts=("buffers",),
     identity=_identity,
     unit=Unit("cost"),
-    makes_baselines=lambda problem: (Candidate("by_size", "baseline"),),
     decisions=DECISIONS,
     offset_table=offset_table,
     extras=_extras,

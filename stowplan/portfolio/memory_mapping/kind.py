@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from stowplan.hardware.simulator import simulate
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.kind import Candidate, Extras, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.memory_mapping.plan import DECISIONS, Plan, offset_table
 from stowplan.models.memory_mapping.problem import Problem
@@ -17,6 +16,7 @@ from stowplan.portfolio.memory_mapping import learned
 from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES, is_large
 from stowplan.portfolio.memory_mapping.priced import first_bounds
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
+from stowplan.verification import Verification
 
 #: Up to so many uses the complete model is tried for a moment before all else.
 SMALL_USES = 128
@@ -43,9 +43,8 @@ def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
     return {"program": problem.name, "target": problem.target, "names": names}
 
 
-def _initial(problem: Problem) -> dict[str, Plan]:
-    everything_slow = Plan(problem=problem.digest, objective=problem.all_slow_ps, program=problem.name, target=problem.target)
-    return {"all_slow": everything_slow}
+def _all_slow(problem: Problem) -> Plan:
+    return Plan(problem=problem.digest, objective=problem.all_slow_ps, program=problem.name, target=problem.target)
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
@@ -80,12 +79,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     if 0 < problem.use_count <= SMALL_USES and not options.deterministic:
         candidates.insert(0, PRESOLVER)
     if is_large(problem, options):
-        candidates.append(Candidate("lns2", "exact", takes_over=True, by_name_only=is_last))
+        candidates.append(Candidate("lns2", "exact", turn="reserve", by_name_only=is_last))
     return candidates
-
-
-def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    return (Candidate("greedy", "baseline"),)
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
@@ -107,7 +102,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     }[name]
 
 
-def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "steps": problem.horizon,
         "tensors": len(problem.tensors),
@@ -116,7 +111,7 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
         "stalls": problem.stalls,
         "all_fast": problem.all_fast_ps,
     }
-    if plan is not None:
+    if plan is not None and check is not None:
         fast = set(plan.fast_uses)
         moved = [use.bytes for step in problem.steps for use in step.uses]
         weights = [step.weight for step in problem.steps for _ in step.uses]
@@ -124,7 +119,7 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
         served = sum(size * weight for use, (size, weight) in enumerate(zip(moved, weights, strict=True)) if use in fast)
         facts |= {
             "normalised_return": problem.normalised_return(plan.objective),
-            "stall": simulate(problem, plan).stall_ps,
+            "stall": check.figures.get("stall_ps"),
             "fast_traffic": served / traffic if traffic else 0.0,
             "residencies": len(plan.residencies),
             "copies": len(plan.copies),
@@ -154,19 +149,18 @@ KIND = Kind(
     amends=("capacity", "stalls"),
     verify=verify,
     labels=_labels,
-    initial=_initial,
     bound=lambda problem: problem.floor_ps,
     first_bounds=first_bounds,
     candidates=_candidates,
     function=_function,
-    baseline="greedy",
+    baselines=(
+        Baseline(name="greedy", maker=lambda problem: Candidate("greedy", "baseline"), is_awaited=lambda problem: True),
+        Baseline(name="all_slow", plan=_all_slow),
+    ),
     assumptions=("capacity", "stalls=allowed", "evictions=between_steps", "prefetches=sliced", "alias_rule=in_place"),
     facts=_facts,
     counts=("steps", "tensors", "uses"),
     identity=identify,
-    baseline_sources=("greedy",),
-    awaited_baselines=lambda problem: ("greedy",),
-    makes_baselines=_makes_baselines,
     decisions=DECISIONS,
     offset_table=offset_table,
     extras=_extras,

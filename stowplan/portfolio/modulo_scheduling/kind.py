@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stowplan.kernel.assumptions import assumptions
+from stowplan.kernel.candidate import Place
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.kind import Candidate, Extras, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.modulo_scheduling.bounds import critical_path, objective_bound, recurrence_mii, resource_mii
 from stowplan.models.modulo_scheduling.plan import DECISIONS, SCALE, Plan, decode_objective
@@ -17,6 +18,7 @@ from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling import learned
 from stowplan.portfolio.presolve import in_caller
 from stowplan.units import Pair, Unit
+from stowplan.verification import Verification
 
 #: Up to so many instructions the exact model is not worth a process of its own.
 SMALL = 64
@@ -29,9 +31,10 @@ def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     is_small = len(problem.instructions) <= SMALL
+    place: Place = "thread" if is_small else "process"
     search = Candidate("search", "heuristic", share=0.5)
     candidates = [
-        Candidate("cpsat", "exact", share=1.0, in_thread=is_small),
+        Candidate("cpsat", "exact", share=1.0, place=place),
         # Of a small body the exact model has the interpreter, which two threads would have only in turn.
         search if is_small else in_caller(search, options),
     ]
@@ -40,8 +43,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return [*candidates, learned.candidate(problem, options, len(asked_for)), milp]
 
 
-def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    return (Candidate("list", "baseline", in_thread=len(problem.instructions) <= SMALL),)
+def _makes_list(problem: Problem) -> Candidate:
+    return Candidate("list", "baseline", place="thread" if len(problem.instructions) <= SMALL else "process")
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
@@ -56,7 +59,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     }[name]
 
 
-def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
     structure = Structure(problem)
     resources, recurrences = resource_mii(problem, structure), recurrence_mii(problem, structure)
     facts: dict[str, Any] = {
@@ -137,20 +140,16 @@ KIND = Kind(
     amend=_amended,
     verify=verify,
     labels=_labels,
-    initial=lambda problem: {},
     bound=objective_bound,
     candidates=_candidates,
     function=_function,
-    baseline="list",
+    baselines=(Baseline(name="list", maker=_makes_list, is_awaited=lambda problem: True),),
     assumptions=(*RULES, "instructions.tiles", "variables.tile", "pins.instruction", *DEPTHS),
     facts=_facts,
     counts=("instructions", "edges"),
     highlights=("interval", "under"),
     identity=lambda problem: identify(problem, "initiation interval, then latency, in clocks"),
     unit=UNIT,
-    baseline_sources=("list",),
-    awaited_baselines=lambda problem: ("list",),
-    makes_baselines=_makes_baselines,
     proven=_proven,
     decisions=DECISIONS,
     extras=_extras,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.kind import Candidate, Extras, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.operator_order.bounds import load_bound
 from stowplan.models.operator_order.plan import DECISIONS, Plan, offset_table
@@ -18,6 +18,7 @@ from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.orders import BASELINES, alone
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import BYTES
+from stowplan.verification import Verification
 
 #: Operators of a graph whose baselines are made in the calling process.
 FEW_OPS = 100
@@ -29,12 +30,22 @@ SMALL = 64
 TARGET = "order"
 
 
-def _initial(problem: Problem) -> dict[str, Plan]:
-    """The operators as given, of small graphs the other baselines, too; with offsets made in a moment."""
-    structure = build(problem)
-    names = ("given", *KIND.baseline_sources) if len(problem.ops) <= SMALL else ("given",)
-    orders = {name: BASELINES[name](structure, lambda: False) for name in names}
-    return {name: Lives(problem, structure, order).quick() for name, order in orders.items() if order is not None}
+def _baseline(name: str) -> Baseline[Problem, Plan]:
+    """The operators as given, or in another order that a candidate makes of graphs that are not small; with quick offsets."""
+
+    def plan(problem: Problem) -> Plan | None:
+        if name != "given" and len(problem.ops) > SMALL:
+            return None
+        structure = build(problem)
+        order = BASELINES[name](structure, lambda: False)
+        return None if order is None else Lives(problem, structure, order).quick()
+
+    def maker(problem: Problem) -> Candidate:
+        return Candidate(name, "baseline", place="thread" if len(problem.ops) <= FEW_OPS else "process")
+
+    if name == "given":
+        return Baseline(name=name, plan=plan)
+    return Baseline(name=name, plan=plan, maker=maker, is_awaited=lambda problem: True)
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
@@ -46,11 +57,6 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return [PRESOLVER, *candidates] if is_small else candidates
 
 
-def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    in_thread = len(problem.ops) <= FEW_OPS
-    return tuple(Candidate(name, "baseline", in_thread=in_thread) for name in ("bfs", "dfs", "lpmf"))
-
-
 def _function(name: str) -> Callable[[Problem, Context], None]:
     if name in BASELINES:
         return partial(alone, name)
@@ -59,7 +65,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     return {"presolve": candidates.presolve, "search": candidates.search, "sets": candidates.exact}[name]
 
 
-def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
     """Facts for the summary; ``in_place`` says under which rule a peak is proven to be least."""
     count = sum(bool(op.in_place) for op in problem.ops)
     may = f"{count:,} of {len(problem.ops):,} operators may write a result over an operand that nobody needs afterwards"
@@ -94,20 +100,16 @@ KIND = Kind(
     plan=Plan,
     verify=verify,
     labels=lambda problem, plan: {"name": problem.name, "target": TARGET},
-    initial=_initial,
     bound=load_bound,
     candidates=_candidates,
     function=_function,
-    baseline="given",
+    baselines=tuple(map(_baseline, ("given", "bfs", "dfs", "lpmf"))),
     assumptions=("free_inputs=yes",),
     facts=_facts,
     counts=("operators", "tensors"),
     highlights=("arena", "in_place"),
     identity=lambda problem: identify(problem, "live bytes", "least peak"),
     unit=BYTES,
-    baseline_sources=("bfs", "dfs", "lpmf"),
-    awaited_baselines=lambda problem: ("bfs", "dfs", "lpmf"),
-    makes_baselines=_makes_baselines,
     proven=_proven,
     decisions=DECISIONS,
     offset_table=offset_table,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.kind import Candidate, Extras, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.csv_files import read_described_plan, read_plan
@@ -17,6 +17,7 @@ from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import BYTES
+from stowplan.verification import Verification
 
 #: The exact searches keep all pairs of buffers; beyond this many they prove nothing in minutes anyway.
 EXACT_BUFFERS = 1500
@@ -25,23 +26,20 @@ EXACT_BUFFERS = 1500
 FEW_BUFFERS = 300
 
 
-def _initial(problem: Problem) -> dict[str, Plan]:
-    """Every buffer at bytes of its own, where that fits; and the hints, where they are a plan."""
-    return _hinted(problem) | _stack(problem)
-
-
-def _hinted(problem: Problem) -> dict[str, Plan]:
+def _hinted(problem: Problem) -> Plan | None:
+    """The hints, where they are a plan."""
     offsets = tuple(buffer.hint for buffer in problem.buffers if buffer.hint is not None)
     if not offsets or len(offsets) < len(problem.buffers):
-        return {}
+        return None
     height = max(offset + buffer.size for offset, buffer in zip(offsets, problem.buffers, strict=True))
     plan = Plan(problem=problem.digest, objective=height, offsets=offsets)
-    return {"hint": plan} if verify(problem, plan).ok else {}
+    return plan if verify(problem, plan).ok else None
 
 
-def _stack(problem: Problem) -> dict[str, Plan]:
+def _stack(problem: Problem) -> Plan | None:
+    """Every buffer at bytes of its own, where that fits."""
     if any(buffer.offset is not None for buffer in problem.buffers):
-        return {}
+        return None
     offsets: list[int] = []
     top = height = 0
     for buffer in problem.buffers:
@@ -49,8 +47,8 @@ def _stack(problem: Problem) -> dict[str, Plan]:
         top = offsets[-1] + buffer.size
         height = max(height, top)
     if problem.capacity is not None and height > problem.capacity:
-        return {}
-    return {"stack": Plan(problem=problem.digest, objective=height, offsets=tuple(offsets))}
+        return None
+    return Plan(problem=problem.digest, objective=height, offsets=tuple(offsets))
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
@@ -89,10 +87,10 @@ def _with_overlaps(problem: Problem, options: Options, plain: Sequence[Candidate
     return [*first, search, others[0], cpsat, apart, *others[1:]]
 
 
-def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
+def _makes_greedy(problem: Problem) -> Candidate:
     # A few buffers take milliseconds.
     is_small = len(problem.buffers) <= FEW_BUFFERS and not any(buffer.gaps for buffer in problem.buffers)
-    return (Candidate("greedy", "baseline", in_thread=is_small),)
+    return Candidate("greedy", "baseline", place="thread" if is_small else "process")
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
@@ -111,7 +109,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     }[name]
 
 
-def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "buffers": len(problem.buffers),
         "capacity": problem.capacity,
@@ -158,20 +156,20 @@ KIND = Kind(
     amends=("capacity",),
     verify=verify,
     labels=lambda problem, plan: {name: getattr(problem, name) for name in ("name", "buffers", "parts", "results")},
-    initial=_initial,
     bound=load_bound,
     candidates=_candidates,
     function=_function,
-    baseline="greedy",
+    baselines=(
+        # Of many buffers the greedy takes long, and is left out where others have met the bound before it.
+        Baseline(name="greedy", maker=_makes_greedy, is_awaited=lambda problem: len(problem.buffers) <= EXACT_BUFFERS),
+        Baseline(name="hint", plan=_hinted),
+        Baseline(name="stack", plan=_stack),
+    ),
     assumptions=("capacity", "buffers.alignment=1", "buffers.offset"),
     facts=_facts,
     counts=("buffers",),
     identity=_identity,
     unit=BYTES,
-    baseline_sources=("greedy",),
-    makes_baselines=_makes_baselines,
-    # Of many buffers it takes long, and is left out where others have met the bound before it.
-    awaited_baselines=lambda problem: ("greedy",) if len(problem.buffers) <= EXACT_BUFFERS else (),
     asks_for_any=lambda problem: problem.capacity is not None,
     decisions=DECISIONS,
     offset_table=offset_table,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stowplan.kernel.candidate import Place
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.kind import Candidate, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.rematerialization.plan import DECISIONS, Plan
 from stowplan.models.rematerialization.problem import Problem, amended
@@ -15,32 +16,41 @@ from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.presolve import in_caller
 from stowplan.portfolio.rematerialization.greedy import simulate
 from stowplan.units import Unit
+from stowplan.verification import Verification
 
 #: Operators of a graph for which the greedy simulation costs nothing.
 SMALL = 64
 
 
-def _initial(problem: Problem) -> dict[str, Plan]:
-    """The operators as given where that fits; of small graphs the greedy simulation's, where it finds one."""
+def _given(problem: Problem) -> Plan | None:
+    """The operators as given, where that fits."""
     structure = build(problem)
-    plans = {"given": structure.made(structure.order)}
-    if problem.limit is None or plans["given"].peak <= problem.limit:
-        return plans | {"greedy": plans["given"]}
-    sequence = simulate(structure, structure.order, problem.limit) if len(problem.ops) <= SMALL else None
-    return {} if sequence is None else {"greedy": structure.made(sequence)}
+    plan = structure.made(structure.order)
+    return plan if problem.limit is None or plan.peak <= problem.limit else None
+
+
+def _greedy(problem: Problem) -> Plan | None:
+    """The operators as given where that fits; of small graphs the greedy simulation's, where it finds one."""
+    plan = _given(problem)
+    if plan is not None or problem.limit is None or len(problem.ops) > SMALL:
+        return plan
+    structure = build(problem)
+    sequence = simulate(structure, structure.order, problem.limit)
+    return None if sequence is None else structure.made(sequence)
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.ops) <= SMALL
+    place: Place = "thread" if small else "process"
     if problem.channel is not None:
         # The other bounds and models are of plans that send nothing.
         return [
             in_caller(Candidate("offload", "heuristic", share=0.6), options),
-            Candidate("transfers", "exact", share=0.3, in_thread=small),
+            Candidate("transfers", "exact", share=0.3, place=place),
             Candidate("search", "heuristic", share=0.4),
             Candidate("host_cpsat", "exact", share=0.4),
         ]
-    cuts = Candidate("cuts", "exact", share=0.2, in_thread=small)
+    cuts = Candidate("cuts", "exact", share=0.2, place=place)
     others = [
         in_caller(Candidate("search", "heuristic", share=0.7), options),
         Candidate("stages", "exact", share=0.7),
@@ -52,9 +62,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     ]
 
 
-def _makes_baselines(problem: Problem) -> tuple[Candidate, ...]:
-    small = len(problem.ops) <= SMALL
-    return (Candidate("greedy", "baseline", in_thread=small),)
+def _makes_greedy(problem: Problem) -> Candidate:
+    return Candidate("greedy", "baseline", place="thread" if len(problem.ops) <= SMALL else "process")
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
@@ -71,7 +80,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     return function
 
 
-def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
     structure = build(problem)
     facts: dict[str, Any] = {
         "operators": len(problem.ops),
@@ -82,9 +91,8 @@ def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     }
     if plan is not None:
         facts |= {"peak": plan.peak, "added_runs": len(plan.sequence) - len(problem.ops)}
-    if problem.channel is not None and plan is not None:
-        figures = verify(problem, plan).figures
-        facts |= {name: figures.get(name) for name in ("host_peak", "stalls")}
+    if problem.channel is not None and check is not None:
+        facts |= {name: check.figures.get(name) for name in ("host_peak", "stalls")}
     return facts
 
 
@@ -103,18 +111,16 @@ KIND = Kind(
     # Of plans of one added cost that with the smaller peak is better; none is sought for that alone.
     verify=verify,
     labels=lambda problem, plan: {"name": problem.name},
-    initial=_initial,
     bound=lambda problem: 0,
     candidates=_candidates,
     function=_function,
-    baseline="greedy",
+    baselines=(Baseline(name="greedy", plan=_greedy, maker=_makes_greedy), Baseline(name="given", plan=_given)),
     assumptions=("limit", "ops.once=no", "free_inputs=yes"),
     facts=_facts,
     counts=("operators", "tensors"),
     highlights=("peak", "added_runs", "host_peak", "stalls"),
     identity=lambda problem: identify(problem, "cost of added runs", "limit of live bytes"),
     unit=Unit("cost"),
-    makes_baselines=_makes_baselines,
     decisions=DECISIONS,
     certificate=_prover,
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.kind import Candidate, Extras, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.tier_placement.plan import DECISIONS, Plan, offset_table, placed
 from stowplan.models.tier_placement.prices import first_bounds
@@ -15,6 +15,7 @@ from stowplan.models.tier_placement.structure import counted_sizes, find_overloa
 from stowplan.models.tier_placement.verify import verify
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.portfolio.tier_placement import learned
+from stowplan.verification import Verification
 
 #: Beyond this many layers CP-SAT finds nothing that the others lack; the linear relaxation proves sooner than the MILP.
 EXACT_LAYERS = 1_500
@@ -28,12 +29,11 @@ def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
     return {"name": problem.name, "target": problem.target, "tiers": tiers, "layers": layers}
 
 
-def _initial(problem: Problem) -> dict[str, Plan]:
+def _compiler(problem: Problem) -> Plan | None:
     """What the chip's own compiler does, where it finds a place for everything."""
     from stowplan.hardware.nnp_i.compiler import compiler_plan
 
-    plan = compiler_plan(problem)
-    return {} if plan is None else {"compiler": plan}
+    return compiler_plan(problem)
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
@@ -72,7 +72,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     }[name]
 
 
-def _facts(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "layers": len(problem.layers),
         "tensors": sum(1 + bool(layer.weight_bytes) for layer in problem.layers),
@@ -114,19 +114,18 @@ KIND = Kind(
     amend=amended,
     verify=verify,
     labels=_labels,
-    initial=_initial,
     bound=floor_bound,
     first_bounds=first_bounds,
     candidates=_candidates,
     function=_function,
-    baseline="compiler",
+    baselines=(
+        Baseline(name="compiler", plan=_compiler),
+        Baseline(name="greedy_dp", maker=lambda problem: Candidate("greedy_dp", "baseline"), is_awaited=lambda problem: True),
+    ),
     assumptions=("tiers.capacity", "address_spaces=no"),
     facts=_facts,
     counts=("layers", "tensors"),
     identity=identify,
-    baseline_sources=("compiler", "greedy_dp"),
-    awaited_baselines=lambda problem: ("greedy_dp",),
-    makes_baselines=lambda problem: (Candidate("greedy_dp", "baseline"),),
     decisions=DECISIONS,
     offset_table=offset_table,
     extras=_extras,

@@ -25,7 +25,7 @@ def solve_in_threads(solve_fakes: SolveFakes) -> SolveFakes:
     """As ``solve_fakes``, all candidates in threads."""
 
     def run(*names: str, **options: Any) -> Result:
-        candidates = [replace(each, in_thread=True) for each in fakes.fake_kind(*names).candidates(None, None)]
+        candidates = [replace(each, place="thread") for each in fakes.fake_kind(*names).candidates(None, None)]
         return solve_fakes(kind={"candidates": lambda problem, options: candidates}, **options)
 
     return run
@@ -53,7 +53,7 @@ def test_a_limit_that_is_over_at_once_still_gives_a_plan(solve_in_threads: Solve
 def test_others_start_once_a_long_one_has_a_plan(solve_fakes: SolveFakes) -> None:
     workers().close()
     first, second = fakes.fake_kind("works_in_vain", "proves").candidates(None, None)
-    candidates = [replace(first, in_thread=True, is_long=True), second]
+    candidates = [replace(first, place="compiled thread"), second]
     result = solve_fakes(kind={"candidates": lambda problem, options: candidates}, time_limit=20)
     assert result.bound == OPTIMUM
     plan, proof = (next(each for each in result.history if each.source == source) for source in ("works_in_vain", "proves"))
@@ -62,7 +62,7 @@ def test_others_start_once_a_long_one_has_a_plan(solve_fakes: SolveFakes) -> Non
 
 def test_no_thread_takes_turns_with_a_presolver(solve_fakes: SolveFakes) -> None:
     first, second = fakes.fake_kind("improves", "solves").candidates(None, None)
-    candidates = [replace(first, in_thread=True, is_presolver=True), replace(second, in_thread=True, is_long=True)]
+    candidates = [replace(first, place="thread", turn="presolver"), replace(second, place="compiled thread")]
     result = solve_fakes(kind={"candidates": lambda problem, options: candidates})
     assert [entry.source for entry in result.history if entry.objective != ALL_SLOW][-1] == "solves"
     before = [report for report in result.candidates if report.name == "improves"]

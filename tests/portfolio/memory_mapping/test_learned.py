@@ -69,7 +69,7 @@ def test_search_keeps_its_place(any_file: Path, time_limit: float) -> None:
     options = Options(time_limit=time_limit)
     running = chosen_candidates(KIND.candidates(problem_of(), options), options)
     shares = {
-        candidate.name: candidate.share for candidate in running if candidate.name != "greedy" and not candidate.is_presolver
+        candidate.name: candidate.share for candidate in running if candidate.name != "greedy" and candidate.turn != "presolver"
     }
     assert shares["search"] == 1.0
     assert sum(shares.values()) == pytest.approx(2.0)
@@ -87,7 +87,7 @@ def test_one_worker_is_for_the_search_where_time_is_short(any_file: Path) -> Non
     for time_limit, is_short in ((1.0, True), (30.0, False)):
         options = Options(time_limit=time_limit, workers=1)
         found = chosen_candidates(KIND.candidates(problem_of(), options), options)
-        others = [each.share for each in found if each.name not in ("search", "greedy") and not each.is_presolver]
+        others = [each.share for each in found if each.name not in ("search", "greedy") and each.turn != "presolver"]
         assert (sum(others) < 0.5) is is_short
 
 

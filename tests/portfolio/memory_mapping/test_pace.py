@@ -26,7 +26,7 @@ def names(problem: Problem, **options: Any) -> list[str]:
 
 def test_large_programs_have_a_second_one_in_a_place_that_is_left(large: Problem) -> None:
     last = KIND.candidates(large, Options())[-1]
-    assert (last.name, last.family, last.takes_over) == ("lns2", "exact", True)
+    assert (last.name, last.family, last.turn) == ("lns2", "exact", "reserve")
     assert "lns2" in names(large, workers=8)
     assert "lns2" not in names(large, workers=1)
     assert "lns2" not in names(large, deterministic=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowplan.kernel.context import Context
-from stowplan.kernel.kind import Candidate, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Kind, identify
 from stowplan.units import Unit
 from stowplan.verification import Verification, Violation
 from tests.toys.sums.plan import Plan
@@ -32,12 +32,11 @@ KIND = Kind(
     problem=Problem,
     plan=Plan,
     verify=_verify,
-    initial=lambda problem: {"first": plan_of(problem, 0, 1)},
     bound=lambda problem: 2 * min(problem.numbers),
     candidates=lambda problem, options: [Candidate("smallest", "exact")],
     function=lambda name: smallest,
-    baseline="first",
-    facts=lambda problem, plan: {"numbers": len(problem.numbers), "lists": {"long": list(range(20))}},
+    baselines=(Baseline(name="first", plan=lambda problem: plan_of(problem, 0, 1)),),
+    facts=lambda problem, plan, check: {"numbers": len(problem.numbers), "lists": {"long": list(range(20))}},
     identity=identify,
     unit=Unit("points"),
     counts=("numbers",),
