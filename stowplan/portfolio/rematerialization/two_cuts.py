@@ -7,6 +7,10 @@ into parts that do not read one another, such as one a layer. In between are pla
 the others by the cheaper: as few as make what is live fit, up to the moment. Where these are the first of the order, whose
 backward passes come last, most runs again when what is behind them is gone. Where they are spread evenly over it, little runs
 again at once: near the least peak there is room for no more.
+
+Where a long chain of cheap operators runs again, such as a residual stream whose summands are kept, all of it runs before its
+end is needed first, and what it makes waits. Drafts keep values at places of such chains, so that these run again one piece
+after the other (Chen et al. 2016, Training deep nets with sublinear memory cost, section 3).
 """
 
 from __future__ import annotations
@@ -26,6 +30,9 @@ LARGE = 1000
 
 #: Runs that are added to a draft of a large graph at most, times operators.
 MOST_ADDED = 300_000
+
+#: Numbers of places at which chains are kept, one after the other until so many have not helped.
+PLACES, MISSES = (1, 2, 3, 5, 7, 11, 15, 23, 31), 2
 
 
 class TwoCuts:
@@ -57,26 +64,72 @@ class TwoCuts:
         return live[:count].copy()
 
     def draft(
-        self, limit: int, is_even: bool, should_stop: Callable[[], bool] = lambda: False, is_whole: bool = False
+        self,
+        limit: int,
+        is_even: bool,
+        should_stop: Callable[[], bool] = lambda: False,
+        is_whole: bool = False,
+        places: int = 0,
     ) -> list[int]:
         """A sequence between the cuts of the last bound of the moment, within the limit up to the moment, if any is.
 
-        Parts by the dearer cut are spread evenly, or the first. With ``is_whole`` all of it is to be within the limit.
+        Parts by the dearer cut are spread evenly, or the first. With ``is_whole`` all of it is to be within the limit. At so
+        many ``places`` of what runs again values are kept.
         """
         assert self.moments.around is not None
         low, high = self.moments.around
         parts = self.parts(low.again ^ high.again)
-        most, best, begin, end = len(parts), self.sequence(high.again), 0, len(parts)
+        most, best, begin, end = len(parts), self.sequence(self.kept(high.again, places)), 0, len(parts)
         while end - begin > 1 and not should_stop():
             count = (begin + end) // 2
-            places = [at for at in range(most) if (at + 1) * count // most > at * count // most] if is_even else range(count)
-            sequence = self.sequence(low.again ^ {op for at in places for op in parts[at]})
+            chosen = [at for at in range(most) if (at + 1) * count // most > at * count // most] if is_even else range(count)
+            sequence = self.sequence(self.kept(low.again ^ {op for at in chosen for op in parts[at]}, places))
             live = self.live(sequence)
             if live is not None and live[: None if is_whole else sequence.index(self.moment) + 1].max() <= limit:
                 best, end = sequence, count
             else:
                 begin = count
         return best
+
+    def kept(self, again: Collection[int], places: int) -> Collection[int]:
+        """Of what runs again, what still does where values are kept at so many places of it, spread evenly.
+
+        Each place is where the fewest bytes lie between operators before it and behind it, of those near.
+        """
+        if not places:
+            return again
+        structure = self.structure
+        rows = [op for op in structure.order if op in again]
+        number = {op: at for at, op in enumerate(rows)}
+        # [storages] the first of ``rows`` behind which each lies, and the last before which it does.
+        last = {root: at for at, op in enumerate(rows) for root in self.moments.read[op] if structure.writer[root] in number}
+        spans = [(number[structure.writer[root]], end, root) for root, end in last.items()]
+        size = np.zeros(len(rows) + 1, np.int64)
+        for begin, end, root in spans:
+            size[begin] += structure.size[root]
+            size[end] -= structure.size[root]
+        size = size.cumsum()
+        width, less = len(rows) / (places + 1), set(again)
+        for middle in (width * (place + 1) for place in range(places)):
+            near = [at for at in range(int(middle - width / 2), int(middle + width / 2)) if size[at] > 0]
+            at = min(near, key=lambda at: (size[at], abs(at - middle)), default=-1)
+            less -= {structure.writer[root] for begin, end, root in spans if begin <= at < end}
+        return self._needed(less)
+
+    def _needed(self, again: Collection[int]) -> set[int]:
+        """Of what may run again, what others behind the moment need."""
+        structure, needed = self.structure, set[int]()
+        wanted = {writer for op in (self.moment, *self._behind) for writer in self._writers(op)}
+        for op in reversed(structure.order):
+            if op in again and op in wanted:
+                needed.add(op)
+                wanted.update(self._writers(op))
+        return needed
+
+    def _writers(self, op: int) -> list[int]:
+        """Operators that make what one reads."""
+        structure = self.structure
+        return [structure.writer[value] for need in structure.needs[op] for value in (need, structure.root[need])]
 
     def parts(self, ops: Collection[int]) -> list[list[int]]:
         """Operators by what they read of one another, in the order given."""
@@ -134,10 +187,29 @@ def drafts(
             if live is not None and sequence not in sequences:
                 sequences.append(sequence)
                 chain = more_moments(moments, [moment], sequence, live.tolist(), limit, 1)
-        # A few parts more cost less than runs that are added where the first draft is above the limit behind the moment.
-        sequence = cuts.draft(limit, False, should_stop, is_whole=True)
-        live = cuts.live(sequence)
-        if live is not None and live.max() <= limit and sequence not in sequences:
-            sequences.append(sequence)
+        sequences += [sequence for sequence in within(cuts, limit, should_stop) if sequence not in sequences]
         chain = [op for op in chain if op != moment]
     return sequences[::-1]
+
+
+def within(cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False) -> list[list[int]]:
+    """Sequences within a limit, each of less cost than those before: a few parts more cost less than runs that are added.
+
+    Values are kept at more and more places, as long as that helps.
+    """
+    sequences: list[list[int]] = []
+    best, misses = 1 << 62, 0
+    for places in (0, *PLACES):
+        if misses == MISSES or should_stop():
+            break
+        sequence = cuts.draft(limit, False, should_stop, is_whole=True, places=places)
+        live = cuts.live(sequence)
+        cost = sum(cuts.structure.cost[op] for op in sequence)
+        is_within = live is not None and live.max() <= limit
+        if is_within and cost < best:
+            best, misses = cost, 0
+            sequences.append(sequence)
+        elif sequences:
+            # What is within no limit yet may be with more places.
+            misses += 1
+    return sequences

@@ -11,7 +11,7 @@ from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import candidates
 from stowplan.portfolio.rematerialization.insertion import Insertion
-from stowplan.portfolio.rematerialization.two_cuts import TwoCuts, drafts
+from stowplan.portfolio.rematerialization.two_cuts import TwoCuts, drafts, within
 from tests.kernel.recorder import Recorder
 from tests.models.rematerialization.cases import least_cost, limited, random_problem, training
 
@@ -161,3 +161,61 @@ def test_cuts_say_nothing_of_a_large_graph_with_a_host() -> None:
     candidates.search(msgspec.structs.replace(problem, limit=load_bound(build(problem)) - 1), context)
     assert context.why is None
     assert not context.bounds
+
+
+def stream(layers: int) -> Problem:
+    """A residual stream: what each layer adds to it is dear and read again, the sums are cheap and read again, too."""
+    tensors = [Tensor(id="x", size=4)]
+    ops: list[Op] = []
+
+    def add(kind: str, reads: list[int], size: int, cost: int) -> int:
+        tensors.append(Tensor(id=f"{kind} {len(tensors)}", size=size))
+        ops.append(Op(id=f"{kind} {len(ops)}", kind=kind, reads=tuple(reads), writes=(len(tensors) - 1,), cost=cost))
+        return len(tensors) - 1
+
+    value, read = 0, []
+    for _ in range(layers):
+        summand = add("layer", [value], 4, 100)
+        value = add("sum", [value, summand], 4, 1)
+        read.append((summand, value))
+    gradient = add("loss", [value], 4, 1)
+    for summand, value in reversed(read):
+        gradient = add("backward", [gradient, value, summand], 4, 100)
+    return Problem(tensors=tuple(tensors), ops=tuple(ops), inputs=(0,), outputs=(gradient,), free_inputs=False)
+
+
+def test_a_long_chain_runs_again_piece_by_piece() -> None:
+    """Room for all summands and some sums: every sum again, which would be all there is at once, costs less than one layer."""
+    layers = 60
+    problem = stream(layers)
+    structure = build(problem)
+    limit = 4 * (layers + 22)
+    moments, insertion = Moments(structure), Insertion(structure)
+    moment = next(op for op in structure.order if problem.ops[op].kind == "loss")
+    assert moments.added_cost(moment, limit)
+    cuts = TwoCuts(insertion, moments, moment)
+    plans = [structure.made(sequence) for sequence in within(cuts, limit)]
+    costs = [plan.objective for plan in plans]
+    assert costs == sorted(set(costs), reverse=True)
+    assert all(plan.peak <= limit for plan in plans)
+    assert costs[-1] <= layers
+    # All sums at once are above the limit, whatever else runs again.
+    assert structure.made(cuts.draft(limit, False, is_whole=True)).peak > limit
+
+
+def test_what_is_kept_leaves_the_others_with_all_that_they_read() -> None:
+    less = 0
+    for seed in range(150):
+        structure = build(training(seed, 9))
+        insertion, moments = Insertion(structure), Moments(structure)
+        middle = structure.order[structure.ops // 2]
+        cuts = TwoCuts(insertion, moments, middle)
+        again = {op for op in structure.order[: structure.ops // 2] if not structure.once[op]}
+        full = cuts.live(cuts.sequence(again))
+        for places in (1, 2, 5):
+            kept = set(cuts.kept(again, places))
+            assert kept <= again
+            live = cuts.live(cuts.sequence(kept))
+            assert live is not None or full is None
+            less += len(kept) < len(again)
+    assert less > 100
