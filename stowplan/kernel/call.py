@@ -105,6 +105,9 @@ def chosen_candidates(every: list[Candidate], options: Options) -> list[Candidat
     chosen = [
         candidate for candidate in every if candidate in by_name or (candidate in by_family and not candidate.unavailable)
     ]
+    if options.deterministic:
+        # Presolvers end by the clock, and what they leave open the others do anyway.
+        chosen = [candidate for candidate in chosen if candidate.turn != "presolver"]
     # A family leaves out what cannot run, unless that is all there is.
     for candidate in by_name if chosen else by_family:
         if candidate.unavailable:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import msgspec
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from stowplan.models.hint import Hint
 
+W = TypeVar("W")
 
 FAMILIES = ("heuristic", "learned", "exact")
 
@@ -27,6 +30,9 @@ _flag = partial(Option, SEARCH, has_flag=True)
 
 #: Seconds, or work, of what has none left.
 _NEXT_TO_NONE = 1e-9
+
+#: Seconds that bind no solver.
+_ENDLESS = 1e6
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +190,22 @@ class Context:
         """
         return max(least, int(per_second * self.options.extent / size)) if self.options.deterministic else None
 
+    def within(self, part: float) -> Callable[[], bool]:
+        """Says from now on whether a part of the time limit is over, or the candidate is to return.
+
+        In a deterministic run only whether it is to return: what it does is limited by :meth:`work`.
+        """
+        return self.within_seconds(self.seconds(part))
+
+    def within_seconds(self, seconds: float) -> Callable[[], bool]:
+        """The same for so many seconds."""
+        until = math.inf if self.options.deterministic else time.monotonic() + seconds
+        return lambda: self.closed() or time.monotonic() >= until
+
+    def limits(self, seconds: float, work: W) -> tuple[float, W | None]:
+        """What limits a call of a solver: ``(seconds, None)``; in a deterministic run no seconds that bind, and ``work``."""
+        return (_ENDLESS, work) if self.options.deterministic else (seconds, None)
+
     def seed(self, stream: int = 0) -> int:
         """Seed of one of the run's streams of random numbers. Candidates of a kind that must differ take different streams."""
         return self.options.seed + stream
@@ -237,7 +259,10 @@ class Context:
     # ------------------------------------------------------------------------------------------------------- from others
 
     def incumbent(self) -> tuple[Any, int | None]:
-        """The best verified plan and bound of all candidates so far; in deterministic runs always those at the start."""
+        """The best verified plan and bound of all candidates so far.
+
+        In a deterministic run always the plan at the start, and no bound: what others find by a moment is a matter of load.
+        """
         return self._incumbent
 
     def hints(self) -> tuple[Hint, ...]:

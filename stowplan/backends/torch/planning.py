@@ -198,9 +198,14 @@ class Chooser:
         stays = sum(sizes[tensor].size for tensor in {*problem.inputs, *op.reads, *op.writes})
         between = Reservation(size=max(0, int(max(enough, SLACK * plan.peak)) - stays), since=border, until=border)
         frugal, _ = peaks.least_peak(msgspec.structs.replace(problem, reserved=(between,)), known, seconds)
-        plans = plan, self.free.made(frugal.sequence)
-        best = min(plans, key=lambda made: (made.peak > self.limit, _held(problem, made, border)))
-        return self._choice(best, "first steps", 0)
+        plans = [self.free.made(self.free.order), plan, self.free.made(frugal.sequence)]
+        ample = min(self.limit, max(enough, SLACK * min(made.peak for made in plans)))
+        plans = [made for made in plans if made.peak <= ample] or plans
+        # Less at the border is no gain where the backward pass then takes more, such as behind a frozen model.
+        loads = [_from_border(problem, made, border) for made in plans]
+        most = SLACK * min(map(max, loads))
+        ranks = [(max(load) > most, load[0], made.objective) for load, made in zip(loads, plans, strict=True)]
+        return self._choice(plans[ranks.index(min(ranks))], "first steps", 0)
 
     def _plans_at_hand(self) -> dict[str, Plan]:
         """The order given and torch's plans, as far as they are within the limit."""
@@ -286,7 +291,7 @@ class Chooser:
             added_share=plan.objective / max(1, sum(op.cost for op in reading.problem.ops)),
             added_seconds=plan.objective * seconds_of if self.settings.is_timed else None,
             bound=min(bound, plan.objective) * reading.unit,
-            saved=_held(reading.problem, plan, reading.border),
+            saved=_from_border(reading.problem, plan, reading.border)[0],
             host_bytes=self.uses * figures.get("host_peak", 0),
             stalled_seconds=figures["stalls"] * seconds_of if "stalls" in figures else None,
             source="stock" if is_stock else source,
@@ -295,6 +300,7 @@ class Chooser:
         return Choice(reading, plan, report, is_stock)
 
 
-def _held(problem: Problem, plan: Plan, border: int) -> int:
+def _from_border(problem: Problem, plan: Plan, border: int) -> list[int]:
+    """Live bytes at the border, and at each step behind it."""
     live = load_bytes(problem, plan)
-    return live[list(plan.steps()).index(("run", border))] if live else 0
+    return list(live[list(plan.steps()).index(("run", border)) :]) if live else [0]

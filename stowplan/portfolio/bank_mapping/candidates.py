@@ -66,12 +66,9 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 
 def known_plan(problem: Problem, context: Context) -> Plan | None:
-    """The best plan so far; in deterministic runs the propagated one, since it is a matter of load which is the best."""
-    if not context.options.deterministic:
-        plan: Plan | None = context.incumbent()[0]
-        return plan
-    propagated = choose.propagated_plan(problem)
-    return propagated if agrees(problem, propagated.options) else None
+    """The best plan so far."""
+    plan: Plan | None = context.incumbent()[0]
+    return plan
 
 
 #: Nodes of branch and bound of a stage in deterministic runs, for each second of the limit.
@@ -97,8 +94,7 @@ def milp(problem: Problem, context: Context) -> None:
     for number, matrix in enumerate(stages):
         if context.remaining() <= 0 or context.closed():
             return
-        if not deterministic:
-            plans.take(known_plan(problem, context))
+        plans.take(known_plan(problem, context))
         nodes = context.work(NODES)
         options = Options(
             time_limit=max(0.1, context.longest()),

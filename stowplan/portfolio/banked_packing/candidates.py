@@ -120,11 +120,10 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
         return
     cuts: list[Cut] = []
     is_exact, seconds = True, PACK_SECONDS
-    deterministic = context.options.deterministic
     left = context.work(1, least=1)
     while not context.closed() and left != 0:
         left = None if left is None else left - 1
-        chosen = master(context.remaining() * (1.0 if deterministic else _MASTER_SHARE), cuts)
+        chosen = master(context.remaining() * (_MASTER_SHARE if left is None else 1.0), cuts)
         if chosen.status == "infeasible":
             if is_exact:
                 context.proven_infeasible(source, {"explanation": "no choice of banks can be packed"})
@@ -133,7 +132,7 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
             context.bound(chosen.bound, source)
         if chosen.plan is None:
             return
-        known, _ = (None, None) if deterministic else context.incumbent()
+        known, _ = context.incumbent()
         if known is not None and known.objective <= chosen.plan.objective and chosen.status == "optimal" and not is_exact:
             # What choices are left after unproven cuts are no cheaper.
             return
@@ -178,7 +177,7 @@ def cpsat(problem: Problem, context: Context) -> None:
 
     outcome = model.solve(
         problem,
-        hint=None if context.options.deterministic else context.incumbent()[0],
+        hint=context.incumbent()[0],
         **reporting(context, "cpsat", 4),
     )
     if outcome.status == "infeasible":

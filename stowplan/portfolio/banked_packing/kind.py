@@ -38,8 +38,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     ]
     if len(problem.buffers) <= EXACT_BUFFERS:
         candidates.append(Candidate("cpsat", "exact", share=0.5))
-    is_small = len(problem.buffers) <= SMALL and not options.deterministic
-    return [PRESOLVER, *candidates] if is_small else candidates
+    return [PRESOLVER, *candidates] if len(problem.buffers) <= SMALL else candidates
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:

@@ -76,7 +76,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
     candidates = [*search, relaxation]
     candidates += [*improving, milp, policy] if has_place else [policy, *improving, milp]
-    if 0 < problem.use_count <= SMALL_USES and not options.deterministic:
+    if 0 < problem.use_count <= SMALL_USES:
         candidates.insert(0, PRESOLVER)
     if is_large(problem, options):
         candidates.append(Candidate("lns2", "exact", turn="reserve", by_name_only=is_last))

@@ -273,7 +273,7 @@ class LargeNeighbourhoodSearch:
     def _adopt(self) -> None:
         """Go on from another candidate's plan with what was found here, or without it, where that is better."""
         plan, _ = self._context.incumbent()
-        if plan is None or plan is self._seen or self._context.options.deterministic:
+        if plan is None or plan is self._seen:
             return
         self._seen = plan
         theirs = PlanTimeline(self._facts, with_whole_copies(self._problem, plan))

@@ -52,7 +52,7 @@ def report(context: Context, tally: Tally, source: str) -> None:
 
 def least_open(context: Context, tally: Tally) -> int:
     """The least II that nobody has refuted."""
-    bound = None if context.options.deterministic else context.incumbent()[1]
+    bound = context.incumbent()[1]
     return max(tally.body.least_ii, 0 if bound is None else decode_objective(bound)[0])
 
 
@@ -84,10 +84,9 @@ def search(problem: Problem, context: Context) -> None:
     known = tally.best
     while not context.closed():
         taken = _follow(tally, context, taken)
-        if not context.options.deterministic:
-            plan = context.incumbent()[0]
-            if plan is not None:
-                run.adopt(plan)
+        plan = context.incumbent()[0]
+        if plan is not None:
+            run.adopt(plan)
         least = least_open(context, tally)
         if tally.best is not known:
             known, improved = tally.best, tally.work
@@ -121,7 +120,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=hint,
-        incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
+        incumbent=lambda: context.incumbent()[0],
         **reporting(context, "cpsat", 4),
     )
     tell_proof(context, outcome, "cpsat")
@@ -147,9 +146,7 @@ def milp(problem: Problem, context: Context) -> None:
 
 
 def _hint(problem: Problem, context: Context) -> Plan | None:
-    if context.options.deterministic:
-        return list_plan(problem, context.seed(), context.closed)
-    # Whatever others find in the meantime does as well.
+    # Whatever others have found, or find in the meantime, does as well.
     plan = list_plan(problem, context.seed(), lambda: context.closed() or context.incumbent()[0] is not None)
     return plan or context.incumbent()[0]
 

@@ -84,24 +84,18 @@ class _Run:
 
     def prove(self) -> None:
         """Bounds by cuts, of the operators where most is live in the orders so far; goes on where it was stopped."""
-        until = time.monotonic() + self.context.seconds(CUT_SHARE)
-        most = self.context.work(CUTS)
-
-        def should_stop() -> bool:
-            return self.context.closed() or (most is None and time.monotonic() >= until)
-
         self.floor = cut_bound(
             self.structure,
             self._ceilings,
             self.floor,
-            should_stop,
+            self.context.within(CUT_SHARE),
             lambda bound: self.context.bound(bound, "cuts"),
-            most,
+            self.context.work(CUTS),
         )
 
     def know(self) -> tuple[Plan | None, int]:
         """The best plan and bound of all."""
-        plan, bound = (None, None) if self.is_deterministic else self.context.incumbent()
+        plan, bound = self.context.incumbent()
         if plan is None or (self.best is not None and (self.best.objective, self.best.arena) <= (plan.objective, plan.arena)):
             plan = self.best
         return plan, max(self.floor, bound or 0)

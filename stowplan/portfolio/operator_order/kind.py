@@ -53,8 +53,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         in_caller(Candidate("search", "heuristic", share=0.7), options),
         in_caller(Candidate("sets", "exact", share=0.7), options),
     ]
-    is_small = len(problem.ops) <= SMALL and not options.deterministic
-    return [PRESOLVER, *candidates] if is_small else candidates
+    return [PRESOLVER, *candidates] if len(problem.ops) <= SMALL else candidates
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:

@@ -263,7 +263,7 @@ def _close_in(problem: Problem, context: Context, data: Data, search: canonical.
             context.plan(arrays.export_plan(problem, data, every), source)
 
     def should_stop() -> bool:
-        if problem.capacity is None and not context.options.deterministic:
+        if problem.capacity is None:
             plan, bound = context.incumbent()
             if plan is not None and plan.objective < (search.height or 0) * data.unit:
                 search.adopt(data, _in_units(plan, data))
@@ -332,8 +332,7 @@ def _explain(problem: Problem, context: Context, source: str, began: float) -> N
         context.proven_infeasible(source)
         return
     now = time.monotonic()
-    until = now + min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began))
-    should_stop = context.closed if context.options.deterministic else lambda: time.monotonic() >= until
+    should_stop = context.within_seconds(min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began)))
     nodes = int(NODES * context.seconds() / (len(problem.buffers) + 50))
     context.proven_infeasible(source, canonical.find_conflict(problem, context.seed(), nodes, should_stop).details(problem))
 
@@ -353,8 +352,8 @@ def _in_units(plan: Plan, data: Data) -> Ints:
 
 
 def _known(context: Context) -> Plan | None:
-    """The best plan so far; none in deterministic runs, where it is a matter of load which plan that is."""
-    plan: Plan | None = None if context.options.deterministic else context.incumbent()[0]
+    """The best plan so far."""
+    plan: Plan | None = context.incumbent()[0]
     return plan
 
 
@@ -377,7 +376,7 @@ class InnerRun(Context):
         self, outer: Context, seconds: float, *, bound: int | None = None, is_over: Callable[[], bool] = lambda: False
     ):
         super().__init__(outer.options.limited(seconds, seconds))
-        self._outer, self._is_over = outer, is_over
+        self._outer, self._is_over, self._is_late = outer, is_over, outer.within_seconds(seconds)
         self._end = time.monotonic() + seconds
         self.best: Plan | None = None
         self.least = bound
@@ -411,8 +410,7 @@ class InnerRun(Context):
 
     def closed(self) -> bool:
         """Whether time is up, or nothing is left to find."""
-        late = not self.options.deterministic and time.monotonic() >= self._end
-        return late or self.is_settled or self._is_over() or self._outer.closed()
+        return self._is_late() or self.is_settled or self._is_over()
 
     def remaining(self) -> float:
         """Seconds left."""

@@ -83,7 +83,7 @@ def _with_overlaps(problem: Problem, options: Options, plain: Sequence[Candidate
     if len(problem.buffers) > EXACT_BUFFERS:
         return [search, apart, *others]
     cpsat = Candidate("cpsat", "exact", share=1.0 if is_few else 0.4)
-    first = [PRESOLVER] if is_few and not options.deterministic else []
+    first = [PRESOLVER] if is_few else []
     return [*first, search, others[0], cpsat, apart, *others[1:]]
 
 

@@ -77,12 +77,7 @@ class _Search:
             self._simulations -= 1
             if self._simulations < 0:
                 return None
-        until = time.monotonic() + self.context.seconds(part)
-
-        def should_stop() -> bool:
-            return self.context.closed() or (self._simulations is None and time.monotonic() >= until)
-
-        sequence = simulated(self.structure, order, policy, should_stop)
+        sequence = simulated(self.structure, order, policy, self.context.within(part))
         name = "greedy" if policy.checkpoints is None else "checkpoints"
         self.offer(sequence, name)
         # A simulation runs much again that turns out not to be needed.
@@ -134,7 +129,7 @@ def search(problem: Problem, context: Context) -> None:
             return
     # An order of a lower peak leaves less to evict.
     orders.sort(key=structure.ordering.peak)
-    until = time.monotonic() + context.seconds(FIRST_SHARE)
+    is_late = context.within(FIRST_SHARE)
     jobs = [(order, Policy()) for order in orders if order not in begun]
     jobs += [(order, policy) for order in orders for policy in checkpoint_policies(structure, order)]
     for order in orders:
@@ -145,9 +140,9 @@ def search(problem: Problem, context: Context) -> None:
         run.simulate(order, policy, FIRST_SHARE / 4)
         if run.is_done():
             return
-        if not context.options.deterministic and time.monotonic() >= until:
+        if is_late():
             break
-    if problem.channel is None and not context.options.deterministic:
+    if problem.channel is None:
         # The incumbent may come from another candidate, or from an earlier turn of this one.
         run.best = min(filter(None, (run.best, context.incumbent()[0])), key=lambda plan: plan.objective, default=None)
     if run.best is None:
@@ -196,12 +191,7 @@ def _first_plans(run: _Search) -> list[list[int]]:
 
 def _lower(run: _Search, orders: Sequence[Sequence[int]]) -> None:
     """A plan of the least peak, until it is within the limit: where that is tight, nothing else gets there."""
-    context = run.context
-    until = time.monotonic() + context.seconds(LEAST_SHARE)
-
-    def is_over() -> bool:
-        return context.closed() or (not context.options.deterministic and time.monotonic() >= until)
-
+    is_over = run.context.within(LEAST_SHARE)
     free = build(msgspec.structs.replace(run.structure.problem, limit=None))
     run.offer(lowered(free, orders, is_over, run.limit).sequence, "least peak")
 
@@ -274,7 +264,8 @@ def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
         if length:
             run.offer(best[:length].tolist(), "local search")
         at += 1
-        if at == 1 and not run.context.options.deterministic:
+        if at == 1:
             # Cooled down within a part of the time, however slow this machine is.
-            slices = max(1, min(slices, int(run.context.seconds(COOLING_SHARE) / (time.monotonic() - began + 1e-9))))
+            in_time, _ = run.context.limits(run.context.seconds(COOLING_SHARE) / (time.monotonic() - began + 1e-9), None)
+            slices = max(1, min(slices, int(in_time)))
     return size * at * len(start)

@@ -63,7 +63,7 @@ def host_cpsat(problem: Problem, context: Context) -> None:
 
 
 def _solved(model: Any, source: str, problem: Problem, context: Context) -> None:
-    hint = None if context.options.deterministic else context.incumbent()[0]
+    hint = context.incumbent()[0]
     outcome = model.solve(problem, hint=hint, **reporting(context, source))
     if outcome.bound is not None:
         context.bound(outcome.bound, source)

@@ -61,12 +61,12 @@ class _Staged:
         """
         context = self.context
         self.programs = None if self.programs is None else self.programs - 1
-        seconds = min(context.remaining(), context.seconds(share))
+        seconds, nodes = context.limits(min(context.remaining(), context.seconds(share)), NODES)
         outcome = Stages(self.structure, self.moments, aim, self.chain).solve(
-            time_limit=1e6 if context.options.deterministic else seconds,
+            time_limit=seconds,
             seed=context.seed(stream),
             gap=gap * max(self.bound, 1e-4 * sum(self.structure.cost)),
-            node_limit=NODES if context.options.deterministic else None,
+            node_limit=nodes,
             should_stop=context.closed,
         )
         if outcome.is_infeasible and aim == self.limit:

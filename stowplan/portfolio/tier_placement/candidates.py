@@ -176,7 +176,7 @@ def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, i
 
 def _best(context: Context, data: Data, walk: Walk) -> Ints:
     """The best map known: of this search, or of another candidate."""
-    plan: Plan | None = None if context.options.deterministic else context.incumbent()[0]
+    plan: Plan | None = context.incumbent()[0]
     if plan is not None and plan.objective < walk.latency:
         tier = import_plan(data, plan)
         if heuristics.is_valid(data, tier):
@@ -191,7 +191,7 @@ def milp(problem: Problem, context: Context) -> None:
     outcome = solve_milp(
         problem,
         hint=context.start_plan,
-        incumbent=None if context.options.deterministic else lambda: context.incumbent()[0],
+        incumbent=lambda: context.incumbent()[0],
         **reporting(context, "milp"),
     )
     tell_proof(context, outcome, "milp")
@@ -205,7 +205,7 @@ def cpsat(problem: Problem, context: Context) -> None:
 def _solve_cpsat(problem: Problem, context: Context, seconds: float | None) -> None:
     from stowplan.models.tier_placement import cpsat as model
 
-    plan, bound = (context.start_plan, None) if context.options.deterministic else context.incumbent()
+    plan, bound = context.incumbent()
     outcome = model.solve(
         problem,
         hint=plan,
@@ -230,7 +230,7 @@ def counts(problem: Problem, context: Context) -> None:
     outcome = solve_by_counts(
         problem,
         hint=context.start_plan,
-        incumbent=(lambda: None) if context.options.deterministic else lambda: context.incumbent()[0],
+        incumbent=lambda: context.incumbent()[0],
         on_hint=context.hint,
         **reporting(context, "counts"),
     )
@@ -305,28 +305,28 @@ def lns(problem: Problem, context: Context) -> None:
     from stowplan.models.tier_placement.milp import solve_milp
 
     rounds = context.work(DETERMINISTIC_ROUNDS, least=1)
-    plan: Plan | None = context.start_plan if rounds is not None else context.incumbent()[0]
+    plan: Plan | None = context.incumbent()[0]
     if plan is None:
         context.note("found no plan to begin with")
         return
     neighbourhoods = Neighbourhoods(problem, next(iter(context.hints()), None), context.seed())
     done = 0
     while not context.closed() and (rounds is None or done < rounds):
-        other = context.incumbent()[0] if rounds is None else None
+        other = context.incumbent()[0]
         if other is not None and other.objective < plan.objective:
             plan = other
         way, free = neighbourhoods.draw(plan)
         done += 1
         if not free:
             continue
-        limit = min(ROUND_SECONDS, context.remaining()) if rounds is None else context.remaining()
+        limit, units = context.limits(min(ROUND_SECONDS, context.remaining()), ROUND_UNITS)
         began = time.monotonic()
         outcome = solve_milp(
             problem,
             time_limit=limit,
             pins=neighbourhoods.pins(plan, free),
             seed=context.seed(done),
-            deterministic_limit=None if rounds is None else ROUND_UNITS,
+            deterministic_limit=units,
             hint=plan,
             should_stop=context.closed,
         )

@@ -51,7 +51,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     asked_for = [candidate for candidate in chosen if {candidate.name, candidate.family} & {*options.candidates}]
     # Before what only proves, or searches long; after the MILP, which on small networks is done before torch has started.
     place = 1 if len(problem.layers) > EXACT_LAYERS else 2
-    is_small = len(problem.layers) <= SMALL and not options.deterministic
+    is_small = len(problem.layers) <= SMALL
     chosen.insert(place, learned.candidate(problem, options, len(asked_for)))
     return [PRESOLVER, *chosen] if is_small else chosen
 
