@@ -2,8 +2,8 @@
 
 Importing it imports neither executorch nor torch; only functions that the framework calls do.
 
-- ``control_flow``: programs, read. ``arenas``: their tensors, packed. ``check``: offsets, checked by code written apart
-- ``planning``: arenas, planned. ``banks``: memory maps. ``reorder``: orders. ``program``: all in one call
+- ``arenas``: tensors of a program, packed. ``control_flow``: programs, read. ``check``: offsets, checked by code written apart
+- ``reorder``: orders. ``planning``: arenas, planned. ``banks``: memory maps. ``program``: all in one call
 """
 
 from __future__ import annotations

@@ -2,18 +2,16 @@
 
 Importing it does not import torch. Each file knows only those above it in this list:
 
-- ``devices``: rates of devices. ``entry``: what users call. ``private``: names that torch keeps private
-- ``measure``: live bytes while code runs. ``preserved``: global states, as they were
-- ``inductor``: orders for Inductor
-- ``costs``: what a node costs; ``seconds``: in time. ``reader``: a joint graph as a problem of rematerialization
-- ``offload``: values that go to the host and come back
-- ``checkpoints``: regions that their user recomputes
-- ``rooms``: what a graph may take beside others; ``timeline``: what a step takes beside graphs, moment by moment
-- ``halves``: a plan as two graphs. ``stock``: torch's own plans; ``budget``: a knapsack solver for these
-- ``planning``: the plan of one graph
-- ``partition``: what torch calls
+- ``private``: names that torch keeps private. ``devices``: rates of devices
+- ``preserved``: global states, as they were. ``measure``: live bytes while code runs
+- ``costs``: what a node costs. ``seconds``: the same in time. ``reader``: a joint graph as a problem of rematerialization
+- ``checkpoints``: regions that their user recomputes. ``offload``: values that go to the host and come back
+- ``rooms``: what a graph may take beside others. ``timeline``: what a step takes beside graphs, moment by moment
+- ``halves``: a plan as two graphs. ``stock``: torch's own plans. ``budget``: a knapsack solver for these
+- ``planning``: the plan of one graph. ``partition``: what torch calls
 - ``uses``: graphs as they are compiled, and uses of them. ``report``: what is said of steps
 - ``fitting``: plans within what steps leave. ``scopes``: steps, and their limits
+- ``entry``: what users call. ``inductor``: orders for Inductor
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ the ``[xla]`` table of its target. Each file knows only those above it in this l
 - ``collectives``, ``score``: what a result costs
 - ``evidence``, ``experience``: what all trials of a program have shown, and what earlier programs have
 - ``proposals``: ways of finding the next setting. To add one, write a ``Way`` and give it a line in ``WAYS``
-- ``bandit``, ``search``: what is left, and what to try next; previews
+- ``bandit``: what is left, and what to try next; previews
 - ``tuning``, ``run``, ``loop``: what came of a run; the run; ``tune``
 """
 

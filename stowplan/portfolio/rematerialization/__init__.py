@@ -1,1 +1,12 @@
-"""Rematerialization: evictions by a greedy simulation, local search over sequences, and the exact model as candidates."""
+"""Rematerialization: heuristics that find sequences of runs, and the exact models as candidates.
+
+Each file knows only those above it in this list:
+
+- ``engine``: what is live in a sequence; local search. ``additions``: the run that is best added
+- ``insertion``: runs added until a sequence is within the limit; ruin and recreate
+- ``residency``, ``simulation``: what is there while an order runs. ``greedy``: evictions while it runs, as a function
+- ``peaks``: plans of small peak. ``two_cuts``: drafts from two minimum cuts. ``host_draft``: drafts with fetches from a host
+- ``proofs``: bounds, exact models and the baseline. ``staged``: the MILP in stages. ``offload``: the search with a host
+- ``candidates``: the search. ``frontier``: several limits at once
+- ``kind``: all of it, declared
+"""
