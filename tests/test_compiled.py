@@ -187,7 +187,7 @@ def test_arrays_may_be_written_by_an_alias_of_its_own(monkeypatch: pytest.Monkey
 def test_modules_of_constants_are_sources() -> None:
     sources = library.sources("stowplan.learned_guidance.memory_mapping.observation")
     folder = PACKAGE / "learned_guidance" / "memory_mapping"
-    assert {folder / "game" / "kernel" / "layout.py", folder / "observation" / "layout.py"} <= {*sources}
+    assert {folder / "game" / "compiled" / "layout.py", folder / "observation" / "layout.py"} <= {*sources}
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from benchmarks.lib.memory_mapping.synthetic import synthetic
 from benchmarks.lib.places import SHARED
 from benchmarks.lib.tables import table
 from benchmarks.muzero.runs import in_processes, take
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, CompiledState, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig

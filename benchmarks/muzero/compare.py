@@ -23,7 +23,7 @@ from benchmarks.lib.memory_mapping.constructions import best_guided
 from benchmarks.lib.memory_mapping.greedies import AS_ALLOWED, greedies
 from benchmarks.lib.tables import table
 from benchmarks.muzero.runs import in_processes, take
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort

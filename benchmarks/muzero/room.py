@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.lib.memory_mapping import scarce
 from benchmarks.lib.memory_mapping.greedies import stronger_greedy
 from benchmarks.lib.tables import table
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort

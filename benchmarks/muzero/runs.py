@@ -25,8 +25,8 @@ from benchmarks.lib.memory_mapping.small_programs import small_program
 from benchmarks.lib.one_core import ONE_THREAD
 from benchmarks.lib.runs import load
 from stowplan.frontends.read import read
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.game import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify

@@ -10,7 +10,7 @@ import benchmarks.lib.memory_mapping.players
 import benchmarks.muzero.attribution
 import benchmarks.muzero.compare
 from benchmarks.lib.memory_mapping.synthetic import synthetic
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.programs import as_played
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.game import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 
 
 class Budget:

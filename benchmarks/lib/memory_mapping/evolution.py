@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
 from stowplan.compiled import Ints2D, Singles2D, Singles3D, njit
 from stowplan.errors import UsageError
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.readers import action_of, is_over, legal
+from stowplan.learned_guidance.memory_mapping.game.compiled.rules import step
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, Tables
 from stowplan.learned_guidance.memory_mapping.game.game import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, legal
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 Floats = NDArray[np.float32]
 

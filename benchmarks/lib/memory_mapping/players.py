@@ -10,8 +10,8 @@ from benchmarks.lib.memory_mapping.evolution import evolve
 from benchmarks.lib.memory_mapping.random_play import play_at_random
 from benchmarks.lib.memory_mapping.small_programs import small_program
 from benchmarks.lib.memory_mapping.tree_search import search_games
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, CompiledState, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.game import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.training.settings import with_settings

@@ -8,12 +8,12 @@ import numpy as np
 
 from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
 from stowplan.compiled import njit, njit_inner
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.readers import is_over
+from stowplan.learned_guidance.memory_mapping.game.compiled.rules import step
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, Tables
 from stowplan.learned_guidance.memory_mapping.game.game import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.readers import is_over
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 #: Moves played between two looks at the clock: some milliseconds.
 MOVES_AT_ONCE = 10_000

@@ -20,12 +20,12 @@ from benchmarks.lib.memory_mapping.budget import Budget, games_at_once
 from benchmarks.lib.memory_mapping.random_play import play_random
 from stowplan.compiled import Floats2D, Ints2D, njit, njit_inner, records
 from stowplan.errors import UsageError
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.readers import action_of, is_over, used
+from stowplan.learned_guidance.memory_mapping.game.compiled.rules import step
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, Tables
 from stowplan.learned_guidance.memory_mapping.game.game import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.readers import action_of, is_over, used
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 
 Floats = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stowplan.errors import UsageError
-from stowplan.hardware.nnp_i import kernel
+from stowplan.hardware.nnp_i.compiled import Floats, Ints, arrays_of, latencies, rectify
 from stowplan.hardware.nnp_i.compiler import MemoryMap, Rectified, Rectifier, compiler_map, plan_of
 from stowplan.hardware.nnp_i.problem import latency_ps
 from stowplan.models.tier_placement.plan import Plan
@@ -40,15 +40,15 @@ class Evaluation:
 class Evaluations:
     """The same of many proposals."""
 
-    maps: kernel.Ints
+    maps: Ints
     """[K, N, 2] Tiers of weights and outputs, rectified."""
-    epsilon: kernel.Floats
+    epsilon: Floats
     """[K]"""
-    latency_ps: kernel.Ints
+    latency_ps: Ints
     """[K] Of the rectified maps, without noise."""
-    rewards: kernel.Floats
+    rewards: Floats
     """[K]"""
-    speedups: kernel.Floats
+    speedups: Floats
     """[K] 0 where the proposal could not be executed."""
 
 
@@ -81,7 +81,7 @@ class Chip:
         self.inferences = 0
         """Those of them that were executed."""
         self._rectifier = Rectifier(problem)
-        self._arrays = kernel.arrays_of(problem)
+        self._arrays = arrays_of(problem)
         self._total = max(1, int(self._arrays.weights.sum() + self._arrays.outputs.sum()))
         self._noise = noise
         self.reseed(seed)
@@ -110,15 +110,15 @@ class Chip:
             speedup=float(speedups[0]),
         )
 
-    def evaluate_many(self, maps: kernel.Ints) -> Evaluations:
+    def evaluate_many(self, maps: Ints) -> Evaluations:
         """:meth:`evaluate` of many proposals ``[K, N, 2]``, tiers of weights and outputs, at once; measured in their order."""
         compiled, epsilon = self.compiled(maps)
-        latency = kernel.latencies(self._arrays, compiled[..., 0], compiled[..., 1])
+        latency = latencies(self._arrays, compiled[..., 0], compiled[..., 1])
         _, speedups = self._run(latency, epsilon)
         rewards = REWARD_SCALE * np.where(epsilon > 0, -epsilon, speedups)
         return Evaluations(compiled, epsilon, latency, rewards, speedups)
 
-    def compiled(self, maps: kernel.Ints) -> tuple[kernel.Ints, kernel.Floats]:
+    def compiled(self, maps: Ints) -> tuple[Ints, Floats]:
         """What the compiler makes of proposals ``[K, N, 2]``, without running them; does not count as an evaluation.
 
         Returns
@@ -146,7 +146,7 @@ class Chip:
         weights, outputs = (np.array(maps[..., which], np.int64, order="C") for which in range(2))
         weights[:, self._arrays.weights == 0] = 0
         wanted = weights.copy(), outputs.copy()
-        moved = kernel.rectify(self._arrays, weights, outputs)
+        moved = rectify(self._arrays, weights, outputs)
         for failed in np.flatnonzero(moved < 0):
             weights[failed], outputs[failed] = self.compiler.weight_tiers, self.compiler.output_tiers
             moved[failed] = self._arrays.weights[weights[failed] != wanted[0][failed]].sum()
@@ -162,7 +162,7 @@ class Chip:
         weights, outputs = maps[0].T.tolist()
         return Rectified(MemoryMap(tuple(weights), tuple(outputs)), float(epsilon[0]))
 
-    def _run(self, latency_ps: kernel.Ints, epsilon: kernel.Floats) -> tuple[kernel.Floats, kernel.Floats]:
+    def _run(self, latency_ps: Ints, epsilon: Floats) -> tuple[Floats, Floats]:
         """Inferences of those maps that needed no rectifying: what they took, and speedups (0 of the others)."""
         executed = np.flatnonzero(epsilon == 0)
         self.evaluations += len(latency_ps)

@@ -185,7 +185,7 @@ class Rectifier:
     """The compiler's check of proposals for one problem.
 
     This is the plain form, one proposal at a time, and the only one for tiers that are address spaces.
-    :func:`stowplan.hardware.nnp_i.kernel.rectify` does the same for many, compiled.
+    :func:`stowplan.hardware.nnp_i.compiled.rectify` does the same for many, compiled.
     """
 
     def __init__(self, problem: Problem):

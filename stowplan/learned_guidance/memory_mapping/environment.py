@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stowplan.learned_guidance.environments import Given, ProblemSource, check_choice
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.game import Action
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.programs import demo_problem
 from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer, empty_observations

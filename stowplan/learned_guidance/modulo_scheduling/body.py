@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stowplan.errors import InputError
-from stowplan.learned_guidance.modulo_scheduling.kernel import FAR, Ahead, Tables
+from stowplan.learned_guidance.modulo_scheduling.compiled import FAR, Ahead, Tables
 from stowplan.models.modulo_scheduling.bounds import recurrence_mii
 from stowplan.models.modulo_scheduling.problem import TIME_LIMIT, Problem
 from stowplan.models.modulo_scheduling.structure import Structure

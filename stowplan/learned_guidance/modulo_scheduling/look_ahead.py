@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.compiled import Bools2D, njit, njit_inner
-from stowplan.learned_guidance.modulo_scheduling.kernel import FAR, Bools, Ints, State, Tables
+from stowplan.learned_guidance.modulo_scheduling.compiled import FAR, Bools, Ints, State, Tables
 
 
 class Work(NamedTuple):

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stowplan.errors import InputError
-from stowplan.learned_guidance.modulo_scheduling import kernel, look_ahead
+from stowplan.learned_guidance.modulo_scheduling import compiled, look_ahead
 from stowplan.learned_guidance.modulo_scheduling.body import Body
-from stowplan.learned_guidance.modulo_scheduling.kernel import NONE, State
+from stowplan.learned_guidance.modulo_scheduling.compiled import NONE, State
 from stowplan.learned_guidance.modulo_scheduling.look_ahead import work_for
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.plan import Plan
@@ -80,7 +80,7 @@ class Mapping:
             open_tiles=np.tile(~np.diag(tables.apart)[:, None], (1, body.tiles)),
             load=np.zeros(body.tiles, np.int64),
             words=np.zeros(body.tiles, np.int64),
-            room=kernel.room_for(groups, body.tiles, int(np.diff(tables.first_edge).max(initial=0))),
+            room=compiled.room_for(groups, body.tiles, int(np.diff(tables.first_edge).max(initial=0))),
         )
         self._work = work_for(groups, body.tiles)
         self._at = 0
@@ -91,7 +91,7 @@ class Mapping:
                 barred[list(allowed)] = False
                 self._state.open_tiles[group, barred] = False
             if len(allowed) == 1:
-                kernel.settle(tables, self._state, group, allowed[0])
+                compiled.settle(tables, self._state, group, allowed[0])
         for name, (tile, slot) in (fixed or {}).items():
             self._fix(name, tile, slot)
         self._advance()
@@ -148,7 +148,7 @@ class Mapping:
         if not (0 <= tile < self.body.tiles and 0 <= slot < self.ii and self._mask[tile, slot]):
             name = self.problem.instructions[self._current].id
             raise ValueError(f"found tile {tile}, slot {slot} for {name}, expected a place that the mask allows")
-        kernel.put(self._tables, self._state, self._ahead, self._current, self.ii, tile, slot, self.body.max_delay)
+        compiled.put(self._tables, self._state, self._ahead, self._current, self.ii, tile, slot, self.body.max_delay)
         self._advance()
 
     def copy(self) -> Mapping:
@@ -200,7 +200,7 @@ class Mapping:
             raise InputError(
                 f"found {name} fixed on tile {tile}, slot {slot}, expected a place that breaks no rule at II {self.ii}"
             )
-        kernel.put(self._tables, self._state, self._ahead, number, self.ii, tile, slot, self.body.max_delay)
+        compiled.put(self._tables, self._state, self._ahead, number, self.ii, tile, slot, self.body.max_delay)
 
     def _advance(self) -> None:
         order, tile = self.order, self._state.tile
@@ -218,7 +218,7 @@ class Mapping:
             return
         tables, state, number = self._tables, self._state, self._current
         slots, room = min(self.ii, self.problem.machine.instruction_depth), self.body.room
-        self._legal = kernel.legal_places(
+        self._legal = compiled.legal_places(
             tables, state, self._ahead, number, self.ii, slots, room, self.body.max_delay, self._mask, self._ready
         )
         if self.look_ahead and self._legal:

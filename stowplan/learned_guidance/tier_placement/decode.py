@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from stowplan.compiled import Ints3D, njit, njit_inner
 from stowplan.errors import UsageError
-from stowplan.hardware.nnp_i import kernel
+from stowplan.hardware.nnp_i import compiled
+from stowplan.hardware.nnp_i.compiled import Arrays, Room
 from stowplan.hardware.nnp_i.compiler import Rectifier, plan_of
-from stowplan.hardware.nnp_i.kernel import Arrays, Room
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -51,7 +51,7 @@ class Decoder:
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        self._arrays = kernel.arrays_of(problem)
+        self._arrays = compiled.arrays_of(problem)
         self._owner = np.repeat(np.arange(len(problem.layers)), np.diff(self._arrays.first_input))
         """Who reads each of the inputs."""
         self._readers, self._first_reader = self._reading()
@@ -97,8 +97,8 @@ class Decoder:
         maps = self._filled(self._orders(checked, orders, seed), ROUNDS)
         weights, outputs = (np.ascontiguousarray(maps[..., part]) for part in range(2))
         # The slowest tier may be too small for what is left to it.
-        moved = kernel.rectify(self._arrays, weights, outputs)
-        latencies = kernel.latencies(self._arrays, weights, outputs)
+        moved = compiled.rectify(self._arrays, weights, outputs)
+        latencies = compiled.latencies(self._arrays, weights, outputs)
         best = int(np.where(moved < 0, np.iinfo(np.int64).max, latencies).argmin())
         return self._plan(np.stack([weights[best], outputs[best]], axis=1))
 
@@ -107,7 +107,7 @@ class Decoder:
         moved = data.external + data.weight_moves[:, 0] + data.output_moves[:, 0]
         np.add.at(moved, self._owner, data.output_moves[data.inputs, 0])
         maps = np.empty((len(orders), len(moved), 2), np.int64)
-        room, scratch = kernel.room_for(data), np.empty_like(moved)
+        room, scratch = compiled.room_for(data), np.empty_like(moved)
         filled_maps(data, self._readers, self._first_reader, moved, orders, rounds, maps, room, scratch)
         return maps
 

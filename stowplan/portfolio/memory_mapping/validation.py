@@ -18,7 +18,7 @@ from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES
 from stowplan.portfolio.validation.adapter import Adapter, Completion, Effort, Estimate, Game, Stop
 
 if TYPE_CHECKING:
-    from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 
 _ACTIONS = ("copy", "no copy", "drop")
@@ -48,7 +48,7 @@ class MuZeroPlayer:
         return next((game_of(game, searched) for searched in self.policy.searched(game, seed=seed, should_stop=stop)), None)
 
     def _game(self, problem: Problem) -> CompiledGame:
-        from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+        from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 
         if self._known is None or self._known[0] != problem.digest:
             self._known = problem.digest, CompiledGame(problem)
@@ -182,7 +182,7 @@ def _penalised_table(table: Table, fixed: Mapping[int, bool], penalty: int) -> T
 
 
 def _decisions(problem: Problem, game: Game, known: Plan | None) -> FastOrSlow | None:
-    from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+    from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 
     state = CompiledGame(problem).reset()
     state.play(game.trace.actions)

@@ -14,7 +14,7 @@ from benchmarks.lib.memory_mapping.evolution import EvolutionConfig, evolve, ran
 from benchmarks.lib.memory_mapping.optimum import game_optimum
 from benchmarks.lib.memory_mapping.random_play import play_at_random
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 from stowplan.models.memory_mapping.verify import verify
 from tests.models.memory_mapping.cases import random_problem
 

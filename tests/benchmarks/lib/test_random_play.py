@@ -9,7 +9,7 @@ import pytest
 from benchmarks.lib.memory_mapping.optimum import game_optimum
 from benchmarks.lib.memory_mapping.random_play import play_at_random, play_random
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.models.memory_mapping.cases import random_problem

@@ -14,7 +14,7 @@ from benchmarks.lib.memory_mapping.optimum import game_optimum
 from benchmarks.lib.memory_mapping.random_play import play_at_random, play_random
 from benchmarks.lib.memory_mapping.tree_search import TreeSearchConfig, search_games
 from stowplan.errors import UsageError
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, CompiledState, play_greedy
 from stowplan.models.memory_mapping.verify import verify
 from tests.models.memory_mapping.cases import random_problem
 from tests.patience import no_hang

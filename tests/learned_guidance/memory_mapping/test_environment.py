@@ -25,8 +25,8 @@ from benchmarks.lib.memory_mapping.plain_game import reset  # noqa: E402
 from stowplan.errors import InputError  # noqa: E402
 from stowplan.learned_guidance.environments import MMAP_GAME  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.environment import KEYS, MMapGameEnv  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, play_greedy  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.game.game import Action  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, play_greedy  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.game.programs import demo_problem  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature, ObservationConfig  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.observation.observer import Observer, empty_observations  # noqa: E402

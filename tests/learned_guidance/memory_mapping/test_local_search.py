@@ -10,9 +10,9 @@ import pytest
 from benchmarks.lib.memory_mapping.optimum import game_optimum
 from benchmarks.lib.memory_mapping.plain_game import reset
 from benchmarks.lib.memory_mapping.synthetic import synthetic
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.game import Action
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import play_on, program

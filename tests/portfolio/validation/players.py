@@ -8,8 +8,8 @@ from typing import Any
 
 from stowplan.errors import InputError
 from stowplan.kernel.kind import Kind
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.game import Action
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.models.memory_mapping.cpsat import solve as solve_exactly
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
 from stowplan.portfolio.memory_mapping.validation import ADAPTER

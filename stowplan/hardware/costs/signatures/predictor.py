@@ -266,7 +266,7 @@ class Trees:
     def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum over the trees for each row, shape [R]."""
         # numba takes a third of a second to import, and few programs need predictions.
-        from stowplan.hardware.costs.signatures.kernel import add_trees
+        from stowplan.hardware.costs.signatures.compiled import add_trees
 
         total = np.full(len(rows), self.start)
         add_trees(total, rows, self.roots, self.feature, self.threshold, self.left, self.right, self.value)

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from stowplan.compiled import Ints2D, njit, njit_inner
 from stowplan.deadline import Deadline
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.readers import is_over, used
+from stowplan.learned_guidance.memory_mapping.game.compiled.rules import step
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, Tables
 from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions_of
 from stowplan.learned_guidance.memory_mapping.game.game import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.readers import is_over, used
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 from stowplan.models.memory_mapping.plan import Plan
 
 #: States kept along a game.

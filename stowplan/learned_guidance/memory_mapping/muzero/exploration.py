@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import Singles2D, njit
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.readers import benefit, is_over, placement
+from stowplan.learned_guidance.memory_mapping.game.compiled.rules import step
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledState
+from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, Tables
 from stowplan.learned_guidance.memory_mapping.game.game import Best
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, is_over, placement
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import step
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledState
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.replay import F32, Replay
-from stowplan.learned_guidance.memory_mapping.observation.kernel import clipped, signed
+from stowplan.learned_guidance.memory_mapping.observation.compiled import clipped, signed
 from stowplan.learned_guidance.memory_mapping.observation.layout import ActionFeature, Floats, Observations
 
 if TYPE_CHECKING:

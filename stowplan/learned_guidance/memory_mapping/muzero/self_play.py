@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stowplan.errors import InputError
 from stowplan.learned_guidance.mcts.search import Model, search
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.exploration import NO_BIAS, Bias, EpisodeStart, with_bias
 from stowplan.learned_guidance.memory_mapping.muzero.replay import F32, Trajectory

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.game import Game, Move
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
-from stowplan.learned_guidance.memory_mapping.observation.kernel import Doubles, View, encode, first_benefits
+from stowplan.learned_guidance.memory_mapping.observation.compiled import Doubles, View, encode, first_benefits
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     BufferFeature,
     Floats,

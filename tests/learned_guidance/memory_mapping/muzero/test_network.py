@@ -14,8 +14,8 @@ from torch.nn import functional  # noqa: E402
 
 from stowplan.errors import InputError, UsageError  # noqa: E402
 from stowplan.learned_guidance.mcts.search import SearchConfig, search  # noqa: E402
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.game.game import Action  # noqa: E402
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.muzero.config import NetworkConfig, TrainingConfig  # noqa: E402
 from stowplan.learned_guidance.memory_mapping.muzero.network import (  # noqa: E402
     MMapNetwork,

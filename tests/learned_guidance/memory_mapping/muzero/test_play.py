@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.lib.memory_mapping.plain_game import reset
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Placing
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
 from stowplan.learned_guidance.training.run import run

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 import stowplan
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping.learned import POLICY

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from benchmarks.lib.memory_mapping.plain_game import PlainGame, State
 from stowplan.errors import UsageError
 from stowplan.frontends.read import read
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.game import Action
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     ActionFeature,

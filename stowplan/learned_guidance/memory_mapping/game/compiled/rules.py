@@ -6,8 +6,8 @@ Nothing is checked here: :func:`step` takes a legal action. ``readers.py`` says 
 from __future__ import annotations
 
 from stowplan.compiled import njit, njit_inner, njit_once
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.places import (
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.places import (
     book,
     earliest_window,
     highest_offset,
@@ -18,7 +18,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.places import (
     unlink,
     unmark,
 )
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, MoveRow, PartRow, Tables
+from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, MoveRow, PartRow, Tables
 
 
 @njit_inner

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from benchmarks.lib.memory_mapping.plain_game import State, reset
 from stowplan.frontends.read import read
 from stowplan.learned_guidance.memory_mapping.game import game
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, CompiledState
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Placing
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState
 from stowplan.models.memory_mapping.problem import Loop, Problem
 from stowplan.models.memory_mapping.verify import verify
 from tests.learned_guidance.memory_mapping.programs import program

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stowplan.compiled import njit, njit_inner
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import latency
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.rules import latency
+from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, Tables
 
 
 @njit_inner

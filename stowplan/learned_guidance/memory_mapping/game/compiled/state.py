@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import njit
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.readers import benefit, is_over, legal, present_benefit
+from stowplan.learned_guidance.memory_mapping.game.compiled.rules import look, step
+from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, Tables, build_tables
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, plan_of
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.readers import benefit, is_over, legal, present_benefit
-from stowplan.learned_guidance.memory_mapping.game.kernel.rules import look, step
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables, build_tables
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 

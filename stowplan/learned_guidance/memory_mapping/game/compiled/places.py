@@ -14,8 +14,8 @@ those over the same place are.
 from __future__ import annotations
 
 from stowplan.compiled import njit_inner, njit_once
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints
 
 
 @njit_inner

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import Singles2D, njit, njit_inner
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
-from stowplan.learned_guidance.memory_mapping.game.kernel.readers import (
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
+from stowplan.learned_guidance.memory_mapping.game.compiled.readers import (
     benefit,
     is_dropped,
     latest_residency,
@@ -25,7 +25,7 @@ from stowplan.learned_guidance.memory_mapping.game.kernel.readers import (
     tensor_flags,
     windows_over,
 )
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
+from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, Tables
 from stowplan.learned_guidance.memory_mapping.observation.layout import (
     FIRST_DYNAMIC,
     FIRST_ID,

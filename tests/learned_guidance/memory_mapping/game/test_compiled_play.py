@@ -12,10 +12,10 @@ from benchmarks.lib.memory_mapping.evolution import play_preferences
 from benchmarks.lib.memory_mapping.plain_channel import Channel, Window, meet
 from benchmarks.lib.memory_mapping.plain_game import reset
 from benchmarks.lib.memory_mapping.random_play import play_random
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout, places, readers
+from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame, CompiledState, play_greedy
+from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, Tables
 from stowplan.learned_guidance.memory_mapping.game.game import Action
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout, places, readers
-from stowplan.learned_guidance.memory_mapping.game.kernel.state import CompiledGame, CompiledState, play_greedy
-from stowplan.learned_guidance.memory_mapping.game.kernel.tables import Ints, Tables
 from stowplan.models.memory_mapping.problem import Problem
 from tests.learned_guidance.memory_mapping.programs import play_on
 from tests.models.memory_mapping.cases import random_problem

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import filled
+from stowplan.learned_guidance.memory_mapping.game.compiled import layout
 from stowplan.learned_guidance.memory_mapping.game.game import Game
-from stowplan.learned_guidance.memory_mapping.game.kernel import layout
 from stowplan.models.memory_mapping.problem import Problem, Step
 
 Ints = NDArray[np.int64]

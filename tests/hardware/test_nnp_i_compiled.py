@@ -10,7 +10,7 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError, UsageError
-from stowplan.hardware.nnp_i import kernel
+from stowplan.hardware.nnp_i import compiled
 from stowplan.hardware.nnp_i.chip import REWARD_SCALE, Chip
 from stowplan.hardware.nnp_i.compiler import Rectifier, compiler_plan
 from stowplan.hardware.nnp_i.problem import latency_ps
@@ -41,7 +41,7 @@ def tight_problem(seed: int, *, address_spaces: bool = False) -> Problem:
     return msgspec.structs.replace(problem, tiers=tiers)
 
 
-def proposals(problem: Problem, seed: int, count: int = MAPS) -> kernel.Ints:
+def proposals(problem: Problem, seed: int, count: int = MAPS) -> compiled.Ints:
     """Random maps, weights of 0 bytes anywhere, and the compiler's own."""
     chance = np.random.default_rng(seed)
     maps = chance.integers(len(problem.tiers), size=(count, len(problem.layers), 2))
@@ -71,7 +71,7 @@ def test_many_maps_at_once_are_rectified_as_one_by_one(block: int, address_space
         before = maps.copy()
         found, epsilon = chip.compiled(maps)
         assert (maps == before).all()
-        latency = kernel.latencies(kernel.arrays_of(problem), found[..., 0], found[..., 1])
+        latency = compiled.latencies(compiled.arrays_of(problem), found[..., 0], found[..., 1])
         for number, proposal in enumerate(maps):
             plain = rectifier.rectify(proposal[:, 0].tolist(), proposal[:, 1].tolist())
             assert found[number].T.tolist() == [list(plain.map.weight_tiers), list(plain.map.output_tiers)]
@@ -145,7 +145,7 @@ def test_a_tensor_without_room_makes_it_the_compilers_map() -> None:
     chip = Chip(problem)
     proposal = np.array([[[0, 0], [0, 1], [0, 0]], [[1, 0], [0, 0], [0, 0]]])
     found, epsilon = chip.compiled(proposal)
-    moved = kernel.rectify(kernel.arrays_of(problem), proposal[..., 0].copy(), proposal[..., 1].copy())
+    moved = compiled.rectify(compiled.arrays_of(problem), proposal[..., 0].copy(), proposal[..., 1].copy())
     assert moved.tolist() == [-1, 0]
     assert found[0].T.tolist() == [list(chip.compiler.weight_tiers), list(chip.compiler.output_tiers)]
     # Of 150 bytes, two outputs of 10 go where the compiler has them.
@@ -180,7 +180,7 @@ def test_any_layout_and_type_of_maps() -> None:
         (np.full((1, 3, 2), -1), "found tiers from -1 to -1, expected 0 to 1"),
     ],
 )
-def test_what_are_no_maps_is_refused(maps: kernel.Ints, message: str, address_spaces: bool) -> None:
+def test_what_are_no_maps_is_refused(maps: compiled.Ints, message: str, address_spaces: bool) -> None:
     chip = Chip(chain(3, address_spaces=address_spaces))
     for call in (chip.compiled, chip.evaluate_many):
         with pytest.raises(UsageError, match=message):
