@@ -6,7 +6,6 @@ their own (:class:`InnerRun`).
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import time
@@ -16,8 +15,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from stowplan.certificates.checker.packing import search as prove
-from stowplan.certificates.checker.reading import LOOKS, UnprovenError
 from stowplan.kernel.context import Context
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.overlaps import without_overlaps
@@ -56,11 +53,8 @@ _FEW_ORDERS = (0, 2)
 #: Part of its time in which a search looks for plans without overlaps, where there may be some.
 APART_SHARE = 0.7
 
-#: Buffers that are placed before a proof is looked for, with overlaps: some tenths of a second.
+#: Buffers that a presolver places from its best plan without overlaps: some tenths of a second.
 QUICK_PLACED = 40_000
-
-#: Looks of a search for a proof: some tenths of a second; buffers of which it is tried at most.
-QUICK_LOOKS, MOST_PROVEN = LOOKS // 4, 300
 
 #: Seconds that explaining an infeasibility may take at least.
 EXPLAIN_SECONDS = 3.0
@@ -98,9 +92,6 @@ def _search_apart(find: Search, problem: Problem, context: Context, source: str)
     if best is None or context.closed() or problem.capacity is not None:
         return
     data = arrays.build(problem)
-    if len(data.size) <= MOST_PROVEN:
-        _climb_apart(problem, context, data, _in_units(best, data), QUICK_PLACED // max(1, len(data.size)), source)
-        _prove_least(problem, context, source)
     rounds = context.work(PAIRS, len(data.size) ** 2 + 20_000, least=20)
     _climb_apart(problem, context, data, _in_units(best, data), rounds, source)
 
@@ -289,18 +280,8 @@ def presolve(problem: Problem, context: Context) -> None:
         quick.climb_orders(range(orders.PEAK + 1), "apart", 0)
         if best:
             _climb_apart(problem, context, data, best[-1] * plain.unit // data.unit, QUICK_PLACED // len(data.size), "apart")
-    _prove_least(problem, context, "presolve")
     if not context.closed():
         _solve_model(problem, context, presolve_seconds(context))
-
-
-def _prove_least(problem: Problem, context: Context, source: str) -> None:
-    """Tell of it where the search of the checker of certificates shows at once that nothing is lower than the plan known."""
-    known = _known(context)
-    if known is not None and problem.capacity is None and not context.closed():
-        with contextlib.suppress(UnprovenError):
-            prove(msgspec.to_builtins(problem), {"below": known.objective}, QUICK_LOOKS)
-            context.bound(known.objective, source)
 
 
 def cpsat(problem: Problem, context: Context) -> None:

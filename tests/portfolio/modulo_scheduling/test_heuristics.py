@@ -225,7 +225,7 @@ def test_empty_loop_body() -> None:
         context = Recorder(time_limit=1, deterministic=True)
         function(problem, context)
         assert all(verify(problem, plan).ok for plan, _ in context.plans)
-    assert KIND.facts(problem, None)["instructions"] == 0
+    assert KIND.facts(problem, None, None)["instructions"] == 0
 
 
 def test_obstacles_are_explained() -> None:
