@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stowplan.arguments import show
 from stowplan.errors import UsageError
 from stowplan.kernel.context import FAMILIES, Options
-from stowplan.kernel.given import HINT, checked_plans, hinted_values, names_taken, resolve, with_hinted, with_maker
+from stowplan.kernel.given import check_given
 from stowplan.kernel.kind import Candidate, Kind
 from stowplan.kernel.state import Start
 from stowplan.models.hint import Hint
@@ -53,26 +53,23 @@ def build_call(
 ) -> Call:
     """A call with these arguments, as :func:`stowplan.solve` takes them, and with what it raises."""
     candidates = chosen_candidates(kind.candidates(problem, options), options)
-    at_hand = with_hinted(kind, problem, plans, hint)
     keeper = None
     if keep_close is not None:
         # Not at the top: most runs have no earlier plan to keep close to.
         from stowplan.kernel.keep_close.after_run import keeper_of
 
         keeper = keeper_of(kind, problem, keep_close, plans)
-    initial, earlier = kind.initial(problem), {} if keeper is None else keeper.starts
-    named = resolve(kind, options.baseline, (*initial, *at_hand, *earlier))
-    given, warnings = checked_plans(kind, problem, at_hand, named, {*initial, *names_taken(kind)}) if at_hand else ({}, [])
-    starts = {name: Start(plan) for name, plan in initial.items()} | given | earlier
+    earlier = {} if keeper is None else keeper.starts
+    given = check_given(kind, problem, candidates, baseline=options.baseline, plans=plans, hint=hint, earlier=earlier)
     return Call(
         kind=kind,
         problem=problem,
         options=options,
-        candidates=with_maker(kind, problem, named, starts, candidates),
-        starts=starts,
-        baseline=named,
-        hints=hinted_values(kind, problem, hint, starts[HINT].plan if HINT in starts else None),
-        warnings=warnings,
+        candidates=given.candidates,
+        starts=given.starts,
+        baseline=given.baseline,
+        hints=given.hints,
+        warnings=given.warnings,
         plans=plans,
         hint=hint,
         keeper=keeper,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,45 @@ PRODUCTION = "prod"
 
 #: Name of the plan that XLA itself made.
 XLA = "xla"
+
+
+class Given(NamedTuple):
+    """What a call is given beside its problem, checked."""
+
+    candidates: list[Candidate]
+    """What is run, most useful first; before them what makes the baseline that was named, where no plan of it is at hand."""
+    starts: dict[str, Start]
+    """Plans to start from, by name."""
+    baseline: str | None
+    """The baseline that the result is no worse than, where one was named."""
+    hints: list[Hint]
+    """Values to follow."""
+    warnings: list[str]
+
+
+def check_given(
+    kind: Kind[Any, Any],
+    problem: Any,
+    candidates: Sequence[Candidate],
+    *,
+    baseline: str | None,
+    plans: Mapping[str, Any],
+    hint: Any,
+    earlier: Mapping[str, Start],
+) -> Given:
+    """Check what a call is given; ``earlier`` are plans that have been checked, to start from beside all others.
+
+    Raises
+    ------
+    UsageError, InputError
+        As :func:`resolve`, :func:`with_hinted` and :func:`checked_plans`.
+    """
+    at_hand, initial = with_hinted(kind, problem, plans, hint), kind.initial(problem)
+    named = resolve(kind, baseline, (*initial, *at_hand, *earlier))
+    given, warnings = checked_plans(kind, problem, at_hand, named, {*initial, *names_taken(kind)}) if at_hand else ({}, [])
+    starts = {name: Start(plan) for name, plan in initial.items()} | given | earlier
+    hints = hinted_values(kind, problem, hint, starts[HINT].plan if HINT in starts else None)
+    return Given(with_maker(kind, problem, named, starts, candidates), starts, named, hints, warnings)
 
 
 def resolve(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) -> str | None:
