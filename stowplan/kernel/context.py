@@ -143,6 +143,26 @@ class Report(msgspec.Struct):
         return cls("failed", text=f"{type(error).__name__}: {error}")
 
 
+class Clock:
+    """Seconds of a search: of the machine's clock, or where work is counted in their place, those that it stands for.
+
+    ``is_counted`` in deterministic runs.
+    """
+
+    def __init__(self, is_counted: bool):
+        self.is_counted = is_counted
+        self._counted = 0.0
+
+    def now(self) -> float:
+        """Seconds since some moment."""
+        return self._counted if self.is_counted else time.monotonic()
+
+    def spend(self, seconds: float, work: float) -> float:
+        """Note what something took, in seconds of the machine and in those that its work stands for; returns which counts."""
+        self._counted += work
+        return work if self.is_counted else seconds
+
+
 class Context:
     """A candidate's view of the run: options, a plan to start from (verified) or None, what others have found, whom it tells.
 
@@ -264,6 +284,10 @@ class Context:
         In a deterministic run always the plan at the start, and no bound: what others find by a moment is a matter of load.
         """
         return self._incumbent
+
+    def heard(self) -> Callable[[], Any] | None:
+        """A function that says the best plan of all at any moment; None in a deterministic run, in which nothing is heard."""
+        return None if self.options.deterministic else lambda: self.incumbent()[0]
 
     def hints(self) -> tuple[Hint, ...]:
         """Hints for this problem so far, checked: the caller's, then those of other candidates, the first come first.

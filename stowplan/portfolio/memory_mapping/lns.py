@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stowplan.kernel.context import Context
+from stowplan.kernel.context import Clock, Context
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts, with_whole_copies
 from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, improve, size_estimate
@@ -152,17 +152,17 @@ class LargeNeighbourhoodSearch:
         self._hint: Hint | None = None
         self._random = random.Random(seed)
         self._changes = Changes(facts)
-        self._seen: Plan | None = None
+        self._clock = Clock(context.options.deterministic)
+        self._seen: Plan | None = context.incumbent()[0] if self._clock.is_counted else None
         """The latest of the others' plans that was looked at."""
+        self._end = self._clock.now() + context.seconds(DETERMINISTIC_SHARE)
         self._timeline = PlanTimeline(facts, plan)
         self._sound = self._timeline
         """The last that was verified."""
-        self._is_careful = context.options.deterministic
+        self._is_careful = self._clock.is_counted
         """Whether every plan is verified as it is found: from the first that turned out not to be valid."""
         self._reported = plan.objective
         self._report_at = 0.0
-        self._work = 0.0
-        """Seconds reckoned for what has been done, the same at every run."""
         self.arms: list[Arm] = []
         self._untried: list[Arm] = []
         self._listen()
@@ -197,7 +197,7 @@ class LargeNeighbourhoodSearch:
         self._untried += added
 
     def _is_over(self) -> bool:
-        if self._context.options.deterministic and self._work >= self._context.seconds(DETERMINISTIC_SHARE):
+        if self._clock.is_counted and self._clock.now() >= self._end:
             return True
         _, bound = self._context.incumbent()
         if bound is not None and self._timeline.objective <= bound:
@@ -216,8 +216,7 @@ class LargeNeighbourhoodSearch:
 
     def _round(self, arm: Arm, number: int) -> tuple[int, float]:
         """Solve one neighbourhood and keep what is better: by how much that is (ps), and the seconds that it took."""
-        began, worked = time.monotonic(), self._work
-        left, deterministic = self._context.remaining(), self._context.options.deterministic
+        began = self._clock.now()
         limit = min(ROUND_SECONDS, self._context.seconds(ROUND_SHARE))
         gain = 0
         free = self._chooser.ways[arm.way](self._timeline, round(arm.count))
@@ -225,22 +224,22 @@ class LargeNeighbourhoodSearch:
             tensors = free.tensors[: round(arm.count)]
             neighbourhood = Neighbourhood(self._timeline, tensors, free.start, free.end, frozen=arm.frozen)
             size = size_estimate(neighbourhood.sequences)
-            self._work += BUILD_SECONDS + LITERAL_SECONDS * size
+            self._clock.spend(0.0, BUILD_SECONDS + LITERAL_SECONDS * size)
             if size > MOST_LITERALS:
                 arm.count = max(float(LEAST_COUNT), arm.count * SHRINKAGE)
             else:
+                seconds, work = self._context.limits(min(limit, self._context.remaining()), limit / SECONDS_PER_DETERMINISTIC)
                 outcome = improve(
                     neighbourhood,
-                    time_limit=left if deterministic else min(limit, left),
+                    time_limit=seconds,
                     seed=self._seed + number,
-                    deterministic_limit=limit / SECONDS_PER_DETERMINISTIC if deterministic else None,
+                    deterministic_limit=work,
                     should_stop=self._context.closed,
                 )
-                solving = SECONDS_PER_DETERMINISTIC * outcome.deterministic if deterministic else outcome.seconds
-                self._work += solving
+                solving = self._clock.spend(outcome.seconds, SECONDS_PER_DETERMINISTIC * outcome.deterministic)
                 gain = self._take(outcome.plan)
                 arm.resize(outcome, gain, solving, limit, self._chooser.count)
-        return gain, self._work - worked if deterministic else time.monotonic() - began
+        return gain, self._clock.now() - began
 
     def _take(self, plan: Plan | None) -> int:
         """Keep a plan that is valid and better; returns by how much (ps)."""

@@ -120,7 +120,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=hint,
-        incumbent=lambda: context.incumbent()[0],
+        incumbent=context.heard(),
         **reporting(context, "cpsat", 4),
     )
     tell_proof(context, outcome, "cpsat")

@@ -253,9 +253,11 @@ def _close_in(problem: Problem, context: Context, data: Data, search: canonical.
                 every[[index[int(number)] for number in part.data.numbers]] = part.offsets
             context.plan(arrays.export_plan(problem, data, every), source)
 
+    heard = context.heard()
+
     def should_stop() -> bool:
-        if problem.capacity is None:
-            plan, bound = context.incumbent()
+        if problem.capacity is None and heard is not None:
+            plan, bound = heard(), context.incumbent()[1]
             if plan is not None and plan.objective < (search.height or 0) * data.unit:
                 search.adopt(data, _in_units(plan, data))
             search.floor = max(search.floor, -(-(bound or 0) // data.unit))

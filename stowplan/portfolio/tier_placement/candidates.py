@@ -191,7 +191,7 @@ def milp(problem: Problem, context: Context) -> None:
     outcome = solve_milp(
         problem,
         hint=context.start_plan,
-        incumbent=lambda: context.incumbent()[0],
+        incumbent=context.heard(),
         **reporting(context, "milp"),
     )
     tell_proof(context, outcome, "milp")
@@ -230,7 +230,7 @@ def counts(problem: Problem, context: Context) -> None:
     outcome = solve_by_counts(
         problem,
         hint=context.start_plan,
-        incumbent=lambda: context.incumbent()[0],
+        incumbent=context.heard() or (lambda: None),
         on_hint=context.hint,
         **reporting(context, "counts"),
     )
