@@ -161,7 +161,8 @@ class _Search:
         if self.moments is None:
             return None
         moments, closed = moments_with_fetches(self.moments, insertion.structure, moved), self.context.closed
-        for sequence in drafts(insertion, moments, aim, should_stop=closed, first=self.first) or ():
+        # Of many such drafts each is to be there soon.
+        for sequence in drafts(insertion, moments, aim, should_stop=closed, first=self.first, is_thorough=False) or ():
             repaired = insertion.repaired(sequence, aim, closed, MOST_ADDED // self.structure.ops)
             if repaired is not None:
                 return repaired

@@ -10,7 +10,8 @@ again at once: near the least peak there is room for no more.
 
 Where a long chain of cheap operators runs again, such as a residual stream whose summands are kept, all of it runs before its
 end is needed first, and what it makes waits. Drafts keep values at places of such chains, so that these run again one piece
-after the other (Chen et al. 2016, Training deep nets with sublinear memory cost, section 3).
+after the other (Chen et al. 2016, Training deep nets with sublinear memory cost, section 3). Where what is live behind the moment
+stays above the limit all the same, drafts are taken from the cuts about lower limits.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ MOST_ADDED = 300_000
 
 #: Numbers of places at which chains are kept, one after the other until so many have not helped.
 PLACES, MISSES = (1, 2, 3, 5, 7, 11, 15, 23, 31), 2
+
+#: Steps from the limit down to the least bytes of the moment, and how often the last step is halved.
+AIMS, HALVINGS = 7, 3
 
 
 class TwoCuts:
@@ -155,6 +159,7 @@ def drafts(
     on_bound: Callable[[int], None] = lambda bound: None,
     should_stop: Callable[[], bool] = lambda: False,
     first: Sequence[int] | None = None,
+    is_thorough: bool = True,
 ) -> list[list[int]] | None:
     """Sequences that need not be within a limit, the most promising first; None where it is proven that no plan is.
 
@@ -168,6 +173,9 @@ def drafts(
         Called with every better bound on the added cost.
     first
         The first moment, in place of the fullest.
+    is_thorough
+        Whether what is above the limit behind the moment is also tried with values kept at places, and by cuts about lower
+        limits.
     """
     sequences: list[list[int]] = []
     chain, best = first_moments(insertion.structure, 1) if first is None else [*first], 0
@@ -187,19 +195,24 @@ def drafts(
             if live is not None and sequence not in sequences:
                 sequences.append(sequence)
                 chain = more_moments(moments, [moment], sequence, live.tolist(), limit, 1)
-        sequences += [sequence for sequence in within(cuts, limit, should_stop) if sequence not in sequences]
+        whole = within(cuts, limit, should_stop, PLACES if is_thorough else ())
+        if is_thorough and not whole:
+            whole = below(cuts, limit, should_stop)
+        sequences += [sequence for sequence in whole if sequence not in sequences]
         chain = [op for op in chain if op != moment]
     return sequences[::-1]
 
 
-def within(cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False) -> list[list[int]]:
+def within(
+    cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False, numbers: Sequence[int] = PLACES
+) -> list[list[int]]:
     """Sequences within a limit, each of less cost than those before: a few parts more cost less than runs that are added.
 
-    Values are kept at more and more places, as long as that helps.
+    Values are kept at these numbers of places, one after the other as long as that helps.
     """
     sequences: list[list[int]] = []
     best, misses = 1 << 62, 0
-    for places in (0, *PLACES):
+    for places in (0, *numbers):
         if misses == MISSES or should_stop():
             break
         sequence = cuts.draft(limit, False, should_stop, is_whole=True, places=places)
@@ -213,3 +226,29 @@ def within(cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: 
             # What is within no limit yet may be with more places.
             misses += 1
     return sequences
+
+
+def below(cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False) -> list[list[int]]:
+    """Sequences within a limit by cuts about lower ones, where those about the limit leave too much behind the moment.
+
+    The highest such limit is sought: what is live at the moment is then least below what may be.
+    """
+    moments, moment, found = cuts.moments, cuts.moment, list[list[int]]()
+
+    def drafts_for(aim: int) -> list[list[int]]:
+        has_cuts = bool(moments.added_cost(moment, aim)) and moments.around is not None
+        return within(cuts, limit, should_stop) if has_cuts else []
+
+    step = (limit - moments.least_bytes(moment)) // AIMS
+    aims = (limit - at * step for at in range(1, AIMS) if step > 0)
+    for aim in aims:
+        found = [] if should_stop() else drafts_for(aim)
+        if found:
+            break
+    for _ in range(HALVINGS if found else 0):
+        step //= 2
+        nearer = [] if should_stop() else drafts_for(aim + step)
+        if nearer:
+            aim += step
+            found += nearer
+    return sorted(found, key=lambda sequence: -sum(cuts.structure.cost[op] for op in sequence))

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from stowplan.models.rematerialization.bounds import Moments, added_cost, load_bound
+from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.problem import Host, Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import candidates
 from stowplan.portfolio.rematerialization.insertion import Insertion
-from stowplan.portfolio.rematerialization.two_cuts import TwoCuts, drafts, within
+from stowplan.portfolio.rematerialization.two_cuts import TwoCuts, below, drafts, within
 from tests.kernel.recorder import Recorder
 from tests.models.rematerialization.cases import least_cost, limited, random_problem, training
 
@@ -219,3 +220,25 @@ def test_what_is_kept_leaves_the_others_with_all_that_they_read() -> None:
             assert live is not None or full is None
             less += len(kept) < len(again)
     assert less > 100
+
+
+def test_cuts_about_a_lower_limit_are_within_where_those_about_the_limit_are_not() -> None:
+    """Temporary tensors behind the moment, of which the cuts there know nothing."""
+    found = 0
+    for seed in range(400):
+        structure = build(training(seed, 9))
+        low, high = load_bound(structure), structure.ordering.peak(structure.order)
+        insertion, moments = Insertion(structure), Moments(structure)
+        for part in (0.3, 0.6):
+            limit = low + int(part * (high - low))
+            (moment,) = first_moments(structure, 1)
+            if not moments.added_cost(moment, limit):
+                continue
+            cuts = TwoCuts(insertion, moments, moment)
+            if within(cuts, limit):
+                continue
+            plans = [structure.made(sequence) for sequence in below(cuts, limit)]
+            assert all(plan.peak <= limit for plan in plans)
+            assert [plan.objective for plan in plans] == sorted((plan.objective for plan in plans), reverse=True)
+            found += bool(plans)
+    assert found > 5
