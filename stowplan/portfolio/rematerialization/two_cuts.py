@@ -10,8 +10,8 @@ again at once: near the least peak there is room for no more.
 
 Where a long chain of cheap operators runs again, such as a residual stream whose summands are kept, all of it runs before its
 end is needed first, and what it makes waits. Drafts keep values at places of such chains, so that these run again one piece
-after the other (Chen et al. 2016, Training deep nets with sublinear memory cost, section 3). Where what is live behind the moment
-stays above the limit all the same, drafts are taken from the cuts about lower limits.
+after the other (Chen et al. 2016, Training deep nets with sublinear memory cost, section 3). Where what is live behind the
+moment stays above the limit all the same, drafts are taken from the cuts about lower limits.
 """
 
 from __future__ import annotations
