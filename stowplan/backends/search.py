@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-import msgspec
-
+from stowplan.document import Document
 from stowplan.kernel.context import Options
 from stowplan.kernel.solve import solve
 from stowplan.models.operator_order.plan import Plan
@@ -54,7 +53,7 @@ class Search:
         return solve_with(self.options, problem, cancel=self.cancel)
 
 
-class OrderReport(msgspec.Struct, frozen=True, kw_only=True):
+class OrderReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What came of one graph. Peaks are the most bytes that live while an operator runs, by the framework's own sizes."""
 
     operators: int
@@ -66,6 +65,8 @@ class OrderReport(msgspec.Struct, frozen=True, kw_only=True):
     moved: bool
     """Whether the graph has another order now."""
     seconds: float
+    format: str = "stowplan.order.report"
+    version: int = 1
 
     @property
     def is_proven(self) -> bool:

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
-import msgspec
-
 from stowplan.arguments import whole
 from stowplan.backends.executorch import arenas, check
 from stowplan.backends.executorch.arenas import Tensor
@@ -18,6 +16,7 @@ from stowplan.backends.executorch.control_flow import Graph, assign, flatten, is
 from stowplan.backends.executorch.planning import NEEDED, complaint
 from stowplan.backends.fallback import UnsupportedError, reason, require, warn
 from stowplan.backends.search import SearchOptions, solve_with
+from stowplan.document import Document
 from stowplan.errors import InputError, UsageError
 from stowplan.kernel.context import Options
 from stowplan.models.banked_packing.plan import Plan
@@ -31,7 +30,7 @@ from stowplan.portfolio.packing.quick import quick_plan
 RATIO = 4
 
 
-class BankReport(msgspec.Struct, frozen=True, kw_only=True):
+class BankReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What came of one graph. Costs are bytes read and written times the cost of their bank."""
 
     buffers: int
@@ -45,6 +44,8 @@ class BankReport(msgspec.Struct, frozen=True, kw_only=True):
     traffic: dict[str, int]
     source: str
     seconds: float
+    format: str = "stowplan.executorch.banks.report"
+    version: int = 1
 
     @property
     def is_proven(self) -> bool:

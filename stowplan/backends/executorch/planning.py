@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
-import msgspec
-
 from stowplan.backends.executorch import arenas, check
 from stowplan.backends.executorch.arenas import Arena
 from stowplan.backends.executorch.control_flow import Graph, assign, flatten, is_program, read
 from stowplan.backends.fallback import UnsupportedError, reason, require, warn
 from stowplan.backends.search import SearchOptions, solve_with
+from stowplan.document import Document
 from stowplan.kernel.context import Options
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.plan import Plan
@@ -37,7 +36,7 @@ def complaint() -> str:
     return "" if installed.split(".")[:2] == VERSION.split(".") else f"found executorch {installed}, expected {VERSION}"
 
 
-class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
+class ArenaReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What came of one arena. Sizes are bytes of the whole arena, with what is reserved in it and on top of it."""
 
     mem_id: int
@@ -52,6 +51,8 @@ class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """What found the plan: ``greedy`` where it stayed."""
     seconds: float
+    format: str = "stowplan.executorch.arena.report"
+    version: int = 1
 
     @property
     def is_proven(self) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from stowplan import files
 from stowplan.backends.jax.policy import Policy
+from stowplan.document import Document
 from stowplan.errors import InputError, brief
 
 FORMAT = "stowplan.jax.fit"
@@ -51,7 +50,7 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """The compiler's message where it refused."""
 
 
-class FitReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What came of it."""
 
     name: str
@@ -131,15 +130,6 @@ class FitReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 lines.append(f"             {brief(candidate.error, 100)}")
         lines.extend(f"  note       {note}" for note in self.notes)
         return "\n".join(lines)
-
-    def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
-        files.write_atomic(path, files.encode(self))
-
-    @classmethod
-    def load(cls, path: str | Path) -> FitReport:
-        """Read a file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-        return files.decode(files.read_bytes(path), cls, format_name=FORMAT, version=VERSION, source=path)
 
 
 def mib(size: int) -> str:

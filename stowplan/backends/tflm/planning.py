@@ -22,6 +22,7 @@ from stowplan.backends.tflm.inputs import read_inputs
 from stowplan.backends.tflm.order import Ordered, floor, improved, ordered
 from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
 from stowplan.backends.tflm.write import with_offsets, with_orders
+from stowplan.document import Document
 from stowplan.errors import InputError, VerificationError, naming, to_install
 from stowplan.frontends.arena.tflite_file import (
     ALIGNMENT,
@@ -45,7 +46,7 @@ from stowplan.portfolio.packing.search import HeuristicSearch
 _CLIMBS = 60
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class Summary(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What came of a model; all sizes in bytes."""
 
     model: str
@@ -83,6 +84,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     orders: dict[int, tuple[int, ...]]
     """Operators as they run, of subgraphs that have another order than in the file."""
     seconds: float
+    format: str = "stowplan.tflm.summary"
+    version: int = 1
 
     @property
     def is_proven(self) -> bool:

@@ -12,6 +12,7 @@ from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch import costs, stock
 from stowplan.backends.torch.offload import HostMemory, as_run
 from stowplan.backends.torch.reader import Counted, Prices, Reading
+from stowplan.document import Document
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND
 from stowplan.kernel.context import FAMILIES
 from stowplan.kernel.solve import solve
@@ -74,7 +75,7 @@ class Settings:
     """Where values may be sent."""
 
 
-class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
+class GraphReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What came of one graph. Peaks are bytes of tensors that are live at once, as far as they count: of all its repeats."""
 
     operators: int
@@ -103,6 +104,8 @@ class GraphReport(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """What found the plan: ``stock`` where it stayed torch's own."""
     seconds: float
+    format: str = "stowplan.torch.graph.report"
+    version: int = 1
 
 
 class Choice(msgspec.Struct, frozen=True):

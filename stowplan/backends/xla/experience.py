@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stowplan import files
+from stowplan.document import Document
 
 FORMAT = "stowplan.xla.experience"
 VERSION = 1
@@ -56,21 +56,12 @@ class EarlierProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     where it cost some."""
 
 
-class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Experience(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Programs that were tuned before."""
 
     programs: tuple[EarlierProgram, ...] = ()
     format: str = FORMAT
     version: int = VERSION
-
-    @classmethod
-    def load(cls, path: str | Path) -> Experience:
-        """Read a file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-        return files.decode(files.read_bytes(path), cls, format_name=FORMAT, version=VERSION, source=path)
-
-    def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
-        files.write_atomic(path, files.encode(self))
 
     def without(self, families: Collection[str]) -> Experience:
         """All but some families."""

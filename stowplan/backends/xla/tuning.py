@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from stowplan import files
 from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.knobs import as_flags
 from stowplan.backends.xla.store import Compiled, read_result
+from stowplan.document import Document
 from stowplan.errors import InputError, brief
 
 FORMAT = "stowplan.xla.tuning"
@@ -55,7 +55,7 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return self.cycles - self.copy_cycles + self.careful_copy_cycles + self.stall_cycles
 
 
-class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What came of it. ``gain`` is at least 0: XLA's default is one of the trials."""
 
     name: str
@@ -159,15 +159,6 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             lines.append("  note       most of what XLA estimates here is of copies, by counts that are not to be believed")
         lines.extend(f"  note       {note}" for note in self.notes)
         return "\n".join(lines)
-
-    def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
-        files.write_atomic(path, files.encode(self))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Tuning:
-        """Read a file; raises :class:`~stowplan.errors.InputError` naming file and field."""
-        return files.decode(files.read_bytes(path), cls, format_name=FORMAT, version=VERSION, source=path)
 
 
 class TuningProgress(msgspec.Struct, frozen=True):
