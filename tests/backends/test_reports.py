@@ -16,7 +16,7 @@ from stowplan.errors import InputError
 
 REPORTS: list[Document] = [
     OrderReport(operators=3, given=20, peak=16, bound=16, moved=True, seconds=0.5),
-    ArenaReport(mem_id=1, buffers=4, greedy=64, size=48, load=48, bound=48, source="search", seconds=0.1),
+    ArenaReport(mem_id=1, buffers=4, greedy=64, size=48, load_bound=48, bound=48, source="search", seconds=0.1),
     BankReport(
         buffers=2, stock=None, cost=9, bound=9, stock_traffic=None, traffic={"sram": 9}, source="milp", seconds=0.2
     ),

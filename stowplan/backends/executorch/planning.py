@@ -44,10 +44,10 @@ class ArenaReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     greedy: int
     """Size by executorch's greedy planner."""
     size: int
-    load: int
+    load_bound: int
     """No plan is smaller: what is reserved, and the most bytes that live at once."""
     bound: int
-    """No plan is smaller; at least ``load``."""
+    """No plan is smaller; at least ``load_bound``."""
     source: str
     """What found the plan: ``greedy`` where it stayed."""
     seconds: float
@@ -185,7 +185,7 @@ class MemoryPlanningAlgorithm:
             buffers=len(unit.specs),
             greedy=greedy,
             size=size,
-            load=load,
+            load_bound=load,
             bound=min(bound, size),
             source=source,
             seconds=round(time.monotonic() - began, 3),

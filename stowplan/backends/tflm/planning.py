@@ -84,7 +84,7 @@ class Summary(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     orders: dict[int, tuple[int, ...]]
     """Operators as they run, of subgraphs that have another order than in the file."""
     seconds: float
-    format: str = "stowplan.tflm.summary"
+    format: str = "stowplan.tflm"
     version: int = 1
 
     @property

@@ -267,7 +267,7 @@ def test_a_delegate_that_reads_beyond_its_tensors() -> None:
     ))  # fmt: skip
     assert arena_sizes(program)[1] <= arena_sizes(stock)[1]
     assert planner.reports[0].size % 16 == 0
-    assert planner.reports[0].load > 64
+    assert planner.reports[0].load_bound > 64
     with torch.no_grad():
         torch.testing.assert_close(run(program, x)[0], model(x), rtol=1e-4, atol=1e-4)
 
@@ -313,7 +313,7 @@ def test_banks_that_executorch_cannot_fill() -> None:
 
     model, x = Branches().eval(), torch.randn(1, 3, 16, 16)
     _, planner = planned(exported(model, x))
-    room = planner.reports[0].load
+    room = planner.reports[0].load_bound
     memory = TargetMemoryMap([Bank("only", room, 1)])
     stock = ExecutorchBackendConfig(memory_planning_pass=banked_memory_planning_pass(memory))
     edge = exported(model, x)
@@ -383,7 +383,7 @@ def test_the_peak_of_an_order_is_what_is_planned(make: Callable[[], nn.Module], 
 
     model, x = make().eval().requires_grad_(False), torch.randn(*shape)
     found = plan(exported(model, x), time_limit=5.0)
-    assert found.orders[0].peak == found.arenas[0].load == found.size
+    assert found.orders[0].peak == found.arenas[0].load_bound == found.size
     wanted = model(x)
     torch.testing.assert_close(run(found.program, x), [wanted] if isinstance(wanted, Tensor) else list(wanted))
 
