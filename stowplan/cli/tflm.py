@@ -130,8 +130,6 @@ def tflm_command(
 def _as_json(planned: Planned, run: Run | None) -> dict[str, object]:
     summary = planned.summary
     return {
-        "format": "stowplan.tflm",
-        "version": 1,
         **msgspec.to_builtins(summary, str_keys=True),
         "proven": summary.is_proven,
         "runtime": None if run is None else msgspec.to_builtins(run),
