@@ -365,6 +365,14 @@ def test_the_checker_of_certificates_stands_alone() -> None:
         assert modules <= {*sys.stdlib_module_names, "stowplan"}, f"{path} imports {modules}"
 
 
+def test_no_bound_comes_from_the_checker() -> None:
+    """A fault in it would reach the bound of a run and its certificate alike."""
+    for path, parts in modules():
+        if parts[:1] in (("models",), ("portfolio",), ("kernel",), ("learned_guidance",)):
+            for line, target in imported(path, parts):
+                assert target[:2] != ("certificates", "checker"), f"{path}:{line}"
+
+
 def run_python(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stderr
