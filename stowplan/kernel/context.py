@@ -143,7 +143,7 @@ class Report(msgspec.Struct):
         return cls("failed", text=f"{type(error).__name__}: {error}")
 
 
-class Clock:
+class Stopwatch:
     """Seconds of a search: of the machine's clock, or where work is counted in their place, those that it stands for.
 
     ``is_counted`` in deterministic runs.

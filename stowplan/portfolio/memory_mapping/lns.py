@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stowplan.kernel.context import Clock, Context
+from stowplan.kernel.context import Context, Stopwatch
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts, with_whole_copies
 from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, improve, size_estimate
@@ -152,7 +152,7 @@ class LargeNeighbourhoodSearch:
         self._hint: Hint | None = None
         self._random = random.Random(seed)
         self._changes = Changes(facts)
-        self._clock = Clock(context.options.deterministic)
+        self._clock = Stopwatch(context.options.deterministic)
         self._seen: Plan | None = context.incumbent()[0] if self._clock.is_counted else None
         """The latest of the others' plans that was looked at."""
         self._end = self._clock.now() + context.seconds(DETERMINISTIC_SHARE)
