@@ -17,34 +17,43 @@ from tests.kernel.recorder import Recorder
 from tests.models.rematerialization.cases import least_cost, limited, random_problem, training
 
 
+class Written:
+    """A graph in the making; tensor 0 is its input."""
+
+    def __init__(self) -> None:
+        self.tensors = [Tensor(id="x", size=4)]
+        self.ops: list[Op] = []
+
+    def add(self, kind: str, reads: list[int], size: int, cost: int) -> int:
+        """An operator; the number of what it writes."""
+        self.tensors.append(Tensor(id=f"{kind} {len(self.tensors)}", size=size))
+        made = len(self.tensors) - 1
+        self.ops.append(Op(id=f"{kind} {len(self.ops)}", kind=kind, reads=tuple(reads), writes=(made,), cost=cost))
+        return made
+
+    def problem(self, *outputs: int) -> Problem:
+        return Problem(tensors=tuple(self.tensors), ops=tuple(self.ops), inputs=(0,), outputs=outputs, free_inputs=False)
+
+
 def deep(layers: int, head: int = 3) -> Problem:
     """Layers of four operators and one that adds what came in; backwards each reads what its forward operator read."""
-    tensors = [Tensor(id="x", size=4)]
-    ops: list[Op] = []
-    outputs: list[int] = []
-
-    def add(kind: str, reads: list[int], size: int, cost: int) -> int:
-        tensors.append(Tensor(id=f"{kind} {len(tensors)}", size=size))
-        ops.append(Op(id=f"{kind} {len(ops)}", kind=kind, reads=tuple(reads), writes=(len(tensors) - 1,), cost=cost))
-        return len(tensors) - 1
-
-    value, read = 0, []
+    graph, outputs, value, read = Written(), list[int](), 0, []
     for _ in range(head):
-        value = add("head", [value], 4, 2)
+        value = graph.add("head", [value], 4, 2)
     for _ in range(layers):
         inner = [value]
         for at in range(4):
-            inner.append(add(f"forward {at}", [inner[-1]], 8 + at, 3 + at))
+            inner.append(graph.add(f"forward {at}", [inner[-1]], 8 + at, 3 + at))
         read.append(inner)
-        value = add("sum", [value, inner[-1]], 4, 1)
-    gradient = add("loss", [value], 4, 1)
+        value = graph.add("sum", [value, inner[-1]], 4, 1)
+    gradient = graph.add("loss", [value], 4, 1)
     for inner in reversed(read):
         back = gradient
         for at in reversed(range(4)):
-            outputs.append(add(f"weight {at}", [back, inner[at]], 1, 3))
-            back = add(f"backward {at}", [back, inner[at + 1]], 4, 3)
-        gradient = add("sum back", [gradient, back], 4, 1)
-    return Problem(tensors=tuple(tensors), ops=tuple(ops), inputs=(0,), outputs=(*outputs, gradient), free_inputs=False)
+            outputs.append(graph.add(f"weight {at}", [back, inner[at]], 1, 3))
+            back = graph.add(f"backward {at}", [back, inner[at + 1]], 4, 3)
+        gradient = graph.add("sum back", [gradient, back], 4, 1)
+    return graph.problem(*outputs, gradient)
 
 
 def drafted(problem: Problem) -> tuple[int, int] | None:
@@ -166,23 +175,15 @@ def test_cuts_say_nothing_of_a_large_graph_with_a_host() -> None:
 
 def stream(layers: int) -> Problem:
     """A residual stream: what each layer adds to it is dear and read again, the sums are cheap and read again, too."""
-    tensors = [Tensor(id="x", size=4)]
-    ops: list[Op] = []
-
-    def add(kind: str, reads: list[int], size: int, cost: int) -> int:
-        tensors.append(Tensor(id=f"{kind} {len(tensors)}", size=size))
-        ops.append(Op(id=f"{kind} {len(ops)}", kind=kind, reads=tuple(reads), writes=(len(tensors) - 1,), cost=cost))
-        return len(tensors) - 1
-
-    value, read = 0, []
+    graph, value, read = Written(), 0, []
     for _ in range(layers):
-        summand = add("layer", [value], 4, 100)
-        value = add("sum", [value, summand], 4, 1)
+        summand = graph.add("layer", [value], 4, 100)
+        value = graph.add("sum", [value, summand], 4, 1)
         read.append((summand, value))
-    gradient = add("loss", [value], 4, 1)
+    gradient = graph.add("loss", [value], 4, 1)
     for summand, value in reversed(read):
-        gradient = add("backward", [gradient, value, summand], 4, 100)
-    return Problem(tensors=tuple(tensors), ops=tuple(ops), inputs=(0,), outputs=(gradient,), free_inputs=False)
+        gradient = graph.add("backward", [gradient, value, summand], 4, 100)
+    return graph.problem(gradient)
 
 
 def test_a_long_chain_runs_again_piece_by_piece() -> None:
