@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,3 +93,45 @@ def test_where_nothing_is_compiled_the_first_step_is_checked(rows: int) -> None:
     memory = memory_of(int(0.8 * max(Loop(make).run(1).peaks)))
     with pytest.raises(MemoryLimitError, match=r"torch\.compile made no graph of the model"):
         Loop(make, memory.compile).run(1)
+
+
+@pytest.fixture
+def one_process(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_compiled_model_within_distributed_data_parallel() -> None:
+    def trained_within(wrap: Any) -> tuple[list[float], list[Any]]:
+        torch.manual_seed(0)
+        model, losses = layers(6), list[float]()
+        run = torch.nn.parallel.DistributedDataParallel(wrap(model))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(5):
+            loss = run(torch.randn(256, WIDTH)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses, [parameter.detach().clone() for parameter in model.parameters()]
+
+    memory = memory_of(1 << 24)
+    expected, parameters = trained_within(lambda model: model)
+    losses, trained_parameters = trained_within(memory.compile)
+    assert losses == expected
+    assert all(map(torch.equal, trained_parameters, parameters))
+    assert memory.reports
+    assert memory.report.steps.largest > 0
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.filterwarnings("ignore")
+def test_distributed_data_parallel_within_a_compiled_model_says_that_there_is_no_graph() -> None:
+    memory = memory_of(1 << 18)
+    run = memory.compile(torch.nn.parallel.DistributedDataParallel(layers(6)))
+    with pytest.raises(MemoryLimitError, match=r"torch\.compile made no graph of the model"):
+        run(torch.randn(1024, WIDTH)).square().mean().backward()
