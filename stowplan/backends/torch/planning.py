@@ -35,6 +35,10 @@ LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
 #: For the plan of the first steps, seconds at least, and part of the time; and how far its peak may be above the least.
 LEAST_FIRST, FIRST_SHARE, SLACK = 2.0, 0.15, 1.05
 
+#: As many uses of a graph may wait at once, as far as the plan of the first steps is concerned: what it saves at the border
+#: counts so often beside what its backward pass takes.
+USES = 4
+
 #: Planning ends where the best plan adds no more than this part beyond the bound.
 GAP = 0.005
 
@@ -201,14 +205,17 @@ class Chooser:
         stays = sum(sizes[tensor].size for tensor in {*problem.inputs, *op.reads, *op.writes})
         between = Reservation(size=max(0, int(max(enough, SLACK * plan.peak)) - stays), since=border, until=border)
         frugal, _ = peaks.least_peak(msgspec.structs.replace(problem, reserved=(between,)), known, seconds)
-        plans = [self.free.made(self.free.order), plan, self.free.made(frugal.sequence)]
-        ample = min(self.limit, max(enough, SLACK * min(made.peak for made in plans)))
-        plans = [made for made in plans if made.peak <= ample] or plans
-        # Less at the border is no gain where the backward pass then takes more, such as behind a frozen model.
-        loads = [_from_border(problem, made, border) for made in plans]
-        most = SLACK * min(map(max, loads))
-        ranks = [(max(load) > most, load[0], made.objective) for load, made in zip(loads, plans, strict=True)]
-        return self._choice(plans[ranks.index(min(ranks))], "first steps", 0)
+        plans = [plan, self.free.made(frugal.sequence)]
+        given = self.free.made(self.free.order)
+        if given.peak <= max(enough, SLACK * plan.peak):
+            plans.append(given)
+
+        def rank(made: Plan) -> tuple[bool, int, int]:
+            # Less at the border is no gain where the backward pass then takes far more, such as behind a frozen model.
+            at_border, *behind = _from_border(problem, made, border)
+            return made.peak > self.limit, USES * at_border + max([at_border, *behind]), made.objective
+
+        return self._choice(min(plans, key=rank), "first steps", 0)
 
     def _plans_at_hand(self) -> dict[str, Plan]:
         """The order given and torch's plans, as far as they are within the limit."""

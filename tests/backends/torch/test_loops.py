@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stowplan.backends.torch import MemoryLimitError, PlanningWarning
+from stowplan.backends.torch import MemoryLimitError, PlanningWarning, measure_peak
 from tests.backends.torch.test_scopes import SELECTIVE, WIDTH, Experts, Loop, check, checkpointed, layers, memory_of, trained
 from tests.backends.torch.training import torch
 
@@ -135,3 +135,24 @@ def test_distributed_data_parallel_within_a_compiled_model_says_that_there_is_no
     run = memory.compile(torch.nn.parallel.DistributedDataParallel(layers(6)))
     with pytest.raises(MemoryLimitError, match=r"torch\.compile made no graph of the model"):
         run(torch.randn(1024, WIDTH)).square().mean().backward()
+
+
+def test_the_first_steps_of_a_head_behind_a_frozen_model_add_no_work() -> None:
+    """To compute the frozen model again would save its last result at the border, and take all of it in the backward pass."""
+    torch.manual_seed(0)
+    nn = torch.nn
+    frozen = nn.Sequential(nn.Linear(WIDTH, 32 * WIDTH), nn.GELU(), nn.Linear(32 * WIDTH, WIDTH)).requires_grad_(False)
+    head = nn.Linear(WIDTH, WIDTH)
+    model, optimizer = nn.Sequential(frozen, head), torch.optim.SGD(head.parameters(), lr=0.1)
+
+    def step(run: Any) -> None:
+        run(torch.randn(1024, WIDTH)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step(model)
+    memory = memory_of(int(1.05 * measure_peak(lambda: step(model))))
+    run = memory.compile(model)
+    with memory.step():
+        step(run)
+    assert memory.reports[0].added_flops == 0
