@@ -24,7 +24,7 @@ from benchmarks.lib.tier_placement.stacked import stacked
 from benchmarks.lib.tier_placement.variants import generated
 from benchmarks.tier_placement.networks import read
 from stowplan.errors import InputError
-from stowplan.hardware.nnp_i import kernel
+from stowplan.hardware.nnp_i import compiled
 from stowplan.hardware.nnp_i.compiler import compiler_plan
 from stowplan.learned_guidance.tier_placement.decode import Decoder, Floats
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import POLICY, policy_values
@@ -157,7 +157,7 @@ def held_out():  # type: ignore[no-untyped-def]
 
 def density(problem: Problem) -> Floats:
     """A posterior that ranks tensors by the time that the fastest tier saves over the slowest, for each byte."""
-    data = kernel.arrays_of(problem)
+    data = compiled.arrays_of(problem)
     reads = np.bincount(data.inputs, minlength=len(problem.layers))
     saved = [
         data.weight_moves[:, 0] - data.weight_moves[:, -1],

@@ -49,4 +49,4 @@ def test_a_large_package_is_shown_with_its_folders() -> None:
 def test_the_kernel_does_not_grow() -> None:
     lines = benchmarks.house.count.kernel(benchmarks.house.count.PACKAGE)
     assert {PurePath("kernel/workers/pool.py"), PurePath("kernel/run.py")} <= lines.keys()
-    assert sum(lines.values()) <= 4_200
+    assert sum(lines.values()) <= 4_300
