@@ -33,7 +33,7 @@ class Given(NamedTuple):
     """What a call is given beside its problem, checked."""
 
     candidates: list[Candidate]
-    """What is run, most useful first; before them what makes the baseline that was named, where no plan of it is at hand."""
+    """The candidates to run, the most useful first. If the named baseline has no plan yet, its maker comes first."""
     starts: dict[str, Start]
     """Plans to start from, by name."""
     baseline: str | None
@@ -105,7 +105,8 @@ def with_maker(
 
 def names_taken(kind: Kind[Any, Any]) -> list[str]:
     """Names of baselines that no other plan may have, whether or not there is a plan of them for a problem."""
-    return [kind.baseline, *(baseline.name for baseline in kind.baselines[1:] if baseline.maker is not None)]
+    others = (baseline for baseline in kind.baselines[1:] if baseline.is_known or baseline.maker is not None)
+    return [kind.baseline, *(baseline.name for baseline in others)]
 
 
 def left_out(name: str, why: str) -> str:

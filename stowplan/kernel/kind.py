@@ -53,6 +53,8 @@ class Baseline(Generic[P, Q]):
     """The plan, where making it costs nothing; None where it does, or where there is none."""
     maker: Callable[[P], Candidate] | None = None
     """The candidate that makes it, of the family ``baseline``; a run has it where the baseline is named and has no plan yet."""
+    is_known: bool = False
+    """Whether its name is reserved where a problem has no plan of it; that of the first, and of one with a maker, always is."""
     is_awaited: Callable[[P], bool] = lambda problem: False
     """Whether heuristics make it first: a run of a problem that could stop waits for it, until there is a plan, or is known to
     be none (:meth:`stowplan.kernel.context.Context.no_plan`)."""

@@ -1,1 +1,1 @@
-"""Workers: candidates in threads and processes, when they start, what they are told and what they report."""
+"""Workers run the candidates in threads and processes; a pool starts them, sends them news, collects reports, and stops them."""

@@ -83,7 +83,7 @@ KIND = Kind(
     function=_function,
     baselines=(
         Baseline(name="local", plan=lambda problem: _valid(problem, local_plan(problem))),
-        Baseline(name="propagation", plan=lambda problem: _valid(problem, propagated_plan(problem))),
+        Baseline(name="propagation", is_known=True, plan=lambda problem: _valid(problem, propagated_plan(problem))),
     ),
     assumptions=("banks", "operators.restricted=no"),
     facts=_facts,
