@@ -13,6 +13,7 @@ import msgspec
 from stowplan.arguments import flag, number, show, whole
 from stowplan.errors import UsageError
 from stowplan.options import SEARCH, Option, declared, fields_of
+from stowplan.work_rates import Rate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,26 +144,6 @@ class Report(msgspec.Struct):
         return cls("failed", text=f"{type(error).__name__}: {error}")
 
 
-class Stopwatch:
-    """Seconds of a search: of the machine's clock, or where work is counted in their place, those that it stands for.
-
-    ``is_counted`` in deterministic runs.
-    """
-
-    def __init__(self, is_counted: bool):
-        self.is_counted = is_counted
-        self._counted = 0.0
-
-    def now(self) -> float:
-        """Seconds since some moment."""
-        return self._counted if self.is_counted else time.monotonic()
-
-    def spend(self, seconds: float, work: float) -> float:
-        """Note what something took, in seconds of the machine and in those that its work stands for; returns which counts."""
-        self._counted += work
-        return work if self.is_counted else seconds
-
-
 class Context:
     """A candidate's view of the run: options, a plan to start from (verified) or None, what others have found, whom it tells.
 
@@ -179,6 +160,7 @@ class Context:
         """Takes the reports."""
         self._incumbent: tuple[Any, int | None] = (start_plan, None)
         self._hints: tuple[Hint, ...] = ()
+        self._since = time.monotonic()
 
     # ------------------------------------------------------------------------------------------------- time, work, chance
 
@@ -202,13 +184,12 @@ class Context:
         """A part of the time limit of the whole run; in a deterministic run of its work limit."""
         return part * self.options.extent
 
-    def work(self, per_second: float, size: float = 1.0, *, least: int = 0) -> int | None:
+    def work(self, rate: Rate, size: float = 1.0, *, least: int = 0) -> int | None:
         """How much of something is done in a deterministic run; None in others, where the clock is the limit.
 
-        It is so much ``per_second`` of the limit: rounds, nodes, evaluations. Of a problem of twice the ``size`` half as much
-        is done, and ``least`` in any case.
+        Of a problem of twice the ``size`` half as much is done, and ``least`` in any case.
         """
-        return max(least, int(per_second * self.options.extent / size)) if self.options.deterministic else None
+        return max(least, int(rate.per_second * self.options.extent / size)) if self.options.deterministic else None
 
     def within(self, part: float) -> Callable[[], bool]:
         """Says from now on whether a part of the time limit is over, or the candidate is to return.
@@ -225,6 +206,19 @@ class Context:
     def limits(self, seconds: float, work: W) -> tuple[float, W | None]:
         """What limits a call of a solver: ``(seconds, None)``; in a deterministic run no seconds that bind, and ``work``."""
         return (_ENDLESS, work) if self.options.deterministic else (seconds, None)
+
+    def units(self, rate: Rate) -> float | None:
+        """The same of what solvers count themselves, as CP-SAT does in deterministic seconds."""
+        return rate.per_second * self.options.extent if self.options.deterministic else None
+
+    def is_last(self, part: float) -> bool:
+        """Whether no more than this part of the candidate's own time is left. Never so in a deterministic run."""
+        left = self.remaining()
+        return not self.options.deterministic and left < part * (left + time.monotonic() - self._since)
+
+    def part_of_rest(self, part: float) -> float:
+        """Seconds: a part of those left; in a deterministic run all that the work limit stands for."""
+        return self.seconds() if self.options.deterministic else part * self.remaining()
 
     def seed(self, stream: int = 0) -> int:
         """Seed of one of the run's streams of random numbers. Candidates of a kind that must differ take different streams."""

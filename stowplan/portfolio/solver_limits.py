@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypedDict
 
 from stowplan.kernel.context import Context
+from stowplan.work_rates import Rate
 
 
 class SolverLimits(TypedDict):
@@ -24,28 +25,28 @@ class SolverOptions(SolverLimits):
     on_bound: Callable[[int], None]
 
 
-def solver_limits(context: Context, parts: float = 1.0, *, seconds: float | None = None) -> SolverLimits:
+def solver_limits(context: Context, rate: Rate, *, seconds: float | None = None) -> SolverLimits:
     """Limits, seed and stop of an exact model's solver, as keyword arguments of its ``solve``.
 
     Parameters
     ----------
-    parts
-        In a deterministic run the solver has one of so many parts of the work limit, in deterministic seconds.
+    rate
+        How much the solver does in a deterministic run, in its own deterministic seconds.
     seconds
         Of the clock, at most; by default all that may be left, for ``should_stop`` says when the candidate's share is over.
     """
     return {
         "time_limit": context.longest() if seconds is None else seconds,
-        "deterministic_limit": context.options.extent / parts if context.options.deterministic else None,
+        "deterministic_limit": context.units(rate),
         "seed": context.seed(),
         "should_stop": context.closed,
     }
 
 
-def reporting(context: Context, source: str, parts: float = 1.0, *, seconds: float | None = None) -> SolverOptions:
+def reporting(context: Context, source: str, rate: Rate, *, seconds: float | None = None) -> SolverOptions:
     """:func:`solver_limits`, and functions that report what the solver finds under the name ``source``."""
     return {
-        **solver_limits(context, parts, seconds=seconds),
+        **solver_limits(context, rate, seconds=seconds),
         "on_plan": lambda plan: context.plan(plan, source),
         "on_bound": lambda bound: context.bound(bound, source),
     }

@@ -28,6 +28,7 @@ from stowplan.models.outcome import Outcome
 from stowplan.models.tier_placement.milp import Model, Report, build
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import LIMIT, Problem
+from stowplan.work_rates import TIER_PARTS
 
 if TYPE_CHECKING:
     # It loads CP-SAT, which is not needed here.
@@ -42,9 +43,6 @@ ROUNDS = 20, 1
 #: Largest of the prices that rule out a part in which nothing fits, in the scaled copy's units: what they prove is beyond all
 #: plans.
 RULED_OUT = 1e6
-
-#: Parts for a unit of the deterministic limit.
-PARTS = 10
 
 #: Least and most of columns that are limited more than the program limits them.
 Limits = dict[int, tuple[int, int]]
@@ -263,8 +261,8 @@ def solve_by_counts(
     on_hint
         Called with the hint of :func:`stowplan.models.tier_placement.milp.relaxation`.
     search
-        As of :func:`stowplan.models.tier_placement.milp.solve_milp`; a ``deterministic_limit`` counts parts, :data:`PARTS` a
-        unit.
+        As of :func:`stowplan.models.tier_placement.milp.solve_milp`; a ``deterministic_limit`` counts parts, :data:`TIER_PARTS`
+        a unit.
     """
     end = time.monotonic() + search["time_limit"]
     model = build(problem, counted=True)
@@ -285,7 +283,7 @@ def solve_by_counts(
             report.offer_point(part.values)
             if number == 0:
                 on_hint(model.hint(part.values))
-        if work is not None and number >= PARTS * work:
+        if work is not None and number >= TIER_PARTS * work:
             break
     if tree.is_done:
         report.close(None)

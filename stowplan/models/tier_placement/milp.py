@@ -26,6 +26,7 @@ from stowplan.models.tier_placement import hint as hints
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Offsets, Structure, counted_sizes, plan_of, tiers_of
+from stowplan.work_rates import TIER_NODES
 
 if TYPE_CHECKING:
     # It loads CP-SAT, which is not needed here.
@@ -226,9 +227,6 @@ def _unit(most: int, bits: int) -> int:
     return 1 << max(0, most.bit_length() - bits)
 
 
-#: Nodes of branch and bound for a unit of the deterministic limit.
-NODES = 150
-
 #: A search that has found, or was given, a better plan than it began with begins anew after this many nodes, and then after
 #: twice as many: with a good plan at the root most columns can be fixed there, and what took minutes may take a second.
 RESTART_NODES = 100
@@ -251,7 +249,7 @@ def solve_milp(
         Asked now and then for the best plan that others know.
     search
         As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, building included, a hint, what to call. A
-        ``deterministic_limit`` limits work instead of time: nodes of branch and bound, :data:`NODES` a unit.
+        ``deterministic_limit`` limits work instead of time: nodes of branch and bound, :data:`TIER_NODES` a unit.
 
     Returns
     -------
@@ -265,7 +263,7 @@ def solve_milp(
         return report.trivial()
     work = search.get("deterministic_limit")
     run = _Highs(report, search.get("seed", 0), search.get("should_stop"), incumbent)
-    return run.solve(max(0.01, end - time.monotonic()), None if work is None else max(1, int(NODES * work)))
+    return run.solve(max(0.01, end - time.monotonic()), None if work is None else max(1, int(TIER_NODES * work)))
 
 
 #: Slower than any plan, ps.

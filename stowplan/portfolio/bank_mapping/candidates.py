@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
@@ -62,17 +63,9 @@ def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model, hinted with the best plan known."""
     from stowplan.models.bank_mapping.cpsat import solve
 
-    tell_proof(context, solve(problem, hint=known_plan(problem, context), **reporting(context, "cpsat", 4)), "cpsat")
-
-
-def known_plan(problem: Problem, context: Context) -> Plan | None:
-    """The best plan so far."""
-    plan: Plan | None = context.incumbent()[0]
-    return plan
-
-
-#: Nodes of branch and bound of a stage in deterministic runs, for each second of the limit.
-NODES = 100
+    tell_proof(
+        context, solve(problem, hint=context.incumbent()[0], **reporting(context, "cpsat", work_rates.BANK_CPSAT)), "cpsat"
+    )
 
 
 def milp(problem: Problem, context: Context) -> None:
@@ -86,21 +79,20 @@ def milp(problem: Problem, context: Context) -> None:
     built = model.build(problem)
     if built.matrix.columns == 0:
         return
-    deterministic = context.options.deterministic
-    plans = _Plans(context, built, known_plan(problem, context))
-    if not deterministic:
+    nodes = context.work(work_rates.BANK_NODES, least=1)
+    plans = _Plans(context, built, context.incumbent()[0], may_tell=nodes is None)
+    if nodes is None:
         _relax(context, built, plans)
     stages = model.stages_of(built)
     for number, matrix in enumerate(stages):
         if context.remaining() <= 0 or context.closed():
             return
-        plans.take(known_plan(problem, context))
-        nodes = context.work(NODES)
+        plans.take(context.incumbent()[0])
         options = Options(
             time_limit=max(0.1, context.longest()),
             seed=context.seed(),
             start=None if plans.best is None else built.add_hint(plans.best),
-            node_limit=None if nodes is None else max(1, nodes),
+            node_limit=nodes,
             on_bound=lambda bound: context.bound(built.bound(bound), "milp"),
             should_stop=context.closed,
         )
@@ -121,9 +113,9 @@ def milp(problem: Problem, context: Context) -> None:
 class _Plans:
     """The best plan so far, and a way to get better ones from points of the matrix."""
 
-    def __init__(self, context: Context, built: model.Model, best: Plan | None):
+    def __init__(self, context: Context, built: model.Model, best: Plan | None, *, may_tell: bool):
         self.best = best
-        self._context, self._built = context, built
+        self._context, self._built, self._may_tell = context, built, may_tell
 
     def take(self, plan: Plan | None) -> bool:
         """Whether it is better than all before; then it is kept."""
@@ -146,7 +138,7 @@ class _Plans:
             plan = assemble(problem, options, stays)
             if not self.take(plan):
                 return
-            if not self._context.options.deterministic:
+            if self._may_tell:
                 self._context.plan(plan, "rounding")
             options = choose.descended(problem, options, stays, self._context.closed)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem, find_overload
@@ -22,9 +23,6 @@ from stowplan.portfolio.solver_limits import reporting, solver_limits
 
 if TYPE_CHECKING:
     from stowplan.models.banked_packing.cpsat import Cut
-
-#: Work of deterministic runs for each second of the limit: pairs of buffers that are compared, and nodes of MILP solvers.
-PAIRS, NODES = 300_000, 200
 
 #: Seconds in which the banks of a choice are packed at first; they grow with each choice that was neither packed nor refuted.
 PACK_SECONDS, MORE = 1.0, 1.6
@@ -50,7 +48,9 @@ def search(problem: Problem, context: Context) -> None:
     if _overloaded(problem, context):
         return
     n = len(problem.buffers)
-    greedy.climb(problem, context.seed(), context.work(PAIRS, n * n + 50, least=20), context.plan, context.closed)
+    greedy.climb(
+        problem, context.seed(), context.work(work_rates.BANKED_PAIRS, n * n + 50, least=20), context.plan, context.closed
+    )
 
 
 def by_size(problem: Problem, context: Context) -> None:
@@ -94,7 +94,9 @@ def _cheapest(problem: Problem, context: Context, seconds: float, cuts: list[Cut
     # Not at the top: it imports ortools, which the others can do without.
     from stowplan.models.banked_packing import cpsat as model
 
-    return model.solve(problem, offsets=False, cuts=cuts, **solver_limits(context, 10, seconds=seconds))
+    return model.solve(
+        problem, offsets=False, cuts=cuts, **solver_limits(context, work_rates.BANKED_CHOICE_CPSAT, seconds=seconds)
+    )
 
 
 def milp_choice(problem: Problem, context: Context) -> None:
@@ -108,7 +110,7 @@ def milp_choice(problem: Problem, context: Context) -> None:
             solver="gscip",
             time_limit=seconds,
             seed=context.seed(),
-            node_limit=context.work(NODES),
+            node_limit=context.work(work_rates.BANKED_NODES),
             should_stop=context.closed,
         )
 
@@ -120,7 +122,7 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
         return
     cuts: list[Cut] = []
     is_exact, seconds = True, PACK_SECONDS
-    left = context.work(1, least=1)
+    left = context.work(work_rates.BANKED_ATTEMPTS, least=1)
     while not context.closed() and left != 0:
         left = None if left is None else left - 1
         chosen = master(context.remaining() * (_MASTER_SHARE if left is None else 1.0), cuts)
@@ -178,7 +180,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=context.incumbent()[0],
-        **reporting(context, "cpsat", 4),
+        **reporting(context, "cpsat", work_rates.BANKED_CPSAT),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat", {"explanation": "no choice of banks and offsets keeps all buffers apart"})

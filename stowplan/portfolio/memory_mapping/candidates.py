@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import arrays, heuristics
@@ -21,20 +22,12 @@ from stowplan.portfolio.memory_mapping.state import State
 from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
 from stowplan.portfolio.solver_limits import reporting
 
-#: Rounds of ruin and recreate that a deterministic run does for each second of its limit, times uses. A run at full speed does
-#: about three times as many.
-DETERMINISTIC_ROUNDS = 300_000
-
 #: Rounds between two looks at the clock in a deterministic run, and seconds in another.
 DETERMINISTIC_PIECE = 20
 LOOK_EVERY = 0.01
 
 #: Largest loss that a round may make at the beginning, of what lies between the first plan and the floor.
 LOSS = 2e-3
-
-#: Work of deterministic runs for each second of the limit: simplex iterations and nodes of the relaxations of segments, and
-#: nodes of the MILP by another solver.
-SEGMENT_ITERATIONS, SEGMENT_NODES, MILP_NODES = 2000, 5, 100
 
 
 def greedy(problem: Problem, context: Context) -> None:
@@ -127,7 +120,7 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
 
 def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]:
     """Progress from 0 to 1, and rounds until the next look at the clock: by rounds in deterministic runs, else by time."""
-    total = context.work(DETERMINISTIC_ROUNDS, problem.use_count + 50, least=50)
+    total = context.work(work_rates.MAPPING_ROUNDS, problem.use_count + 50, least=50)
     if total is not None:
         for done in range(0, total, DETERMINISTIC_PIECE):
             if context.closed():
@@ -156,7 +149,7 @@ def relaxation(problem: Problem, context: Context) -> None:
     from stowplan.models.memory_mapping.milp.segments import SegmentBounds
     from stowplan.models.memory_mapping.milp.solve import Effort
 
-    if not relaxes_in_search(context.options):
+    if not relaxes_in_search(context):
         hint, bound = solve_relaxation(problem, context)
         context.bound(bound, "relaxation")
         if hint is not None:
@@ -164,8 +157,8 @@ def relaxation(problem: Problem, context: Context) -> None:
     effort = Effort(
         end=time.monotonic() + context.remaining(),
         seed=context.seed(),
-        iteration_limit=context.work(SEGMENT_ITERATIONS),
-        node_limit=context.work(SEGMENT_NODES),
+        iteration_limit=context.work(work_rates.MAPPING_SEGMENT_SIMPLEX),
+        node_limit=context.work(work_rates.MAPPING_SEGMENT_NODES),
         should_stop=context.closed,
     )
     on_prices = (lambda prices: context.evidence(prices.encode())) if context.options.certify else None
@@ -186,7 +179,7 @@ def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
             problem,
             hint=plan,
             lower_bound_ps=bound,
-            **reporting(context, "cpsat", 12, seconds=seconds),
+            **reporting(context, "cpsat", work_rates.MAPPING_CPSAT, seconds=seconds),
         )
     except NotImplementedError as error:
         context.note(f"the complete model does not take this problem: {error}")
@@ -203,7 +196,8 @@ def milp(problem: Problem, context: Context) -> None:
     from stowplan.models.mip import with_pulp
 
     plan, _ = context.incumbent()
-    solver = "cbc" if not context.options.deterministic and "cbc" in with_pulp.available() else "gscip"
+    nodes = context.work(work_rates.MAPPING_MILP_NODES)
+    solver = "cbc" if nodes is None and "cbc" in with_pulp.available() else "gscip"
     left = context.remaining()
     outcome = bound_with(
         problem,
@@ -212,7 +206,7 @@ def milp(problem: Problem, context: Context) -> None:
         time_limit=max(0.5, 0.8 * left - 1.0) if solver == "cbc" else left,
         seed=context.seed(),
         plan=plan,
-        node_limit=context.work(MILP_NODES),
+        node_limit=nodes,
         on_bound=lambda bound: context.bound(bound, "milp"),
         should_stop=context.closed,
     )

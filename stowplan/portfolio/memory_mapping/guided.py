@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stowplan import work_rates
 from stowplan.errors import InputError
-from stowplan.kernel.context import Context, Options
+from stowplan.kernel.context import Context
 from stowplan.models.hint import TRUST, Hint
 from stowplan.models.memory_mapping.hint import FAST, KEEP, PLACE
 from stowplan.models.memory_mapping.problem import Problem
@@ -51,9 +52,8 @@ LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
 #: is at most that part of the limit.
 GUIDE_SECONDS, FILLED_SECONDS = 1.5e-5, 5e-6
 
-#: In a deterministic run so many simplex iterations for each second of the limit, fewer for large programs, of which each takes
-#: longer.
-ITERATIONS, ITERATION_USES = 6000.0, 5000.0
+#: Of a program with so many uses a simplex iteration takes twice as long as of a small one.
+ITERATION_USES = 5000.0
 
 
 class Guide(NamedTuple):
@@ -144,7 +144,7 @@ class Guides:
         self._taken = 0
         self._is_first = True
         self._learned: Hint | None = None
-        self._is_alone = relaxes_in_search(context.options)
+        self._is_alone = relaxes_in_search(context)
         self._reported, self._report_at = -1, 0.0
 
     @property
@@ -223,10 +223,10 @@ def filled_hint(problem: Problem, context: Context) -> Hint | None:
     return guide.filled_hint(problem) if is_quick else None
 
 
-def relaxes_in_search(options: Options) -> bool:
+def relaxes_in_search(context: Context) -> bool:
     """Whether the search solves the relaxation for its hint itself: where the exact side has its turn only after it."""
-    wanted = not {"exact", "relaxation"}.isdisjoint(options.candidates)
-    return wanted and (options.deterministic or options.workers == 1)
+    wanted = not {"exact", "relaxation"}.isdisjoint(context.options.candidates)
+    return wanted and (context.heard() is None or context.options.workers == 1)
 
 
 def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
@@ -234,10 +234,10 @@ def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, i
     from stowplan.models.memory_mapping.milp.hint import relaxation_hint
     from stowplan.models.memory_mapping.milp.solve import Effort
 
-    iterations = context.work(ITERATIONS, 1.0 + problem.use_count / ITERATION_USES)
+    iterations = context.work(work_rates.MAPPING_SIMPLEX, 1.0 + problem.use_count / ITERATION_USES)
     seconds = context.remaining()
     # A deterministic run counts iterations, and its clock ends nothing.
-    if iterations is None and relaxes_in_search(context.options):
+    if iterations is None and relaxes_in_search(context):
         seconds = min(seconds, context.seconds(WITHIN_PART))
     elif iterations is None and problem.use_count > LARGE_USES:
         seconds *= LARGE_PART

@@ -10,6 +10,7 @@ the other.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import deque
@@ -18,7 +19,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from stowplan.kernel.context import Context, Stopwatch
+from stowplan import work_rates
+from stowplan.kernel.context import Context
 from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts, with_whole_copies
 from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, improve, size_estimate
@@ -29,13 +31,10 @@ from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.learned import GUIDE, LEARNED
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser
-from stowplan.portfolio.memory_mapping.pace import report_every
+from stowplan.portfolio.memory_mapping.pace import Stopwatch, report_every
 
 #: Seconds for one neighbourhood: at most, and as part of the limit.
 ROUND_SECONDS, ROUND_SHARE = 2.0, 0.05
-
-#: One of CP-SAT's deterministic seconds takes about so many seconds on these models.
-SECONDS_PER_DETERMINISTIC = 10.0
 
 #: A neighbourhood solved in this part of its time was too small.
 EASY = 0.4
@@ -54,9 +53,6 @@ CURIOSITY = 0.2
 
 #: Seconds to wait for the first plan of another candidate.
 WAIT_FOR_START = 4.0
-
-#: Seconds that a deterministic run reckons to work for each second of its limit, and what it reckons for a round and a literal.
-DETERMINISTIC_SHARE, BUILD_SECONDS, LITERAL_SECONDS = 0.3, 0.05, 1e-4
 
 
 @dataclass
@@ -114,7 +110,7 @@ def _lns(problem: Problem, context: Context, source: str, stream: int = 0) -> No
 
 def _start(problem: Problem, context: Context) -> Plan | None:
     """A plan to begin with: another candidate's, or in a deterministic run, where none comes, one built here."""
-    if not context.options.deterministic:
+    if context.heard() is not None:
         return _given(context)
     data = arrays.build(problem)
     best: Plan | None = context.start_plan
@@ -152,10 +148,11 @@ class LargeNeighbourhoodSearch:
         self._hint: Hint | None = None
         self._random = random.Random(seed)
         self._changes = Changes(facts)
-        self._clock = Stopwatch(context.options.deterministic)
+        self._clock = Stopwatch(context.heard() is None)
         self._seen: Plan | None = context.incumbent()[0] if self._clock.is_counted else None
         """The latest of the others' plans that was looked at."""
-        self._end = self._clock.now() + context.seconds(DETERMINISTIC_SHARE)
+        reckoned = context.units(work_rates.MAPPING_NEIGHBOURHOODS)
+        self._end = math.inf if reckoned is None else self._clock.now() + reckoned
         self._timeline = PlanTimeline(facts, plan)
         self._sound = self._timeline
         """The last that was verified."""
@@ -197,7 +194,7 @@ class LargeNeighbourhoodSearch:
         self._untried += added
 
     def _is_over(self) -> bool:
-        if self._clock.is_counted and self._clock.now() >= self._end:
+        if self._clock.now() >= self._end:
             return True
         _, bound = self._context.incumbent()
         if bound is not None and self._timeline.objective <= bound:
@@ -224,11 +221,11 @@ class LargeNeighbourhoodSearch:
             tensors = free.tensors[: round(arm.count)]
             neighbourhood = Neighbourhood(self._timeline, tensors, free.start, free.end, frozen=arm.frozen)
             size = size_estimate(neighbourhood.sequences)
-            self._clock.spend(0.0, BUILD_SECONDS + LITERAL_SECONDS * size)
+            self._clock.spend(0.0, work_rates.BUILD_SECONDS + work_rates.LITERAL_SECONDS * size)
             if size > MOST_LITERALS:
                 arm.count = max(float(LEAST_COUNT), arm.count * SHRINKAGE)
             else:
-                seconds, work = self._context.limits(min(limit, self._context.remaining()), limit / SECONDS_PER_DETERMINISTIC)
+                seconds, work = self._context.limits(min(limit, self._context.remaining()), limit / work_rates.CPSAT_SECONDS)
                 outcome = improve(
                     neighbourhood,
                     time_limit=seconds,
@@ -236,7 +233,7 @@ class LargeNeighbourhoodSearch:
                     deterministic_limit=work,
                     should_stop=self._context.closed,
                 )
-                solving = self._clock.spend(outcome.seconds, SECONDS_PER_DETERMINISTIC * outcome.deterministic)
+                solving = self._clock.spend(outcome.seconds, work_rates.CPSAT_SECONDS * outcome.deterministic)
                 gain = self._take(outcome.plan)
                 arm.resize(outcome, gain, solving, limit, self._chooser.count)
         return gain, self._clock.now() - began

@@ -7,6 +7,8 @@ takes its place.
 
 from __future__ import annotations
 
+import time
+
 from stowplan.kernel.context import Options
 from stowplan.models.memory_mapping.problem import Problem
 
@@ -74,3 +76,23 @@ class Stagnation:
             return False
         gained, self._gained, self._since = self._gained, 0, now
         return gained * left < LEAST_PART * gap * seconds
+
+
+class Stopwatch:
+    """Seconds of a search: of the machine's clock, or where work is counted in their place, those that it stands for.
+
+    ``is_counted`` in deterministic runs.
+    """
+
+    def __init__(self, is_counted: bool):
+        self.is_counted = is_counted
+        self._counted = 0.0
+
+    def now(self) -> float:
+        """Seconds since some moment."""
+        return self._counted if self.is_counted else time.monotonic()
+
+    def spend(self, seconds: float, work: float) -> float:
+        """Note what something took, in seconds of the machine and in those that its work stands for; returns which counts."""
+        self._counted += work
+        return work if self.is_counted else seconds

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.modulo_scheduling.bounds import find_obstacle
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, describe_objective
@@ -15,12 +16,6 @@ from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, begin, follow, list_scheduling
 from stowplan.portfolio.presolve import asks_for_heuristics, tell_proof
 from stowplan.portfolio.solver_limits import reporting
-
-#: Placements of deterministic runs, for each second of the limit.
-PLACEMENTS = 2_500
-
-#: Nodes of the MILP of each initiation interval in deterministic runs, for each second of the limit.
-MILP_NODES = 100
 
 #: Placements of the search, for each instruction, that may pass without an improvement.
 PATIENCE = 20_000
@@ -79,7 +74,7 @@ def search(problem: Problem, context: Context) -> None:
     if not problem.instructions:
         return
     run = MappingSearch(tally, context.seed(1))
-    limit = context.work(PLACEMENTS)
+    limit = context.work(work_rates.MODULO_PLACEMENTS)
     improved = tally.work
     known = tally.best
     while not context.closed():
@@ -121,7 +116,7 @@ def cpsat(problem: Problem, context: Context) -> None:
         problem,
         hint=hint,
         incumbent=context.heard(),
-        **reporting(context, "cpsat", 4),
+        **reporting(context, "cpsat", work_rates.MODULO_CPSAT),
     )
     tell_proof(context, outcome, "cpsat")
 
@@ -138,7 +133,7 @@ def milp(problem: Problem, context: Context) -> None:
         problem,
         time_limit=context.longest(),
         seed=context.seed(),
-        node_limit=context.work(MILP_NODES),
+        node_limit=context.work(work_rates.MODULO_NODES),
         on_plan=lambda plan: context.plan(plan, "milp"),
         should_stop=context.closed,
     )

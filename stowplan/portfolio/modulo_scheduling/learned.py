@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Candidate
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -31,8 +32,8 @@ POLICY = PolicySource(
 #: What a step of a first batch takes for an instruction: seconds, on one core at leisure.
 STEP_SECONDS = 5e-3
 
-#: Evaluations at most, and instructions placed in a deterministic run for each second of its limit.
-BUDGET, DETERMINISTIC_PLACEMENTS = 20_000, 1_000
+#: Evaluations at most.
+BUDGET = 20_000
 
 
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
@@ -59,5 +60,5 @@ def ppo(problem: Problem, context: Context) -> None:
 
 def _budget(context: Context, instructions: int) -> int:
     """Evaluations at most."""
-    placements = context.work(DETERMINISTIC_PLACEMENTS)
+    placements = context.work(work_rates.MODULO_POLICY_PLACEMENTS)
     return BUDGET if placements is None else min(BUDGET, placements // max(1, instructions) + 1)

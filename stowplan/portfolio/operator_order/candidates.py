@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.operator_order.bounds import cut_bound, forced_loads
 from stowplan.models.operator_order.plan import Plan
@@ -28,12 +29,8 @@ from stowplan.portfolio.packing import candidates as packing
 from stowplan.portfolio.packing.candidates import InnerRun
 from stowplan.portfolio.presolve import presolve_seconds
 
-#: Work of deterministic runs for each second of the limit: operators times sets of a search, and times rounds of local search.
-SETS, ROUNDS = 4_000_000, 1000
-
-#: Operators whose bound by a cut is computed in deterministic runs, for each second of the limit; and otherwise the part of the
-#: time for that, before all else.
-CUTS, CUT_SHARE = 20, 0.15
+#: Part of the time for bounds by cuts, before all else.
+CUT_SHARE = 0.15
 
 #: Beams: sets side by side, and operators times these at most; weights of the peak so far against what is live.
 WIDTHS, MOST_WIDE, WEIGHTS = (1, 4), 40_000, (1000.0, 1.0)
@@ -63,8 +60,6 @@ class _Run:
         self.floor = int(forced_loads(self.structure).max(initial=0))
         self.forwards, self.backwards = make(self.structure), make(self.structure, backward=True)
         self.best: Plan | None = None
-        self.began = time.monotonic()
-        self.is_deterministic = context.options.deterministic
         self._ceilings = np.full(self.structure.ops, 1 << 62, np.int64)
 
     def offer(self, order: list[int], source: str) -> int:
@@ -90,7 +85,7 @@ class _Run:
             self.floor,
             self.context.within(CUT_SHARE),
             lambda bound: self.context.bound(bound, "cuts"),
-            self.context.work(CUTS),
+            self.context.work(work_rates.ORDER_CUTS),
         )
 
     def know(self) -> tuple[Plan | None, int]:
@@ -109,10 +104,9 @@ class _Run:
         """Whether to stop looking for lower peaks: there are none, or the rest of the time is the arena's."""
         if self.context.closed() or self.has_least_peak():
             return True
-        left = self.context.remaining()
         plan, _ = self.know()
         wants_arena = plan is not None and plan.arena > plan.objective
-        return not self.is_deterministic and wants_arena and left < ARENA_SHARE * (left + time.monotonic() - self.began)
+        return wants_arena and self.context.is_last(ARENA_SHARE)
 
 
 def presolve(problem: Problem, context: Context) -> None:
@@ -137,14 +131,14 @@ def search(problem: Problem, context: Context) -> None:
         if order is not None:
             context.plan(Lives(problem, run.structure, order).quick(), name)
             run.offer(order, name)
-    if run.is_deterministic:
-        # Else the exact search tells.
+    if context.heard() is None:
+        # Otherwise the exact search says which bounds it has proven.
         run.prove()
     chance = context.rng()
     for width in WIDTHS:
         if width * run.structure.ops <= MOST_WIDE:
             _beams(run, width, None)
-    _go_on(run, _Improvement(run, chance), chance, context.work(ROUNDS, run.structure.ops + 50, least=2))
+    _go_on(run, _Improvement(run, chance), chance, context.work(work_rates.ORDER_ROUNDS, run.structure.ops + 50, least=2))
 
 
 def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
@@ -192,7 +186,7 @@ class _Improvement:
         order = list(plan.order)
         if not self._searches:
             divided = Dividing(run.structure, run.forwards, run.backwards, order, floor, self._chance)
-            windows = Windows(run.structure, run.forwards, order, floor, self._chance, is_timed=not run.is_deterministic)
+            windows = Windows(run.structure, run.forwards, order, floor, self._chance, run.context.limits)
             self._searches = (divided, "splits", SPLITS), (windows, "windows", STRETCHES)
         for search_, _, _ in self._searches:
             search_.floor = floor
@@ -212,7 +206,7 @@ def exact(problem: Problem, context: Context) -> None:
     chance = context.rng(1)
     improvement = _Improvement(run, chance)
     _search_sets(run, improvement)
-    _go_on(run, improvement, chance, 0 if run.is_deterministic else None)
+    _go_on(run, improvement, chance, 0 if context.heard() is None else None)
 
 
 def _go_on(run: _Run, improvement: _Improvement, chance: np.random.Generator, rounds: int | None) -> None:
@@ -230,7 +224,7 @@ def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None =
     ``most``: sets to look at, at most, a few at a time.
     """
     context = run.context
-    limit = context.work(SETS, run.structure.ops + 50) if most is None else most
+    limit = context.work(work_rates.ORDER_SETS, run.structure.ops + 50) if most is None else most
     searches: dict[int, SetSearch] = {}
     slice_, looked = 200, 0
     while not run.is_over() and (limit is None or looked < limit):
@@ -254,10 +248,10 @@ def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None =
         is_full = all(search.outcome == FULL for search in searches.values())
         if is_full and limit is not None:
             return
-        if not run.is_deterministic:
+        if limit is None or most is not None:
             run.prove()
         until = math.inf if is_full else time.monotonic() + max(0.2, time.monotonic() - began)
-        if improvement is not None and not run.is_deterministic and looked > FIRST_SETS:
+        if improvement is not None and limit is None and looked > FIRST_SETS:
             improvement.go_on(lambda until=until: run.is_over() or time.monotonic() >= until)  # type: ignore[misc]
 
 
@@ -279,11 +273,9 @@ def _arena(run: _Run, chance: np.random.Generator) -> None:
         lives = Lives(run.problem, run.structure, order)
         if lives.peak > plan.objective:
             continue
-        seconds = max(0.5, context.seconds() / 20)
-        if run.is_deterministic:
-            # No clock ends it: all packings together are to be within the limit.
-            seconds = min(seconds, context.seconds() / (len(PACKINGS) * ARENA_ORDERS))
-        _pack(run, lives, seconds, is_over)
+        # All packings together are to be within the work limit, since no clock ends them.
+        seconds, work = max(0.5, context.seconds() / 20), context.seconds() / (len(PACKINGS) * ARENA_ORDERS)
+        _pack(run, lives, seconds, is_over, work=min(seconds, work))
 
 
 def _pack(
@@ -292,11 +284,12 @@ def _pack(
     seconds: float,
     is_over: Callable[[], bool],
     candidates: Sequence[Callable[[packing_problem.Problem, Context], None]] = PACKINGS,
+    work: float | None = None,
 ) -> None:
     """The packing room's candidates on the lives of an order, for some seconds each."""
     load = load_bound(lives.packing)
     for candidate in candidates:
-        inner = InnerRun(run.context, seconds, bound=load, is_over=is_over)
+        inner = InnerRun(run.context, seconds, work, bound=load, is_over=is_over)
         candidate(lives.packing, inner)
         if inner.best is not None:
             run.tell(lives.plan(inner.best.offsets), "arena")

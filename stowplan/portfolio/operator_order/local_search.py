@@ -137,7 +137,7 @@ _FIRST, _LONGEST, _SETS = 16, 400, 4000
 
 #: Operators of a stretch that CP-SAT is given where that is not enough, and seconds; in runs that are not timed seconds of its
 #: own clock count, and these are a net.
-MOST_CPSAT, CPSAT_SECONDS, NET_SECONDS = 60, 1.0, 60.0
+MOST_CPSAT, CPSAT_SECONDS = 60, 1.0
 
 #: Bytes of the tables of one such search.
 _MEMORY = 60_000_000
@@ -154,8 +154,8 @@ class Windows:
         One in which the operators can run.
     floor
         A bound in bytes: no order is better.
-    is_timed
-        Whether work may depend on the clock.
+    limits
+        What limits a call of a solver, of so many seconds and so much work: :meth:`~stowplan.kernel.context.Context.limits`.
     """
 
     def __init__(
@@ -165,10 +165,9 @@ class Windows:
         order: list[int],
         floor: int,
         chance: np.random.Generator,
-        *,
-        is_timed: bool = True,
+        limits: Callable[[float, float], tuple[float, float | None]],
     ):
-        self._is_timed = is_timed
+        self._limits = limits
         self._structure, self._graph, self.floor, self._chance = structure, graph, floor, chance
         self._length = _FIRST
         self._failures = 0
@@ -222,12 +221,13 @@ class Windows:
         """Where a search over sets takes too long, another way may not."""
         from stowplan.models.operator_order.cpsat import order_stretch
 
+        seconds, _ = self._limits(CPSAT_SECONDS, CPSAT_SECONDS)
         order, _ = order_stretch(
             self._structure,
             before,
             inside,
             top - 1,
-            time_limit=CPSAT_SECONDS if self._is_timed else NET_SECONDS,
+            time_limit=seconds,
             deterministic_limit=CPSAT_SECONDS,
             seed=int(self._chance.integers(1 << 30)),
             should_stop=should_stop,

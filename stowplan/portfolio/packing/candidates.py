@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.overlaps import without_overlaps
@@ -27,13 +28,6 @@ from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, pres
 from stowplan.portfolio.solver_limits import reporting
 
 Search = Callable[[Problem, Context], None]
-
-#: Work of deterministic runs for each second of the limit: buffer pairs of the greedy, nodes times buffers of the exact search,
-#: and buffers placed from the bottom up.
-PAIRS, NODES, PLACED = 60_000_000, 80_000_000, 130_000
-
-#: One of CP-SAT's deterministic seconds takes up to half as many seconds on these models.
-PARTS = 16
 
 #: Placements from the bottom up in deterministic runs, at least.
 LEAST_ROUNDS = 8
@@ -82,17 +76,17 @@ def _search_apart(find: Search, problem: Problem, context: Context, source: str)
         return
     plain = without_overlaps(problem)
     bound = load_bound(plain) if problem.capacity is None else None
-    seconds = context.seconds() if context.options.deterministic else APART_SHARE * context.remaining()
+    seconds = context.part_of_rest(APART_SHARE)
     run = _ApartRun(problem, source, context, seconds, bound=bound)
     find(plain, run)
     best = run.best
-    known = _known(context)
+    known = context.incumbent()[0]
     if known is not None and (best is None or known.objective < best.objective):
         best = known
     if best is None or context.closed() or problem.capacity is not None:
         return
     data = arrays.build(problem)
-    rounds = context.work(PAIRS, len(data.size) ** 2 + 20_000, least=20)
+    rounds = context.work(work_rates.PACKING_PAIRS, len(data.size) ** 2 + 20_000, least=20)
     _climb_apart(problem, context, data, _in_units(best, data), rounds, source)
 
 
@@ -139,9 +133,9 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
     run = peaks.Peaks(data, target, context.seed(), context.closed)
     tries = itertools.chain(((count, ways, False) for count, ways in run.tries()), itertools.repeat((1, peaks.WAYS, True)))
     # Each of the first tries is some ten sweeps or more.
-    most = context.work(PLACED, 10 * len(data.size), least=1)
+    most = context.work(work_rates.PACKING_PLACED, 10 * len(data.size), least=1)
     for count, ways, at_random in itertools.islice(tries, most):
-        known = _known(context)
+        known = context.incumbent()[0]
         is_behind = known is not None and (best is None or known.objective < best * data.unit)
         if context.closed() or (at_random and (is_behind or most is not None)):
             return
@@ -170,11 +164,11 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
     is_first = source == "orders"
     if n > FEW_BUFFERS and skyline.takes(data) and not (is_first and data.has_gaps):
         # First fit compares all pairs.
-        has_baseline = is_first and n * n <= 2 * PAIRS * context.seconds()
-        rounds = context.work(PLACED, n, least=LEAST_ROUNDS)
+        has_baseline = is_first and n * n <= 2 * work_rates.PACKING_PAIRS.per_second * context.seconds()
+        rounds = context.work(work_rates.PACKING_PLACED, n, least=LEAST_ROUNDS)
         run.climb_skylines("skyline" if is_first else source, rounds, flip=not is_first, baseline=has_baseline)
     else:
-        run.climb_orders(chosen_orders, source, context.work(PAIRS, n * n + 20_000, least=20))
+        run.climb_orders(chosen_orders, source, context.work(work_rates.PACKING_PAIRS, n * n + 20_000, least=20))
 
 
 @_knows_no_overlaps("canonical")
@@ -194,7 +188,7 @@ def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, 
     if is_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
-    known = _known(context)
+    known = context.incumbent()[0]
     offsets = None if known is None else _in_units(known, data)
     search = canonical.start(data, _capacity(problem, data), context.seed(stream), offsets, simple_orders=simple_orders)
     _close_in(problem, context, data, search, source)
@@ -266,7 +260,7 @@ def _close_in(problem: Problem, context: Context, data: Data, search: canonical.
     bounds = [part.bound for part in search.parts]
     if search.finished:
         improved()
-    search.run(improved, should_stop, context.work(NODES, len(data.size) + 50))
+    search.run(improved, should_stop, context.work(work_rates.PACKING_NODES, len(data.size) + 50))
 
 
 def presolve(problem: Problem, context: Context) -> None:
@@ -299,8 +293,8 @@ def _solve_model(problem: Problem, context: Context, seconds: float | None = Non
     began = time.monotonic()
     outcome = model.solve(
         problem,
-        hint=_known(context),
-        **reporting(context, "cpsat", PARTS, seconds=seconds),
+        hint=context.incumbent()[0],
+        **reporting(context, "cpsat", work_rates.PACKING_CPSAT, seconds=seconds),
     )
     if outcome.status == "infeasible":
         _explain(problem, context, "cpsat", began)
@@ -316,7 +310,7 @@ def _explain(problem: Problem, context: Context, source: str, began: float) -> N
         return
     now = time.monotonic()
     should_stop = context.within_seconds(min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began)))
-    nodes = int(NODES * context.seconds() / (len(problem.buffers) + 50))
+    nodes = int(work_rates.PACKING_NODES.per_second * context.seconds() / (len(problem.buffers) + 50))
     context.proven_infeasible(source, canonical.find_conflict(problem, context.seed(), nodes, should_stop).details(problem))
 
 
@@ -334,12 +328,6 @@ def _in_units(plan: Plan, data: Data) -> Ints:
     return np.array(plan.offsets, np.int64)[data.numbers] // data.unit
 
 
-def _known(context: Context) -> Plan | None:
-    """The best plan so far."""
-    plan: Plan | None = context.incumbent()[0]
-    return plan
-
-
 class InnerRun(Context):
     """A context for packing's candidates that tells nobody, and keeps the best.
 
@@ -348,7 +336,9 @@ class InnerRun(Context):
     outer
         The context of the candidate that asks.
     seconds
-        How long to look; in deterministic runs, for how much work.
+        How long to look.
+    work
+        The work limit of deterministic runs; as many seconds of a machine at leisure where it is None.
     bound
         What the height is known not to be below; None: any plan will do, where there is a capacity.
     is_over
@@ -356,9 +346,15 @@ class InnerRun(Context):
     """
 
     def __init__(
-        self, outer: Context, seconds: float, *, bound: int | None = None, is_over: Callable[[], bool] = lambda: False
+        self,
+        outer: Context,
+        seconds: float,
+        work: float | None = None,
+        *,
+        bound: int | None = None,
+        is_over: Callable[[], bool] = lambda: False,
     ):
-        super().__init__(outer.options.limited(seconds, seconds))
+        super().__init__(outer.options.limited(seconds, seconds if work is None else work))
         self._outer, self._is_over, self._is_late = outer, is_over, outer.within_seconds(seconds)
         self._end = time.monotonic() + seconds
         self.best: Plan | None = None

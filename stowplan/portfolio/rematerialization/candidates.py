@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.rematerialization.bounds import Moments, load_bound
 from stowplan.models.rematerialization.plan import Plan
@@ -22,10 +23,6 @@ from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_polic
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.peaks import POLICIES, lowered
 from stowplan.portfolio.rematerialization.two_cuts import LARGE, MOST_ADDED, drafts
-
-#: Work of deterministic runs for each second of the limit: runs times steps of local search, operators times simulations.
-STEPS = 3_000_000
-SIMULATIONS = 3_000
 
 #: Part of the time for the first simulations, all together, and for one cooling.
 FIRST_SHARE, COOLING_SHARE = 0.2, 0.2
@@ -58,7 +55,7 @@ class _Search:
         self.best: Plan | None = None
         self.chance = context.rng()
         self.insertion = Insertion(self.structure)
-        self._simulations = context.work(SIMULATIONS, max(1, self.structure.ops), least=1)
+        self._simulations = context.work(work_rates.REMAT_SIMULATIONS, max(1, self.structure.ops), least=1)
 
     def offer(self, sequence: Sequence[int] | None, source: str) -> bool:
         """Whether a sequence is within the limit and better than all before; then it is told."""
@@ -119,7 +116,7 @@ def search(problem: Problem, context: Context) -> None:
         if structure.ops >= LARGE and _draft(run):
             return
     # No clock decides in a deterministic run, and those that follow come to plans as good.
-    begun = [] if context.options.deterministic else _first_plans(run)
+    begun = [] if context.heard() is None else _first_plans(run)
     orders: list[list[int]] = []
     for order in run.orders():
         if order not in orders:
@@ -205,7 +202,7 @@ def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
     """Ruin and recreate from the best sequence; coolings, from it and from those of policies by chance, in turn."""
     context, structure = run.context, run.structure
     room = run.insertion.room
-    left = context.work(STEPS, least=SLICE // 10)
+    left = context.work(work_rates.REMAT_STEPS, least=SLICE // 10)
     weight = WEIGHT * max(1.0, float(sum(structure.cost)))
     turn = 0
     while not run.is_done() and (left is None or left > 0):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.rematerialization.bounds import Moments
 from stowplan.models.rematerialization.moments import first_moments
@@ -47,9 +47,6 @@ DEAREST, BUDGETS = (0.5, 0.25, 0.1, 0.05), (0.1, 0.25, 0.5)
 #: How drafts choose what to evict; the first for those that are not changed by chance.
 POLICIES = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=0.5))
 
-#: Drafts of deterministic runs for each second of the limit, times operators.
-DRAFTS = 2_000
-
 #: Drafts of one choice, each without what the one before had no room for on the host.
 TRIES = 4
 
@@ -72,17 +69,17 @@ class _Tried(NamedTuple):
 
 
 class _Search:
-    def __init__(self, structure: Structure, context: Context, limit: int, seconds: float = math.inf):
+    def __init__(self, structure: Structure, context: Context, limit: int, part: float):
         problem = structure.problem
         assert problem.channel is not None
         self.problem, self.context, self.limit, self.host_limit = problem, context, limit, problem.channel.limit
-        self.structure, self.until = structure, time.monotonic() + seconds
+        self.structure, self.is_over = structure, context.within(part)
         self.movable = self.structure.movable
         self.copy_cost = {value: problem.copy_cost(self.structure.tensor[value]) for value in self.movable}
         self.chance = context.rng()
         self.best: Plan | None = None
         self.tried: list[_Tried] = []
-        self.left = context.work(DRAFTS, max(1, self.structure.ops), least=60)
+        self.left = context.work(work_rates.REMAT_DRAFTS, max(1, self.structure.ops), least=60)
         self.moments = Moments(self.structure) if self.structure.ops >= BY_CUTS else None
         """Of graphs whose drafts are made from cuts."""
         self.first = first_moments(self.structure, 1)
@@ -90,8 +87,7 @@ class _Search:
     def is_done(self) -> bool:
         """Whether there is nothing left to find, or no time."""
         is_best = self.best is not None and self.best.objective == 0
-        is_over = self.context.closed() or time.monotonic() >= self.until
-        return is_best or is_over or (self.left is not None and self.left <= 0)
+        return is_best or self.is_over() or (self.left is not None and self.left <= 0)
 
     def recompute_cost(self, value: int) -> float:
         """Of the writer alone; of inputs infinite."""
@@ -228,10 +224,10 @@ def offload(problem: Problem, context: Context) -> None:
     if problem.limit is None or problem.channel is None or not problem.ops:
         return
     every = assumed(build(problem), problem.limit)
-    seconds = math.inf if len(every) == 1 or context.options.deterministic else context.seconds(FIRST_SHARE / len(every))
-    runs = [_first_choices(_Search(structure, context, problem.limit, seconds)) for structure in every]
+    part = math.inf if len(every) == 1 else FIRST_SHARE / len(every)
+    runs = [_first_choices(_Search(structure, context, problem.limit, part)) for structure in every]
     best = min(runs, key=lambda run: math.inf if run.best is None else run.best.objective)
-    best.until = math.inf
+    best.is_over = context.closed
     _change(best, best.tried)
 
 

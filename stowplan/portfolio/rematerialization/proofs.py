@@ -5,15 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.rematerialization import bounds, host_bounds
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.portfolio.rematerialization.greedy import Policy, simulated
 from stowplan.portfolio.solver_limits import reporting
-
-#: Operators whose cuts are looked at in deterministic runs, times operators, for each second of the limit.
-CUTS = 20_000
 
 #: Why nothing fits, where a bound on the peak says so.
 TOO_MUCH = {"explanation": "what an operator needs, or stays, is more than the limit"}
@@ -32,7 +30,7 @@ def cuts(problem: Problem, context: Context) -> None:
     structure = build(problem)
     if problem.limit is None:
         return
-    most = context.work(CUTS, max(1, structure.ops), least=1)
+    most = context.work(work_rates.REMAT_CUTS, max(1, structure.ops), least=1)
     outcome = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
     if outcome is None:
         context.proven_infeasible("cuts", TOO_MUCH)
@@ -42,7 +40,7 @@ def transfers(problem: Problem, context: Context) -> None:
     """Bounds of problems with a host, and the proof that nothing fits."""
     if problem.limit is None or problem.channel is None:
         return
-    most = context.work(CUTS / host_bounds.RANGES, max(1, len(problem.ops)), least=1)
+    most = context.work(work_rates.REMAT_TRANSFER_CUTS, max(1, len(problem.ops)), least=1)
     told = partial(context.bound, source="transfers")
     if host_bounds.added_cost(build(problem), problem.limit, context.closed, told, most) is None:
         context.proven_infeasible("transfers", {"explanation": "what an operator needs, or stays, is more than the limits"})
@@ -64,7 +62,7 @@ def host_cpsat(problem: Problem, context: Context) -> None:
 
 def _solved(model: Any, source: str, problem: Problem, context: Context) -> None:
     hint = context.incumbent()[0]
-    outcome = model.solve(problem, hint=hint, **reporting(context, source))
+    outcome = model.solve(problem, hint=hint, **reporting(context, source, work_rates.REMAT_CPSAT))
     if outcome.bound is not None:
         context.bound(outcome.bound, source)
     if outcome.status == "infeasible":

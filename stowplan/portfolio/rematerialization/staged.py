@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.rematerialization.bounds import Moments
 from stowplan.models.rematerialization.moments import first_moments, more_moments
@@ -19,8 +20,8 @@ SHARE, LAST_SHARE, DRAW_SHARE = 0.2, 0.5, 0.1
 #: Drafts by lot that are of no use, one after the other, before no more are made.
 MISSES = 12
 
-#: Programs in deterministic runs for each second of the limit, times operators; and nodes of each.
-PROGRAMS, NODES = 400, 20
+#: Nodes of branch and bound of a program in a deterministic run.
+NODES = 20
 
 #: Moments that are tried alone.
 FIRST = 3
@@ -44,7 +45,7 @@ class _Staged:
         self.chain: list[int] = []
         self.best: Plan | None = None
         self.bound = 0
-        self.programs = context.work(PROGRAMS, max(1, self.structure.ops), least=2)
+        self.programs = context.work(work_rates.REMAT_PROGRAMS, max(1, self.structure.ops), least=2)
         self.is_short = False
         """The last program was not solved in its time."""
 

@@ -14,6 +14,7 @@ import itertools
 import random
 import time
 
+from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.hint import Hint
 from stowplan.models.tier_placement.plan import Placed, Plan, placed
@@ -24,9 +25,6 @@ from stowplan.portfolio.solver_limits import reporting
 from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
-
-#: Moves of deterministic runs for each second of the limit.
-MOVES = 100_000
 
 #: Source of the relaxation's hint.
 RELAXATION = "relaxation"
@@ -99,7 +97,7 @@ def search(problem: Problem, context: Context) -> None:
     run.restart(greedy.tier)
     temperature = run.scale()
     moves = _FIRST + _EACH * len(data.size)
-    left = context.work(MOVES)
+    left = context.work(work_rates.TIER_MOVES)
     stale = 0
     for cycle in itertools.count():
         if context.closed() or left == 0 or (left is None and stale >= _PATIENCE):
@@ -192,7 +190,7 @@ def milp(problem: Problem, context: Context) -> None:
         problem,
         hint=context.start_plan,
         incumbent=context.heard(),
-        **reporting(context, "milp"),
+        **reporting(context, "milp", work_rates.TIER_SOLVERS),
     )
     tell_proof(context, outcome, "milp")
 
@@ -210,7 +208,7 @@ def _solve_cpsat(problem: Problem, context: Context, seconds: float | None) -> N
         problem,
         hint=plan,
         lower_bound_ps=bound,
-        **reporting(context, "cpsat", 4, seconds=seconds),
+        **reporting(context, "cpsat", work_rates.TIER_CPSAT, seconds=seconds),
     )
     tell_proof(context, outcome, "cpsat")
 
@@ -232,7 +230,7 @@ def counts(problem: Problem, context: Context) -> None:
         hint=context.start_plan,
         incumbent=context.heard() or (lambda: None),
         on_hint=context.hint,
-        **reporting(context, "counts"),
+        **reporting(context, "counts", work_rates.TIER_SOLVERS),
     )
     if outcome.bound is not None:
         context.bound(outcome.bound, "counts")
@@ -249,9 +247,6 @@ EASY = 0.4
 
 #: The relaxation has a tensor where the map has it with at least this share.
 AGREES = 0.999
-
-#: Rounds of a deterministic run for each second of its limit.
-DETERMINISTIC_ROUNDS = 0.2
 
 
 class Neighbourhoods:
@@ -304,7 +299,7 @@ def lns(problem: Problem, context: Context) -> None:
     """Improve the best plan known until time is up; in deterministic runs that at the start, by rounds of limited work."""
     from stowplan.models.tier_placement.milp import solve_milp
 
-    rounds = context.work(DETERMINISTIC_ROUNDS, least=1)
+    rounds = context.work(work_rates.TIER_ROUNDS, least=1)
     plan: Plan | None = context.incumbent()[0]
     if plan is None:
         context.note("found no plan to begin with")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.lib.memory_mapping.constructions import best_guided
-from stowplan.kernel.context import Options
+from stowplan.kernel.context import Context, Options
 from stowplan.learned_guidance.memory_mapping.guide import guide as learned_guide
 from stowplan.learned_guidance.memory_mapping.guide.guide import filled_hint
 from stowplan.models.hint import TRUST, Hint, check
@@ -358,7 +358,7 @@ def test_equal_runs_give_equal_plans() -> None:
     ],
 )
 def test_the_search_solves_the_relaxation_where_the_exact_side_comes_after_it(options: dict[str, Any], within: bool) -> None:
-    assert guided_plans.relaxes_in_search(Options(**options)) is within
+    assert guided_plans.relaxes_in_search(Context(Options(**options))) is within
 
 
 @pytest.mark.parametrize(("workers", "large", "part"), [(2, False, 1.0), (2, True, 0.5), (1, False, 0.25), (1, True, 0.25)])

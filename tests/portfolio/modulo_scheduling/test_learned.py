@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.lib.modulo_scheduling import kernels
 from benchmarks.lib.modulo_scheduling.generated_graphs import generated
+from stowplan import work_rates
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg import lower
 from stowplan.kernel.call import chosen_candidates
@@ -112,7 +113,7 @@ def test_plans_are_valid_and_a_deterministic_run_repeats(player: Uniform) -> Non
 
 def test_work_of_deterministic_runs_is_counted(player: Uniform) -> None:
     problem = lower(kernels.fft(8), inputs="instructions")
-    budget = int(learned.DETERMINISTIC_PLACEMENTS * 2.0) // len(problem.instructions) + 1
+    budget = int(work_rates.MODULO_POLICY_PLACEMENTS.per_second * 2.0) // len(problem.instructions) + 1
     context = Recorder(deterministic=True, time_limit=2.0)
     run(problem, context)
     spent = int(context.notes[-1].split(" after ")[1].split()[0])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stowplan.kernel.context import Context
+from stowplan.kernel.context import Context, Options
 from stowplan.models.operator_order.bounds import load_bound
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build
@@ -89,7 +89,9 @@ def test_windows_never_make_it_worse() -> None:
         structure = build(problem)
         order = BASELINES["bfs"](structure, lambda: False)
         assert order is not None
-        windows = Windows(structure, make(structure), order, load_bound(problem), np.random.default_rng(seed))
+        windows = Windows(
+            structure, make(structure), order, load_bound(problem), np.random.default_rng(seed), Context(Options()).limits
+        )
         before = structure.peak(order)
         for _ in range(5):
             windows.step(lambda: False)
@@ -115,9 +117,9 @@ def test_all_packings_of_a_deterministic_run_are_within_its_limit(
     class Idle(InnerRun):
         """Lets nobody work."""
 
-        def __init__(self, outer: Context, limit: float, **options: Any):
-            super().__init__(outer, limit, **options)
-            seconds.append(limit)
+        def __init__(self, outer: Context, *limits: float, **options: Any):
+            super().__init__(outer, *limits, **options)
+            seconds.append(self.seconds())
 
         def closed(self) -> bool:
             return True

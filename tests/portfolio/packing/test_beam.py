@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import stowplan
+from stowplan import work_rates
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
@@ -157,5 +158,5 @@ def test_beams_that_die_at_once_cost_their_width(monkeypatch: pytest.MonkeyPatch
     context = Recorder(problem, deterministic=True, time_limit=0.5)
     candidates.search(problem, context)
     assert context.best is not None
-    limit = candidates.NODES * 0.5 / (len(buffers) + 50)
+    limit = work_rates.PACKING_NODES.per_second * 0.5 / (len(buffers) + 50)
     assert sum(widths[:-1]) < limit

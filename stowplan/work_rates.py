@@ -1,0 +1,74 @@
+"""How much work a deterministic run does for each second of its limit: one table for all candidates.
+
+A deterministic run may not look at a clock, so that it counts what it does instead, in rounds, nodes or comparisons. Each
+:class:`Rate` says how many of them stand for one second, chosen so that a machine at leisure takes less than the second.
+``python -m benchmarks.house.work_rates`` measures every one of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Rate(NamedTuple):
+    """An amount of work for each second of the limit."""
+
+    per_second: float
+    unit: str
+    """What is counted. *Times* something: a problem of twice that size has half as many."""
+
+
+# ------------------------------------------------------------------------------------------------------------- memory mapping
+
+MAPPING_ROUNDS = Rate(300_000, "rounds of ruin and recreate, times uses")
+MAPPING_SIMPLEX = Rate(6_000, "simplex iterations of the relaxation, fewer for large programs")
+MAPPING_SEGMENT_SIMPLEX = Rate(2_000, "simplex iterations of the relaxations of segments")
+MAPPING_SEGMENT_NODES = Rate(5, "nodes of branch and bound of a segment")
+MAPPING_MILP_NODES = Rate(100, "nodes of branch and bound of the MILP by another solver")
+MAPPING_CPSAT = Rate(1 / 12, "deterministic seconds of CP-SAT on the complete model")
+MAPPING_NEIGHBOURHOODS = Rate(0.3, "seconds of large-neighbourhood search, as its parts are reckoned")
+
+#: What the parts of a neighbourhood are reckoned as, in seconds: building it, each of its literals, and each of CP-SAT's
+#: deterministic seconds.
+BUILD_SECONDS, LITERAL_SECONDS, CPSAT_SECONDS = 0.05, 1e-4, 10.0
+
+# ------------------------------------------------------------------------------------------------------------------- packing
+
+PACKING_PAIRS = Rate(60_000_000, "pairs of buffers compared by the greedy search")
+PACKING_NODES = Rate(80_000_000, "nodes of the exact search, times buffers")
+PACKING_PLACED = Rate(130_000, "buffers placed from the bottom up")
+PACKING_CPSAT = Rate(1 / 16, "deterministic seconds of CP-SAT for packing")
+BANKED_PAIRS = Rate(300_000, "pairs of buffers compared by the greedy search of banks")
+BANKED_NODES = Rate(200, "nodes of branch and bound of the choice of banks")
+BANKED_CHOICE_CPSAT = Rate(1 / 10, "deterministic seconds of CP-SAT on a choice of banks")
+BANKED_CPSAT = Rate(1 / 4, "deterministic seconds of CP-SAT on the whole model")
+BANKED_ATTEMPTS = Rate(1, "choices of banks that are packed")
+
+# ------------------------------------------------------------------------------------------ operator order, rematerialization
+
+ORDER_SETS = Rate(4_000_000, "sets of operators that the exact search looks at, times operators")
+ORDER_ROUNDS = Rate(1_000, "rounds of local search, times operators")
+ORDER_CUTS = Rate(20, "operators whose bound by a cut is computed")
+REMAT_STEPS = Rate(3_000_000, "steps of local search, times runs")
+REMAT_SIMULATIONS = Rate(3_000, "simulations, times operators")
+REMAT_CUTS = Rate(20_000, "operators whose cuts are looked at, times operators")
+REMAT_TRANSFER_CUTS = Rate(20_000 / 24, "operators whose cuts are looked at in a problem with a host, times operators")
+REMAT_PROGRAMS = Rate(400, "programs in stages, times operators")
+REMAT_DRAFTS = Rate(2_000, "drafts with transfers, times operators")
+REMAT_CPSAT = Rate(1, "deterministic seconds of CP-SAT for rematerialization")
+
+# ------------------------------------------------------------------------------------- tiers, banks, instructions on an array
+
+TIER_MOVES = Rate(100_000, "moves of simulated annealing")
+TIER_ROUNDS = Rate(0.2, "neighbourhoods of large-neighbourhood search")
+TIER_SOLVERS = Rate(1, "units of the MILP and of counts")
+TIER_CPSAT = Rate(1 / 4, "deterministic seconds of CP-SAT for tiers")
+BANK_NODES = Rate(100, "nodes of branch and bound of a stage of bank mapping")
+BANK_CPSAT = Rate(1 / 4, "deterministic seconds of CP-SAT for bank mapping")
+MODULO_PLACEMENTS = Rate(2_500, "placements of the search")
+MODULO_POLICY_PLACEMENTS = Rate(1_000, "instructions placed by the learned policy")
+MODULO_NODES = Rate(50, "nodes of branch and bound of an initiation interval")
+MODULO_CPSAT = Rate(1 / 4, "deterministic seconds of CP-SAT for an initiation interval")
+
+#: What a unit of :data:`TIER_SOLVERS` stands for: nodes of branch and bound, and parts of the counts.
+TIER_NODES, TIER_PARTS = 150, 10
