@@ -40,11 +40,11 @@ from stowplan import files, kinds
 from stowplan.backends.emit import emit
 from stowplan.backends.tflm.write import with_offsets
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.arena.tflite_file import read_tflite
 from stowplan.frontends.dfg.op_table import load_op_table
 from stowplan.frontends.hlo import read_program
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input, read_plan
+from stowplan.frontends.tflite.model import read_tflite
 from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.hardware.costs.measured import read_measurements
 from stowplan.hardware.costs.signatures.predictor import SHIPPED, Predictor

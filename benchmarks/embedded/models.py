@@ -34,10 +34,10 @@ from stowplan import files
 from stowplan.backends.search import solve_with
 from stowplan.backends.tflm import greedy, plan_and_run
 from stowplan.errors import StowplanError
-from stowplan.frontends.arena import arena_problem
-from stowplan.frontends.arena.tflite_file import ALIGNMENT
+from stowplan.frontends.graph.lowering import arena_problem
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
+from stowplan.frontends.tflite.model import ALIGNMENT
 from stowplan.kernel.context import Options
 from stowplan.log import collecting_unmodelled
 from stowplan.models.operator_order.problem import Problem as OrderProblem

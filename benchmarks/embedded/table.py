@@ -19,7 +19,7 @@ from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.tflm import Run, plan_and_run
 from stowplan.backends.tflm import runtime as micro
 from stowplan.errors import VerificationError
-from stowplan.frontends.arena.tflite_file import read_tflite
+from stowplan.frontends.tflite.model import read_tflite
 from stowplan.log import collecting_unmodelled
 
 #: Prints the names of all builtin operators that Vela knows, in its own environment.

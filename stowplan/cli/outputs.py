@@ -89,7 +89,7 @@ class Outputs:
 
             check_emittable(problem)
         if TFLITE in forms:
-            from stowplan.frontends.arena.tflite_file import is_tflite
+            from stowplan.frontends.tflite.model import is_tflite
 
             if not is_tflite(source):
                 raise UsageError(f"--emit {TFLITE}: found the input {source}, expected a TensorFlow Lite model")

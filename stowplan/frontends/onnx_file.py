@@ -93,11 +93,15 @@ class OnnxFile:
             raise InputError(message, place=place or name)
         return shape
 
-    def bits(self, name: str) -> int:
-        """Bits of an element of a value; less than 8 are packed. Raises InputError where there is no fixed size."""
+    def type_name(self, name: str) -> str:
+        """What ONNX calls the type of a value's elements; its number where it has no name."""
         types = self.onnx.TensorProto.DataType
         kind = self.types.get(name, types.UNDEFINED)
-        label = types.Name(kind) if kind in types.values() else str(kind)
+        return str(types.Name(kind)) if kind in types.values() else str(kind)
+
+    def bits(self, name: str) -> int:
+        """Bits of an element of a value; less than 8 are packed. Raises InputError where there is no fixed size."""
+        label = self.type_name(name)
         digits = _DIGITS.search({"FLOAT": "32", "DOUBLE": "64", "BOOL": "8"}.get(label, label))
         if digits is None or label.isdigit():
             raise InputError(f"found elements of type {label}, expected numbers of a fixed size", place=name)

@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from stowplan.checks import expect
 from stowplan.errors import InputError
-from stowplan.models.checks import expect
 
 Precision = Literal["int8", "fp16"]
 

@@ -12,7 +12,7 @@ from stowplan.backends.tflm.planning import plan_model
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.read import NoTargetError
 from tests.backends.tflm.models import ADD, Graph, Step, save
-from tests.frontends.arena.tflite_models import tensor
+from tests.frontends.tflite.tflite_models import tensor
 from tests.paths import EXAMPLES
 
 TFLITE = EXAMPLES / "branches.tflite"

@@ -11,8 +11,8 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError
-from stowplan.frontends.arena.tflite_file import IF, Operator, Subgraph, scopes
 from stowplan.frontends.onnx_file import read_onnx_file
+from stowplan.frontends.tflite.model import IF, Operator, Subgraph, scopes
 from stowplan.log import UnmodelledWarning
 from stowplan.models.operator_order.structure import build
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from stowplan.errors import InputError
-from stowplan.frontends.arena.tflite_file import ALIGNMENT, TfliteModel
 from stowplan.frontends.options import named_inputs
+from stowplan.frontends.tflite.model import ALIGNMENT, TfliteModel
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from stowplan import files
 from stowplan.backends.fallback import UnsupportedError
 from stowplan.errors import InputError, naming
-from stowplan.frontends.arena.flatbuffer import FlatBuffer
-from stowplan.frontends.arena.tflite_file import IF, OPERATOR_OPTIONS, TYPES, TfliteModel, TfliteTensor
 from stowplan.frontends.options import named_inputs
+from stowplan.frontends.tflite.flatbuffer import FlatBuffer
+from stowplan.frontends.tflite.model import IF, OPERATOR_OPTIONS, TYPES, TfliteModel, TfliteTensor
 
 #: RESHAPE, SQUEEZE, CAST and EXPAND_DIMS: the elements of the result are those of the first operand.
 _VIEWS = (22, 43, 53, 70)

@@ -2,13 +2,6 @@
 
 Each subgraph is a problem of operator order. What is inside an operator, its scratch memory and the subgraphs that it calls,
 counts as a tensor that it writes and nobody reads.
-
-Some operators do more than to compute their results. Those that have *effects* change what outlives the inference: they read
-or write variables, keep a state, draw random numbers, call subgraphs that do, or are custom ones that are not known. Operators
-that work on the same variable keep their sequence, and so do all whose effects are not known to be separate. Other operators
-may *end the inference* early, so that no later one runs. Every one of these is a barrier: no operator with effects moves from
-one side of it to the other, because a state would then be updated in inferences in which it was not, or the other way round.
-The table ``effects`` of ``tflite.toml`` says which operators these are.
 """
 
 from __future__ import annotations
@@ -16,26 +9,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
 from typing import NamedTuple
 
 from stowplan.backends.search import Search
 from stowplan.backends.tflm.overlap import Pair
 from stowplan.backends.tflm.scratch import Scratch, rounded
 from stowplan.errors import InputError
-from stowplan.frontends import known
-from stowplan.frontends.arena.tflite_file import ALIGNMENT, Operator, Scopes, Subgraph, TfliteModel
+from stowplan.frontends.graph.tflite import TfliteGraphs
+from stowplan.frontends.tflite.model import ALIGNMENT, Operator, Scopes, Subgraph, TfliteModel
 from stowplan.models.operator_order.bounds import forced_loads
-from stowplan.models.operator_order.problem import Op, Problem, Tensor
+from stowplan.models.operator_order.problem import Problem, of_graph
 from stowplan.models.operator_order.structure import build
-
-_TABLE = known("arena/tflite")["effects"]
-_SHARED, _OWN_STATE = frozenset(_TABLE["shared"]), frozenset(_TABLE["own_state"].split())
-#: By name or number, the places of the operands that decide whether an operator ends the inference; none: it may always do so.
-_ENDS: dict[str, list[int]] = _TABLE["ends"]
-
-#: What an operator does beside computing its results; a set of flags.
-_HAS_EFFECTS, _MAY_END = 1, 2
 
 
 @dataclass(frozen=True)
@@ -94,7 +78,7 @@ class _Orders:
     def __init__(self, model: TfliteModel, scratch: Scratch, search: Search | None):
         self._model, self._scratch, self._search = model, scratch, search
         self._found: dict[int, _Graph] = {}
-        self._kinds: dict[int, list[int]] = {}
+        self._graphs = TfliteGraphs(model)
 
     def run(self) -> Ordered:
         """All subgraphs that run."""
@@ -137,72 +121,7 @@ class _Orders:
 
     def problem(self, graph: int, inside: Sequence[int] = ()) -> Problem:
         """That of a subgraph, with bytes inside its operators where they matter."""
-        subgraph, tensors = self._model.subgraphs[graph], self._model.tensors
-        touched = [number for operator in subgraph.operators for number in (*operator.reads, *operator.writes)]
-        numbers = sorted({*subgraph.inputs, *subgraph.outputs, *touched})
-        index = {number: at for at, number in enumerate(numbers)}
-        every = [Tensor(id=tensors[number].name, size=tensors[number].size * tensors[number].is_planned) for number in numbers]
-        written = {number for operator in subgraph.operators for number in operator.writes}
-        ops = []
-        for position, operator in enumerate(subgraph.operators):
-            writes = [index[number] for number in dict.fromkeys(operator.writes)]
-            if inside and inside[position]:
-                writes.append(len(every))
-                every.append(Tensor(id=f"inside {position}", size=inside[position]))
-            reads = [at for number in dict.fromkeys(operator.reads) if (at := index[number]) not in writes]
-            ops.append(Op(id=str(position), reads=tuple(reads), writes=tuple(writes)))
-        return Problem(
-            name=self._model.name,
-            tensors=tuple(every),
-            ops=tuple(ops),
-            # What nobody writes, weights among it, is there.
-            inputs=tuple(at for number, at in index.items() if number not in written),
-            outputs=tuple(index[number] for number in dict.fromkeys(subgraph.outputs)),
-            precedences=self._precedences(graph),
-        )
-
-    def _precedences(self, graph: int) -> tuple[tuple[int, int], ...]:
-        """Pairs of operators of which the first stays before the second, for what they do beside computing their results."""
-        chains: dict[int, list[int]] = {}
-        # Runs of operators of one kind: those of neighbouring runs do not change places.
-        runs: list[tuple[int, list[int]]] = [(0, [])]
-        for position, (operator, kind) in enumerate(zip(self._model.subgraphs[graph].operators, self._of(graph), strict=True)):
-            if operator.code in _SHARED or operator.is_opaque or (operator.calls and kind & _HAS_EFFECTS):
-                chains.setdefault(-1, []).append(position)
-            for number in dict.fromkeys((*operator.reads, *operator.writes)):
-                if self._model.tensors[number].is_variable:
-                    chains.setdefault(number, []).append(position)
-            if kind and (kind != runs[-1][0] or kind == _HAS_EFFECTS | _MAY_END):
-                runs.append((kind, []))
-            if kind:
-                runs[-1][1].append(position)
-        pairs = [pair for chain in chains.values() for pair in pairwise(chain)]
-        pairs += [pair for (_, before), (_, after) in pairwise(runs) for pair in product(before, after)]
-        return tuple(dict.fromkeys(pairs))
-
-    def _of(self, graph: int) -> list[int]:
-        """What each operator of a subgraph does beside computing its results, in the subgraphs that it calls, too."""
-        if graph not in self._kinds:
-            self._kinds[graph] = [self._kind(graph, operator) for operator in self._model.subgraphs[graph].operators]
-        return self._kinds[graph]
-
-    def _kind(self, graph: int, operator: Operator) -> int:
-        tensors, inputs = self._model.tensors, self._model.subgraphs[graph].inputs
-        variables = any(tensors[number].is_variable for number in (*operator.reads, *operator.writes))
-        has_effects = operator.code in _SHARED or operator.custom in _OWN_STATE or operator.is_opaque or variables
-        deciding = _ENDS.get(operator.custom or str(operator.code))
-        # Constants are the same in all inferences. Inputs that the caller keeps are not planned here, and change all the same.
-        changing = {
-            at
-            for at, number in enumerate(operator.reads)
-            if number in inputs or tensors[number].is_planned or tensors[number].is_variable
-        }
-        ends = operator.is_opaque or deciding == [] or not changing.isdisjoint(deciding or ())
-        kind = _HAS_EFFECTS * has_effects | _MAY_END * ends
-        for called in operator.calls:
-            for inner in self._of(called):
-                kind |= inner
-        return kind
+        return of_graph(self._graphs.graph(graph, inside))
 
 
 #: Orders that are tried, and those in a row that bring nothing.

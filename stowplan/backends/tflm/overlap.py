@@ -9,9 +9,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from stowplan.backends.tflm.kernels import IN_PLACE, check_kernels, distance, is_modelled
-from stowplan.frontends.arena import tflite_file as schema
-from stowplan.frontends.arena.flatbuffer import FlatBuffer
-from stowplan.frontends.arena.tflite_file import Operator, TfliteModel
+from stowplan.frontends.tflite import model as schema
+from stowplan.frontends.tflite.flatbuffer import FlatBuffer
+from stowplan.frontends.tflite.model import Operator, TfliteModel
 
 #: Options by operator: name, number of the field, its form in :mod:`struct`, and what it is where it is left out.
 _WINDOW = (("padding", 0, "b", 0), ("stride_w", 1, "i", 0), ("stride_h", 2, "i", 0))

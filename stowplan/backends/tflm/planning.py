@@ -24,7 +24,7 @@ from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
 from stowplan.backends.tflm.write import with_offsets, with_orders
 from stowplan.document import Document
 from stowplan.errors import InputError, VerificationError, naming, to_install
-from stowplan.frontends.arena.tflite_file import (
+from stowplan.frontends.tflite.model import (
     ALIGNMENT,
     AT_RUNTIME,
     OFFLINE_PLAN,

@@ -23,7 +23,7 @@ from stowplan.backends.tflm.inputs import drawn
 from stowplan.backends.tflm.scratch import Scratch, of_reference_kernels
 from stowplan.backends.tflm.write import one_operator, with_offsets
 from stowplan.errors import VerificationError
-from stowplan.frontends.arena.tflite_file import ALIGNMENT, AT_RUNTIME, TfliteModel
+from stowplan.frontends.tflite.model import ALIGNMENT, AT_RUNTIME, TfliteModel
 
 #: Name of the wheel, and of its package.
 WHEEL, _PACKAGE = "tflite-micro", "tflite_micro"

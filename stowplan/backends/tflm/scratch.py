@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from stowplan import files
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.arena.tflite_file import ALIGNMENT, CUSTOM, Operator, Scopes, TfliteModel, TfliteTensor
+from stowplan.frontends.tflite.model import ALIGNMENT, CUSTOM, Operator, Scopes, TfliteModel, TfliteTensor
 
 #: Sizes in bytes, not rounded, that an operator asks for, by its subgraph and its place there, in the file's order.
 Scratch: TypeAlias = Mapping[tuple[int, int], tuple[int, ...]]

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from stowplan import files
 from stowplan.errors import InputError, naming
-from stowplan.frontends.arena import tflite_file as schema
-from stowplan.frontends.arena.flatbuffer import FlatBuffer
-from stowplan.frontends.arena.tflite_file import ALIGNMENT, AT_RUNTIME, TfliteModel, read_tflite
+from stowplan.frontends.tflite import model as schema
+from stowplan.frontends.tflite.flatbuffer import FlatBuffer
+from stowplan.frontends.tflite.model import ALIGNMENT, AT_RUNTIME, TfliteModel, read_tflite
 from stowplan.log import collecting_unmodelled
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify

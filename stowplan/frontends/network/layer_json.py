@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from stowplan import files
+from stowplan.checks import expect
 from stowplan.errors import InputError, naming
 from stowplan.hardware.network import Layer, Network, Operation
-from stowplan.models.checks import expect
 
 FORMAT = "stowplan.layers"
 VERSION = 1

@@ -7,11 +7,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.checks import expect
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.hardware.affine.expression import Expression, Extents, evaluate, span
 from stowplan.hardware.affine.program import Bound, Copy, Load, Operator, Piece, Program, Store, Tensor
-from stowplan.models.checks import expect
 
 #: Iterations or elements that are looked at one by one where intervals do not decide.
 MAX_POINTS = 1 << 24

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from stowplan import files
+from stowplan.checks import expect
 from stowplan.errors import InputError, naming
 from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target
-from stowplan.models.checks import expect
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Table
 
 FORMAT = "stowplan.measurements"

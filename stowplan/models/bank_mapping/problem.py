@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stowplan import files
+from stowplan.checks import expect, expect_unique
 from stowplan.document import ProblemDocument
 from stowplan.errors import InputError
-from stowplan.models.checks import expect, expect_unique
 
 if TYPE_CHECKING:
     from stowplan.models.bank_mapping.plan import Plan  # noqa: F401

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stowplan.document import PlanDocument
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
+from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table, part_of
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -47,8 +47,8 @@ DECISIONS = (Decision("buffer", lambda problem, at: problem.buffers[at].id, _buf
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
-    """A row for each buffer, in the problem's order, and an arena for each bank; the plan is valid for the problem."""
-    rows = (
+    """A row for each buffer, then for each part, and an arena for each bank; the plan is valid for the problem."""
+    rows = [
         OffsetRow(
             name=buffer.id,
             offset=offset,
@@ -59,5 +59,8 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
             arena=bank,
         )
         for number, (buffer, bank, offset) in enumerate(zip(problem.buffers, plan.banks, plan.offsets, strict=True))
-    )
-    return make_table("banked_packing", problem, plan, {bank.name: bank.capacity for bank in problem.banks}, rows)
+    ]
+    hosts = {row.name: row for row in rows}
+    rows += [part_of(hosts.get(part.buffer or ""), part.id, part.offset, part.size) for part in problem.parts or ()]
+    banks = {bank.name: bank.capacity for bank in problem.banks}
+    return make_table("banked_packing", problem, plan, banks, rows, problem.results or ())

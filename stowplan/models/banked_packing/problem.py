@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stowplan import files
+from stowplan.checks import expect, expect_range, expect_unique
 from stowplan.document import ProblemDocument
 from stowplan.errors import InputError
-from stowplan.models.checks import expect, expect_range, expect_unique
 from stowplan.models.packing.bounds import live_sets
-from stowplan.models.packing.problem import SizedLife
+from stowplan.models.packing.problem import Part, SizedLife, check_parts
 
 if TYPE_CHECKING:
     from stowplan.models.banked_packing.plan import Plan  # noqa: F401
@@ -58,6 +58,10 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     buffers: tuple[Buffer, ...]
     banks: tuple[Bank, ...]
+    parts: tuple[Part, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of a graph, as in packing: views, and results of operators in the place of operands. Left out of files that have none."""
+    results: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Ids of the buffers and parts that the graph returns, in its order. Left out where there is no graph."""
     name: str = ""
     format: str = "stowplan.banked_packing.problem"
     version: int = 1
@@ -77,6 +81,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         most = max(bank.cost for bank in self.banks)
         coarsest = max(bank.alignment for bank in self.banks)
         expect_unique((buffer.id for buffer in self.buffers), "buffers")
+        check_parts(self.buffers, self.parts or (), self.results or ())
         total = worst = 0
         for number, buffer in enumerate(self.buffers):
             place = f"buffers[{number}] ({buffer.id})"
@@ -141,7 +146,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of what a plan depends on: everything but the name."""
+        """Hex SHA-256 of what a plan depends on: everything but the name, parts and results."""
         return files.digest([self.buffers, self.banks])
 
 

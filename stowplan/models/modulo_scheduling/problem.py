@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from stowplan import files
+from stowplan.checks import expect
 from stowplan.document import ProblemDocument
 from stowplan.errors import InputError
-from stowplan.models.checks import expect
 from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, Clocks, Machine
 from stowplan.result import Assumption
 

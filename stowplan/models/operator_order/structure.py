@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.models.operator_order.problem import Problem
+from stowplan.graph.rules import GraphRules
 
 Ints = NDArray[np.int64]
 
@@ -127,8 +127,8 @@ class Structure:
         return int(self.profile(order).max(initial=0))
 
 
-def build(problem: Problem) -> Structure:
-    """Arrays of a problem."""
+def build(problem: GraphRules) -> Structure:
+    """Arrays of a graph, or of a problem with one."""
     storages = [number for number, tensor in enumerate(problem.tensors) if tensor.alias_of is None]
     index = {tensor: at for at, tensor in enumerate(storages)}
     root = [index[base] for base in problem.base]

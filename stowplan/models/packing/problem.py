@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan import files
+from stowplan.checks import expect, expect_unique
 from stowplan.document import ProblemDocument
 from stowplan.errors import InputError
-from stowplan.models.checks import expect, expect_unique
 
 if TYPE_CHECKING:
     from stowplan.models.packing.plan import Plan  # noqa: F401
@@ -123,7 +124,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         if self.capacity is not None and not 0 <= self.capacity < LIMIT:
             raise InputError(f"found {self.capacity}, expected 0 to {LIMIT - 1} bytes", place="capacity")
         is_plain = self._is_plain()
-        check_parts(self)
+        check_parts(self.buffers, self.parts or (), self.results or ())
         if is_plain:
             return
         expect_unique((buffer.id for buffer in self.buffers), "buffers")
@@ -212,19 +213,19 @@ def check_buffer(buffer: Buffer, place: str) -> None:
         check("hint", abs(buffer.hint) < LIMIT, buffer.hint, f"less than {LIMIT} in absolute value")
 
 
-def check_parts(problem: Problem) -> None:
+def check_parts(buffers: Iterable[SizedLife], parts: Sequence[Part], results: Sequence[str]) -> None:
     """Raise InputError naming a part that is not inside a buffer, or a result that is neither."""
-    if problem.parts or problem.results:
-        sizes = {buffer.id: buffer.size for buffer in problem.buffers}
-        expect_unique((*sizes, *(part.id for part in problem.parts or ())), "parts")
-        for number, part in enumerate(problem.parts or ()):
+    if parts or results:
+        sizes = {buffer.id: buffer.size for buffer in buffers}
+        expect_unique((*sizes, *(part.id for part in parts)), "parts")
+        for number, part in enumerate(parts):
             place, end = f"parts[{number}] ({part.id})", part.offset + part.size
             expect(part.buffer is None or part.buffer in sizes, place, f"buffer {part.buffer}", "the id of a buffer")
             most = sizes.get(part.buffer or "", end)
             expect(
                 0 <= part.offset <= end <= most, place, f"bytes {part.offset} to {end}", f"some of the {most} of {part.buffer}"
             )
-        for name in {*(problem.results or ())} - {*sizes} - {part.id for part in problem.parts or ()}:
+        for name in {*results} - {*sizes} - {part.id for part in parts}:
             raise InputError(f"found {name!r}, expected the id of a buffer or part", place="results")
 
 

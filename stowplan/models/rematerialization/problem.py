@@ -1,6 +1,6 @@
 """The instance of rematerialization: operators that may run again, what they cost, and the bytes that they may take at once.
 
-See docs/reference/rematerialization.md. Graph and rules of lives are those of operator order.
+See docs/reference/rematerialization.md. The rules of its graph are those of :mod:`stowplan.graph.rules`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stowplan import files
+from stowplan.checks import expect
 from stowplan.document import ProblemDocument
-from stowplan.models.checks import expect
-from stowplan.models.operator_order import problem as operator_order
+from stowplan.graph.rules import GraphRules, OpLike
 
 if TYPE_CHECKING:
     from stowplan.models.rematerialization.plan import Plan  # noqa: F401
@@ -34,6 +34,16 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     alias_of: int | None = None
     """Number of the tensor that it is a view of; None has bytes of its own."""
 
+    @property
+    def alignment(self) -> int:
+        """Plans have no offsets."""
+        return 1
+
+    @property
+    def start(self) -> int:
+        """Plans have no offsets."""
+        return 0
+
 
 class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An operator: every run of it needs what it reads, and computes all that it writes anew."""
@@ -50,6 +60,11 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Whether it may not run again: random numbers, effects."""
     kind: str = ""
     """What it computes, for people."""
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether it may not run again."""
+        return self.once
 
 
 class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -97,7 +112,7 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return math.ceil(size / Fraction(self.bandwidth))
 
 
-class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
+class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
     tensors: tuple[Tensor, ...]
@@ -129,7 +144,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             expect(0 <= op.cost < LIMIT, place, f"cost {op.cost}", f"0 to {LIMIT - 1}")
             total += op.cost
             expect(total < LIMIT, place, f"costs that add up to {total}", f"less than {LIMIT}")
-        _ = self.graph
+        self.check_rules()
         for number, row in enumerate(self.reservations):
             _check_reservation(self, row, f"reserved[{number}]")
         if self.host is not msgspec.UNSET:
@@ -148,24 +163,6 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     def copy_cost(self, tensor: int) -> int:
         """What a copy of a tensor to the host, or back, takes on an idle channel, rounded up; 0 without a channel."""
         return 0 if self.channel is None else self.channel.copy_cost(self.tensors[tensor].size)
-
-    @cached_property
-    def graph(self) -> operator_order.Problem:
-        """The same graph as a problem of operator order: every operator runs once."""
-        return operator_order.Problem(
-            tensors=tuple(
-                operator_order.Tensor(id=tensor.id, size=tensor.size, alias_of=tensor.alias_of) for tensor in self.tensors
-            ),
-            ops=tuple(
-                operator_order.Op(id=op.id, reads=op.reads, writes=op.writes, in_place=op.in_place, kind=op.kind)
-                for op in self.ops
-            ),
-            inputs=self.inputs,
-            outputs=self.outputs,
-            free_inputs=self.free_inputs,
-            precedences=self.precedences,
-            name=self.name,
-        )
 
     @cached_property
     def digest(self) -> str:
@@ -198,8 +195,8 @@ def _check_reservation(problem: Problem, row: Reservation, place: str) -> None:
     expect(least < row.size < LIMIT, f"{place}.size", f"{row.size}", f"{least + 1} to {LIMIT - 1} bytes")
 
 
-def of_graph(graph: operator_order.Problem, costs: Mapping[str, int] | None = None, limit: int | None = None) -> Problem:
-    """Problem of a graph of operator order.
+def of_graph(graph: GraphRules, costs: Mapping[str, int] | None = None, limit: int | None = None) -> Problem:
+    """Problem of a graph: what is computed again.
 
     Parameters
     ----------
@@ -217,6 +214,7 @@ def of_graph(graph: operator_order.Problem, costs: Mapping[str, int] | None = No
                 writes=op.writes,
                 in_place=op.in_place,
                 cost=_written(graph, op) if costs is None else costs.get(op.id, 1),
+                once=op.has_effects,
                 kind=op.kind,
             )
             for op in graph.ops
@@ -230,7 +228,7 @@ def of_graph(graph: operator_order.Problem, costs: Mapping[str, int] | None = No
     )
 
 
-def _written(graph: operator_order.Problem, op: operator_order.Op) -> int:
+def _written(graph: GraphRules, op: OpLike) -> int:
     return sum(graph.tensors[tensor].size for tensor in op.writes if graph.tensors[tensor].alias_of is None)
 
 

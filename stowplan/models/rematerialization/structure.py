@@ -120,7 +120,7 @@ def build(problem: Problem) -> Structure:
     stays = {
         value[tensor] for tensor in (*problem.outputs, *(() if problem.free_inputs else problem.inputs)) if tensor in value
     }
-    ordering = build_order(problem.graph)
+    ordering = build_order(problem)
     return Structure(
         problem=problem,
         ordering=ordering,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stowplan import files
+from stowplan.checks import expect, expect_range, expect_unique
 from stowplan.document import ProblemDocument
 from stowplan.errors import InputError
-from stowplan.models.checks import expect, expect_range, expect_unique
 
 if TYPE_CHECKING:
     from stowplan.models.tier_placement.plan import Plan  # noqa: F401

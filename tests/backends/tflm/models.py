@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.frontends.arena.tflite_models import Number, flatbuffer, tensor
+from tests.frontends.tflite.tflite_models import Number, flatbuffer, tensor
 
 ADD, CONCATENATION, RELU, MUL, NEG, LESS, SUM, ABS = 0, 2, 19, 18, 59, 58, 74, 101
 DEPTHWISE, PAD, TRANSPOSE, MEAN, CAST = 4, 34, 39, 40, 53

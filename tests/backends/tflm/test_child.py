@@ -14,7 +14,7 @@ from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.tflm import child, runtime
 from stowplan.backends.tflm.planning import plan_and_run
 from stowplan.errors import VerificationError
-from stowplan.frontends.arena.tflite_file import read_tflite
+from stowplan.frontends.tflite.model import read_tflite
 from tests.backends.tflm.models import chain
 
 #: kTfLiteAbort.

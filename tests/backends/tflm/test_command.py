@@ -19,7 +19,7 @@ from stowplan.backends.tflm import runtime
 from stowplan.backends.tflm.runtime import Run
 from stowplan.cli import INTERRUPTED, main
 from stowplan.cli import tflm as command
-from stowplan.frontends.arena.tflite_file import read_tflite
+from stowplan.frontends.tflite.model import read_tflite
 from tests.backends.tflm.models import NEG, Graph, Step, chain, real, save, wide
 
 

@@ -12,14 +12,14 @@ from stowplan.backends.tflm.planning import plan_model
 from stowplan.backends.tflm.write import write_plan
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.arena.flatbuffer import FlatBuffer
-from stowplan.frontends.arena.tflite_file import read_tflite
+from stowplan.frontends.tflite.flatbuffer import FlatBuffer
+from stowplan.frontends.tflite.model import read_tflite
 from stowplan.kernel.context import Options
 from stowplan.models.packing.plan import Plan
 from tests.backends.tflm.models import ADD, NEG, Graph, Step, branch, drawn_copies, loop, real, save, state
 from tests.backends.tflm.test_overlap import depthwise
-from tests.frontends.arena.test_result_shapes import CASES, saved
-from tests.frontends.arena.tflite_models import Number
+from tests.frontends.tflite.test_result_shapes import CASES, saved
+from tests.frontends.tflite.tflite_models import Number
 
 pytestmark = pytest.mark.filterwarnings("ignore::stowplan.log.UnmodelledWarning")
 

@@ -20,7 +20,7 @@ from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.order import predecessors
 from stowplan.backends.tflm.planning import plan_model
 from stowplan.backends.tflm.write import with_offsets, with_orders
-from stowplan.frontends.arena.tflite_file import TfliteModel, read_tflite
+from stowplan.frontends.tflite.model import TfliteModel, read_tflite
 from stowplan.kernel.context import Options
 from tests.backends.tflm.models import (
     ADD,
@@ -39,7 +39,7 @@ from tests.backends.tflm.models import (
     stored,
     variable,
 )
-from tests.frontends.arena.tflite_models import tensor
+from tests.frontends.tflite.tflite_models import tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore::stowplan.log.UnmodelledWarning")
 

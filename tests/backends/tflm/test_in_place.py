@@ -15,7 +15,7 @@ from stowplan.backends.tflm.kernels import IN_PLACE, is_modelled
 from stowplan.backends.tflm.overlap import overlaps
 from stowplan.backends.tflm.planning import plan_model
 from stowplan.backends.tflm.write import with_offsets
-from stowplan.frontends.arena.tflite_file import TfliteModel, read_tflite
+from stowplan.frontends.tflite.model import TfliteModel, read_tflite
 from stowplan.kernel.context import Options
 from stowplan.models.packing.verify import verify
 from tests.backends.tflm.models import (
@@ -36,7 +36,7 @@ from tests.backends.tflm.models import (
 from tests.backends.tflm.models import (
     number as integer,
 )
-from tests.frontends.arena.tflite_models import Number, tensor
+from tests.frontends.tflite.tflite_models import Number, tensor
 
 Floats = NDArray[np.float32]
 

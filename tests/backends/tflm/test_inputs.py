@@ -12,9 +12,9 @@ import pytest
 from stowplan.backends.fallback import UnsupportedError
 from stowplan.backends.tflm.inputs import drawn, read_inputs
 from stowplan.errors import InputError
-from stowplan.frontends.arena.tflite_file import TfliteModel, read_tflite
+from stowplan.frontends.tflite.model import TfliteModel, read_tflite
 from tests.backends.tflm.models import CAST, IF, NEG, WHILE, Graph, Step, number, real, save
-from tests.frontends.arena.tflite_models import tensor
+from tests.frontends.tflite.tflite_models import tensor
 
 #: Operators with an input that says where or how far to read, shapes of their operands and of the result, and which operand
 #: that is; options with an axis.

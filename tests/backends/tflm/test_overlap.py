@@ -19,8 +19,8 @@ from stowplan.backends.tflm.overlap import overlaps
 from stowplan.backends.tflm.planning import plan_model
 from stowplan.backends.tflm.write import with_offsets
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.arena.flatbuffer import FlatBuffer
-from stowplan.frontends.arena.tflite_file import read_tflite, scopes
+from stowplan.frontends.tflite.flatbuffer import FlatBuffer
+from stowplan.frontends.tflite.model import read_tflite, scopes
 from stowplan.kernel.context import Options
 from stowplan.models.packing.overlaps import loads, without_overlaps
 from stowplan.models.packing.problem import Problem
@@ -47,7 +47,7 @@ from tests.backends.tflm.models import (
     state,
 )
 from tests.backends.tflm.test_planning import SHARED
-from tests.frontends.arena.tflite_models import Number, tensor
+from tests.frontends.tflite.tflite_models import Number, tensor
 
 #: Head by the reference kernels' accesses, of models that are planned in a moment.
 HEADS = {

@@ -14,10 +14,10 @@ from stowplan.backends.tflm.greedy import Request
 from stowplan.backends.tflm.planning import plan_model
 from stowplan.backends.tflm.write import with_offsets, with_orders
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.arena.tflite_file import read_tflite, scopes
+from stowplan.frontends.tflite.model import read_tflite, scopes
 from stowplan.kernel.context import Options
 from tests.backends.tflm.models import ADD, IF, LESS, NEG, Graph, Step, branch, drawn, loop, number, real, save, state, wide
-from tests.frontends.arena.tflite_models import tensor
+from tests.frontends.tflite.tflite_models import tensor
 from tests.paths import EXAMPLES
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "tflm"

@@ -12,7 +12,7 @@ import pytest
 from stowplan.backends.tflm import runtime, scratch
 from stowplan.backends.tflm.planning import plan_and_run, plan_model
 from stowplan.backends.tflm.write import with_offsets, with_orders
-from stowplan.frontends.arena.tflite_file import read_tflite
+from stowplan.frontends.tflite.model import read_tflite
 from stowplan.kernel.context import Options
 from tests.backends.tflm.models import (
     ADD,
@@ -40,8 +40,8 @@ from tests.backends.tflm.models import (
     variable,
     wide,
 )
-from tests.frontends.arena.test_result_shapes import CASES, saved
-from tests.frontends.arena.tflite_models import tensor
+from tests.frontends.tflite.test_result_shapes import CASES, saved
+from tests.frontends.tflite.tflite_models import tensor
 
 pytest.importorskip("tflite_micro")
 

@@ -10,12 +10,12 @@ import pytest
 from stowplan.backends.tflm import write
 from stowplan.cli import main
 from stowplan.errors import InputError
-from stowplan.frontends.arena.flatbuffer import FlatBuffer
-from stowplan.frontends.arena.tflite_file import AT_RUNTIME, OFFLINE_PLAN, read_tflite
+from stowplan.frontends.tflite.flatbuffer import FlatBuffer
+from stowplan.frontends.tflite.model import AT_RUNTIME, OFFLINE_PLAN, read_tflite
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.packing.quick import quick_plan
-from tests.frontends.arena.tflite_models import words
+from tests.frontends.tflite.tflite_models import words
 from tests.paths import EXAMPLES
 
 MODEL = EXAMPLES / "branches.tflite"

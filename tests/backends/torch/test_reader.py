@@ -13,7 +13,7 @@ from stowplan.log import UnmodelledWarning
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import live_bytes
 from tests.backends.torch.training import torch
-from tests.frontends.operator_order.exported_programs import RandomModule
+from tests.frontends.graph.exported_programs import RandomModule
 
 
 def traced(function: Any, *inputs: Any) -> Any:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from stowplan.frontends.graph.hlo import read_hlo
 from stowplan.frontends.hlo import parse_module, program_from_module
-from stowplan.frontends.operator_order.hlo_graph import read_hlo_order
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
 from stowplan.hardware.program import Program
 from stowplan.models.operator_order.plan import Plan
+from stowplan.models.operator_order.problem import of_graph
 from stowplan.models.operator_order.verify import verify
 from stowplan.models.packing.plan import Plan as PackingPlan
 from stowplan.models.packing.verify import verify as verify_packing
@@ -239,7 +240,7 @@ def test_orders_and_arenas_agree_with_a_count_of_intervals(part: int, tmp_path: 
         for number, text in enumerate(texts):
             path = tmp_path / f"{seed}.{number}.hlo"
             path.write_text(text)
-            order = read_hlo_order(path)
+            order = of_graph(read_hlo(path))
             given = Plan(problem=order.digest, objective=0, order=tuple(range(len(order.ops))), offsets=(), arena=0)
             assert verify(order, given).objective == with_places, (seed, text)
             arena = open_input(path, ReadOptions(target="arena")).problem
@@ -314,7 +315,7 @@ def module(body: str, before: str = "") -> str:
 def order_peak(text: str, folder: Path) -> int | None:
     path = folder / "m.hlo"
     path.write_text(text)
-    order = read_hlo_order(path)
+    order = of_graph(read_hlo(path))
     given = Plan(problem=order.digest, objective=0, order=tuple(range(len(order.ops))), offsets=(), arena=0)
     return verify(order, given).objective
 
@@ -380,7 +381,7 @@ def test_plans_over_bytes_that_are_being_sent_are_refused(tmp_path: Path) -> Non
     )
     place = {"x": 0, "a": 256, "s{1}": 512, "b": 256, "r": 768}
     apart = place | {"b": 1024}
-    order = read_hlo_order(path)
+    order = of_graph(read_hlo(path))
     assert [op.id for op in order.ops] == ["a", "s", "b", "d", "r"]
     arena = open_input(path, ReadOptions(target="arena")).problem
     for offsets, expected in ((place, {"overlap"}), (apart, set())):

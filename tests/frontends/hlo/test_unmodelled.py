@@ -10,6 +10,7 @@ import pytest
 
 from stowplan.errors import InputError
 from stowplan.frontends.affine.hlo import affine_program
+from stowplan.frontends.graph.hlo import read_hlo
 from stowplan.frontends.hlo import parse_module, program_from_module
 from stowplan.frontends.hlo.opcodes import (
     CUSTOM_CALLS,
@@ -23,12 +24,12 @@ from stowplan.frontends.hlo.opcodes import (
     UNMODELLED_TIMES,
 )
 from stowplan.frontends.hlo.placed import sign_steps
-from stowplan.frontends.operator_order.hlo_graph import read_hlo_order
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import open_input
 from stowplan.hardware.program import Program
 from stowplan.log import UnmodelledWarning
 from stowplan.models.memory_mapping.problem import InFlight
+from stowplan.models.operator_order.problem import of_graph
 
 V = "f32[256]{0}"
 HELPERS = (
@@ -49,7 +50,7 @@ def program(body: str, before: str = HELPERS) -> Program:
 def order_of(text: str, folder: Path) -> object:
     path = folder / "m.hlo"
     path.write_text(text)
-    return read_hlo_order(path)
+    return of_graph(read_hlo(path))
 
 
 #: Operation, shapes of its operands and its result, and its attributes.

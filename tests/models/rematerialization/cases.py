@@ -10,6 +10,7 @@ from functools import cache
 
 import msgspec
 
+from stowplan.models.operator_order.problem import of_graph as order_problem
 from stowplan.models.rematerialization.problem import Op, Problem, Reservation, Tensor, of_graph
 from stowplan.models.rematerialization.structure import build
 from tests.models.operator_order import cases as operator_order
@@ -114,7 +115,7 @@ def peak_once(problem: Problem) -> int:
     if problem.reservations:
         structure = build(problem)
         return structure.made(structure.order).peak
-    return operator_order.least_peak(problem.graph)
+    return operator_order.least_peak(order_problem(problem))
 
 
 @cache

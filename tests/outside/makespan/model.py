@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from stowplan import verification
+from stowplan.checks import expect
 from stowplan.document import PlanDocument, ProblemDocument
-from stowplan.models.checks import expect
 from stowplan.models.decisions import Decision
 
 if TYPE_CHECKING:

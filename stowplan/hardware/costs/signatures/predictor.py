@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan import files
+from stowplan.checks import expect
 from stowplan.errors import naming
 from stowplan.hardware.costs.signatures.table import StepSignature
 from stowplan.hardware.targets import PredictorName
-from stowplan.models.checks import expect
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]

@@ -15,8 +15,8 @@ import pytest
 import stowplan
 from stowplan.backends.emit import emit
 from stowplan.errors import InputError
-from stowplan.frontends.arena import arena_problem
-from stowplan.frontends.arena.tflite_file import read_tflite
+from stowplan.frontends.graph.lowering import arena_problem
+from stowplan.frontends.tflite.model import read_tflite
 from stowplan.kernel.kind import kind
 from stowplan.models.offset_table import NOWHERE, OffsetRow, OffsetTable
 from stowplan.models.operator_order import problem as order
@@ -26,7 +26,7 @@ from stowplan.models.packing.problem import Buffer, Part, Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.packing.canonical import clip
 from stowplan.report.packing import PRESENTER
-from tests.frontends.arena import tflite_models
+from tests.frontends.tflite import tflite_models
 
 
 def stacked(problem: Problem) -> Plan:

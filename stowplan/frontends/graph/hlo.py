@@ -21,16 +21,16 @@ from stowplan.frontends.hlo.in_place import Group, InPlaceRules
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
 from stowplan.frontends.hlo.opcodes import STARTING
 from stowplan.frontends.hlo.parse import read_module
-from stowplan.frontends.hlo.shape import index_text
+from stowplan.frontends.hlo.shape import ArrayShape, index_text
 from stowplan.frontends.hlo.walk import IN_LINE, LeafWalk, check_extent
-from stowplan.models.operator_order.problem import Op, Problem, Tensor
+from stowplan.graph.graph import Graph, Op, Tensor
 from stowplan.models.operator_order.structure import build, stable_order
 
 _Leaves = list[int | None]
 
 
-def read_hlo_order(path: str | Path, *, in_place: bool = True) -> Problem:
-    """Problem of a plain or gzip file of HLO text; raises InputError naming the line.
+def read_hlo(path: str | Path, *, in_place: bool = True) -> Graph:
+    """Graph of a plain or gzip file of HLO text; raises InputError naming the line.
 
     ``in_place`` says whether results will take the bytes of operands: an asynchronous operation that writes its result over an
     operand needs that operand's bytes to its end only through the result.
@@ -40,7 +40,7 @@ def read_hlo_order(path: str | Path, *, in_place: bool = True) -> Problem:
         check_extent(module)
         check_module(module, timed=False)
         name = Path(path).name.split(".")[0] or module.name
-        return _Reader(module, InPlaceRules(module), {}).problem(module.entry, name, is_entry=True, in_place=in_place)
+        return _Reader(module, InPlaceRules(module), {}).read(module.entry, name, is_entry=True, in_place=in_place)
 
 
 class _Inside(NamedTuple):
@@ -72,8 +72,8 @@ class _Reader(LeafWalk[int | None]):
         self._after: list[tuple[int, int]] = []
         """Pairs of operators: what the first ends, the second reads."""
 
-    def problem(self, computation: Computation, name: str, *, is_entry: bool, in_place: bool = True) -> Problem:
-        """The problem of a computation; of the entry, what the caller keeps stays."""
+    def read(self, computation: Computation, name: str, *, is_entry: bool, in_place: bool = True) -> Graph:
+        """The graph of a computation; of the entry, what the caller keeps stays."""
         donated = {(alias.operand, alias.operand_index) for alias in self.module.input_output_alias} if is_entry else set()
         inputs: list[int] = []
         kept: dict[int, None] = {}
@@ -82,7 +82,7 @@ class _Reader(LeafWalk[int | None]):
             if instruction.opcode == "parameter":
                 leaves: _Leaves = []
                 for index, leaf in instruction.shape.leaves:
-                    leaves.append(self._add(instruction.name + index_text(index), leaf.device_bytes))
+                    leaves.append(self._add(instruction.name + index_text(index), leaf))
                     if leaves[-1] is not None:
                         inputs.append(leaves[-1])
                         if is_entry and (instruction.parameter_number, index) not in donated:
@@ -94,7 +94,7 @@ class _Reader(LeafWalk[int | None]):
         kept |= {leaf: None for leaf in self._leaves[computation.root.name] if leaf is not None}
         results = self._results(computation.root) if is_entry else ()
         ops = self._ops_in_place(kept, {} if is_entry else {*inputs}, {} if is_entry else self._carried(computation))
-        return Problem(
+        return Graph(
             results=results,
             name=name,
             tensors=tuple(self._tensors),
@@ -110,7 +110,7 @@ class _Reader(LeafWalk[int | None]):
         for (index, leaf), number in zip(root.shape.leaves, self._leaves[root.name], strict=True):
             results.append(len(self._tensors) if number is None else number)
             if number is None:
-                self._tensors.append(Tensor(id=f"result {root.name}{index_text(index)}", size=leaf.device_bytes))
+                self._tensors.append(_tensor(f"result {root.name}{index_text(index)}", leaf))
         return tuple(results)
 
     def _ops_in_place(self, kept: Container[int], held: Container[int], carried: dict[int, int]) -> tuple[Op, ...]:
@@ -199,8 +199,9 @@ class _Reader(LeafWalk[int | None]):
         passed = self.passed(instruction, operands, None)
         passed |= {after: given[before] for after, before in untouched.items() if before < len(given)}
         results: _Leaves = []
-        for number, (index, size) in enumerate(instruction.shape.sizes):
-            results.append(passed[number] if number in passed else self._add(instruction.name + index, size))
+        for number, (index, leaf) in enumerate(instruction.shape.leaves):
+            name = instruction.name + index_text(index)
+            results.append(passed[number] if number in passed else self._add(name, leaf))
         writes = [result for number, result in enumerate(results) if result is not None and number not in passed]
         scratch = max((inside.scratch for inside in insides), default=0)
         if scratch:
@@ -238,7 +239,7 @@ class _Reader(LeafWalk[int | None]):
         if key not in self._insides:
             computation = self.module.computations[name]
             reader = _Reader(self.module, self._rules, self._insides)
-            inner = reader.problem(computation, name, is_entry=False)
+            inner = reader.read(computation, name, is_entry=False)
             held, copied = _held(inner, reader._carried(computation) if is_loop else {})
             sizes = [0 if number in held else tensor.size for number, tensor in enumerate(inner.tensors)]
             tensors = tuple(msgspec.structs.replace(tensor, size=sizes[at]) for at, tensor in enumerate(inner.tensors))
@@ -270,14 +271,18 @@ class _Reader(LeafWalk[int | None]):
         pairs = zip(self._leaves[body.root.name], self._given(body), strict=False)
         return {after: before for after, before in pairs if after is not None and before is not None and after != before}
 
-    def _add(self, name: str, size: int) -> int | None:
-        if size == 0:
+    def _add(self, name: str, leaf: ArrayShape) -> int | None:
+        if leaf.device_bytes == 0:
             return None
-        self._tensors.append(Tensor(id=name, size=size))
+        self._tensors.append(_tensor(name, leaf))
         return len(self._tensors) - 1
 
 
-def _held(inner: Problem, carried: dict[int, int]) -> tuple[set[int], list[int]]:
+def _tensor(name: str, leaf: ArrayShape) -> Tensor:
+    return Tensor(id=name, size=leaf.device_bytes, dtype=leaf.dtype, shape=leaf.dims)
+
+
+def _held(inner: Graph, carried: dict[int, int]) -> tuple[set[int], list[int]]:
     """Tensors of a computation that take no bytes of its own, and those that a loop has to copy at the end of an iteration.
 
     Its parameters and results are held outside, and so is what such a result takes the place of. What the next iteration gets

@@ -9,8 +9,8 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.arena import arena_problem
-from stowplan.frontends.arena.tflite_file import read_tflite
+from stowplan.frontends.graph.lowering import arena_problem
+from stowplan.frontends.tflite.model import read_tflite
 from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.packing.problem import Problem as Packing
 from tests.paths import EXAMPLES

@@ -14,8 +14,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, first_line, naming
 from stowplan.frontends.torch_program import (
@@ -35,8 +33,9 @@ from stowplan.frontends.torch_program import (
     tensors_of,
     warn_of_unknown,
 )
+from stowplan.graph.graph import Graph, Op, Tensor
 from stowplan.log import warn_unmodelled
-from stowplan.models.operator_order.problem import Op, Problem, Tensor
+from stowplan.models.operator_order.problem import Problem, of_graph
 from stowplan.models.operator_order.structure import build, stable_order
 
 #: Operators that copy all of the storage under their first argument, however little of it that is a view of: kernels of 2.13,
@@ -137,8 +136,8 @@ def is_exported(path: str | Path) -> bool:
     return Path(path).name.lower().endswith(".pt2")
 
 
-def read_exported(path: str | Path, dims: Mapping[str, int] | None = None) -> Problem:
-    """Problem of a file that ``torch.export.save`` wrote.
+def read_exported(path: str | Path, dims: Mapping[str, int] | None = None) -> Graph:
+    """Graph of a file that ``torch.export.save`` wrote.
 
     Parameters
     ----------
@@ -159,11 +158,16 @@ def read_exported(path: str | Path, dims: Mapping[str, int] | None = None) -> Pr
         # What torch raises here has no common type.
         raise InputError(f"not a program that torch.export.save wrote: {first_line(error)}", source=path) from error
     with naming(path):
-        return problem_of_exported(program, name=Path(path).name.removesuffix(".pt2"), dims=dims)
+        return graph_of_exported(program, name=Path(path).name.removesuffix(".pt2"), dims=dims)
 
 
 def problem_of_exported(program: Any, *, name: str = "program", dims: Mapping[str, int] | None = None) -> Problem:
-    """Problem of a ``torch.export.ExportedProgram``. Sizes that it leaves open are the largest they may be.
+    """Problem of operator order of an exported program: of the graph that :func:`graph_of_exported` reads."""
+    return of_graph(graph_of_exported(program, name=name, dims=dims))
+
+
+def graph_of_exported(program: Any, *, name: str = "program", dims: Mapping[str, int] | None = None) -> Graph:
+    """Graph of a ``torch.export.ExportedProgram``. Sizes that it leaves open are the largest they may be.
 
     What operators write over has the bytes that it had, and those that touch these bytes keep their order. Warns of operators
     that may allocate what nothing is known of.
@@ -178,7 +182,7 @@ def problem_of_exported(program: Any, *, name: str = "program", dims: Mapping[st
     # Before what it returns stands what its inputs and buffers become.
     first = len(signature.output_specs) - len(signature.user_outputs)
     bounds = UpperBounds(program, dims)
-    return _Reader(program.graph_module, stored_inputs(program), changed, bounds=bounds).problem(name, first)
+    return _Reader(program.graph_module, stored_inputs(program), changed, bounds=bounds).read(name, first)
 
 
 #: Stands among the keys of storages for none.
@@ -223,8 +227,8 @@ class _Reader:
         """Operators behind a value that is no tensor."""
         self._order = EffectOrder()
 
-    def problem(self, name: str, first: int = 0) -> Problem:
-        """The problem; what the graph returns begins at the value ``first`` of its last node."""
+    def read(self, name: str, first: int = 0) -> Graph:
+        """The graph; what the graph returns begins at the value ``first`` of its last node."""
         given = [node for node in self._graph.nodes if node.op == "placeholder"]
         for node in given:
             is_stored = self._stored is None or node.name in self._stored
@@ -234,7 +238,7 @@ class _Reader:
         kept = [node for node in given if node.name in self._changed or self._is_overwritten(node)]
         outputs = tuple(dict.fromkeys(number for node in (*last.all_input_nodes, *kept) for number in self._of(node)))
         results = tuple(number for node in leaves(last.args[0])[first:] for number in self._returned(node))
-        return Problem(
+        return Graph(
             name=name,
             results=results,
             tensors=tuple(self._tensors),
@@ -250,13 +254,15 @@ class _Reader:
         for at, tensor in enumerate(leaves(self._run.values.get(node))):
             if tensors_of(tensor) and numbers[at] is None:
                 numbers[at] = len(self._tensors)
-                self._tensors.append(Tensor(id=f"stored {node.name}" + f"#{at}" * (at > 0), size=_part(tensor)[1]))
+                self._tensors.append(
+                    Tensor(id=f"stored {node.name}" + f"#{at}" * (at > 0), size=_part(tensor)[1], **_elements(tensor))
+                )
         return self._of(node)
 
     def _inside(self, module: Any, place: str) -> Inside:
         """What a graph needs beside what it is given."""
         inner = _Reader(module, None, mode=self._run.mode, bounds=self._run.bounds)
-        structure = build(inner.problem(""))
+        structure = build(inner.read(""))
         if any(node.op == "placeholder" and inner._is_overwritten(node) for node in module.graph.nodes):
             raise InputError("found a graph that writes over what it is given, expected none", place=place)
         (last,) = (node for node in module.graph.nodes if node.op == "output")
@@ -329,7 +335,16 @@ class _Reader:
         if not (reads or writes or overwritten):
             return
         pairs = self._in_place(node, run, known)
-        self._ops.append(Op(id=name, reads=tuple(reads), writes=tuple(writes), in_place=pairs, kind=str(node.target)))
+        self._ops.append(
+            Op(
+                id=name,
+                reads=tuple(reads),
+                writes=tuple(writes),
+                in_place=pairs,
+                kind=str(node.target),
+                has_effects=bool(overwritten),
+            )
+        )
         self._order.precedences.update(((maker, number), None) for maker in sorted(self._makers[node]))
         self._makers[node] = set() if tensors_of(value) else {number}
         self._order.add(number, touched, overwritten)
@@ -381,17 +396,23 @@ class _Reader:
                 # Where one size grows others may shrink: the run has the largest of those that are given.
                 most = self._run.bounds.bytes(told[at], place)
                 least_bytes += [most] if most > size else []
-            offset: int | msgspec.UnsetType = msgspec.UNSET
+            start = 0
             if base >= 0:
                 start, size = _part(tensor)
-                offset = start or offset
             else:
                 size = max(_storage_bytes(tensor), *least_bytes, 0)
                 self._base[key] = new[key] = len(self._tensors)
             numbers.append(len(self._tensors))
             own = name if at == 0 else f"{name}#{at}"
             self._tensors.append(
-                Tensor(id=own, size=size, alignment=alignment, alias_of=base if base >= 0 else None, offset=offset)
+                Tensor(
+                    id=own,
+                    size=size,
+                    alignment=alignment,
+                    alias_of=base if base >= 0 else None,
+                    start=start,
+                    **_elements(tensor),
+                )
             )
 
 
@@ -402,6 +423,12 @@ def _part(tensor: Any) -> tuple[int, int]:
         return 0, _storage_bytes(tensor)
     last = sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True))
     return start * tensor.element_size(), (last + 1) * tensor.element_size() if all(shape) else 0
+
+
+def _elements(tensor: Any) -> dict[str, Any]:
+    """Type and shape of a tensor; no shape where a size is open."""
+    is_static = all(type(size) is int for size in tensor.shape)
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": tuple(tensor.shape) if is_static else None}
 
 
 def _storage_bytes(value: Any) -> int:

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.frontends.arena import arena_problem
-from stowplan.frontends.operator_order.torch_export import problem_of_exported
+from stowplan.frontends.graph.lowering import arena_problem
+from stowplan.frontends.graph.torch_export import problem_of_exported
 from stowplan.log import UnmodelledWarning
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, stable_order
 from stowplan.models.packing.problem import Part
-from tests.frontends.operator_order.exported_programs import RandomModule, held, returned, torch
+from tests.frontends.graph.exported_programs import RandomModule, held, returned, torch
 
 
 class Function(torch.nn.Module):  # type: ignore[misc]

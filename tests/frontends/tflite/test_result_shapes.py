@@ -11,8 +11,8 @@ import pytest
 from stowplan.backends.tflm import check
 from stowplan.backends.tflm.planning import plan_model
 from stowplan.errors import InputError
-from stowplan.frontends.arena.result_shapes import result_shape
-from stowplan.frontends.arena.tflite_file import read_tflite
+from stowplan.frontends.tflite.model import read_tflite
+from stowplan.frontends.tflite.result_shapes import result_shape
 from stowplan.log import UnmodelledWarning
 from tests.backends.tflm.models import (
     BATCH_MATMUL,
@@ -31,7 +31,7 @@ from tests.backends.tflm.models import (
     real,
     save,
 )
-from tests.frontends.arena.tflite_models import Number, tensor
+from tests.frontends.tflite.tflite_models import Number, tensor
 
 
 class Case(NamedTuple):

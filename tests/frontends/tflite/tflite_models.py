@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stowplan.frontends.arena.flatbuffer import FlatBuffer
+from stowplan.frontends.tflite.flatbuffer import FlatBuffer
 
 ADD, MEAN, CUSTOM, CALL_ONCE, VAR_HANDLE = 0, 40, 32, 129, 142
 

@@ -23,9 +23,9 @@ from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
 from stowplan.frontends import known
-from stowplan.frontends.arena.flatbuffer import FlatBuffer
-from stowplan.frontends.arena.result_shapes import result_shape
 from stowplan.frontends.options import named_inputs
+from stowplan.frontends.tflite.flatbuffer import FlatBuffer
+from stowplan.frontends.tflite.result_shapes import result_shape
 from stowplan.log import warn_unmodelled
 from stowplan.models.packing.problem import Buffer, Part, Problem
 
@@ -35,7 +35,7 @@ IDENTIFIER = b"TFL3"
 #: Bytes that TensorFlow Lite Micro aligns tensors to.
 ALIGNMENT = 16
 
-_KNOWN = known("arena/tflite")
+_KNOWN = known("tflite")
 #: Names of types by their numbers in the schema, and bytes of an element of each.
 TYPES: dict[int, str] = {kind["number"]: name for name, kind in _KNOWN["types"].items()}
 _BYTES: dict[int, int] = {kind["number"]: kind["bytes"] for kind in _KNOWN["types"].values()}
@@ -81,7 +81,7 @@ class TfliteTensor:
 
     name: str
     shape: tuple[int, ...]
-    """At run time (:mod:`stowplan.frontends.arena.result_shapes`)."""
+    """At run time (:mod:`stowplan.frontends.tflite.result_shapes`)."""
     kind: int
     """Number of its type in the schema."""
     size: int

@@ -11,10 +11,10 @@ import stowplan
 from stowplan.backends.tflm.write import write_plan
 from stowplan.cli import main
 from stowplan.errors import InputError
-from stowplan.frontends.arena.flatbuffer import FlatBuffer
-from stowplan.frontends.arena.tflite_file import read_tflite
+from stowplan.frontends.tflite.flatbuffer import FlatBuffer
+from stowplan.frontends.tflite.model import read_tflite
 from stowplan.log import UnmodelledWarning
-from tests.frontends.arena.tflite_models import ADD, CALL_ONCE, CUSTOM, MEAN, VAR_HANDLE, save, tensor, words
+from tests.frontends.tflite.tflite_models import ADD, CALL_ONCE, CUSTOM, MEAN, VAR_HANDLE, save, tensor, words
 
 CASES = Path(__file__).resolve().parents[4] / "shared" / "cases"
 

@@ -11,7 +11,7 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.operator_order.torch_export import problem_of_exported
+from stowplan.frontends.graph.torch_export import problem_of_exported
 from stowplan.log import UnmodelledWarning
 from stowplan.models.operator_order.problem import Problem
 

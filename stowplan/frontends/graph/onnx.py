@@ -23,8 +23,8 @@ from stowplan.frontends import known
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
 from stowplan.frontends.onnx_shapes import bodies_of, captured
 from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
+from stowplan.graph.graph import Graph, Op, Tensor
 from stowplan.log import warn_unmodelled
-from stowplan.models.operator_order.problem import Op, Problem, Tensor
 from stowplan.models.operator_order.structure import build
 
 _VIEWS, _IN_PLACE, _OF_SHAPES, _RANDOM = (
@@ -32,8 +32,8 @@ _VIEWS, _IN_PLACE, _OF_SHAPES, _RANDOM = (
 )
 
 
-def read_onnx_order(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, flat: bool = False, in_place: bool = True) -> Problem:
-    """Problem of an ONNX file: its nodes in their order, and what they hand on.
+def read_onnx(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, flat: bool = False, in_place: bool = True) -> Graph:
+    """Graph of an ONNX file: its nodes in their order, and what they hand on.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ def read_onnx_order(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, flat: b
     """
     with naming(path):
         reader = _Reader(read_onnx_file(path, told, with_bodies=True), in_place)
-        problem = reader.problem()
-        return problem if flat or not reader.spans else _collapsed(problem, reader.spans)
+        graph = reader.read()
+        return graph if flat or not reader.spans else _collapsed(graph, reader.spans)
 
 
 class _Reader:
@@ -82,12 +82,12 @@ class _Reader:
         self._readers = Counter(name for node in file.graph.node for name in _uses(node))
         self._readers.update(output.name for output in file.graph.output)
 
-    def problem(self) -> Problem:
-        """The problem."""
+    def read(self) -> Graph:
+        """The graph."""
         inputs = tuple(self._add(name) for name in self._file.inputs)
         self._walk()
         outputs = tuple(self._results())
-        return Problem(
+        return Graph(
             name=self._file.name,
             results=tuple(map(self._returned, (output.name for output in self._graph.output))),
             tensors=tuple(self._tensors),
@@ -171,7 +171,7 @@ class _Reader:
             same = [tensor for tensor in reads if self._size_of(tensor) == self._tensors[writes[0]].size]
             # The one that fewest others read.
             pairs = tuple((operand, writes[0]) for operand in sorted(same, key=self._readers_of)[:1])
-        return Op(id=name, reads=tuple(reads), writes=writes, in_place=pairs, kind=kind)
+        return Op(id=name, reads=tuple(reads), writes=writes, in_place=pairs, kind=kind, has_effects=kind in _RANDOM)
 
     def _readers_of(self, number: int) -> int:
         return self._readers[self._tensors[number].id]
@@ -197,9 +197,15 @@ class _Reader:
             raise InputError(f"found {name!r} written twice, expected one writer", place=name)
         self._own.add(name)
         self._number[name] = len(self._tensors)
-        size = self._bytes(name)
         self._tensors.append(
-            Tensor(id=_unique(name, self._ids), size=size, alignment=max(1, self._file.bits(name) // 8), alias_of=view)
+            Tensor(
+                id=_unique(name, self._ids),
+                size=self._bytes(name),
+                alignment=max(1, self._file.bits(name) // 8),
+                alias_of=view,
+                dtype=self._file.type_name(name),
+                shape=self._file.shape(name),
+            )
         )
         return len(self._tensors) - 1
 
@@ -218,20 +224,20 @@ def _unique(name: str, names: set[str]) -> str:
     return name
 
 
-def _collapsed(problem: Problem, spans: list[tuple[range, list[int]]]) -> Problem:
-    """The problem in which nodes that run graphs are one operator each, with the bytes that these need at once."""
-    structure = build(problem)
+def _collapsed(graph: Graph, spans: list[tuple[range, list[int]]]) -> Graph:
+    """The graph in which nodes that run graphs are one operator each, with the bytes that these need at once."""
+    structure = build(graph)
     lives = list(zip(structure.tensor.tolist(), *structure.lives(range(structure.ops)), strict=True))
-    tensors, at = [*problem.tensors], 0
+    tensors, at = [*graph.tensors], 0
     ops: list[Op] = []
     inside: set[int] = set()
     for span, results in spans:
-        ops += problem.ops[at : span.start]
+        ops += graph.ops[at : span.start]
         at = span.stop
-        run = [problem.ops[number] for number in span]
+        run = [graph.ops[number] for number in span]
         own = {tensor for op in run for tensor in op.writes} - {*results}
         inside |= own
-        change = np.zeros(len(problem.ops) + 1, np.int64)
+        change = np.zeros(len(graph.ops) + 1, np.int64)
         for tensor, begin, end in lives:
             if tensor in own:
                 change[begin] += tensors[tensor].size
@@ -240,7 +246,7 @@ def _collapsed(problem: Problem, spans: list[tuple[range, list[int]]]) -> Proble
         scratch = Tensor(id=f"{run[0].id}.scratch", size=int(np.cumsum(change).max()))
         ops.append(Op(id=run[0].id, reads=tuple(reads), writes=(*results, len(tensors)), kind=run[0].kind))
         tensors.append(scratch)
-    ops += problem.ops[at:]
+    ops += graph.ops[at:]
     number = {old: new for new, old in enumerate(old for old in range(len(tensors)) if old not in inside)}
 
     def those(numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -248,7 +254,7 @@ def _collapsed(problem: Problem, spans: list[tuple[range, list[int]]]) -> Proble
 
     replace = msgspec.structs.replace
     return replace(
-        problem,
+        graph,
         tensors=tuple(
             tensors[old] if (base := tensors[old].alias_of) is None else replace(tensors[old], alias_of=number[base])
             for old in number
@@ -256,7 +262,7 @@ def _collapsed(problem: Problem, spans: list[tuple[range, list[int]]]) -> Proble
         ops=tuple(
             replace(op, reads=those(op.reads), writes=those(op.writes), in_place=tuple(map(those, op.in_place))) for op in ops
         ),
-        inputs=those(problem.inputs),
-        outputs=those(problem.outputs),
-        results=those(problem.results),
+        inputs=those(graph.inputs),
+        outputs=those(graph.outputs),
+        results=those(graph.results),
     )

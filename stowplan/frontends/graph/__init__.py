@@ -1,0 +1,190 @@
+"""Graphs of operators among the inputs, and the targets that they are planned for.
+
+One reader for each format makes a :class:`stowplan.graph.graph.Graph`: ONNX, programs of ``torch.export``, HLO, TensorFlow Lite
+and JSON. The target says which problem is made of it: an order of the operators (``order``), offsets in one arena (``arena``),
+or a bank for each tensor, of a device with several memories.
+
+Each file knows only those before it:
+
+- ``onnx``, ``torch_export``, ``hlo``, ``tflite``, ``graph_file``: readers
+- ``lowering``: problems of a graph
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from stowplan.errors import naming
+from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily
+from stowplan.frontends.graph.graph_file import decode_graph, is_graph_file
+from stowplan.frontends.graph.torch_export import is_exported, read_exported
+from stowplan.frontends.network.onnx_model import is_onnx
+from stowplan.frontends.options import ReadOptions, named_inputs
+from stowplan.frontends.tflite.model import is_tflite
+from stowplan.graph.graph import Graph
+from stowplan.hardware.banks import is_bank_target, load_target, target_names
+from stowplan.log import warn_unmodelled
+
+ORDER_TARGET, ARENA_TARGET = "order", "arena"
+
+#: Operators of TensorFlow Lite whose reference kernels ask the runtime for memory of their own: SVDF, MEAN, LSTM,
+#: TRANSPOSE_CONV, SUM, REDUCE_MAX, REDUCE_MIN, MIRROR_PAD, ADD_N, REDUCE_ALL.
+_WITH_SCRATCH = frozenset({27, 40, 44, 67, 74, 82, 89, 100, 106, 140})
+
+
+def read_graph(source: Source, options: ReadOptions, *, keeps_order: bool = False) -> Graph:
+    """Graph of a file.
+
+    Parameters
+    ----------
+    keeps_order
+        For plans that keep the order of the file: the nodes of graphs that an ONNX node runs are operators, too, and results
+        take the bytes of operands only where that is asked for.
+    """
+    path, in_place = source.path, options.in_place != "none"
+    shares = options.in_place == "elementwise" if keeps_order else in_place
+    if source.data is not None:
+        graph = decode_graph(source.data, path)
+    elif is_tflite(path):
+        from stowplan.frontends.graph.tflite import read_tflite_graph
+
+        graph = read_tflite_graph(path)
+    elif is_onnx(path):
+        from stowplan.frontends.graph.onnx import read_onnx
+
+        graph = read_onnx(path, options.told_sizes, flat=keeps_order, in_place=in_place)
+    elif is_exported(path):
+        graph = read_exported(path, options.told_sizes.dims)
+    else:
+        from stowplan.frontends.graph.hlo import read_hlo
+
+        graph = read_hlo(path, in_place=shares)
+    if not shares:
+        from stowplan.frontends.graph.lowering import without_pairs
+
+        graph = without_pairs(graph)
+    if options.keep:
+        with naming(path):
+            numbers = named_inputs(options.keep, ((graph.tensors[number].id, number) for number in graph.inputs))
+        graph = replace(graph, outputs=tuple(dict.fromkeys((*graph.outputs, *numbers))))
+    return graph
+
+
+def _options(source: Source) -> frozenset[str]:
+    """Names of the options that say how a graph is read."""
+    path = source.path
+    if source.data is not None:
+        return frozenset({"target"})
+    if is_tflite(path):
+        return frozenset({"target", "keep"})
+    if is_onnx(path):
+        return frozenset({"target", "dim", "shape", "keep", "in_place"})
+    return frozenset({"target", "dim", "keep", "in_place"} if is_exported(path) else {"target", "in_place"})
+
+
+def _is_arena_of_tflite(source: Source) -> bool:
+    """Whether a file is a model whose own order and runtime the target means."""
+    return is_tflite(source.path) and source.target != ORDER_TARGET and not is_bank_target(source.target)
+
+
+def _open_order(source: Source, options: ReadOptions) -> Opened:
+    from stowplan.models.operator_order.problem import of_graph
+
+    return Opened(of_graph(read_graph(source, options)))
+
+
+def _open_arena(source: Source, options: ReadOptions) -> Opened:
+    _ARENA.load(str(options.target))
+    if is_tflite(source.path):
+        from stowplan.frontends.tflite.model import read_tflite
+
+        model = read_tflite(source.path, options.capacity, options.replace_offline_plan, options.keep)
+        _warn_of_scratch(operator.code for operator in model.subgraphs[0].operators)
+        return Opened(model.problem)
+    from stowplan.frontends.graph.lowering import arena_problem
+
+    graph = read_graph(source, options, keeps_order=True)
+    return Opened(arena_problem(graph, options.capacity, in_place=options.in_place == "elementwise"))
+
+
+def _open_banks(source: Source, options: ReadOptions) -> Opened:
+    from stowplan.frontends.graph.lowering import banks_problem
+
+    target = load_target(str(options.target))
+    graph = read_graph(source, options, keeps_order=True)
+    return Opened(banks_problem(graph, target, in_place=options.in_place == "elementwise"))
+
+
+def _warn_of_scratch(codes: Iterable[int]) -> None:
+    for position, code in enumerate(codes):
+        if code in _WITH_SCRATCH:
+            text = "its kernel asks for scratch memory that is not planned: the arena may have to be larger"
+            warn_unmodelled(f"{text} ('stowplan tflm' plans it)", f"operator {position}")
+
+
+_BANKS = TargetFamily(
+    "graphs for several memories",
+    "banked packing",
+    "stm32h743",
+    "a bank of memory and an offset in it for each tensor",
+    load_target,
+    target_names,
+    lambda target: ", ".join(f"{bank.name} {bank.capacity / 2**10:g} KiB" for bank in target.banks),
+)
+
+BANKS = InputFormat(
+    what="a graph for several memories",
+    suffixes=(".onnx", ".pt2", ".tflite"),
+    accepts=_options,
+    matches=lambda source: is_bank_target(source.target) and (source.data is None or is_graph_file(source.data)),
+    open=_open_banks,
+    targets=_BANKS,
+    claims=lambda source: True if is_exported(source.path) or is_tflite(source.path) else None,
+)
+
+_ARENA = TargetFamily.of_one(
+    "graphs for an arena",
+    "packing",
+    ARENA_TARGET,
+    "offsets of its tensors in one arena",
+    "offsets for the tensors of a graph in its own order, in the least memory",
+)
+
+ARENA = InputFormat(
+    what="a graph for an arena",
+    suffixes=(".tflite",),
+    accepts=lambda source: (
+        _options(source) | {"capacity"} | ({"replace_offline_plan"} if is_tflite(source.path) else frozenset())
+    ),
+    matches=lambda source: source.data is None and (source.target == ARENA_TARGET or _is_arena_of_tflite(source)),
+    open=_open_arena,
+    targets=_ARENA,
+    claims=lambda source: True if is_tflite(source.path) else None,
+)
+
+ORDER = InputFormat(
+    what="a graph to order",
+    suffixes=(".onnx", ".pt2", ".hlo", ".hlo.txt"),
+    accepts=_options,
+    matches=lambda source: source.data is None and (source.target == ORDER_TARGET or is_exported(source.path)),
+    open=_open_order,
+    targets=TargetFamily.of_one(
+        "graphs to order",
+        "operator order",
+        ORDER_TARGET,
+        "an order of its operators, and offsets",
+        "the order of operators, and offsets, for the least memory",
+    ),
+    claims=lambda source: True if is_exported(source.path) else None,
+)
+
+#: A graph in JSON, which is ordered where no target says what else is to become of it.
+GRAPH_FILE = InputFormat(
+    what="a graph of operators and tensors",
+    suffixes=(".json",),
+    accepts=lambda source: frozenset(),
+    matches=lambda source: source.data is not None and is_graph_file(source.data),
+    open=_open_order,
+)

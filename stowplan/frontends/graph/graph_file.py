@@ -1,0 +1,58 @@
+"""Graphs of operators and tensors in JSON: sizes of tensors, and what each operator reads and writes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from stowplan import files
+from stowplan.errors import naming
+from stowplan.graph.graph import Graph, Op, Tensor
+
+#: A file that is one says both, and no format.
+_MARKS = (re.compile(rb'"ops"\s*:\s*\['), re.compile(rb'"tensors"\s*:\s*\['))
+
+
+class _Op(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    kind: str = ""
+
+
+class _Graph(msgspec.Struct, forbid_unknown_fields=True):
+    tensors: tuple[int, ...]
+    ops: tuple[_Op, ...]
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    name: str = ""
+
+
+def is_graph_file(data: bytes) -> bool:
+    """Whether JSON is such a file."""
+    return files.peek_format(data) is None and all(mark.search(data) for mark in _MARKS)
+
+
+def decode_graph(data: bytes, path: Path) -> Graph:
+    """Graph of a file's content; raises InputError naming file and field."""
+    graph = files.decode_json(data, _Graph, "a graph of operators", path)
+    counts = Counter(op.name for op in graph.ops)
+    with naming(path):
+        return Graph(
+            name=graph.name or path.name.split(".")[0],
+            tensors=tuple(Tensor(id=f"t{number}", size=size) for number, size in enumerate(graph.tensors)),
+            ops=tuple(
+                Op(
+                    id=op.name if counts[op.name] == 1 else f"{op.name}#{number}",
+                    reads=tuple(dict.fromkeys(op.reads)),
+                    writes=tuple(dict.fromkeys(op.writes)),
+                    kind=op.kind,
+                )
+                for number, op in enumerate(graph.ops)
+            ),
+            inputs=graph.inputs,
+            outputs=tuple(dict.fromkeys(graph.outputs)),
+        )

@@ -1,0 +1,166 @@
+"""The subgraphs of a TensorFlow Lite model as graphs: what its operators do beside computing results keeps its place.
+
+Some operators do more than to compute their results. Those that have *effects* change what outlives the inference: they read
+or write variables, keep a state, draw random numbers, call subgraphs that do, or are custom ones that are not known. Operators
+that work on the same variable keep their sequence, and so do all whose effects are not known to be separate. Other operators
+may *end the inference* early, so that no later one runs. Every one of these is a barrier: no operator with effects moves from
+one side of it to the other, because a state would then be updated in inferences in which it was not, or the other way round.
+The table ``effects`` of ``tflite.toml`` says which operators these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise, product
+from pathlib import Path
+
+from stowplan.errors import naming
+from stowplan.frontends import known
+from stowplan.frontends.tflite.model import ALIGNMENT, TYPES, Operator, TfliteModel, read_tflite
+from stowplan.graph.graph import Graph, Op, Tensor
+from stowplan.models.operator_order.structure import build, stable_order
+
+_TABLE = known("tflite")["effects"]
+_SHARED, _OWN_STATE = frozenset(_TABLE["shared"]), frozenset(_TABLE["own_state"].split())
+#: By name or number, the places of the operands that decide whether an operator ends the inference; none: it may always do so.
+_ENDS: dict[str, list[int]] = _TABLE["ends"]
+
+#: What an operator does beside computing its results; a set of flags.
+_HAS_EFFECTS, _MAY_END = 1, 2
+
+
+def read_tflite_graph(path: str | Path) -> Graph:
+    """Graph of a model's first subgraph; what the subgraphs need that an operator calls is memory inside that operator.
+
+    Raises
+    ------
+    InputError
+        Not a model that can be read (:func:`~stowplan.frontends.tflite.model.read_tflite`), or a tensor with two writers.
+    """
+    model = read_tflite(path)
+    with naming(path):
+        return _with_calls(TfliteGraphs(model), 0)
+
+
+def _with_calls(graphs: TfliteGraphs, number: int) -> Graph:
+    """A subgraph, with the peak of those that its operators call, in the order of the file."""
+
+    def peak(called: int) -> int:
+        structure = build(_with_calls(graphs, called))
+        return structure.peak(stable_order(structure))
+
+    operators = graphs.model.subgraphs[number].operators
+    inside = [max(map(peak, operator.calls), default=0) for operator in operators]
+    return graphs.graph(number, inside, stored=False)
+
+
+class TfliteGraphs:
+    """The subgraphs of a model as graphs."""
+
+    def __init__(self, model: TfliteModel):
+        self.model = model
+        self._kinds: dict[int, list[int]] = {}
+
+    def graph(self, number: int, inside: Sequence[int] = (), *, stored: bool = True) -> Graph:
+        """That of a subgraph, its operators named by their places in the file.
+
+        Parameters
+        ----------
+        inside
+            Bytes inside each operator while it runs, such as scratch memory: a tensor that it writes and nobody reads.
+        stored
+            Whether what no operator writes and no planner places, weights above all, is among the tensors, without bytes.
+
+        Raises
+        ------
+        InputError
+            A tensor that several operators write: their order says what it holds.
+        """
+        subgraph, tensors = self.model.subgraphs[number], self.model.tensors
+        written = {tensor for operator in subgraph.operators for tensor in operator.writes}
+        touched = {tensor for operator in subgraph.operators for tensor in (*operator.reads, *operator.writes)}
+        all_numbers = sorted({*subgraph.inputs, *subgraph.outputs, *touched})
+        returned = {*subgraph.outputs}
+        numbers = [at for at in all_numbers if stored or at in written or tensors[at].is_planned or at in returned]
+        index = {tensor: at for at, tensor in enumerate(numbers)}
+        every = [
+            Tensor(
+                id=tensors[tensor].name,
+                size=tensors[tensor].size * tensors[tensor].is_planned,
+                alignment=ALIGNMENT,
+                dtype=TYPES.get(tensors[tensor].kind, ""),
+                shape=tensors[tensor].shape,
+            )
+            for tensor in numbers
+        ]
+        ops = []
+        for position, (operator, kind) in enumerate(zip(subgraph.operators, self.effects(number), strict=True)):
+            writes = [index[tensor] for tensor in dict.fromkeys(operator.writes)]
+            if inside and inside[position]:
+                writes.append(len(every))
+                every.append(Tensor(id=f"inside {position}", size=inside[position], alignment=ALIGNMENT))
+            reads = [index[tensor] for tensor in dict.fromkeys(operator.reads) if tensor in index]
+            ops.append(
+                Op(
+                    id=str(position),
+                    kind=operator.what,
+                    reads=tuple(at for at in reads if at not in writes),
+                    writes=tuple(writes),
+                    has_effects=bool(kind),
+                )
+            )
+        return Graph(
+            name=self.model.name,
+            tensors=tuple(every),
+            ops=tuple(ops),
+            # What nobody writes, weights among it, is there.
+            inputs=tuple(at for tensor, at in index.items() if tensor not in written),
+            outputs=tuple(index[tensor] for tensor in dict.fromkeys(subgraph.outputs)),
+            results=tuple(index[tensor] for tensor in subgraph.outputs),
+            precedences=self._precedences(number),
+        )
+
+    def _precedences(self, graph: int) -> tuple[tuple[int, int], ...]:
+        """Pairs of operators of which the first stays before the second, for what they do beside computing their results."""
+        chains: dict[int, list[int]] = {}
+        # Runs of operators of one kind: those of neighbouring runs do not change places.
+        runs: list[tuple[int, list[int]]] = [(0, [])]
+        for position, (operator, kind) in enumerate(
+            zip(self.model.subgraphs[graph].operators, self.effects(graph), strict=True)
+        ):
+            if operator.code in _SHARED or operator.is_opaque or (operator.calls and kind & _HAS_EFFECTS):
+                chains.setdefault(-1, []).append(position)
+            for number in dict.fromkeys((*operator.reads, *operator.writes)):
+                if self.model.tensors[number].is_variable:
+                    chains.setdefault(number, []).append(position)
+            if kind and (kind != runs[-1][0] or kind == _HAS_EFFECTS | _MAY_END):
+                runs.append((kind, []))
+            if kind:
+                runs[-1][1].append(position)
+        pairs = [pair for chain in chains.values() for pair in pairwise(chain)]
+        pairs += [pair for (_, before), (_, after) in pairwise(runs) for pair in product(before, after)]
+        return tuple(dict.fromkeys(pairs))
+
+    def effects(self, graph: int) -> list[int]:
+        """What each operator of a subgraph does beside computing its results; that of subgraphs that it calls is its own."""
+        if graph not in self._kinds:
+            self._kinds[graph] = [self._kind(graph, operator) for operator in self.model.subgraphs[graph].operators]
+        return self._kinds[graph]
+
+    def _kind(self, graph: int, operator: Operator) -> int:
+        tensors, inputs = self.model.tensors, self.model.subgraphs[graph].inputs
+        variables = any(tensors[number].is_variable for number in (*operator.reads, *operator.writes))
+        has_effects = operator.code in _SHARED or operator.custom in _OWN_STATE or operator.is_opaque or variables
+        deciding = _ENDS.get(operator.custom or str(operator.code))
+        # Constants are the same in all inferences. Inputs that the caller keeps are not planned here, and change all the same.
+        changing = {
+            at
+            for at, number in enumerate(operator.reads)
+            if number in inputs or tensors[number].is_planned or tensors[number].is_variable
+        }
+        ends = operator.is_opaque or deciding == [] or not changing.isdisjoint(deciding or ())
+        kind = _HAS_EFFECTS * has_effects | _MAY_END * ends
+        for called in operator.calls:
+            for inner in self.effects(called):
+                kind |= inner
+        return kind

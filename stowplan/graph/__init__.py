@@ -1,0 +1,8 @@
+"""Graphs of operators and tensors: what every reader makes, and every problem with a graph is made of.
+
+Each file knows only those before it:
+
+- ``rules``: when tensors and operators are a graph, and what follows from them
+- ``graph``: the graph that readers make
+- ``spec``: what readers promise beside the rules, as a check that tests run on every file
+"""

@@ -1,0 +1,242 @@
+"""When tensors and operators are a graph, and what follows from them: the rules that all kinds of problems with graphs share.
+
+They hold for the :class:`~stowplan.graph.graph.Graph` that readers make, and for the problems of operator order and of
+rematerialization, whose files have other fields beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from typing import Protocol
+
+from stowplan.checks import expect, expect_range, expect_unique
+from stowplan.errors import InputError
+
+#: The sum of all sizes and alignments stays below this, so that sums of two fit in 64 bits.
+LIMIT = 1 << 61
+
+
+class TensorLike(Protocol):
+    """A value. It has bytes of its own, or is a view of another tensor's."""
+
+    @property
+    def id(self) -> str:
+        """Its name, which no other tensor has."""
+
+    @property
+    def size(self) -> int:
+        """Bytes. A view's say nothing of memory: it takes none of its own."""
+
+    @property
+    def alignment(self) -> int:
+        """Its offset is a multiple of this many bytes."""
+
+    @property
+    def alias_of(self) -> int | None:
+        """Number of the tensor whose bytes it shares; None has its own."""
+
+    @property
+    def start(self) -> int:
+        """Of a view: bytes from the begin of that tensor to its own."""
+
+
+class OpLike(Protocol):
+    """An operator: it needs what it reads and what it writes in memory while it runs."""
+
+    @property
+    def id(self) -> str:
+        """Its name, which no other operator has."""
+
+    @property
+    def kind(self) -> str:
+        """What it computes, for people."""
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Numbers of tensors."""
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """Numbers of tensors."""
+
+    @property
+    def in_place(self) -> tuple[tuple[int, int], ...]:
+        """Pairs (operand, result): the result may take the operand's bytes where no one needs the operand any more."""
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether two runs differ, or do more than to compute results, so that it may run once only."""
+
+
+class GraphRules:
+    """What a structure with these fields has beside them."""
+
+    tensors: tuple[TensorLike, ...]
+    ops: tuple[OpLike, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    free_inputs: bool
+    precedences: tuple[tuple[int, int], ...]
+    name: str
+    results: tuple[int, ...] = ()
+
+    def check_rules(self) -> None:
+        """Raise :class:`~stowplan.errors.InputError` for the first rule that is broken, and where."""
+        _check_tensors(self.tensors)
+        check_numbers(self.inputs, len(self.tensors), "inputs")
+        check_numbers(self.outputs, len(self.tensors), "outputs")
+        for number, op in enumerate(self.ops):
+            _check_op(self, op, f"ops[{number}] ({op.id})")
+        expect_unique((op.id for op in self.ops), "ops")
+        _check_writers(self)
+        for at, pair in enumerate(self.precedences):
+            check_numbers(pair, len(self.ops), f"precedences[{at}]", "operator")
+        sorter = TopologicalSorter(dict(enumerate(self.predecessors)))
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            cycle = error.args[1]
+            names = " -> ".join(self.ops[number].id for number in cycle[:6]) + (" -> ..." if len(cycle) > 6 else "")
+            raise InputError(f"found a cycle of operators, {names}, expected none", place="ops") from None
+
+    @cached_property
+    def base(self) -> tuple[int, ...]:
+        """Tensor whose bytes each tensor has: itself, or what it is a view of, at the end of the chain."""
+        bases: list[int] = []
+        for number in range(len(self.tensors)):
+            at = number
+            while (other := self.tensors[at].alias_of) is not None:
+                at = bases[other] if other < len(bases) else other
+            bases.append(at)
+        return tuple(bases)
+
+    @cached_property
+    def base_offset(self) -> tuple[int, ...]:
+        """Bytes from the begin of each tensor's base to its own."""
+        offsets = []
+        for tensor in self.tensors:
+            offset = 0
+            while tensor.alias_of is not None:
+                offset, tensor = offset + (tensor.start), self.tensors[tensor.alias_of]
+            offsets.append(offset)
+        return tuple(offsets)
+
+    @cached_property
+    def writer(self) -> tuple[int | None, ...]:
+        """Operator that writes each tensor, None for inputs and for views that are there with their base."""
+        writers: list[int | None] = [None] * len(self.tensors)
+        for number, op in enumerate(self.ops):
+            for tensor in op.writes:
+                writers[tensor] = number
+        return tuple(writers)
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """Operators that must run before each, ascending: who writes what it reads or has a view of, and the fixed ones."""
+        before: list[set[int]] = [set() for _ in self.ops]
+        for number, op in enumerate(self.ops):
+            for tensor in (*op.reads, *(tensor for tensor in op.writes if self.tensors[tensor].alias_of is not None)):
+                at: int | None = tensor if tensor not in op.writes else self.tensors[tensor].alias_of
+                # A view that nobody writes is there as soon as its base is.
+                while at is not None and self.writer[at] is None:
+                    at = self.tensors[at].alias_of
+                who = None if at is None else self.writer[at]
+                if who is not None:
+                    before[number].add(who)
+        for first, second in self.precedences:
+            before[second].add(first)
+        return tuple(tuple(sorted(others)) for others in before)
+
+
+def check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "tensor") -> None:
+    """Raise InputError for a number that is out of range, or there twice."""
+    for number in numbers:
+        expect_range(place, what, number, 0, count)
+    if len(set(numbers)) < len(numbers):
+        twice = next(number for at, number in enumerate(numbers) if number in numbers[:at])
+        raise InputError(f"found {what} {twice} twice, expected each once", place=place)
+
+
+def _check_tensors(tensors: Sequence[TensorLike]) -> None:
+    total = 0
+    for number, tensor in enumerate(tensors):
+        place = f"tensors[{number}] ({tensor.id})"
+        expect(0 <= tensor.size < LIMIT, place, f"size {tensor.size}", f"0 to {LIMIT - 1} bytes")
+        expect(1 <= tensor.alignment < LIMIT, place, f"alignment {tensor.alignment}", f"1 to {LIMIT - 1} bytes")
+        total += tensor.size + tensor.alignment - 1
+        if total >= LIMIT:
+            raise InputError(f"the sizes and alignments add up to {total} bytes, expected less than {LIMIT}", place=place)
+        if tensor.alias_of is not None:
+            expect_range(place, "alias_of", tensor.alias_of, 0, len(tensors))
+    expect_unique((tensor.id for tensor in tensors), "tensors")
+    ends = [False] * len(tensors)
+    for number in range(len(tensors)):
+        chain, at = [], number
+        while not ends[at]:
+            chain.append(at)
+            ends[at] = True
+            other = tensors[at].alias_of
+            if other is None:
+                break
+            expect(other not in chain, f"tensors[{at}].alias_of", "a tensor that is a view of itself", "none")
+            view, base = tensors[at], tensors[other]
+            most, start = f"at most the {base.size} of {base.id}", view.start
+            what = f"a view of {view.size} bytes" + f" at offset {start}" * (start != 0)
+            expect(0 <= start <= base.size - view.size, f"tensors[{at}] ({view.id})", what, most)
+            at = other
+
+
+def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
+    count = len(problem.tensors)
+    check_numbers(op.reads, count, f"{place}.reads")
+    check_numbers(op.writes, count, f"{place}.writes")
+    both = set(op.reads) & set(op.writes)
+    if both:
+        name = problem.tensors[min(both)].id
+        raise InputError(f"found tensor {name} both read and written, expected two tensors (in_place or alias_of)", place=place)
+    taken: set[int] = set()
+    for operand, result in op.in_place:
+        check_numbers((operand, result), count, f"{place}.in_place")
+        one, other = problem.tensors[operand], problem.tensors[result]
+        at, pair = f"{place}.in_place", f"{one.id} -> {other.id}"
+        is_own = operand in op.reads and result in op.writes
+        expect(is_own, at, pair, "a tensor that the operator reads and one that it writes")
+        bases = problem.base[operand], problem.base[result]
+        is_own = other.alias_of is None and bases[0] != bases[1]
+        expect(is_own, at, f"the view {other.id} as result", "a tensor of its own")
+        size = problem.tensors[bases[0]].size
+        expect(size == other.size, at, f"{size} and {other.size} bytes", f"the same for {pair}")
+        expect(taken.isdisjoint(bases), at, f"the bytes of {one.id} or {other.id} in two pairs", "each in one")
+        taken |= set(bases)
+
+
+def _check_writers(problem: GraphRules) -> None:
+    writer: dict[int, int] = {}
+    inputs = set(problem.inputs)
+    for number, op in enumerate(problem.ops):
+        for tensor in op.writes:
+            name, place = problem.tensors[tensor].id, f"ops[{number}] ({op.id})"
+            if tensor in writer:
+                other = problem.ops[writer[tensor]].id
+                raise InputError(f"found tensor {name} written twice, first by {other}, expected one writer", place=place)
+            expect(tensor not in inputs, place, f"the input {name} written", "it to be there from the start")
+            writer[tensor] = number
+    there = [
+        number in inputs or number in writer or tensor.alias_of is not None for number, tensor in enumerate(problem.tensors)
+    ]
+    for number, op in enumerate(problem.ops):
+        for tensor in (*op.reads, *(base for base in map(problem.base.__getitem__, op.writes))):
+            if not there[tensor] or not there[problem.base[tensor]]:
+                name = problem.tensors[problem.base[tensor]].id
+                place = f"ops[{number}] ({op.id})"
+                raise InputError(f"found it reading tensor {name}, which no operator writes and is no input", place=place)
+    for tensor in problem.outputs:
+        if not there[problem.base[tensor]]:
+            name = problem.tensors[problem.base[tensor]].id
+            raise InputError(f"found tensor {name}, which no operator writes and is no input", place="outputs")
+    for number, tensor_ in enumerate(problem.tensors):
+        if number in inputs and tensor_.alias_of is not None and problem.base[number] not in inputs:
+            base = problem.tensors[problem.base[number]].id
+            raise InputError(f"found the view {tensor_.id} among them, but not its base {base}, expected both", place="inputs")

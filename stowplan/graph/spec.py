@@ -1,0 +1,78 @@
+"""What a reader promises of its graphs beside the rules of :mod:`stowplan.graph.rules`, as an executable specification.
+
+Nothing runs it but tests, on every file that they have: a lowering may rely on each of these sentences.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from stowplan.graph.graph import Graph
+
+_DIGITS = re.compile("[0-9]+")
+#: Bits of types whose names do not say them, in lower case.
+_BITS = {"float": 32, "double": 64, "bool": 8, "pred": 8, "half": 16}
+
+
+def faults(graph: Graph) -> Iterator[str]:
+    """What is wrong with a graph, in sentences; nothing of one that keeps every promise."""
+    yield from _tensors(graph)
+    yield from _order(graph)
+    yield from _results(graph)
+
+
+def _tensors(graph: Graph) -> Iterator[str]:
+    for tensor in graph.tensors:
+        bits = bits_of(tensor.dtype)
+        if tensor.shape is not None and bits is not None and tensor.size:
+            least = -(-math.prod(tensor.shape) * bits // 8)
+            # A storage may be larger than what is looked at: layouts pad, and others look at more of it. A view may look at
+            # some bytes several times.
+            if tensor.size < least and tensor.alias_of is None:
+                yield f"{tensor.id} has {tensor.size} bytes, but {list(tensor.shape)} of {tensor.dtype} take {least}"
+        if tensor.shape is not None and any(extent < 0 for extent in tensor.shape):
+            yield f"{tensor.id} has the shape {list(tensor.shape)}, which is not fixed"
+    written = {number for op in graph.ops for number in op.writes}
+    there = {*graph.inputs, *written}
+    used = {number for op in graph.ops for number in op.reads} | {*graph.outputs}
+    for number in sorted(used):
+        if number not in there and graph.base[number] not in there:
+            yield f"{graph.tensors[number].id} is used, but nothing writes it, and it is no input"
+    alone = set(range(len(graph.tensors))) - used - there - {*graph.results}
+    for number in sorted(alone):
+        if graph.tensors[number].alias_of is None:
+            yield f"{graph.tensors[number].id} is no input, and no operator touches it"
+
+
+def _order(graph: Graph) -> Iterator[str]:
+    """Operators stand in an order in which they can run."""
+    for number, before in enumerate(graph.predecessors):
+        late = [graph.ops[other].id for other in before if other > number]
+        if late:
+            yield f"operator {graph.ops[number].id} stands before {', '.join(late)}, which it needs"
+    for op in graph.ops:
+        if not (op.reads or op.writes or op.has_effects):
+            yield f"operator {op.id} reads nothing, writes nothing and has no effects"
+        if not op.kind and graph.name and not op.id:
+            yield "an operator has neither a name nor a kind"
+
+
+def _results(graph: Graph) -> Iterator[str]:
+    """What is returned is there at the end, unless it is stored: then nothing touches it."""
+    touched = {graph.base[number] for op in graph.ops for number in (*op.reads, *op.writes)}
+    kept = {graph.base[number] for number in graph.outputs}
+    for number in graph.results:
+        base = graph.base[number]
+        if base not in kept and base in touched:
+            yield f"{graph.tensors[number].id} is returned, but not there at the end"
+
+
+def bits_of(dtype: str) -> int | None:
+    """Bits of an element, by the first number in the name of its type; None where that says nothing."""
+    name = dtype.lower()
+    if name in _BITS:
+        return _BITS[name]
+    digits = _DIGITS.search(name)
+    return int(digits[0]) if digits else None
