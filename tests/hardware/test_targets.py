@@ -14,6 +14,7 @@ import stowplan
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.inferentia.target import BankTarget
+from stowplan.hardware.memories import MemoryTarget
 from stowplan.hardware.nnp_i.target import TierTarget
 from stowplan.hardware.targets import CMEM, VMEM, Target, decode_target, fast_space_of, load_target, target_names, xla_chip
 from stowplan.hardware.targets.toml_files import (
@@ -211,6 +212,7 @@ def test_templates_are_whole_target_files(tmp_path: Path, capsys: pytest.Capture
         "tier-placement": (TierTarget, data / "resnet50.layers.json"),
         "bank-mapping": (BankTarget, graph),
         "modulo-scheduling": (Machine, data / "fir.dfg.json"),
+        "banked-packing": (MemoryTarget, data / "branches.tflite"),
     }
     assert tuple(sorted(kinds)) == template_kinds()
     for kind, (struct, source) in kinds.items():
@@ -225,7 +227,7 @@ def test_templates_are_whole_target_files(tmp_path: Path, capsys: pytest.Capture
         path.write_text(text)
         problem = stowplan.read(source, target=path)
         assert problem.digest
-    with pytest.raises(InputError, match="expected one of bank-mapping, memory-mapping, modulo-scheduling, tier-placement"):
+    with pytest.raises(InputError, match="expected one of bank-mapping, banked-packing, memory-mapping, modulo"):
         template("packing")
 
 

@@ -11,7 +11,7 @@ from stowplan.frontends.affine.builder import Builder
 from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network.onnx_model import is_onnx
 from stowplan.frontends.options import NOTHING_TOLD, ReadOptions, ToldSizes
-from stowplan.hardware.inferentia.target import is_bank_target, load_target, target_names
+from stowplan.hardware.inferentia.target import is_memory_target, load_target, target_names
 
 if TYPE_CHECKING:
     from stowplan.hardware.affine.program import Program
@@ -78,7 +78,7 @@ FORMAT = InputFormat(
     suffixes=(".onnx", ".hlo", ".hlo.txt"),
     accepts=lambda source: frozenset({"target", "capacity", "precision", *(("dim", "shape") if is_onnx(source.path) else ())}),
     # The target decides: compiled programs and networks are in the same files.
-    matches=lambda source: source.data is None and source.target is not None and is_bank_target(source.target),
+    matches=lambda source: source.data is None and source.target is not None and is_memory_target(source.target),
     open=_open,
     targets=TargetFamily(
         "graphs to map to banks",

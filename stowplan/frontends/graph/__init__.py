@@ -24,7 +24,7 @@ from stowplan.frontends.network.onnx_model import is_onnx
 from stowplan.frontends.options import ReadOptions, named_inputs
 from stowplan.frontends.tflite.model import is_tflite
 from stowplan.graph.graph import Graph
-from stowplan.hardware.banks import is_bank_target, load_target, target_names
+from stowplan.hardware.memories import is_memory_target, load_target, target_names
 from stowplan.log import warn_unmodelled
 
 ORDER_TARGET, ARENA_TARGET = "order", "arena"
@@ -86,7 +86,7 @@ def _options(source: Source) -> frozenset[str]:
 
 def _is_arena_of_tflite(source: Source) -> bool:
     """Whether a file is a model whose own order and runtime the target means."""
-    return is_tflite(source.path) and source.target != ORDER_TARGET and not is_bank_target(source.target)
+    return is_tflite(source.path) and source.target != ORDER_TARGET and not is_memory_target(source.target)
 
 
 def _open_order(source: Source, options: ReadOptions) -> Opened:
@@ -138,7 +138,7 @@ BANKS = InputFormat(
     what="a graph for several memories",
     suffixes=(".onnx", ".pt2", ".tflite"),
     accepts=_options,
-    matches=lambda source: is_bank_target(source.target) and (source.data is None or is_graph_file(source.data)),
+    matches=lambda source: is_memory_target(source.target) and (source.data is None or is_graph_file(source.data)),
     open=_open_banks,
     targets=_BANKS,
     claims=lambda source: True if is_exported(source.path) or is_tflite(source.path) else None,

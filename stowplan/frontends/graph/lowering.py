@@ -14,7 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from stowplan.graph.rules import GraphRules
-from stowplan.hardware.banks import BankTarget
+from stowplan.hardware.memories import MemoryTarget
 from stowplan.models.banked_packing import problem as banked
 from stowplan.models.operator_order.structure import build, stable_order
 from stowplan.models.packing.problem import Buffer, Part, Problem
@@ -90,7 +90,7 @@ def traffic(graph: GraphRules) -> dict[int, int]:
     return total
 
 
-def banks_problem(graph: GraphRules, target: BankTarget, *, in_place: bool = False) -> banked.Problem:
+def banks_problem(graph: GraphRules, target: MemoryTarget, *, in_place: bool = False) -> banked.Problem:
     """Banked packing of a graph: a bank and an offset for each tensor with bytes of its own, by what is read and written of it.
 
     ``in_place`` as :func:`arena_problem` takes it. A tensor of which parts are read counts as many uses of all its bytes as

@@ -66,7 +66,7 @@ _FILES = TargetFiles(BankTarget, __name__.rpartition(".")[0], FORMAT, VERSION)
 target_names, load_target, decode_target = _FILES.names, _FILES.load, _FILES.decode
 
 
-def is_bank_target(name_or_path: str | Path) -> bool:
+def is_memory_target(name_or_path: str | Path) -> bool:
     """Whether a target, by name or path of a TOML file, is one with banks; False for files that cannot be read."""
     if not is_path(name_or_path):
         return name_or_path in target_names()

@@ -12,7 +12,7 @@ import stowplan
 from stowplan.errors import InputError
 from stowplan.frontends.graph.lowering import banks_problem, traffic
 from stowplan.graph.graph import Graph, Op, Tensor
-from stowplan.hardware.banks import is_bank_target, load_target
+from stowplan.hardware.memories import is_memory_target, load_target
 from stowplan.kernel.kind import kind_of
 from stowplan.models.banked_packing.plan import offset_table
 from stowplan.models.banked_packing.problem import Problem
@@ -22,7 +22,7 @@ from tests.cli.conftest import run_process
 from tests.paths import EXAMPLES
 
 TARGET = """
-format = "stowplan.bank_target"
+format = "stowplan.memory_target"
 version = 1
 name = "two"
 description = "a small one and a large one"
@@ -177,15 +177,15 @@ def test_results_of_models_in_tflite_have_an_order_too(tmp_path: Path) -> None:
 def test_bad_targets(change: tuple[str, str], words: str, tmp_path: Path) -> None:
     path = target_file(tmp_path)
     path.write_text(path.read_text().replace(*change))
-    assert is_bank_target(path)
+    assert is_memory_target(path)
     with pytest.raises(InputError, match=words) as error:
         stowplan.read(EXAMPLES / "branches.tflite", path)
     assert str(error.value).startswith(str(path))
 
 
 def test_what_is_no_bank_target() -> None:
-    assert not is_bank_target(None)
-    assert not is_bank_target("order")
-    assert not is_bank_target("missing.toml")
-    assert is_bank_target("stm32h743")
+    assert not is_memory_target(None)
+    assert not is_memory_target("order")
+    assert not is_memory_target("missing.toml")
+    assert is_memory_target("stm32h743")
     assert isinstance(stowplan.read(EXAMPLES / "branches.tflite", "stm32h743"), Problem)

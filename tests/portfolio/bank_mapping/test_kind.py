@@ -20,7 +20,7 @@ from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import evaluate
 from stowplan.hardware.affine.program import Program
 from stowplan.hardware.inferentia.problem import MappedProgram, build_problem
-from stowplan.hardware.inferentia.target import decode_target, is_bank_target, load_target
+from stowplan.hardware.inferentia.target import decode_target, is_memory_target, load_target
 from stowplan.kernel.context import Context, Options
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
@@ -302,8 +302,8 @@ def test_traffic_counts_what_moves() -> None:
 
 
 def test_targets() -> None:
-    assert is_bank_target("inferentia")
-    assert not is_bank_target("tpu-v4")
+    assert is_memory_target("inferentia")
+    assert not is_memory_target("tpu-v4")
     with pytest.raises(InputError, match="expected one of inferentia"):
         load_target("inferentia2")
     with pytest.raises(InputError, match=r"stowplan\.bank_target"):

@@ -7,7 +7,7 @@ import msgspec
 from stowplan.errors import InputError
 from stowplan.hardware.targets.toml_files import Bytes, TargetFiles, is_path
 
-FORMAT, VERSION = "stowplan.bank_target", 1
+FORMAT, VERSION = "stowplan.memory_target", 1
 
 
 class NoBytes(Bytes, example="4 KiB", units=Bytes.units, least=0):
@@ -27,7 +27,7 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """At its bottom, for something else."""
 
 
-class BankTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MemoryTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A device with banks. Construction raises InputError where a value makes no sense."""
 
     name: str
@@ -51,11 +51,11 @@ class BankTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                 raise InputError(f"found {bank.reserved} reserved bytes, expected {expected}", place=place)
 
 
-_FILES = TargetFiles(BankTarget, __name__, FORMAT, VERSION)
+_FILES = TargetFiles(MemoryTarget, __name__, FORMAT, VERSION)
 load_target, target_names = _FILES.load, _FILES.names
 
 
-def is_bank_target(name_or_path: object) -> bool:
+def is_memory_target(name_or_path: object) -> bool:
     """Whether a target, by name or path, is one with banks; false for one that cannot be read."""
     target = str(name_or_path or "")
     if not is_path(target):
