@@ -20,7 +20,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 #: Suffix of an example, and the targets it is planned for; an empty one for inputs that take none.
-TARGETS = ((".hlo.txt.gz", "tpu-v4"), (".layers.json", "nnp-i"), (".dfg.json", "se"), (".csv", ""))
+TARGETS = (
+    (".hlo.txt.gz", "tpu-v4"),
+    (".hlo.txt.gz", "order"),
+    (".hlo.txt.gz", "arena"),
+    ("attention.hlo.txt", "inferentia"),
+    (".layers.json", "nnp-i"),
+    (".dfg.json", "se"),
+    (".csv", ""),
+    (".graph.json", ""),
+    (".remat.json", ""),
+    ("banks.json", ""),
+    (".tflite", "arena"),
+)
 
 #: What is taken of the corpus: pattern, how many files at most, target.
 CORPUS = (
@@ -29,6 +41,15 @@ CORPUS = (
     ("corpus/layers/*.json", 4, "nnp-i"),
     ("dsa/minimalloc/*.csv", 11, ""),
     ("dfg/**/*.json", 12, "se"),
+    ("corpus/order/*.json.gz", 9, ""),
+    ("corpus/onnx/*.onnx", 2, "order"),
+    ("corpus/onnx/*.onnx", 2, "arena"),
+    ("corpus/cpu/*.hlo.txt.gz", 6, "order"),
+    ("cases/*/*.onnx", 30, "order"),
+    ("cases/*/*.onnx", 30, "arena"),
+    ("cases/*/*.tflite", 30, "arena"),
+    ("cases/*/*.hlo*", 30, "order"),
+    ("tflm/*.tflite", 20, "arena"),
 )
 
 

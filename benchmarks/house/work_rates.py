@@ -36,17 +36,6 @@ from stowplan.work_rates import Rate
 #: A candidate that takes so many times its limit is stopped.
 MOST = 20.0
 
-#: Further examples, and the targets they are planned for.
-OTHERS = (
-    ("banks.json", ""),
-    ("cells.graph.json", ""),
-    ("training.remat.json", ""),
-    ("branches.tflite", "arena"),
-    ("alexnet_train_b32.hlo.txt.gz", "order"),
-    ("lstm_scan_inf_b32.hlo.txt.gz", "arena"),
-    ("attention.hlo.txt", "inferentia"),
-)
-
 
 class Counting(Context):
     """A context that notes by which rates a candidate counts, and keeps its best plan."""
@@ -118,7 +107,6 @@ def main() -> None:
     if not given:
         folder = Path(__file__).parents[2] / "examples" / "data"
         given = [(str(path), target) for path in sorted(folder.iterdir()) for end, target in TARGETS if path.name.endswith(end)]
-        given += [(str(folder / name), target) for name, target in OTHERS]
     found: dict[Rate, list[tuple[str, float]]] = defaultdict(list)
     for path, target in given:
         problem: Any = open_input(Path(path), ReadOptions(target=target or None)).problem

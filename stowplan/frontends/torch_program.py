@@ -190,6 +190,14 @@ class FakeRun:
         self.values[node] = value
         return value
 
+    def view(self, node: Any, viewed: Any) -> Any:
+        """The value of a node that copies another's elements, as a view of them: its shape, and the storage of the other."""
+        copy, base = self.run(node), self.values[viewed]
+        with self.mode:
+            view = self._torch.as_strided(base, copy.shape, copy.stride(), base.storage_offset())
+        self.values[node] = view
+        return view
+
     def taken(self, given: Any) -> Any:
         """Arguments of a node, with values in place of the nodes that they are given by."""
         return self._torch.fx.node.map_arg(given, self.values.__getitem__)
@@ -295,6 +303,8 @@ def is_random(node: Any) -> bool:
     """Whether two runs of a node give different values. Attention without dropout draws no random numbers."""
     import torch
 
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+    # Operators of executorch's edge dialect have torch's own inside.
+    tags = (*getattr(node.target, "tags", ()), *getattr(getattr(node.target, "_op", None), "tags", ()))
+    if torch.Tag.nondeterministic_seeded not in tags:
         return False
     return not any(argument.name == "dropout_p" and given in (0, None) for argument, given in arguments(node))

@@ -8,27 +8,19 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable
 from typing import Any, Unpack
 
-from stowplan.backends.executorch.arenas import round_up
 from stowplan.backends.fallback import UnsupportedError, reason, warn
 from stowplan.backends.search import OrderReport, SearchOptions, ordered
-from stowplan.frontends.torch_program import (
-    RANDOM,
-    EffectOrder,
-    FakeRun,
-    arguments,
-    is_written,
-    leaves,
-    storage_key,
-    tensors_of,
-)
+from stowplan.frontends.graph.fx import Dialect, FxReader
 from stowplan.kernel.context import Options
-from stowplan.models.operator_order.problem import Op, Problem, Tensor
+from stowplan.models.operator_order.problem import of_graph
 
 #: Bytes that executorch aligns tensors to.
 ALIGNMENT = 16
+
+#: How the names of placeholders begin that are weights, buffers and constants.
+_WEIGHTS = ("p_", "b_", "c_", "obj_", "_lifted_tensor_constant")
 
 
 class ReorderPass:
@@ -97,17 +89,16 @@ class GraphReader:
     def __init__(self, graph: Any):
         self._graph = graph
         self._nodes = list(graph.nodes)
-        self._operators: list[Any] = []
+        for node in self._nodes:
+            if node.op not in ("placeholder", "get_attr", "call_function", "output"):
+                raise UnsupportedError(f"found a node of the kind {node.op}, expected a graph of operators")
+        # Weights are no activations; torch.export names them so.
+        stored = {node.name for node in self._nodes if node.op == "placeholder" and node.name.startswith(_WEIGHTS)}
+        dialect = Dialect(alignment=ALIGNMENT, viewed=_viewed, is_flat=True)
+        reader = FxReader(graph.owning_module, stored, dialect=dialect, graph=graph)
+        self.problem = of_graph(reader.read("executorch"))
+        self._operators = reader.operators
         """Node of each operator of the problem."""
-        self._tensors: list[Tensor] = []
-        self._numbers: dict[int, int] = {}
-        """Numbers of tensors by ``id`` of their values."""
-        self._run = FakeRun(graph.owning_module)
-        self._storages: dict[Any, list[int]] = {}
-        """Keys of the storages of the tensors of a node's value."""
-        self._owners: dict[int, int | None] = {}
-        """Number of the first tensor with a storage, by its key; None for weights."""
-        self.problem = self._read()
 
     def apply(self, order: tuple[int, ...]) -> None:
         """Move the nodes; raises RuntimeError where the graph is not well formed afterwards."""
@@ -125,77 +116,6 @@ class GraphReader:
             last.prepend(node)
         self._graph.lint()
 
-    def _read(self) -> Problem:
-        inputs: list[int] = []
-        ops: list[Op] = []
-        outputs: dict[int, None] = {}
-        number_of: dict[Any, int] = {}
-        for node in self._nodes:
-            storages = [storage_key(tensor) for tensor in tensors_of(self._run.run(node))]
-            self._storages[node] = self._storages[_base(node)] if _is_view(node) else storages
-            if node.op == "get_attr":
-                self._owners |= dict.fromkeys(storages)
-            elif node.op == "placeholder":
-                # Weights are no activations; torch.export names them so.
-                if node.name.startswith(("p_", "b_", "c_", "obj_", "_lifted_tensor_constant")):
-                    self._owners |= dict.fromkeys(storages)
-                else:
-                    inputs += self._add(node)
-            elif node.op == "output":
-                outputs = {tensor: None for used in node.all_input_nodes for tensor in self._numbers_of(used)}
-            elif node.op == "call_function" and not _is_getitem(node):
-                reads = dict.fromkeys(tensor for used in node.all_input_nodes for tensor in self._numbers_of(used))
-                writes = tuple(self._add(node))
-                number_of[node] = len(ops)
-                self._operators.append(node)
-                ops.append(Op(id=node.name, reads=tuple(reads), writes=writes, kind=str(node.target)))
-            elif node.op != "call_function":
-                raise UnsupportedError(f"found a node of the kind {node.op}, expected a graph of operators")
-        return Problem(
-            tensors=tuple(self._tensors),
-            ops=tuple(ops),
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
-            precedences=self._precedences(number_of),
-            name="executorch",
-        )
-
-    def _precedences(self, number_of: dict[Any, int]) -> tuple[tuple[int, int], ...]:
-        order = EffectOrder()
-        for node, number in number_of.items():
-            for used in node.all_input_nodes:
-                producer = _whole(used)
-                # Values without tensors, sizes for example, have to be there as well.
-                if producer in number_of:
-                    order.precedences[number_of[producer], number] = None
-            drawn = dict.fromkeys([RANDOM] if _is_random(node) else [])
-            touched = self._storages_of(node.all_input_nodes) | drawn
-            written = self._storages_of(given for argument, given in arguments(node) if is_written(argument)) | drawn
-            order.add(number, touched, written)
-        return tuple(order.precedences)
-
-    def _numbers_of(self, node: Any) -> list[int]:
-        values = map(id, tensors_of(self._run.values[node]))
-        return [self._numbers[value] for value in values if value in self._numbers]
-
-    def _storages_of(self, given: Iterable[Any]) -> dict[int, None]:
-        """The storages of nodes, however deep in lists."""
-        return dict.fromkeys(key for node in leaves(list(given)) for key in self._storages.get(node, ()))
-
-    def _add(self, node: Any) -> list[int]:
-        first = len(self._tensors)
-        for tensor, storage in zip(tensors_of(self._run.values[node]), self._storages[node], strict=True):
-            number = self._numbers[id(tensor)] = len(self._tensors)
-            base = self._owners.setdefault(storage, number)
-            # What shares the storage of weights takes nothing.
-            size = 0 if base is None else round_up(int(tensor.numel()) * int(tensor.element_size()), ALIGNMENT)
-            if base is not None and base < number:
-                size = min(size, self._tensors[base].size)
-            name = node.name if number == first else f"{node.name}#{number - first}"
-            alias_of = None if base == number else base
-            self._tensors.append(Tensor(id=name, size=size, alignment=ALIGNMENT, alias_of=alias_of))
-        return [*range(first, len(self._tensors))]
-
 
 def _is_getitem(node: Any) -> bool:
     return node.op == "call_function" and node.target is operator.getitem
@@ -212,18 +132,13 @@ def _is_view_copy(node: Any) -> bool:
     return node.op == "call_function" and "aten.view_copy.default" in str(node.target)
 
 
-def _is_view(node: Any) -> bool:
-    """Whether executorch has a view instead of this copy, once it has lowered the graph."""
-    return _is_view_copy(node) and all(user.op != "output" for user in node.users)
+def _viewed(node: Any) -> Any:
+    """What executorch has a view of in place of this copy, once it has lowered the graph; None where it copies.
 
-
-def _base(node: Any) -> Any:
-    """What executorch has a view of: all that were copies for views are left out."""
+    All that were copies for views are left out.
+    """
+    if not _is_view_copy(node) or any(user.op == "output" for user in node.users):
+        return None
     while _is_view_copy(node):
         node = node.args[0]
     return node
-
-
-def _is_random(node: Any) -> bool:
-    tags = (*getattr(node.target, "tags", ()), *getattr(getattr(node.target, "_op", None), "tags", ()))
-    return any(str(tag).endswith("nondeterministic_seeded") for tag in tags)

@@ -6,6 +6,7 @@ or a bank for each tensor, of a device with several memories.
 
 Each file knows only those before it:
 
+- ``fx``: graphs of ``torch.fx``
 - ``onnx``, ``torch_export``, ``hlo``, ``tflite``, ``graph_file``: readers
 - ``lowering``: problems of a graph
 """
