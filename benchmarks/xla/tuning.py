@@ -33,7 +33,7 @@ from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
 from stowplan.backends.xla.knobs import BETWEEN, DEFAULT, SLICES_OPTION, Knobs, flags_of
-from stowplan.backends.xla.loop import tune_workload
+from stowplan.backends.xla.entry import tune_workload
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS as KNOB_WAYS
 from stowplan.backends.xla.proposals import draws

@@ -11,7 +11,7 @@ the ``[xla]`` table of its target. Each file knows only those above it in this l
 - ``evidence``, ``experience``: what all trials of a program have shown, and what earlier programs have
 - ``proposals``: ways of finding the next setting. To add one, write a ``Way`` and give it a line in ``WAYS``
 - ``bandit``: what is left, and what to try next; previews
-- ``tuning``, ``run``, ``loop``: what came of a run; the run; ``tune``
+- ``tuning``, ``run``, ``entry``: what came of a run; the run; what users call
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from stowplan.backends.xla.compiler import Compiler as Compiler
     from stowplan.backends.xla.knobs import Knobs as Knobs
     from stowplan.backends.xla.knobs import as_flags as as_flags
-    from stowplan.backends.xla.loop import tune as tune
-    from stowplan.backends.xla.loop import tune_workload as tune_workload
+    from stowplan.backends.xla.entry import tune as tune
+    from stowplan.backends.xla.entry import tune_workload as tune_workload
     from stowplan.backends.xla.process import CompileError as CompileError
     from stowplan.backends.xla.tuning import Tuning as Tuning
     from stowplan.backends.xla.workload import Workload as Workload
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "compiler": ["Compiler"],
     "process": ["CompileError"],
-    "loop": ["tune", "tune_workload"],
+    "entry": ["tune", "tune_workload"],
     "knobs": ["Knobs", "as_flags"],
     "tuning": ["Tuning"],
     "workload": ["Workload", "by_name", "of_function"],

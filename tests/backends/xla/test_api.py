@@ -20,6 +20,6 @@ def test_all_names_are_there() -> None:
     for name in stowplan.backends.xla.__all__:
         assert getattr(stowplan.backends.xla, name).__name__ == name
     # No module takes the place of the function.
-    assert stowplan.backends.xla.tune.__module__ == "stowplan.backends.xla.loop"
+    assert stowplan.backends.xla.tune.__module__ == "stowplan.backends.xla.entry"
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         stowplan.backends.xla.nothing  # noqa: B018

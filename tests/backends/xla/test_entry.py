@@ -24,7 +24,7 @@ from stowplan.backends.xla.knobs import (
     OVERLAP_OPTION,
     SCOPED_OPTION,
 )
-from stowplan.backends.xla.loop import COMPILES
+from stowplan.backends.xla.entry import COMPILES
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import Proposal, fitted, overlaps, plans, preloads, tightened
 from stowplan.backends.xla.run import Run
