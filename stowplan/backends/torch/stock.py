@@ -101,6 +101,8 @@ def written_behind(joint: Any) -> list[Any]:
 def forward_outputs(joint: Any) -> int:
     """How many of the outputs of a joint graph are those of the forward pass: gradients follow them.
 
+    An input without a gradient has an output that is not described.
+
     Raises
     ------
     UnsupportedError
@@ -110,7 +112,7 @@ def forward_outputs(joint: Any) -> int:
     described = last.meta.get("desc")
     if described is None:
         raise UnsupportedError("the outputs of the joint graph are not described")
-    return next((at for at, output in enumerate(described) if output.is_grad()), len(described))
+    return next((at for at, output in enumerate(described) if output is None or output.is_grad()), len(described))
 
 
 def saved_values(joint: Any, node_info: Any, recomputable: Sequence[Any]) -> list[Any]:

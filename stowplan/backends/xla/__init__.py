@@ -23,10 +23,10 @@ from stowplan.lazy import lazy_names, listed
 
 if TYPE_CHECKING:
     from stowplan.backends.xla.compiler import Compiler as Compiler
-    from stowplan.backends.xla.knobs import Knobs as Knobs
-    from stowplan.backends.xla.knobs import as_flags as as_flags
     from stowplan.backends.xla.entry import tune as tune
     from stowplan.backends.xla.entry import tune_workload as tune_workload
+    from stowplan.backends.xla.knobs import Knobs as Knobs
+    from stowplan.backends.xla.knobs import as_flags as as_flags
     from stowplan.backends.xla.process import CompileError as CompileError
     from stowplan.backends.xla.tuning import Tuning as Tuning
     from stowplan.backends.xla.workload import Workload as Workload

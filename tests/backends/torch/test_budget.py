@@ -119,3 +119,16 @@ def test_caches_know_it_by_version_and_limit() -> None:
 def test_a_limit_that_is_none(memory: Any) -> None:
     with pytest.raises(UsageError, match="memory limit"):
         planned.Knapsack(memory)
+
+
+@pytest.mark.parametrize(("described", "expected"), [((False, None, True), 1), ((False, True, None), 1), ((False, False), 2)])
+def test_inputs_without_gradients_have_outputs_that_are_not_described(described: tuple[Any, ...], expected: int) -> None:
+    class Output:
+        def __init__(self, is_grad: bool):
+            self.is_grad = lambda: is_grad
+
+    graph = torch.fx.Graph()
+    graph.output(tuple(range(len(described))))
+    (last,) = graph.nodes
+    last.meta["desc"] = [None if each is None else Output(each) for each in described]
+    assert stock.forward_outputs(graph) == expected

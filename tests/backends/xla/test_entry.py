@@ -15,6 +15,7 @@ import pytest
 from stowplan.backends.xla import proposals, tune_workload
 from stowplan.backends.xla.bandit import BATCH, PREVIEWS_OF_A_COMPILE, Budget
 from stowplan.backends.xla.compiler import Compiler
+from stowplan.backends.xla.entry import COMPILES
 from stowplan.backends.xla.evidence import Evidence, Move
 from stowplan.backends.xla.knobs import (
     ALL_SLOW,
@@ -24,7 +25,6 @@ from stowplan.backends.xla.knobs import (
     OVERLAP_OPTION,
     SCOPED_OPTION,
 )
-from stowplan.backends.xla.entry import COMPILES
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import Proposal, fitted, overlaps, plans, preloads, tightened
 from stowplan.backends.xla.run import Run
