@@ -28,7 +28,7 @@ FORMAT = "stowplan.rematerialization.frontier"
 VERSION = 1
 
 
-@with_options((), search=[name for name in SEARCH_OPTIONS if name != "certify"])
+@with_options(("target", "dim", "shape", "keep", "in_place"), search=[name for name in SEARCH_OPTIONS if name != "certify"])
 def frontier_command(
     source: Input,
     limits: Annotated[

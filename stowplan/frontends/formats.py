@@ -137,6 +137,7 @@ _PLACES = [
     "stowplan.frontends.snapshot",
     "stowplan.frontends.dfg",
     "stowplan.frontends.graph:BANKS",
+    "stowplan.frontends.graph:REMATERIALIZATION",
     "stowplan.frontends.graph:ARENA",
     "stowplan.frontends.graph:ORDER",
     "stowplan.frontends.graph:GRAPH_FILE",

@@ -28,7 +28,7 @@ from stowplan.graph.graph import Graph
 from stowplan.hardware.memories import is_memory_target, load_target, target_names
 from stowplan.log import warn_unmodelled
 
-ORDER_TARGET, ARENA_TARGET = "order", "arena"
+ORDER_TARGET, ARENA_TARGET, REMAT_TARGET = "order", "arena", "rematerialization"
 
 #: Operators of TensorFlow Lite whose reference kernels ask the runtime for memory of their own: SVDF, MEAN, LSTM,
 #: TRANSPOSE_CONV, SUM, REDUCE_MAX, REDUCE_MIN, MIRROR_PAD, ADD_N, REDUCE_ALL.
@@ -85,15 +85,33 @@ def _options(source: Source) -> frozenset[str]:
     return frozenset({"target", "dim", "keep", "in_place"} if is_exported(path) else {"target", "in_place"})
 
 
-def _is_arena_of_tflite(source: Source) -> bool:
-    """Whether a file is a model whose own order and runtime the target means."""
-    return is_tflite(source.path) and source.target != ORDER_TARGET and not is_memory_target(source.target)
+def _is_graph(source: Source) -> bool:
+    """Whether a file may be a graph: JSON that is one, and all that is no JSON."""
+    return source.data is None or is_graph_file(source.data)
+
+
+def _claims(source: Source) -> bool | None:
+    """Whether a file is surely meant for a target other than an arena; models of TensorFlow Lite are for one by themselves."""
+    return False if is_tflite(source.path) else True if is_exported(source.path) else None
+
+
+def _is_for_arena(source: Source) -> bool:
+    """Whether a graph is for an arena, as a TensorFlow Lite model is where no other target is named."""
+    if source.target == ARENA_TARGET:
+        return _is_graph(source)
+    return is_tflite(source.path) and source.target not in (ORDER_TARGET, REMAT_TARGET)
 
 
 def _open_order(source: Source, options: ReadOptions) -> Opened:
     from stowplan.models.operator_order.problem import of_graph
 
     return Opened(of_graph(read_graph(source, options)))
+
+
+def _open_rematerialization(source: Source, options: ReadOptions) -> Opened:
+    from stowplan.models.rematerialization.problem import of_graph
+
+    return Opened(of_graph(read_graph(source, options), limit=options.capacity))
 
 
 def _open_arena(source: Source, options: ReadOptions) -> Opened:
@@ -139,10 +157,10 @@ BANKS = InputFormat(
     what="a graph for several memories",
     suffixes=(".onnx", ".pt2", ".tflite"),
     accepts=_options,
-    matches=lambda source: is_memory_target(source.target) and (source.data is None or is_graph_file(source.data)),
+    matches=lambda source: is_memory_target(source.target) and _is_graph(source),
     open=_open_banks,
     targets=_BANKS,
-    claims=lambda source: True if is_exported(source.path) or is_tflite(source.path) else None,
+    claims=_claims,
 )
 
 _ARENA = TargetFamily.of_one(
@@ -159,7 +177,7 @@ ARENA = InputFormat(
     accepts=lambda source: (
         _options(source) | {"capacity"} | ({"replace_offline_plan"} if is_tflite(source.path) else frozenset())
     ),
-    matches=lambda source: source.data is None and (source.target == ARENA_TARGET or _is_arena_of_tflite(source)),
+    matches=_is_for_arena,
     open=_open_arena,
     targets=_ARENA,
     claims=lambda source: True if is_tflite(source.path) else None,
@@ -169,7 +187,7 @@ ORDER = InputFormat(
     what="a graph to order",
     suffixes=(".onnx", ".pt2", ".hlo", ".hlo.txt"),
     accepts=_options,
-    matches=lambda source: source.data is None and (source.target == ORDER_TARGET or is_exported(source.path)),
+    matches=lambda source: _is_graph(source) if source.target == ORDER_TARGET else is_exported(source.path),
     open=_open_order,
     targets=TargetFamily.of_one(
         "graphs to order",
@@ -178,7 +196,23 @@ ORDER = InputFormat(
         "an order of its operators, and offsets",
         "the order of operators, and offsets, for the least memory",
     ),
-    claims=lambda source: True if is_exported(source.path) else None,
+    claims=_claims,
+)
+
+REMATERIALIZATION = InputFormat(
+    what="a graph whose operators may run again",
+    suffixes=(".onnx", ".pt2", ".hlo", ".hlo.txt"),
+    accepts=lambda source: _options(source) | {"capacity"},
+    matches=lambda source: source.target == REMAT_TARGET and _is_graph(source),
+    open=_open_rematerialization,
+    targets=TargetFamily.of_one(
+        "graphs to compute in part again",
+        "rematerialization",
+        REMAT_TARGET,
+        "a sequence in which operators run again, within so much memory",
+        "which operators run again, so that --capacity is enough, for the fewest bytes written again",
+    ),
+    claims=_claims,
 )
 
 #: A graph in JSON, which is ordered where no target says what else is to become of it.
