@@ -49,6 +49,7 @@ from stowplan.frontends.xla_plan import import_xla_plan
 from stowplan.hardware.costs.measured import read_measurements
 from stowplan.hardware.costs.signatures.predictor import SHIPPED, Predictor
 from stowplan.hardware.inferentia.target import load_target as load_bank_target
+from stowplan.hardware.memories import load_target as load_memory_target
 from stowplan.hardware.nnp_i.target import load_target as load_tier_target
 from stowplan.hardware.se import load_machine
 from stowplan.hardware.targets import load_target
@@ -334,6 +335,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
     calls, graph, links = INPUTS / "calls.hlo.txt", INPUTS / "graph.hlo.txt", INPUTS / "links.dfg.json"
     hlo = [DATA / "hlo" / f"{name}.hlo.txt" for name in ("branches", "cache", "loop", "transfers")]
     banks, tiers = _shipped("stowplan.hardware.inferentia", "inferentia"), _shipped("stowplan.hardware.nnp_i", "nnp-i")
+    memories = _shipped("stowplan.hardware.memories", "stm32h743")
     known = [
         Reader("scheduled HLO", ".hlo.txt", _files(calls, *hlo, EXAMPLES / "alexnet_inf_b1.hlo.txt.gz"), _reading("tpu-v4")),
         Reader("unoptimised HLO", ".hlo.txt", _files(graph), _reading("inferentia")),
@@ -356,6 +358,8 @@ def readers(*, policies: bool = False) -> list[Reader]:
         ),
         Reader("CSV", ".csv", _files(INPUTS / "buffers.csv", EXAMPLES / "buffers.csv"), _reading()),
         Reader("graph of operators", ".graph.json", _files(EXAMPLES / "cells.graph.json"), _reading()),
+        Reader("graph for banks", ".graph.json", _files(EXAMPLES / "cells.graph.json"), _reading("stm32h743")),
+        Reader("graph to compute again", ".hlo.txt", _files(calls, graph, *hlo), _reading("rematerialization")),
         Reader("HLO to order", ".hlo.txt", _files(calls, graph, *hlo), _reading("order")),
         Reader("target TOML", ".toml", _shipped("stowplan.hardware.targets", "teaching", "tpu-v4"), load_target),
         Reader("tier target TOML", ".toml", tiers, partial(_as_target, source=INPUTS / "small.layers.json")),
@@ -364,6 +368,8 @@ def readers(*, policies: bool = False) -> list[Reader]:
         Reader("machine JSON", ".json", lambda: [files.encode(load_machine("mesh-2x2"))], load_machine),
         Reader("tier target alone", ".toml", tiers, load_tier_target),
         Reader("bank target alone", ".toml", banks, load_bank_target),
+        Reader("memory target TOML", ".toml", memories, partial(_as_target, source=EXAMPLES / "branches.tflite")),
+        Reader("memory target alone", ".toml", memories, load_memory_target),
     ]
     for kind in (registered.name for registered in kinds.registered()):
         name = kind.replace("_", " ")
@@ -380,6 +386,8 @@ def readers(*, policies: bool = False) -> list[Reader]:
             partial(_checked_plan, kind="packing"),
         ),
         Reader("TensorFlow Lite", ".tflite", _tflite_models, _reading("arena")),
+        Reader("TensorFlow Lite to order", ".tflite", _tflite_models, _reading("order")),
+        Reader("TensorFlow Lite for banks", ".tflite", _tflite_models, _reading("stm32h743")),
         Reader(
             "memory snapshot",
             ".pickle",
@@ -403,7 +411,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
         Reader("batch journal", ".jsonl", lambda: [_record(journal=True)], _journal),
     ]
     if importlib.util.find_spec("onnx") is not None:
-        for target in ("nnp-i", "inferentia", "order"):
+        for target in ("nnp-i", "inferentia", "order", "stm32h743"):
             known.append(Reader(f"ONNX for {target}", ".onnx", _onnx_text, _reading(target), _onnx_bytes))
     if policies and importlib.util.find_spec("torch") is not None:
         known.append(Reader("policy file", ".pt", lambda: [_policy_file()], _read_policy))

@@ -30,10 +30,10 @@ from stowplan.backends.xla import bandit
 from stowplan.backends.xla import run as tuning_run
 from stowplan.backends.xla.bandit import PREVIEWS_OF_A_COMPILE
 from stowplan.backends.xla.compiler import Compiler
+from stowplan.backends.xla.entry import tune_workload
 from stowplan.backends.xla.evidence import Evidence
 from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
 from stowplan.backends.xla.knobs import BETWEEN, DEFAULT, SLICES_OPTION, Knobs, flags_of
-from stowplan.backends.xla.entry import tune_workload
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS as KNOB_WAYS
 from stowplan.backends.xla.proposals import draws
