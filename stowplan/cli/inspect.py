@@ -21,8 +21,8 @@ from stowplan.cli.output import note, open_noting, say, say_json
 from stowplan.cli.outputs import Outputs, check_outputs, check_picture
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
-from stowplan.report.text import aligned
 from stowplan.result_text import format_gap
+from stowplan.tables import aligned
 from stowplan.units import PS
 from stowplan.version import VERSION
 

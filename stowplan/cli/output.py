@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 from stowplan import files, kinds
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
-from stowplan.report.text import aligned
 from stowplan.result_text import format_gap
+from stowplan.tables import aligned
 from stowplan.units import PS, Unit
 
 if TYPE_CHECKING:

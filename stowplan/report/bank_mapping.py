@@ -16,8 +16,9 @@ from stowplan.report.colours import PALETTE, TIER_COLOURS
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
-from stowplan.report.text import byte_unit, format_bytes, name_of, shorten, text_table
+from stowplan.report.text import byte_unit, format_bytes, name_of, shorten
 from stowplan.result import Result
+from stowplan.tables import text_table
 from stowplan.units import format_apart
 
 #: Rows of each table, and of those in text; letters of a name there.

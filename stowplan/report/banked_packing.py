@@ -15,8 +15,9 @@ from stowplan.report.packing import WIDE, Layout, axis_top, build_layout, layout
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Panel, Picture, Plot, number_axis
-from stowplan.report.text import format_bytes, name_of, plan_line, printable, text_table
+from stowplan.report.text import format_bytes, name_of, plan_line, printable
 from stowplan.result import Result
+from stowplan.tables import text_table
 
 #: Rows of the table of buffers in text.
 LINES = 40

@@ -19,8 +19,9 @@ from stowplan.report.memory_mapping_drawing import Layout, build_layout, share_t
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Picture
-from stowplan.report.text import format_bytes, plan_line, printable, text_table
+from stowplan.report.text import format_bytes, plan_line, printable
 from stowplan.result import Result
+from stowplan.tables import text_table
 from stowplan.units import format_ps
 
 #: Rows of the tables of tensors and steps, and of those in text.

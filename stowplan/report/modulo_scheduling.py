@@ -18,8 +18,9 @@ from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.paper import lay_out
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Arrow, Axis, Dot, Key, Line, Mark, Panel, Picture, Plot, Rect, Style, Text, patches
-from stowplan.report.text import shorten, text_table
+from stowplan.report.text import shorten
 from stowplan.result import Result
+from stowplan.tables import text_table
 
 #: Rows of the table of instructions.
 TOP = 200

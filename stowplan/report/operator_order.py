@@ -20,8 +20,9 @@ from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.packing import Layout, build_layout, layouts_section, plots
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
-from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten, text_table
+from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten
 from stowplan.result import Result
+from stowplan.tables import text_table
 
 #: Rows of the table, and of that in text; letters of an operator's name and kind there.
 TOP, LINES, _NAME, _KIND = 40, 40, 44, 20

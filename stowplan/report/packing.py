@@ -22,8 +22,9 @@ from stowplan.report.colours import PALETTE
 from stowplan.report.inline import layouts_html
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
-from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, text_table
+from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable
 from stowplan.result import Result
+from stowplan.tables import text_table
 
 #: Rows of the table of buffers, and of that in text.
 TOP, LINES = 40, 40

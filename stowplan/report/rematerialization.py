@@ -20,8 +20,9 @@ from stowplan.report.colours import PALETTE, TIER_COLOURS
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
-from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten, text_table
+from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten
 from stowplan.result import Result
+from stowplan.tables import text_table
 
 if TYPE_CHECKING:
     from stowplan.portfolio.rematerialization.frontier import Point

@@ -23,8 +23,9 @@ from stowplan.report.colours import tier_colour
 from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
-from stowplan.report.text import byte_unit, format_bytes, name_of, printable, shorten, text_table
+from stowplan.report.text import byte_unit, format_bytes, name_of, printable, shorten
 from stowplan.result import Result
+from stowplan.tables import text_table
 from stowplan.units import format_ps
 
 #: Rows of the table of layers, and of that in text; letters of a layer's name there.

@@ -9,6 +9,7 @@ import msgspec
 from stowplan.backends.jax.policy import Policy
 from stowplan.document import Document
 from stowplan.errors import InputError, brief
+from stowplan.tables import text_table
 
 FORMAT = "stowplan.jax.fit"
 VERSION = 1
@@ -111,23 +112,24 @@ class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True)
         lines = [
             f"{self.name} on {self.target}: {mib(self.chosen.hbm_bytes)} of {mib(self.limit)} by {self.chosen.policy.kind}",
             f"  {_STOPPED[self.stop_reason]} after {self.seconds:.1f} s ({work})",
-            "             policy                 saves  makes again     predicted          peak        cycles",
         ]
+        rows = []
         for number, candidate in enumerate(self.candidates):
-            cycles = f"{candidate.cycles:,}" if candidate.cycles else "-"
-            peak = mib(candidate.hbm_bytes) if candidate.hbm_bytes else "-"
-            sent = (
-                f"  {mib(candidate.host_bytes)} to the host, {1e3 * candidate.host_seconds:.3f} ms"
-                if candidate.host_bytes
-                else ""
+            sent = f"{mib(candidate.host_bytes)}, {1e3 * candidate.host_seconds:.3f} ms" if candidate.host_bytes else ""
+            rows.append(
+                (
+                    "*" if number == self.best else "",
+                    candidate.policy.kind,
+                    mib(candidate.saved_bytes),
+                    f"{1e3 * candidate.recomputed_seconds:.3f} ms",
+                    mib(candidate.predicted_bytes),
+                    mib(candidate.hbm_bytes) if candidate.hbm_bytes else "-",
+                    f"{candidate.cycles:,}" if candidate.cycles else "-",
+                    brief(candidate.error, 100) if candidate.error else sent,
+                )
             )
-            lines.append(
-                f"          {'*' if number == self.best else ' '}  {candidate.policy.kind:<17}"
-                f"{mib(candidate.saved_bytes):>11}  {1e3 * candidate.recomputed_seconds:8.3f} ms  "
-                f"{mib(candidate.predicted_bytes):>12}  {peak:>12}  {cycles:>12}{sent}"
-            )
-            if candidate.error:
-                lines.append(f"             {brief(candidate.error, 100)}")
+        head = ("", "policy", "saves:r", "makes again:r", "predicted:r", "peak:r", "cycles:r", "to the host, or error")
+        lines += text_table(head, rows)
         lines.extend(f"  note       {note}" for note in self.notes)
         return "\n".join(lines)
 

@@ -11,6 +11,7 @@ from stowplan.backends.xla.knobs import as_flags
 from stowplan.backends.xla.store import Compiled, read_result
 from stowplan.document import Document
 from stowplan.errors import InputError, brief
+from stowplan.tables import text_table
 
 FORMAT = "stowplan.xla.tuning"
 VERSION = 1
@@ -149,12 +150,11 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
             f"  copies     as XLA counts {_signed(self.gain_as_estimated)}, none counted {_signed(self.gain_without_copies)}",
             f"  stopped    by {self.stop_reason} after {self.seconds:.1f} s ({work})",
         ]
-        width = max(len(trial.way) for trial in self.trials)
-        wide = max(len(_outcome(trial, self.gain_of(trial))) for trial in self.trials if not trial.error)
-        for number, trial in enumerate(self.trials, 1):
-            mark = "*" if number - 1 == self.best else " "
+        rows = []
+        for number, trial in enumerate(self.trials):
             what = _outcome(trial, self.gain_of(trial)) if not trial.error else brief(trial.error, _MOST_ERROR)
-            lines.append(f"  {number:>7} {mark}  {trial.way:<{width}}  {what:<{wide}}  {trial.steer}".rstrip())
+            rows.append((str(number + 1), "*" if number == self.best else "", trial.way, what, trial.steer))
+        lines += text_table(("compile:r", "", "way", "outcome", "settings"), rows)
         if self.disagrees:
             lines.append("  note       most of what XLA estimates here is of copies, by counts that are not to be believed")
         lines.extend(f"  note       {note}" for note in self.notes)

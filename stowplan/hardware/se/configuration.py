@@ -11,6 +11,7 @@ from stowplan.document import Document
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.tables import text_table
 
 FEEDBACK, BASE, MEMORY, CONSTANT, RECEIVED = "feedback", "base", "memory", "constant", "received"
 
@@ -139,7 +140,7 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
     def table(self) -> str:
         """The tables for people: one line for each slot of each tile that does something."""
         lines = [f"{self.name or 'loop'} on {self.machine.name}: II {self.ii}, latency {self.latency} clocks"]
-        lines.append(f"{'tile':>4} {'slot':>4}  {'instruction':<24} {'master input':<14} {'operands':<44} outputs")
+        rows = []
         for tile in self.tiles:
             for slot, spoke in enumerate(tile.spokes):
                 if spoke.instruction is None and not spoke.forwards:
@@ -153,7 +154,8 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
                     outputs = ", ".join([*spoke.outputs, *_sent(entry)])
                 passing = "; ".join(f"{forward.input} passes to {', '.join(forward.outputs)}" for forward in spoke.forwards)
                 tail = "; ".join(part for part in (outputs, passing) if part)
-                lines.append(f"{tile.tile:>4} {slot:>4}  {what:<24} {master:<14} {operands:<44} {tail}".rstrip())
+                rows.append((str(tile.tile), str(slot), what, master, operands, tail))
+        lines += text_table(("tile:r", "slot:r", "instruction", "master input", "operands", "outputs"), rows)
         return "\n".join(lines)
 
 
