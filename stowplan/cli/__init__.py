@@ -3,6 +3,24 @@
 Machine output goes to standard output, progress and errors to standard error. What Ctrl-C does, SIGTERM and SIGHUP do, too:
 ``timeout``, Slurm and CI send SIGTERM, a terminal that closes sends SIGHUP, and both may come more than once. The library
 installs no handlers itself, and leaves its user's as they are.
+
+Each file knows only those before it:
+
+- ``app``: all commands in one place
+- ``options``: options of commands
+- ``output``: what is said on the two standard streams
+- ``outputs``: files that commands write
+- ``batch``: ``stowplan batch``
+- ``convert``: ``convert`` and ``export``
+- ``fit_jax``: ``stowplan fit-jax``
+- ``frontier``: ``stowplan frontier``
+- ``inspect``: commands that look at what is there
+- ``compare``: ``stowplan compare``
+- ``solve``: ``stowplan solve``
+- ``tflm``: ``stowplan tflm``
+- ``train``: ``stowplan train``
+- ``tune_xla``: ``stowplan tune-xla``
+- ``validate``: ``stowplan validate``
 """
 
 from __future__ import annotations

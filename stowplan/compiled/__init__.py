@@ -5,6 +5,14 @@ machine code, and :mod:`.build`, which alone needs numba, makes it.
 
 An annotated array has one dimension; those of more say so (:data:`Ints2D` and its like), since compiled code is made for
 the number of dimensions that the annotation states. All are contiguous, the last index running fastest.
+
+Each file knows only those before it:
+
+- ``library``: shared objects of compiled functions
+- ``tables``: tables whose rows compiled functions read by name
+- ``signature``: signatures of compiled functions, read from their annotations, and how their values pass to C
+- ``functions``: decorators of compiled functions
+- ``build``: ``python -m stowplan.compiled.build``
 """
 
 from typing import Annotated

@@ -1,6 +1,15 @@
 """Makes certificates: of what bounds and solvers found, the proofs that the checker can check.
 
 Every proof is checked here before it is handed out. What no form shows is stated as ``trusted``.
+
+Each file knows only those before it:
+
+- ``cuts``: proofs of operator order and rematerialization
+- ``loads``: proofs of packing
+- ``loops``: proofs of modulo scheduling
+- ``tree``: branching for proofs
+- ``linear``: proofs of tier placement, banked packing and bank mapping
+- ``mapping``: proofs of memory mapping
 """
 
 from __future__ import annotations

@@ -2,6 +2,12 @@
 
 An agent's class says what its options are, how problems are read, and what is reported. Limits, resuming, files, progress,
 interrupts and exit codes are the frame's.
+
+Each file knows only those before it:
+
+- ``egrl``: ``stowplan train egrl``
+- ``muzero``: ``stowplan train muzero``
+- ``ppo``: ``stowplan train ppo``
 """
 
 from __future__ import annotations

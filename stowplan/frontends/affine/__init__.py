@@ -1,4 +1,14 @@
-"""Front ends that make affine programs: a builder for Python, HLO modules before optimisation, ONNX graphs."""
+"""Front ends that make affine programs: a builder for Python, HLO modules before optimisation, ONNX graphs.
+
+Each file knows only those before it:
+
+- ``access``: how loop nests access their operands
+- ``builder``: affine programs from Python
+- ``hlo_walk``: what HLO instructions become while a module is walked through
+- ``hlo``: affine programs from HLO text before XLA's optimisations, with its data movement still in place
+- ``onnx_walk``: what is known of an ONNX graph's values while it is walked through, and how its operators are written
+- ``onnx_graph``: affine programs from ONNX graphs
+"""
 
 from __future__ import annotations
 

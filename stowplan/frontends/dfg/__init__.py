@@ -1,4 +1,15 @@
-"""Loop bodies as graphs: read from JSON or Graphviz DOT, or written in Python; and lowered to problems on a machine."""
+"""Loop bodies as graphs: read from JSON or Graphviz DOT, or written in Python; and lowered to problems on a machine.
+
+Each file knows only those before it:
+
+- ``balance``: paths of equal length, where delays are limited
+- ``op_table``: tables of operations: meaning, latency, class and tiles
+- ``graph``: the data-flow graph between a file and a problem
+- ``dot``: data-flow graphs in Graphviz DOT, as other CGRA tools write them
+- ``memory``: loads and stores over the asynchronous fabric
+- ``lower``: the problem of a graph on a machine
+- ``expression``: loop bodies written in Python
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,20 @@
-"""Front end for HLO: the text of a compiled module, and the program it is."""
+"""Front end for HLO: the text of a compiled module, and the program it is.
+
+Each file knows only those before it:
+
+- ``opcodes``: what is known of HLO, read from ``known.toml``
+- ``shape``: shapes of HLO text
+- ``module``: an HLO module as its text gives it
+- ``access``: bytes that an instruction moves
+- ``flops``: arithmetic of instructions
+- ``in_place``: results that may be written over operands
+- ``parse``: HLO text as XLA dumps it
+- ``trips``: how often a while loop runs
+- ``walk``: walks through a module, its calls and loops in line
+- ``check``: what of a module is not modelled
+- ``placed``: what a compiled module says of a program's steps
+- ``schedule``: the schedule of a module
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
 """Front ends for layered networks: layer files, ONNX and live PyTorch models, each to a :mod:`stowplan.hardware.network`.
 
 Frameworks' operators are traced one by one (:mod:`.trace`), then gathered into operational layers (:mod:`.coarsen`).
+
+Each file knows only those before it:
+
+- ``coarsen``: operators gathered into operational layers
+- ``layer_json``: layer files
+- ``onnx_model``: ONNX models
+- ``torch_model``: live PyTorch models, traced by ``torch.export``
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Memory snapshots of PyTorch among the inputs, known by how they begin, or by name."""
+"""Memory snapshots of PyTorch among the inputs, known by how they begin, or by name.
+
+Each file knows only those before it:
+
+- ``plain_pickle``: pickles of plain data; all else is refused before anything runs
+- ``trace``: the trace of one device
+- ``replay``: the trace, played
+- ``findings``: what a plan says of a memory snapshot
+"""
 
 from __future__ import annotations
 

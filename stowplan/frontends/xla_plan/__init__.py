@@ -2,6 +2,12 @@
 
 What the rules of ``docs/reference/memory-mapping.md`` cannot express is dropped: the uses that stay would serve become slow,
 which is always possible, and the result says what was dropped and why.
+
+Each file knows only those before it:
+
+- ``stays``: what XLA keeps in fast memory
+- ``trace``: XLA's decisions, read off its module
+- ``repair``: residencies that the rules allow
 """
 
 from __future__ import annotations

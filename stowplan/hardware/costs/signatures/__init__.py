@@ -1,4 +1,12 @@
-"""Cost model ``signatures``: a latency table filled by compiling, and a learned prediction of what it lacks."""
+"""Cost model ``signatures``: a latency table filled by compiling, and a learned prediction of what it lacks.
+
+Each file knows only those before it:
+
+- ``compiled``: the walk through regression trees, compiled
+- ``table``: signatures of instructions, and the latency table
+- ``predictor``: prediction of cycles for patterns that no compiled module had, with intervals
+- ``costs``: the cost model ``signatures``
+"""
 
 from stowplan.hardware.costs.signatures.costs import SignatureCosts, StepCosts
 from stowplan.hardware.costs.signatures.predictor import Prediction, Predictor, shipped
