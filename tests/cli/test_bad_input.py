@@ -254,7 +254,7 @@ def test_files_in_each_others_places(cli: Cli, solved: Solved, tmp_path: Path) -
         cli("solve", problem, "--target", "teaching")
     )
     line, *lines = cli("solve", ALEXNET).err.splitlines()
-    for name, typed in zip(("tpu-v4", "arena", "order"), lines, strict=True):
+    for name, typed in zip(("tpu-v4", "arena", "order", "rematerialization", "stm32h743"), lines, strict=True):
         assert re.search(rf"name a target such as .*{name} \(", line)
         assert f"stowplan solve {ALEXNET} --target {name} " in typed
 

@@ -29,6 +29,8 @@ from stowplan.hardware.memories import is_memory_target, load_target, target_nam
 from stowplan.log import warn_unmodelled
 
 ORDER_TARGET, ARENA_TARGET, REMAT_TARGET = "order", "arena", "rematerialization"
+#: Stands for every target with memories.
+MEMORY_TARGET = "memories"
 
 #: Operators of TensorFlow Lite whose reference kernels ask the runtime for memory of their own: SVDF, MEAN, LSTM,
 #: TRANSPOSE_CONV, SUM, REDUCE_MAX, REDUCE_MIN, MIRROR_PAD, ADD_N, REDUCE_ALL.
@@ -85,21 +87,20 @@ def _options(source: Source) -> frozenset[str]:
     return frozenset({"target", "dim", "keep", "in_place"} if is_exported(path) else {"target", "in_place"})
 
 
-def _is_graph(source: Source) -> bool:
-    """Whether a file may be a graph: JSON that is one, and all that is no JSON."""
-    return source.data is None or is_graph_file(source.data)
+def _target(source: Source) -> str | None:
+    """Which of the targets of graphs a file is read for: the one that is named, else its format's own; None for other files."""
+    if source.data is not None and not is_graph_file(source.data):
+        return None
+    if source.target in (ORDER_TARGET, ARENA_TARGET, REMAT_TARGET):
+        return str(source.target)
+    if is_memory_target(source.target):
+        return MEMORY_TARGET
+    return ARENA_TARGET if is_tflite(source.path) else ORDER_TARGET if is_exported(source.path) else None
 
 
 def _claims(source: Source) -> bool | None:
     """Whether a file is surely meant for a target other than an arena; models of TensorFlow Lite are for one by themselves."""
     return False if is_tflite(source.path) else True if is_exported(source.path) else None
-
-
-def _is_for_arena(source: Source) -> bool:
-    """Whether a graph is for an arena, as a TensorFlow Lite model is where no other target is named."""
-    if source.target == ARENA_TARGET:
-        return _is_graph(source)
-    return is_tflite(source.path) and source.target not in (ORDER_TARGET, REMAT_TARGET)
 
 
 def _open_order(source: Source, options: ReadOptions) -> Opened:
@@ -157,7 +158,7 @@ BANKS = InputFormat(
     what="a graph for several memories",
     suffixes=(".onnx", ".pt2", ".tflite"),
     accepts=_options,
-    matches=lambda source: is_memory_target(source.target) and _is_graph(source),
+    matches=lambda source: _target(source) == MEMORY_TARGET,
     open=_open_banks,
     targets=_BANKS,
     claims=_claims,
@@ -177,7 +178,7 @@ ARENA = InputFormat(
     accepts=lambda source: (
         _options(source) | {"capacity"} | ({"replace_offline_plan"} if is_tflite(source.path) else frozenset())
     ),
-    matches=_is_for_arena,
+    matches=lambda source: _target(source) == ARENA_TARGET,
     open=_open_arena,
     targets=_ARENA,
     claims=lambda source: True if is_tflite(source.path) else None,
@@ -187,7 +188,7 @@ ORDER = InputFormat(
     what="a graph to order",
     suffixes=(".onnx", ".pt2", ".hlo", ".hlo.txt"),
     accepts=_options,
-    matches=lambda source: _is_graph(source) if source.target == ORDER_TARGET else is_exported(source.path),
+    matches=lambda source: _target(source) == ORDER_TARGET,
     open=_open_order,
     targets=TargetFamily.of_one(
         "graphs to order",
@@ -203,7 +204,7 @@ REMATERIALIZATION = InputFormat(
     what="a graph whose operators may run again",
     suffixes=(".onnx", ".pt2", ".hlo", ".hlo.txt"),
     accepts=lambda source: _options(source) | {"capacity"},
-    matches=lambda source: source.target == REMAT_TARGET and _is_graph(source),
+    matches=lambda source: _target(source) == REMAT_TARGET,
     open=_open_rematerialization,
     targets=TargetFamily.of_one(
         "graphs to compute in part again",
