@@ -44,9 +44,10 @@ def read(
     ----------
     path
         A problem file written by ``stowplan convert``, a compiled program (scheduled HLO text), a network (layer file or ONNX
-        model), a graph (HLO before XLA's optimisations, or ONNX), a graph whose operators are to be ordered (JSON; ONNX, a
-        program of ``torch.export`` or HLO with the target ``order``), a data-flow graph (JSON or DOT), a memory snapshot of
-        PyTorch or a CSV file of buffers to pack; each plain or gzip.
+        model), a graph for banks (HLO before XLA's optimisations, or ONNX), a graph of operators (JSON, ONNX, TensorFlow Lite, a
+        program of ``torch.export`` or HLO, with the target ``order``, ``arena``, ``rematerialization`` or a device with several
+        memories), a data-flow graph (JSON or DOT), a memory snapshot of PyTorch or a CSV file of buffers to pack; each plain or
+        gzip.
     target
         Name of a target, or path of a target file; needed for all but problems, graphs, snapshots and CSV files.
     capacity
