@@ -44,14 +44,14 @@ def read(
     ----------
     path
         A problem file written by ``stowplan convert``, a compiled program (scheduled HLO text), a network (layer file or ONNX
-        model), a graph for banks (HLO before XLA's optimisations, or ONNX), a graph of operators (JSON, ONNX, TensorFlow Lite, a
-        program of ``torch.export`` or HLO, with the target ``order``, ``arena``, ``rematerialization`` or a device with several
-        memories), a data-flow graph (JSON or DOT), a memory snapshot of PyTorch or a CSV file of buffers to pack; each plain or
-        gzip.
+        model), a graph for banks (HLO before XLA's optimisations, or ONNX), a graph of operators (JSON, ONNX, TensorFlow Lite,
+        a program of ``torch.export`` or HLO, with the target ``order``, ``arena``, ``rematerialization`` or a device with
+        several memories), a data-flow graph (JSON or DOT), a memory snapshot of PyTorch or a CSV file of buffers to pack; each
+        plain or gzip.
     target
         Name of a target, or path of a target file; needed for all but problems, graphs, snapshots and CSV files.
     capacity
-        Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into.
+        Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into; for rematerialization, the limit.
     cost_model, stalls
         In place of the target's own; see :func:`stowplan.hardware.costs.make_problem`.
     donation, evictions, prefetches
