@@ -51,7 +51,8 @@ def read(
     target
         Name of a target, or path of a target file; needed for all but problems, graphs, snapshots and CSV files.
     capacity
-        Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into; for rematerialization, the limit.
+        Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into; for
+        rematerialization, those that may be live at once.
     cost_model, stalls
         In place of the target's own; see :func:`stowplan.hardware.costs.make_problem`.
     donation, evictions, prefetches
