@@ -39,19 +39,7 @@ def read_tflite_graph(path: str | Path) -> Graph:
     """
     model = read_tflite(path)
     with naming(path):
-        return _with_calls(TfliteGraphs(model), 0)
-
-
-def _with_calls(graphs: TfliteGraphs, number: int) -> Graph:
-    """A subgraph, with the peak of those that its operators call, in the order of the file."""
-
-    def peak(called: int) -> int:
-        structure = build(_with_calls(graphs, called))
-        return structure.peak(stable_order(structure))
-
-    operators = graphs.model.subgraphs[number].operators
-    inside = [max(map(peak, operator.calls), default=0) for operator in operators]
-    return graphs.graph(number, inside, stored=False)
+        return TfliteGraphs(model).with_calls(0)
 
 
 class TfliteGraphs:
@@ -60,6 +48,19 @@ class TfliteGraphs:
     def __init__(self, model: TfliteModel):
         self.model = model
         self._kinds: dict[int, list[int]] = {}
+        self._peaks: dict[int, int] = {}
+
+    def with_calls(self, number: int) -> Graph:
+        """A subgraph, and as memory inside its operators the peaks of those that they call, in the order of the file."""
+        operators = self.model.subgraphs[number].operators
+        inside = [max(map(self._peak, operator.calls), default=0) for operator in operators]
+        return self.graph(number, inside, stored=False)
+
+    def _peak(self, number: int) -> int:
+        if number not in self._peaks:
+            structure = build(self.with_calls(number))
+            self._peaks[number] = structure.peak(stable_order(structure))
+        return self._peaks[number]
 
     def graph(self, number: int, inside: Sequence[int] = (), *, stored: bool = True) -> Graph:
         """That of a subgraph, its operators named by their places in the file.

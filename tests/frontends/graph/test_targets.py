@@ -11,7 +11,11 @@ import pytest
 import stowplan
 from stowplan.cli import main
 from stowplan.errors import UsageError
+from stowplan.frontends.graph.tflite import TfliteGraphs
+from stowplan.frontends.tflite.model import read_tflite
 from stowplan.kernel.kind import kind_of
+from stowplan.models.operator_order.structure import build, stable_order
+from tests.backends.tflm.models import branch
 from tests.paths import EXAMPLES
 
 FILES = ("branches.tflite", "cells.graph.json", "alexnet_inf_b1.hlo.txt.gz")
@@ -79,3 +83,14 @@ def test_operators_run_again_where_the_memory_is_too_small(tmp_path: Path, capsy
     with pytest.raises(SystemExit) as left:
         main(["frontier", str(path), "--target", "rematerialization", "--json", "--quiet"])
     assert left.value.code == 0
+
+
+def test_what_a_called_subgraph_needs_is_memory_inside_the_operator(tmp_path: Path) -> None:
+    """Of the branches of an IF the one that needs more counts; a subgraph that is called again and again is read once."""
+    path = tmp_path / "branches.tflite"
+    branch(path)
+    problem = stowplan.read(path, "order")
+    (inside,) = (tensor for tensor in problem.tensors if tensor.id.startswith("inside"))
+    graphs = TfliteGraphs(read_tflite(path))
+    structures = [build(graphs.graph(number, stored=False)) for number in (1, 2)]
+    assert inside.size == max(structure.peak(stable_order(structure)) for structure in structures) > 0
