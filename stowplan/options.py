@@ -65,7 +65,7 @@ class Option:
 
     @property
     def is_several(self) -> bool:
-        """Whether it may be given again and again."""
+        """Whether it may be given several times."""
         return not self.has_commas and any(get_origin(part) is tuple for part in self.types)
 
     @property

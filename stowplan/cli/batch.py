@@ -33,7 +33,9 @@ def batch_command(
     at_hand: Annotated[
         list[str] | None,
         option(
-            "--plan", "xla=FOLDER", "Again and again: modules after XLA's memory-space assignment, under the inputs' names."
+            "--plan",
+            "xla=FOLDER",
+            "Modules after XLA's memory-space assignment, under the inputs' names; may be given several times.",
         ),
     ] = None,
     jobs: Annotated[

@@ -58,7 +58,7 @@ def fit_jax_command(
     folder: CompileFolder = None,
     output: Annotated[
         list[Path] | None,
-        option("-o --output", "FILE", "Write the report (.json) or the policy; again and again."),
+        option("-o --output", "FILE", "Write the report (.json) or the policy; may be given several times."),
     ] = None,
     png: Annotated[Path | None, option("--png", "FILE", "Draw what is made again over peaks here: .png, .svg or .pdf.")] = None,
     as_json: Annotated[bool, option("--json", "", "Print the report as JSON.")] = False,

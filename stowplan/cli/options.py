@@ -83,7 +83,9 @@ Shapes = Annotated[
     list[str] | None, option("--shapes", "SHAPE", "Shapes of the arguments, e.g. 'f32[32,128] s32[]', or one by one.")
 ]
 Arguments = Annotated[str, option("--arguments", "MODULE:NAME", "The arguments, as a tuple or a function that returns one.")]
-Donated = Annotated[list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; again and again.")]
+Donated = Annotated[
+    list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; may be given several times.")
+]
 OpenTimeLimit = Annotated[
     float | None, option("--time-limit", "SECONDS", "Stop then, with the best result so far. There is no limit by default.")
 ]
@@ -172,7 +174,10 @@ def _set(settings: Mapping[str, Option]) -> inspect.Parameter:
         return [f"{name}=" for name in names_of(settings) if name.startswith(incomplete)]
 
     told = option(
-        "--set", "NAME=VALUE", "What is rare, again and again; 'stowplan settings' lists the names.", autocompletion=complete
+        "--set",
+        "NAME=VALUE",
+        "A setting that has no flag of its own; may be given several times. 'stowplan settings' lists the names.",
+        autocompletion=complete,
     )
     annotation = Annotated[list[str] | None, told]
     return inspect.Parameter("settings_given", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

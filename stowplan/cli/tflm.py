@@ -33,7 +33,11 @@ def tflm_command(
     options: ReadOptions,
     output: Annotated[
         list[Path] | None,
-        option("-o --output", "FILE", "Write the planned model, by the ending: .tflite, .cc, .h, .json; again and again."),
+        option(
+            "-o --output",
+            "FILE",
+            "Write the planned model, by the ending: .tflite, .cc, .h, .json; may be given several times.",
+        ),
     ] = None,
     scratch: Annotated[
         list[str] | None,

@@ -76,14 +76,16 @@ def tune_xla_command(
     seed: Seed = 0,
     table: Annotated[Path | None, option("--table", "FILE", "Latency table with cycles known from other programs.")] = None,
     options: Annotated[
-        list[str] | None, option("--option", "NAME=VALUE", "Compiler option of your own for every compile; again and again.")
+        list[str] | None,
+        option("--option", "NAME=VALUE", "Compiler option of your own for every compile; may be given several times."),
     ] = None,
     output: Annotated[
         list[Path] | None,
         option(
             "-o --output",
             "FILE",
-            f"Write all trials and the best options here, as JSON, or, to any other name, {_VARIABLE}; again and again.",
+            f"Write all trials and the best options here, as JSON, or, to any other name, {_VARIABLE}; may be given several "
+            "times.",
         ),
     ] = None,
     report: Report = None,
@@ -92,7 +94,7 @@ def tune_xla_command(
 ) -> None:
     """Find compiler options that make XLA's programs faster.
 
-    A JAX function is compiled ahead of time, again and again, and judged by the cycles that XLA itself estimates. No TPU is
+    A JAX function is compiled ahead of time, many times, and judged by the cycles that XLA itself estimates. No TPU is
     needed. XLA's default is one of the candidates: the result is never worse. Needs jax and libtpu, the extra 'xla'.
     """
     own = _read_options(options or ())

@@ -99,7 +99,7 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
     ] = None
     cycles: Annotated[
         tuple[str | Path, ...] | None,
-        _program("FILE", "Again and again: what a cost model takes (docs/reference/costs.md).", is_shared=False),
+        _program("FILE", "What a cost model takes (docs/reference/costs.md); may be given several times.", is_shared=False),
     ] = None
     fixed: Annotated[
         str | Path | None,

@@ -77,11 +77,13 @@ class Training(ABC, Generic[T]):
     overwrite: Annotated[bool, option("--overwrite", "", "Begin anew though there is a checkpoint.")] = False
     preset: Annotated[str | None, option("--preset", "NAME", "Hyperparameters: cpu (the default) or paper.")] = None
     settings: Annotated[
-        list[str] | None, option("--set", "NAME=VALUE", "Any other hyperparameter, again and again (its page lists them).")
+        list[str] | None,
+        option("--set", "NAME=VALUE", "Any other hyperparameter; its page lists them. May be given several times."),
     ] = None
     seed: Annotated[int | None, option("--seed", "N", "Seed of everything random (default 0).")] = None
     demonstrations: Annotated[
-        list[Path] | None, option("--demonstrations", "PLAN", "Plan of one of the inputs to learn from, again and again.")
+        list[Path] | None,
+        option("--demonstrations", "PLAN", "Plan of one of the inputs to learn from; may be given several times."),
     ] = None
     start_from: Annotated[Path | None, option("--from", "POLICY", "Begin with the weights of this policy.")] = None
     curve: Annotated[Path | None, option("--curve", "FILE", "Write the training curve here, as CSV, while it grows.")] = None
