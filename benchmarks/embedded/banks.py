@@ -74,7 +74,7 @@ def counted(graph: Graph, problem: Problem, plan: Plan) -> dict[str, int]:
         for number in op.writes:
             if graph.tensors[number].alias_of is None:
                 access(number, graph.tensors[number].size)
-    for number in (*graph.inputs, *graph.outputs):
+    for number in (*graph.inputs, *{*(graph.results or graph.outputs)}):
         access(number, graph.tensors[number].size)
     return total
 

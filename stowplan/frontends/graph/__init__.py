@@ -2,7 +2,7 @@
 
 One reader for each format makes a :class:`stowplan.graph.graph.Graph`: ONNX, programs of ``torch.export``, HLO, TensorFlow Lite
 and JSON. The target says which problem is made of it: an order of the operators (``order``), offsets in one arena (``arena``),
-or a bank for each tensor, of a device with several memories.
+what is computed again (``rematerialization``), or a bank for each tensor, of a device with several memories.
 
 Each file knows only those before it:
 
@@ -12,8 +12,6 @@ Each file knows only those before it:
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -26,15 +24,10 @@ from stowplan.frontends.options import ReadOptions, named_inputs
 from stowplan.frontends.tflite.model import is_tflite
 from stowplan.graph.graph import Graph
 from stowplan.hardware.memories import is_memory_target, load_target, target_names
-from stowplan.log import warn_unmodelled
 
 ORDER_TARGET, ARENA_TARGET, REMAT_TARGET = "order", "arena", "rematerialization"
 #: Stands for every target with memories.
 MEMORY_TARGET = "memories"
-
-#: Operators of TensorFlow Lite whose reference kernels ask the runtime for memory of their own: SVDF, MEAN, LSTM,
-#: TRANSPOSE_CONV, SUM, REDUCE_MAX, REDUCE_MIN, MIRROR_PAD, ADD_N, REDUCE_ALL.
-_WITH_SCRATCH = frozenset({27, 40, 44, 67, 74, 82, 89, 100, 106, 140})
 
 
 def read_graph(source: Source, options: ReadOptions, *, keeps_order: bool = False) -> Graph:
@@ -99,7 +92,7 @@ def _target(source: Source) -> str | None:
 
 
 def _claims(source: Source) -> bool | None:
-    """Whether a file is surely meant for a target other than an arena; models of TensorFlow Lite are for one by themselves."""
+    """Whether a file is surely meant for a target other than an arena. Models of TensorFlow Lite are not where none is named."""
     return False if is_tflite(source.path) else True if is_exported(source.path) else None
 
 
@@ -118,10 +111,11 @@ def _open_rematerialization(source: Source, options: ReadOptions) -> Opened:
 def _open_arena(source: Source, options: ReadOptions) -> Opened:
     _ARENA.load(str(options.target))
     if is_tflite(source.path):
+        from stowplan.frontends.graph.tflite import warn_of_scratch
         from stowplan.frontends.tflite.model import read_tflite
 
         model = read_tflite(source.path, options.capacity, options.replace_offline_plan, options.keep)
-        _warn_of_scratch(operator.code for operator in model.subgraphs[0].operators)
+        warn_of_scratch(model)
         return Opened(model.problem)
     from stowplan.frontends.graph.lowering import arena_problem
 
@@ -135,13 +129,6 @@ def _open_banks(source: Source, options: ReadOptions) -> Opened:
     target = load_target(str(options.target))
     graph = read_graph(source, options, keeps_order=True)
     return Opened(banks_problem(graph, target, in_place=options.in_place == "elementwise"))
-
-
-def _warn_of_scratch(codes: Iterable[int]) -> None:
-    for position, code in enumerate(codes):
-        if code in _WITH_SCRATCH:
-            text = "its kernel asks for scratch memory that is not planned: the arena may have to be larger"
-            warn_unmodelled(f"{text} ('stowplan tflm' plans it)", f"operator {position}")
 
 
 _BANKS = TargetFamily(

@@ -78,14 +78,15 @@ def traffic(graph: GraphRules) -> dict[int, int]:
     """Bytes that operators read and write of each tensor with bytes of its own, by its number.
 
     An operator reads, and writes, each tensor once and whole; of a view only the bytes that it shows. Whoever calls the graph
-    writes its inputs and reads its outputs.
+    writes its inputs and reads what it returns.
     """
     total = dict.fromkeys(graph.base, 0)
     for op in graph.ops:
         for tensor in (*op.reads, *op.writes):
             if tensor not in op.writes or graph.tensors[tensor].alias_of is None:
                 total[graph.base[tensor]] += graph.tensors[tensor].size
-    for tensor in (*graph.inputs, *graph.outputs):
+    # What only has to stay, such as parameters that the caller keeps, nobody reads at the end.
+    for tensor in (*graph.inputs, *dict.fromkeys(graph.results or graph.outputs)):
         total[graph.base[tensor]] += graph.tensors[tensor].size
     return total
 

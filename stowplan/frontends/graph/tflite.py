@@ -18,12 +18,17 @@ from stowplan.errors import naming
 from stowplan.frontends import known
 from stowplan.frontends.tflite.model import ALIGNMENT, TYPES, Operator, TfliteModel, read_tflite
 from stowplan.graph.graph import Graph, Op, Tensor
+from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.structure import build, stable_order
 
 _TABLE = known("tflite")["effects"]
 _SHARED, _OWN_STATE = frozenset(_TABLE["shared"]), frozenset(_TABLE["own_state"].split())
 #: By name or number, the places of the operands that decide whether an operator ends the inference; none: it may always do so.
 _ENDS: dict[str, list[int]] = _TABLE["ends"]
+
+#: Operators whose reference kernels ask the runtime for memory of their own: SVDF, MEAN, LSTM, TRANSPOSE_CONV, SUM,
+#: REDUCE_MAX, REDUCE_MIN, MIRROR_PAD, ADD_N, REDUCE_ALL.
+_WITH_SCRATCH = frozenset({27, 40, 44, 67, 74, 82, 89, 100, 106, 140})
 
 #: What an operator does beside computing its results; a set of flags.
 _HAS_EFFECTS, _MAY_END = 1, 2
@@ -38,8 +43,17 @@ def read_tflite_graph(path: str | Path) -> Graph:
         Not a model that can be read (:func:`~stowplan.frontends.tflite.model.read_tflite`), or a tensor with two writers.
     """
     model = read_tflite(path)
+    warn_of_scratch(model)
     with naming(path):
         return TfliteGraphs(model).with_calls(0)
+
+
+def warn_of_scratch(model: TfliteModel) -> None:
+    """Say of operators that ask for memory while they run that it is not planned."""
+    for position, operator in enumerate(model.subgraphs[0].operators):
+        if operator.code in _WITH_SCRATCH:
+            text = "its kernel asks for scratch memory that is not planned: the arena may have to be larger"
+            warn_unmodelled(f"{text} ('stowplan tflm' plans it)", f"operator {position}")
 
 
 class TfliteGraphs:

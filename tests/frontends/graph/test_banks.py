@@ -74,7 +74,7 @@ def counted(graph: Graph) -> dict[str, int]:
         accesses += [
             (storage(number), graph.tensors[number].size) for number in op.writes if graph.tensors[number].alias_of is None
         ]
-    accesses += [(storage(number), graph.tensors[number].size) for number in (*graph.inputs, *graph.outputs)]
+    accesses += [(storage(number), graph.tensors[number].size) for number in (*graph.inputs, *graph.results)]
     names = {name for name, _ in accesses}
     return {name: sum(size for other, size in accesses if other == name) for name in names}
 
@@ -115,6 +115,19 @@ def test_what_is_used_most_stands_in_the_cheapest_bank(tmp_path: Path) -> None:
     assert where["often"] == "fast"
     assert {where["seldom"], where["a"], where["b"], where["c"]} == {"slow"}
     assert result.details["traffic_by_bank"] == {"fast": 48 * 4, "slow": 48 * (2 + 2 + 2 + 2)}
+
+
+def test_what_only_stays_is_not_read_at_the_end(tmp_path: Path) -> None:
+    """A parameter that the caller keeps is there to the end, and no result."""
+    graph = Graph(
+        name="kept",
+        tensors=(Tensor(id="w", size=8), Tensor(id="x", size=4), Tensor(id="y", size=4)),
+        ops=(Op(id="0", reads=(0, 1), writes=(2,)),),
+        inputs=(0, 1),
+        outputs=(0, 2),
+        results=(2,),
+    )
+    assert traffic(graph) == {0: 16, 1: 8, 2: 8}
 
 
 def test_views_and_results_have_rows(tmp_path: Path) -> None:
