@@ -92,7 +92,7 @@ def _target(source: Source) -> str | None:
 
 
 def _claims(source: Source) -> bool | None:
-    """Whether a file is surely meant for a target other than an arena. Models of TensorFlow Lite are not where none is named."""
+    """Whether a file is surely meant for a target other than an arena; models of TensorFlow Lite are not, but by name."""
     return False if is_tflite(source.path) else True if is_exported(source.path) else None
 
 
