@@ -34,8 +34,8 @@ def solve_command(
         option(
             "--plan",
             "NAME=FILE",
-            "A plan at hand, as a candidate and a baseline; may be given several times. xla=FILE is the module after XLA's "
-            "memory-space assignment, with the offsets of NAME.fastmem.txt.gz beside it.",
+            "A plan that you already have: it is a candidate of the search and a baseline; may be given several times. "
+            "xla=FILE is the module after XLA's memory-space assignment, with the offsets of NAME.fastmem.txt.gz beside it.",
         ),
     ] = None,
     hint: Annotated[Path | None, option("--hint", "FILE", "What guides the search: a hint file, or a plan.")] = None,

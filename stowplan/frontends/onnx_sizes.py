@@ -1,4 +1,4 @@
-"""Sizes that the inputs of an ONNX model leave open, and what is told of them.
+"""Open sizes of an ONNX model's inputs, and the values that the user gives for them.
 
 A dimension without a number has a name, which says that it is as large as all of this name, or none. Names may be sums and
 products of others: ``past + 1``.

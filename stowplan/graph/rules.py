@@ -85,14 +85,14 @@ class GraphRules:
     def check_rules(self) -> None:
         """Raise :class:`~stowplan.errors.InputError` for the first rule that is broken, and where."""
         _check_tensors(self.tensors)
-        check_numbers(self.inputs, len(self.tensors), "inputs")
-        check_numbers(self.outputs, len(self.tensors), "outputs")
+        _check_numbers(self.inputs, len(self.tensors), "inputs")
+        _check_numbers(self.outputs, len(self.tensors), "outputs")
         for number, op in enumerate(self.ops):
             _check_op(self, op, f"ops[{number}] ({op.id})")
         expect_unique((op.id for op in self.ops), "ops")
         _check_writers(self)
         for at, pair in enumerate(self.precedences):
-            check_numbers(pair, len(self.ops), f"precedences[{at}]", "operator")
+            _check_numbers(pair, len(self.ops), f"precedences[{at}]", "operator")
         sorter = TopologicalSorter(dict(enumerate(self.predecessors)))
         try:
             sorter.prepare()
@@ -100,6 +100,7 @@ class GraphRules:
             cycle = error.args[1]
             names = " -> ".join(self.ops[number].id for number in cycle[:6]) + (" -> ..." if len(cycle) > 6 else "")
             raise InputError(f"found a cycle of operators, {names}, expected none", place="ops") from None
+        _check_numbers(sorted({*self.results}), len(self.tensors), "results")
 
     @cached_property
     def base(self) -> tuple[int, ...]:
@@ -119,7 +120,7 @@ class GraphRules:
         for tensor in self.tensors:
             offset = 0
             while tensor.alias_of is not None:
-                offset, tensor = offset + (tensor.start), self.tensors[tensor.alias_of]
+                offset, tensor = offset + tensor.start, self.tensors[tensor.alias_of]
             offsets.append(offset)
         return tuple(offsets)
 
@@ -150,7 +151,7 @@ class GraphRules:
         return tuple(tuple(sorted(others)) for others in before)
 
 
-def check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "tensor") -> None:
+def _check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "tensor") -> None:
     """Raise InputError for a number that is out of range, or there twice."""
     for number in numbers:
         expect_range(place, what, number, 0, count)
@@ -190,15 +191,15 @@ def _check_tensors(tensors: Sequence[TensorLike]) -> None:
 
 def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
     count = len(problem.tensors)
-    check_numbers(op.reads, count, f"{place}.reads")
-    check_numbers(op.writes, count, f"{place}.writes")
+    _check_numbers(op.reads, count, f"{place}.reads")
+    _check_numbers(op.writes, count, f"{place}.writes")
     both = set(op.reads) & set(op.writes)
     if both:
         name = problem.tensors[min(both)].id
         raise InputError(f"found tensor {name} both read and written, expected two tensors (in_place or alias_of)", place=place)
     taken: set[int] = set()
     for operand, result in op.in_place:
-        check_numbers((operand, result), count, f"{place}.in_place")
+        _check_numbers((operand, result), count, f"{place}.in_place")
         one, other = problem.tensors[operand], problem.tensors[result]
         at, pair = f"{place}.in_place", f"{one.id} -> {other.id}"
         is_own = operand in op.reads and result in op.writes

@@ -37,9 +37,6 @@ def _tensors(graph: Graph) -> Iterator[str]:
     written = {number for op in graph.ops for number in op.writes}
     there = {*graph.inputs, *written}
     used = {number for op in graph.ops for number in op.reads} | {*graph.outputs}
-    for number in sorted(used):
-        if number not in there and graph.base[number] not in there:
-            yield f"{graph.tensors[number].id} is used, but nothing writes it, and it is no input"
     alone = set(range(len(graph.tensors))) - used - there - {*graph.results}
     for number in sorted(alone):
         if graph.tensors[number].alias_of is None:
@@ -47,7 +44,7 @@ def _tensors(graph: Graph) -> Iterator[str]:
 
 
 def _order(graph: Graph) -> Iterator[str]:
-    """Operators stand in an order in which they can run."""
+    """The operators are listed in an order in which they can run."""
     for number, before in enumerate(graph.predecessors):
         late = [graph.ops[other].id for other in before if other > number]
         if late:
@@ -55,8 +52,6 @@ def _order(graph: Graph) -> Iterator[str]:
     for op in graph.ops:
         if not (op.reads or op.writes or op.has_effects):
             yield f"operator {op.id} reads nothing, writes nothing and has no effects"
-        if not op.kind and graph.name and not op.id:
-            yield "an operator has neither a name nor a kind"
 
 
 def _results(graph: Graph) -> Iterator[str]:

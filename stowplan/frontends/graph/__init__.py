@@ -39,8 +39,8 @@ def read_graph(source: Source, options: ReadOptions, *, keeps_order: bool = Fals
         For plans that keep the order of the file: the nodes of graphs that an ONNX node runs are operators, too, and results
         take the bytes of operands only where that is asked for.
     """
-    path, in_place = source.path, options.in_place != "none"
-    shares = options.in_place == "elementwise" if keeps_order else in_place
+    path = source.path
+    in_place = options.in_place == "elementwise" if keeps_order else options.in_place != "none"
     if source.data is not None:
         graph = decode_graph(source.data, path)
     elif is_tflite(path):
@@ -56,8 +56,8 @@ def read_graph(source: Source, options: ReadOptions, *, keeps_order: bool = Fals
     else:
         from stowplan.frontends.graph.hlo import read_hlo
 
-        graph = read_hlo(path, in_place=shares)
-    if not shares:
+        graph = read_hlo(path, in_place=in_place)
+    if not in_place:
         from stowplan.frontends.graph.lowering import without_pairs
 
         graph = without_pairs(graph)
@@ -119,8 +119,9 @@ def _open_arena(source: Source, options: ReadOptions) -> Opened:
         return Opened(model.problem)
     from stowplan.frontends.graph.lowering import arena_problem
 
+    # It has pairs only where --in-place asks for them.
     graph = read_graph(source, options, keeps_order=True)
-    return Opened(arena_problem(graph, options.capacity, in_place=options.in_place == "elementwise"))
+    return Opened(arena_problem(graph, options.capacity, in_place=True))
 
 
 def _open_banks(source: Source, options: ReadOptions) -> Opened:
@@ -128,7 +129,7 @@ def _open_banks(source: Source, options: ReadOptions) -> Opened:
 
     target = load_target(str(options.target))
     graph = read_graph(source, options, keeps_order=True)
-    return Opened(banks_problem(graph, target, in_place=options.in_place == "elementwise"))
+    return Opened(banks_problem(graph, target, in_place=True))
 
 
 _BANKS = TargetFamily(

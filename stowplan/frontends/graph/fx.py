@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError
@@ -34,6 +34,8 @@ from stowplan.frontends.torch_program import (
 from stowplan.graph.graph import Graph, Op, Tensor
 from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.structure import build, stable_order
+
+Entry = TypeVar("Entry")
 
 #: Operators that copy all of the storage under their first argument, however little of it that is a view of: kernels of 2.13,
 #: measured. Runs without data copy the view.
@@ -255,14 +257,17 @@ class FxReader:
                 whole = dict(zip(map(id, leaves(run.values[node.args[0]])), self._numbers[node.args[0]], strict=True))
                 self._numbers[node] = [whole[id(part)] for part in leaves(run.run(node))]
             elif node.op == "call_function":
-                runs_graphs = is_higher_order(node) and not self._dialect.is_flat
                 if not self._dialect.is_flat:
                     expect_modelled(node, f"operator {name}")
-                inlined = INLINED.get(str(node.target)) if runs_graphs else None
+                inlined = self._entry(INLINED, node)
                 self._op(node, run, name) if inlined is None else self._inline(node, run, name, inlined)
             elif node.op not in ("placeholder", "output"):
                 raise InputError(f"found a node of the kind {node.op}, expected an operator", place=f"operator {name}")
         return node
+
+    def _entry(self, table: Mapping[str, Entry], node: Any) -> Entry | None:
+        """What a table says of a higher-order operator; None of others, and in dialects that are flat."""
+        return None if self._dialect.is_flat or not is_higher_order(node) else table.get(str(node.target))
 
     def _inline(self, node: Any, run: FakeRun, name: str, inlined: Inlined) -> None:
         """Take the operators of a graph that an operator runs once, as if they stood in its place."""
@@ -290,7 +295,7 @@ class FxReader:
         if before != [(storage_key(target), _storage_bytes(target)) for target in targets]:
             raise InputError(f"found {node.target}, which gives its argument other bytes, expected none that does", place=place)
         overwritten = {key for key, _ in before}
-        nested = NESTED.get(str(node.target)) if is_higher_order(node) and not self._dialect.is_flat else None
+        nested = self._entry(NESTED, node)
         graphs = [self._inside(run.values[used], place) for used in node.all_input_nodes if nested and used.op == "get_attr"]
         if is_random(node) or any(graph.is_random for graph in graphs):
             touched[RANDOM] = None

@@ -1,4 +1,4 @@
-"""Programs of ``torch.export`` as graphs: files, and programs at hand."""
+"""Programs of ``torch.export`` as graphs: from files, or from a program object."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from stowplan.document import PlanDocument
 from stowplan.models.banked_packing.problem import Bank, Buffer, Problem
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table, part_of
+from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
+from stowplan.models.packing.plan import with_parts
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -60,7 +61,5 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
         )
         for number, (buffer, bank, offset) in enumerate(zip(problem.buffers, plan.banks, plan.offsets, strict=True))
     ]
-    hosts = {row.name: row for row in rows}
-    rows += [part_of(hosts.get(part.buffer or ""), part.id, part.offset, part.size) for part in problem.parts or ()]
     banks = {bank.name: bank.capacity for bank in problem.banks}
-    return make_table("banked_packing", problem, plan, banks, rows, problem.results or ())
+    return make_table("banked_packing", problem, plan, banks, with_parts(rows, problem.parts or ()), problem.results or ())

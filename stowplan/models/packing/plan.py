@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -91,6 +92,12 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
         )
         for buffer, offset in zip(problem.buffers, plan.offsets, strict=True)
     ]
+    return make_table(
+        "packing", problem, plan, {"arena": problem.capacity}, with_parts(rows, problem.parts or ()), problem.results or ()
+    )
+
+
+def with_parts(rows: Sequence[OffsetRow], parts: Iterable[Part]) -> list[OffsetRow]:
+    """The rows of buffers, then one of each part, inside its buffer's."""
     hosts = {row.name: row for row in rows}
-    rows += [part_of(hosts.get(part.buffer or ""), part.id, part.offset, part.size) for part in problem.parts or ()]
-    return make_table("packing", problem, plan, {"arena": problem.capacity}, rows, problem.results or ())
+    return [*rows, *(part_of(hosts.get(part.buffer or ""), part.id, part.offset, part.size) for part in parts)]

@@ -135,8 +135,7 @@ class Dividing:
 #: Operators of a stretch at first and at most, and sets that its search may look at.
 _FIRST, _LONGEST, _SETS = 16, 400, 4000
 
-#: Operators of a stretch that CP-SAT is given where that is not enough, and seconds; in runs that are not timed seconds of its
-#: own clock count, and these are a net.
+#: Operators of a stretch that CP-SAT is given where that is not enough, and seconds: of the clock, and of its own.
 MOST_CPSAT, CPSAT_SECONDS = 60, 1.0
 
 #: Bytes of the tables of one such search.
