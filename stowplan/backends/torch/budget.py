@@ -17,7 +17,7 @@ from stowplan.backends.fallback import reason, warn
 from stowplan.backends.torch import stock
 from stowplan.backends.torch.private import CustomKnapsackSolver
 from stowplan.backends.torch.reader import Counted, Reading, read
-from stowplan.models.rematerialization.bounds import Moments, bits
+from stowplan.models.rematerialization.cuts import Moments, bits
 from stowplan.models.rematerialization.moments import in_stages
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.portfolio.rematerialization.insertion import Insertion

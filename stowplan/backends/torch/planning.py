@@ -17,7 +17,7 @@ from stowplan.hardware.targets.toml_files import PS_PER_SECOND
 from stowplan.kernel.context import FAMILIES
 from stowplan.kernel.solve import solve
 from stowplan.log import LOGGER
-from stowplan.models.rematerialization import bounds, host_bounds
+from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem, Reservation
 from stowplan.models.rematerialization.structure import Structure, build
@@ -179,8 +179,7 @@ class Chooser:
         best = min(plans, key=lambda name: (plans[name].objective, plans[name].peak), default=None)
         if best is not None and plans[best].objective == 0:
             return self._choice(plans[best], best, 0)
-        load_bound = bounds.load_bound if self.free.problem.channel is None else host_bounds.least_peak
-        if load_bound(self.free) <= self.limit:
+        if bounds.load_bound(self.free) <= self.limit:
             choice = self._searched(plans)
             if choice is not None:
                 return choice
@@ -265,9 +264,6 @@ class Chooser:
         why = f"proven: no plan is below {bound}" if is_proven else f"no plan found in time; none is below {bound}"
         if self.is_infeasible and not is_proven:
             why, bound = "proven: no plan is within it", self.limit + 1
-        elif self.free.problem.channel is not None:
-            # What is proven is proven of plans without a host.
-            why, bound = "no plan found in time, with the host or without", 0
         raise MemoryLimitError(f"{text} ({why})", self.limit, plan.peak, bound)
 
     def _verified(self, name: str, sequence: Sequence[int] | None) -> Plan | None:

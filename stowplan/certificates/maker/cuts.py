@@ -13,8 +13,7 @@ from stowplan.certificates.checker.reading import LOOKS, UnprovenError
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.operator_order import bounds as order_bounds
 from stowplan.models.operator_order import structure as order_structure
-from stowplan.models.rematerialization import bounds, structure
-from stowplan.models.rematerialization.host_bounds import HostMoments, least_loads
+from stowplan.models.rematerialization import bounds, cuts, structure
 
 
 def order(wish: Wish) -> Iterator[Proof]:
@@ -54,30 +53,27 @@ def rematerialization(wish: Wish) -> Iterator[Proof]:
     if not problem.ops:
         return
     known = structure.build(problem)
-    if problem.channel is None:
-        moments: bounds.Moments | HostMoments = bounds.Moments(known)
-    else:
-        moments = HostMoments(known, wish.is_over)
+    own = bounds.Bounds(known, wish.is_over)
     # With a host it may show that what one operator takes, or what is there at the end, does not fit.
-    yield _moment(int(np.argmax(least_loads(known))), moments)
+    yield _moment(int(np.argmax(own.moments.least_loads(bounds.always_live(known)))), own)
     best = 0
     for op in bounds.fullest_first(known) if problem.limit is not None else ():
-        added = moments.added_cost(op, problem.limit)
+        added = own.added_cost(op, problem.limit)
         if (added is None) if wish.infeasible else (added is not None and added > best):
             best = added or 0
-            yield _moment(op, moments)
+            yield _moment(op, own)
         if wish.is_over():
             return
 
 
-def _moment(op: int, moments: bounds.Moments | HostMoments) -> Proof:
+def _moment(op: int, own: bounds.Bounds) -> Proof:
     """Of the last bound of an operator; of none before there is one."""
-    if isinstance(moments, bounds.Moments):
-        return {"form": "cut", "at": op} | _flow(moments.proof)
-    ranges = [{"last": last} | _flow(proof) for last, proof in moments.proofs.items()]
+    if own.structure.problem.channel is None:
+        return {"form": "cut", "at": op} | _flow(own.moments.proof)
+    ranges = [{"last": last} | _flow(proof) for last, proof in own.proofs.items()]
     return {"form": "ranges", "at": op, "ranges": ranges}
 
 
-def _flow(proof: bounds.Proof) -> Proof:
+def _flow(proof: cuts.Proof) -> Proof:
     scale, price, held = proof
     return {"scale": scale, "price": price, "held": [[*row] for row in held]}

@@ -4,7 +4,7 @@ Each file knows only those above it in this list:
 
 - ``problem``, ``plan``: what is given, and the answer. ``verify``: whether a plan is valid, and what it costs
 - ``structure``: the problem as lists, for all that follows. ``timeline``: when the steps of a plan take place
-- ``bounds``: on peak and added cost, by minimum cuts. ``host_bounds``: the same where values may go to a host
+- ``cuts``: minimum cuts at the first run of an operator. ``bounds``: on peak and added cost, with a host or without
 - ``moments``: moments that say much. ``stages``: the MILP from one to the next
-- ``cpsat_fit``: the rows of memory of both CP-SAT models. ``cpsat``: the exact model. ``host_cpsat``: that with a host
+- ``cpsat_fit``: what fits in memory, ``cpsat_model``: the CP-SAT model, ``cpsat``: what its answers prove
 """

@@ -1,4 +1,4 @@
-"""What is live and reserved fits in the limit: rows of both CP-SAT models."""
+"""What is live and reserved fits in the limit: rows of the CP-SAT model."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 
-from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.structure import Structure
 
 #: Of so many of the fullest moments one is tried.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stowplan.models.mip.matrix import Options, Program, proven
-from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.moments import in_stages
 from stowplan.models.rematerialization.structure import Structure
 

@@ -2,11 +2,13 @@
 
 *Values* are the tensors that an operator writes or that are inputs; a view that nobody writes is its base's value. A value with
 bytes of its own is a *storage*; the others share those of their parent's instance.
+
+A *fetch* from the host is an operator that needs nothing and writes one value; the last operators of a structure are fetches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -51,11 +53,18 @@ class Structure:
     order: list[int]
     """Operators in the order given, so that each can run."""
     reservations: tuple[Reservation, ...] = ()
+    fetched: tuple[int, ...] = ()
+    """Values that the last operators fetch from the host."""
 
     @property
     def ops(self) -> int:
-        """Number of operators."""
+        """Number of operators, with fetches."""
         return len(self.cost)
+
+    @property
+    def computing(self) -> int:
+        """Number of operators without fetches."""
+        return len(self.cost) - len(self.fetched)
 
     @property
     def movable(self) -> list[int]:
@@ -66,6 +75,34 @@ class Structure:
             for value, size in enumerate(self.size)
             if size and (self.readers[value] or self.kept[value]) and not (stays and self.writer[value] < 0)
         ]
+
+    def with_fetches(self, values: Sequence[int], costs: Sequence[int]) -> Structure:
+        """The same with a fetch of each of some values behind all other operators, at its cost.
+
+        In place of the value's own writer the fetch is what runs again. In the order it comes right behind the writer, or for
+        inputs at the start: there it stands for nothing, so that every operator of a graph runs once.
+        """
+        fetch = {value: self.ops + number for number, value in enumerate(values)}
+        order = [fetch[value] for value in values if self.writer[value] < 0]
+        for op in self.order:
+            before, after = list[int](), list[int]()
+            for value in self.writes[op]:
+                if value in fetch:
+                    # A view that its writer makes, too, is of the writer's instance.
+                    has_view = any(self.parent[other] == value for other in self.writes[op])
+                    (before if has_view else after).append(fetch[value])
+            order += [*before, op, *after]
+        return replace(
+            self,
+            writer=[fetch.get(value, writer) for value, writer in enumerate(self.writer)],
+            needs=[*self.needs, *(() for _ in values)],
+            writes=[*self.writes, *((value,) for value in values)],
+            pairs=[*self.pairs, *(() for _ in values)],
+            cost=[*self.cost, *costs],
+            once=[*self.once, *(False for _ in values)],
+            order=order,
+            fetched=(*self.fetched, *values),
+        )
 
     def assuming(self, live: int, limit: int) -> Structure:
         """The same where what is live at an operator that reservations count is said to be so much, and no more.

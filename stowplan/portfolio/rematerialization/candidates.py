@@ -11,7 +11,8 @@ import numpy as np
 
 from stowplan import work_rates
 from stowplan.kernel.context import Context
-from stowplan.models.rematerialization.bounds import Moments, load_bound
+from stowplan.models.rematerialization.bounds import load_bound
+from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
@@ -107,14 +108,13 @@ def search(problem: Problem, context: Context) -> None:
     if not structure.ops:
         run.offer([], "given")
         return
-    # Cuts know of no host.
-    if problem.channel is None:
-        # Where nothing fits, simulations would take all the time.
-        if load_bound(structure) > run.limit:
-            context.proven_infeasible("cuts", proofs.TOO_MUCH)
-            return
-        if structure.ops >= LARGE and _draft(run):
-            return
+    # Where nothing fits, simulations would take all the time.
+    if load_bound(structure) > run.limit:
+        context.proven_infeasible("cuts", proofs.TOO_MUCH)
+        return
+    # What cuts prove of drafts without fetches is not true of plans with them.
+    if problem.channel is None and structure.ops >= LARGE and _draft(run):
+        return
     # No clock decides in a deterministic run, and those that follow come to plans as good.
     begun = [] if context.heard() is None else _first_plans(run)
     orders: list[list[int]] = []

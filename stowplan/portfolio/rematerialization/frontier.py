@@ -9,7 +9,7 @@ import msgspec
 
 from stowplan.errors import UsageError
 from stowplan.kernel.solve import solve
-from stowplan.models.rematerialization import bounds, host_bounds
+from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
@@ -66,19 +66,18 @@ def frontier(
     UsageError
         Limits of bytes on the host for a problem that has none.
     """
-    structure = build(msgspec.structs.replace(problem, limit=None))
-    least_peak = bounds.least_peak if problem.channel is None and not any(host_limits) else host_bounds.least_peak
-    if isinstance(limits, int):
-        low, high = least_peak(structure), structure.ordering.peak(structure.order)
-        limits = [low + (high - low) * number // max(1, limits - 1) for number in range(limits)]
-    if not host_limits:
-        return _with_bounds(_points(problem, sorted({*limits}), {}, on_point, options))
-    if problem.host is msgspec.UNSET:
+    if problem.host is msgspec.UNSET and host_limits:
         raise UsageError("found limits of bytes on the host, expected a problem with a host: its bandwidth is not known")
+    hosts = [msgspec.structs.replace(problem.host, limit=limit) for limit in sorted({*host_limits})] if problem.host else []
+    if isinstance(limits, int):
+        structure = build(msgspec.structs.replace(problem, limit=None, host=hosts[-1] if hosts else problem.host))
+        low, high = bounds.least_peak(structure), structure.ordering.peak(structure.order)
+        limits = [low + (high - low) * number // max(1, limits - 1) for number in range(limits)]
+    if not hosts:
+        return _with_bounds(_points(problem, sorted({*limits}), {}, on_point, options))
     points: list[Point] = []
     plans: dict[int, Plan] = {}
-    for host_limit in sorted({*host_limits}):
-        host = msgspec.structs.replace(problem.host, limit=host_limit)
+    for host in hosts:
         points += _points(msgspec.structs.replace(problem, host=host), sorted({*limits}), plans, on_point, options)
         if options.get("cancel") is not None and options["cancel"].is_set():
             break

@@ -42,15 +42,15 @@ def _greedy(problem: Problem) -> Plan | None:
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.ops) <= SMALL
     place: Place = "thread" if small else "process"
+    cuts = Candidate("cuts", "exact", share=0.2 if problem.channel is None else 0.3, place=place)
     if problem.channel is not None:
-        # The other bounds and models are of plans that send nothing.
+        # The program in stages is of plans that send nothing.
         return [
             in_caller(Candidate("offload", "heuristic", share=0.6), options),
-            Candidate("transfers", "exact", share=0.3, place=place),
+            cuts,
             Candidate("search", "heuristic", share=0.4),
-            Candidate("host_cpsat", "exact", share=0.4),
+            Candidate("cpsat", "exact", share=0.4),
         ]
-    cuts = Candidate("cuts", "exact", share=0.2, place=place)
     others = [
         in_caller(Candidate("search", "heuristic", share=0.7), options),
         Candidate("stages", "exact", share=0.7),

@@ -21,15 +21,15 @@ import numpy as np
 
 from stowplan import work_rates
 from stowplan.kernel.context import Context
-from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization.greedy import Policy, assumed, simulate
-from stowplan.portfolio.rematerialization.host_draft import moments_with_fetches, planned, unmade, with_fetches
 from stowplan.portfolio.rematerialization.insertion import Insertion
+from stowplan.portfolio.rematerialization.transfers import planned, unmade
 from stowplan.portfolio.rematerialization.two_cuts import LARGE, MOST_ADDED, drafts
 
 #: Graphs of so many operators have drafts from cuts.
@@ -123,10 +123,10 @@ class _Search:
                 return None
             self.left = None if self.left is None else self.left - 1
             prices = [round(price * self.copy_cost[value]) for value in moved]
-            graph, aim = with_fetches(self.structure, moved, prices), int(part * self.limit)
+            graph, aim = self.structure.with_fetches(moved, prices), int(part * self.limit)
             policy = POLICIES[int(self.chance.integers(len(POLICIES)))] if rounds else POLICIES[0]
             insertion = Insertion(graph)
-            repaired = self.by_cuts(insertion, moved, aim) if is_by_cuts else None
+            repaired = self.by_cuts(insertion, aim) if is_by_cuts else None
             if repaired is None:
                 sequence = simulate(graph, graph.order, aim, policy, self.context.closed)
                 if sequence is None or len(sequence) > insertion.room:
@@ -152,11 +152,11 @@ class _Search:
             moved = self.within_host(plan, moved)
         return None
 
-    def by_cuts(self, insertion: Insertion, moved: Sequence[int], aim: int) -> list[int] | None:
+    def by_cuts(self, insertion: Insertion, aim: int) -> list[int] | None:
         """A draft from two cuts; None where there is none."""
         if self.moments is None:
             return None
-        moments, closed = moments_with_fetches(self.moments, insertion.structure, moved), self.context.closed
+        moments, closed = self.moments.with_fetches(insertion.structure), self.context.closed
         # Of many such drafts each is to be there soon.
         for sequence in drafts(insertion, moments, aim, should_stop=closed, first=self.first, is_thorough=False) or ():
             repaired = insertion.repaired(sequence, aim, closed, MOST_ADDED // self.structure.ops)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 from stowplan import work_rates
 from stowplan.kernel.context import Context
-from stowplan.models.rematerialization import bounds, host_bounds
+from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.portfolio.rematerialization.greedy import Policy, simulated
@@ -30,40 +27,20 @@ def cuts(problem: Problem, context: Context) -> None:
     structure = build(problem)
     if problem.limit is None:
         return
-    most = context.work(work_rates.REMAT_CUTS, max(1, structure.ops), least=1)
+    cuts_each = 1 if problem.channel is None else bounds.RANGES
+    most = context.work(work_rates.REMAT_CUTS, cuts_each * max(1, structure.ops), least=1)
     outcome = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
     if outcome is None:
         context.proven_infeasible("cuts", TOO_MUCH)
-
-
-def transfers(problem: Problem, context: Context) -> None:
-    """Bounds of problems with a host, and the proof that nothing fits."""
-    if problem.limit is None or problem.channel is None:
-        return
-    most = context.work(work_rates.REMAT_TRANSFER_CUTS, max(1, len(problem.ops)), least=1)
-    told = partial(context.bound, source="transfers")
-    if host_bounds.added_cost(build(problem), problem.limit, context.closed, told, most) is None:
-        context.proven_infeasible("transfers", {"explanation": "what an operator needs, or stays, is more than the limits"})
 
 
 def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model: orders free on small graphs, else the order given; hinted with the best plan known."""
     from stowplan.models.rematerialization import cpsat as model
 
-    _solved(model, "cpsat", problem, context)
-
-
-def host_cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model of small problems with a host."""
-    from stowplan.models.rematerialization import host_cpsat as model
-
-    _solved(model, "host_cpsat", problem, context)
-
-
-def _solved(model: Any, source: str, problem: Problem, context: Context) -> None:
     hint = context.incumbent()[0]
-    outcome = model.solve(problem, hint=hint, **reporting(context, source, work_rates.REMAT_CPSAT))
+    outcome = model.solve(problem, hint=hint, **reporting(context, "cpsat", work_rates.REMAT_CPSAT))
     if outcome.bound is not None:
-        context.bound(outcome.bound, source)
+        context.bound(outcome.bound, "cpsat")
     if outcome.status == "infeasible":
-        context.proven_infeasible(source, {"explanation": "no order, with all runs that could be of use, is within the limit"})
+        context.proven_infeasible("cpsat", {"explanation": "no order, with all runs that could be of use, is within the limit"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stowplan import work_rates
 from stowplan.kernel.context import Context
-from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.moments import first_moments, more_moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem

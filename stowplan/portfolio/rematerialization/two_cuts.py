@@ -1,6 +1,6 @@
 """Drafts of plans from the two cuts about a limit: no program is solved, so that deep graphs have one soon.
 
-The best price of a byte at a moment (:mod:`stowplan.models.rematerialization.bounds`) lies between two cuts: one above the
+The best price of a byte at a moment (:mod:`stowplan.models.rematerialization.cuts`) lies between two cuts: one above the
 limit, one within it that costs more. Each says what runs again afterwards, and every such set makes a plan: what these
 operators read is kept. Layers that repeat change all at one price, which puts the cuts far apart. What tells them apart falls
 into parts that do not read one another, such as one a layer. In between are plans that have some of these by the dearer cut and
@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.moments import first_moments, in_stages, more_moments
 from stowplan.portfolio.rematerialization.engine import profile
 from stowplan.portfolio.rematerialization.insertion import Insertion

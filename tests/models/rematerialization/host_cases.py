@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stowplan.models.rematerialization.bounds import Moments
+from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.problem import Host, Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
 from tests.models.rematerialization.cases import is_reserved, load, peak_once, random_problem, training, with_reservations

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from stowplan.models.rematerialization import bounds, cpsat
+from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 from stowplan.models.rematerialization.stages import Stages
 from stowplan.models.rematerialization.structure import Structure, build
@@ -73,7 +74,7 @@ def check_bounds(seed: int) -> str:
     return "none" if least is None else "tight" if bound == least else "loose"
 
 
-def chain_of(structure: Structure, moments: bounds.Moments, seed: int) -> list[int]:
+def chain_of(structure: Structure, moments: Moments, seed: int) -> list[int]:
     """Some operators, each of which needs the one before."""
     order = structure.order.copy()
     random.Random(seed).shuffle(order)
@@ -88,7 +89,7 @@ def check_stages(seed: int) -> str:
     """Compare with brute force: several limits; no relaxation is weaker than that of its last moment alone."""
     problem = limited(seed)
     structure, peak, once = build(problem), least_peak(problem), peak_once(problem)
-    moments = bounds.Moments(structure)
+    moments = Moments(structure)
     chain = chain_of(structure, moments, seed)
     for limit in {max(0, peak - 1), peak, (peak + once) // 2, problem.limit or 0}:
         within = msgspec.structs.replace(problem, limit=limit)

@@ -17,7 +17,7 @@ from stowplan.certificates.checker import check_parsed
 from stowplan.certificates.checker.reading import UnprovenError, digest, parse
 from stowplan.certificates.maker import certify
 from stowplan.errors import InputError
-from stowplan.models.rematerialization import host_bounds, host_cpsat
+from stowplan.models.rematerialization import bounds, cpsat
 from stowplan.models.rematerialization.plan import Move, Plan
 from stowplan.models.rematerialization.problem import Host, Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
@@ -212,7 +212,7 @@ def test_a_cut_that_knows_of_no_host_is_refused() -> None:
 def check_bounds(seed: int, most: int = 3) -> str:
     """Compare bounds with every plan."""
     problem = hosted(seed, most)
-    least, bound = least_cost(problem), host_bounds.added_cost(build(problem), problem.limit or 0)
+    least, bound = least_cost(problem), bounds.added_cost(build(problem), problem.limit or 0)
     alone = cases.least_cost(msgspec.structs.replace(problem, host=msgspec.UNSET))
     assert alone is None or (least is not None and least <= alone), seed
     if bound is None:
@@ -237,7 +237,7 @@ def check_model(seed: int, time_limit: float = HANG) -> str:
     problem, recorder = hosted(seed, 3), Recorder(deterministic=True, time_limit=0.3)
     offload(problem, recorder)
     hint = min((plan for plan, _ in recorder.plans), key=lambda plan: plan.objective, default=None)
-    least, found = least_cost(problem), host_cpsat.solve(problem, hint=hint, time_limit=time_limit)
+    least, found = least_cost(problem), cpsat.solve(problem, hint=hint, time_limit=time_limit)
     if found.plan is not None:
         assert verify(problem, found.plan).ok, seed
         assert least is not None, seed
@@ -261,11 +261,11 @@ def test_the_model_on_hundreds_of_graphs() -> None:
 
 
 def test_the_model_is_of_small_graphs() -> None:
-    assert host_cpsat.solve(chain(20, 24, 1), time_limit=1).status == "unknown"
+    assert cpsat.solve(chain(20, 24, 1), time_limit=1).status == "unknown"
 
 
 def test_bounds_of_a_chain() -> None:
     """A channel that is slow before the turn and behind it."""
     for bandwidth, least in ((0.5, 16), (1, 8), (8, 0)):
         problem = chain(16, 24, bandwidth)
-        assert host_bounds.added_cost(build(problem), 24) == least
+        assert bounds.added_cost(build(problem), 24) == least

@@ -12,15 +12,16 @@ import msgspec
 import pytest
 
 import stowplan
-from stowplan.models.rematerialization.bounds import Moments, load_bound
+from stowplan.models.rematerialization.bounds import load_bound
+from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Host, Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import frontier
 from stowplan.portfolio.rematerialization.candidates import search
-from stowplan.portfolio.rematerialization.host_draft import moments_with_fetches, unmade, with_fetches
 from stowplan.portfolio.rematerialization.offload import BY_CUTS, offload
+from stowplan.portfolio.rematerialization.transfers import unmade
 from tests.cli.conftest import Cli, cli
 from tests.kernel.recorder import Recorder
 from tests.models.rematerialization import cases
@@ -122,8 +123,8 @@ def test_moments_know_of_fetches(seed: int) -> None:
     problem = layers(5, seed)
     structure = build(problem)
     moved = random.Random(seed).sample(structure.movable, 6)
-    graph = with_fetches(structure, moved, [1] * len(moved))
-    made = moments_with_fetches(Moments(structure), graph, moved)
+    graph = structure.with_fetches(moved, [1] * len(moved))
+    made = Moments(structure).with_fetches(graph)
     reads = [(structure.tensor[value],) for value in moved if structure.writer[value] >= 0]
     fetches = tuple(Op(id=f"fetch{number}", reads=read) for number, read in enumerate(reads))
     plain = Moments(build(msgspec.structs.replace(problem, ops=(*problem.ops, *fetches))))

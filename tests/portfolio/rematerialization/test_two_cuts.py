@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stowplan.models.rematerialization.bounds import Moments, added_cost, load_bound
+from stowplan.models.rematerialization.bounds import added_cost, load_bound
+from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.problem import Host, Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build

@@ -1,12 +1,9 @@
-"""Sequences in which values come from the host, and plans of them.
+"""Plans of sequences in which values come from the host: when each is sent, waited for and fetched.
 
-A *draft* is a sequence of a graph with one more operator for each value that may go to the host: its *fetch*, which needs
-nothing, and writes the value at a price. In place of the value's own writer it is what runs again, so that simulation and
-insertion of the kind choose between what is recomputed and what is fetched. A fetch that comes right behind the writer, or for
-inputs at the start, stands for nothing: every operator of a graph runs once.
-
-A plan of a draft sends each value that is fetched as soon as it is made. It waits for sends where their bytes are wanted, and
-fetches in the order in which values are read, as early as there is room.
+A *draft* is a sequence of a graph with a fetch of each value that may go to the host
+(:meth:`stowplan.models.rematerialization.structure.Structure.with_fetches`), so that simulation and insertion choose between
+what is recomputed and what is fetched. Its plan sends each value that is fetched as soon as it is made. It waits for sends where
+their bytes are wanted, and fetches in the order in which values are read, as early as there is room.
 """
 
 from __future__ import annotations
@@ -14,61 +11,15 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stowplan.models.rematerialization.bounds import Moments
 from stowplan.models.rematerialization.plan import Action, Move, Plan
 from stowplan.models.rematerialization.structure import Structure
 
 Ints = NDArray[np.int64]
-
-
-def with_fetches(structure: Structure, moved: Sequence[int], prices: Sequence[int]) -> Structure:
-    """The graph of drafts: operators from ``structure.ops`` on fetch the values of ``moved``, each at its price."""
-    fetch = {value: structure.ops + number for number, value in enumerate(moved)}
-    order = [fetch[value] for value in moved if structure.writer[value] < 0]
-    for op in structure.order:
-        before, after = list[int](), list[int]()
-        for value in structure.writes[op]:
-            if value in fetch:
-                # A view that its writer makes, too, is of the writer's instance.
-                has_view = any(structure.parent[other] == value for other in structure.writes[op])
-                (before if has_view else after).append(fetch[value])
-        order += [*before, op, *after]
-    writer = [fetch.get(value, writer) for value, writer in enumerate(structure.writer)]
-    return replace(
-        structure,
-        writer=writer,
-        needs=[*structure.needs, *(() for _ in moved)],
-        writes=[*structure.writes, *((value,) for value in moved)],
-        pairs=[*structure.pairs, *(() for _ in moved)],
-        cost=[*structure.cost, *prices],
-        once=[*structure.once, *(False for _ in moved)],
-        order=order,
-    )
-
-
-def moments_with_fetches(moments: Moments, graph: Structure, moved: Sequence[int]) -> Moments:
-    """Moments of a graph of drafts from those of the graph itself: a fetch first runs right behind the writer of its value."""
-    writer, ops = moments.structure.writer, moments.structure.ops
-    behind: dict[int, int] = {}
-    for number, value in enumerate(moved, ops):
-        behind[writer[value]] = behind.get(writer[value], 0) | 1 << number
-    given = behind.pop(-1, 0)
-
-    def with_own(before_or_after: int) -> int:
-        return before_or_after | sum(own for op, own in behind.items() if before_or_after >> op & 1)
-
-    made = Moments(graph)
-    made.before = [with_own(before) | given for before in moments.before]
-    made.after = [with_own(after) | behind.get(op, 0) for op, after in enumerate(moments.after)]
-    for op in (writer[value] for value in moved):
-        made.before.append(0 if op < 0 else made.before[op] | 1 << op)
-        made.after.append((1 << ops) - 1 if op < 0 else with_own(moments.after[op]))
-    return made
 
 
 @dataclass
@@ -248,5 +199,5 @@ def unmade(structure: Structure, draft: Sequence[int]) -> set[int]:
 
 
 def planned(structure: Structure, moved: Sequence[int], draft: Sequence[int], limit: int) -> Plan | None:
-    """The plan of a draft of :func:`with_fetches`, within a limit of bytes on the device; None where that fails."""
+    """The plan of a draft with fetches of ``moved``, within a limit of bytes on the device; None where that fails."""
     return _Scheduler(structure, moved, draft).plan(limit)

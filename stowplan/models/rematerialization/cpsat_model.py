@@ -1,0 +1,322 @@
+"""The CP-SAT model of rematerialization: optional runs of every operator, and intervals of retention.
+
+After Moccasin (Bartan et al., "Moccasin: efficient tensor rematerialization for neural networks", 2023). On small graphs the
+order is free. On larger ones operators first run in a given order; stage ``j`` is what runs between the first runs of ``j - 1``
+and ``j``: operators that run again, each once at most, in that order. Then nothing is proven of other orders.
+
+A time is a place in the sequence. With a host, times are those of the plan, multiplied by more than there are steps: a run
+takes its cost and one unit more, a move one unit, so that no two steps are at one time; a copy takes its time alone. So a plan
+fits where it fits in whole units of cost, and times rounded down are the plan's. A fetch is an operator that needs nothing,
+whose value can be read once its copy has ended."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from ortools.sat.python import cp_model
+
+from stowplan.models import cpsat_runner
+from stowplan.models.cpsat_runner import Value
+from stowplan.models.rematerialization.cpsat_fit import Life, add_fit, marks
+from stowplan.models.rematerialization.plan import Action, Move, Plan
+from stowplan.models.rematerialization.structure import Structure
+from stowplan.models.rematerialization.timeline import timeline
+
+Var = cp_model.IntVar
+Time = cp_model.LinearExprT
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Variables of one run of an operator, or of one copy."""
+
+    start: Var
+    """Its time; behind all where it does not take place."""
+    is_there: Var
+    ready: Time
+    """From when what it writes can be read."""
+    ends: dict[int, Var]
+    """Time up to which each value that it writes is retained, exclusive."""
+
+
+class Model:
+    """A built model.
+
+    Parameters
+    ----------
+    structure
+        With a fetch of each value that may come from the host.
+    runs
+        [operators] runs at most.
+    order
+        In which operators first run; None leaves that free, as it must be with a host.
+    ceiling
+        Added cost of plans with more runs, at least.
+    """
+
+    def __init__(self, structure: Structure, limit: int, runs: list[int], order: list[int] | None, ceiling: int):
+        self.structure, self.order, self._ceiling, self.model = structure, order, ceiling, cp_model.CpModel()
+        n, steps, self._has_host = structure.ops, sum(runs), structure.problem.channel is not None
+        self._rank = {op: at for at, op in enumerate(order or ())}
+        self._copy_cost = dict(zip(structure.fetched, structure.cost[structure.computing :], strict=True))
+        self._once = sum(structure.cost[: structure.computing])
+        self.unit = steps + 2 * len(structure.fetched) + 2 if self._has_host else 1
+        """Of time, for one of cost."""
+        spent = sum(count * cost for count, cost in zip(runs, structure.cost, strict=True)) + sum(self._copy_cost.values())
+        free = self.unit * (spent + 1) if self._has_host else steps
+        self.horizon = free if order is None else n * (n + 1) // 2
+        self._steps: dict[tuple[str, int], list[tuple[Var, Var, int]]] = {}
+        """By what is done, and with which operator or tensor: whether and when it takes place, and how long it takes."""
+        self.runs = [[self._run(op, number) for number in range(count)] for op, count in enumerate(runs)]
+        self._sources: list[list[_Run]] = [[] for _ in structure.size]
+        """[values] runs and fetches that give each."""
+        for own in self.runs:
+            for run in own:
+                for value in run.ends:
+                    self._sources[value].append(run)
+        written = {value for op in range(structure.computing) for value in structure.writes[op]}
+        self._given = {
+            value: self._time(f"end {value}", 1)
+            for value, readers in enumerate(structure.readers)
+            if value not in written and (readers or structure.kept[value])
+        }
+        """[inputs] time up to which each is retained."""
+        for own in self.runs:
+            for before, after in itertools.pairwise(own):
+                self.model.add_implication(after.is_there, before.is_there)
+                self.model.add(before.start < after.start).only_enforce_if(after.is_there)
+        self._end: Time = self._time("end") if self._has_host else self.horizon
+        self._readers: dict[int, list[tuple[Var, Time]]] = {}
+        """By the number of the variable that says whether a run is there: whether each step reads its value, and its start."""
+        self._sends = [self._send(value) for value in structure.fetched]
+        if order is None:
+            self._add_no_overlap()
+        for op in range(structure.computing):
+            for run in self.runs[op]:
+                self._read(op, run)
+        self._keep()
+        for first, second in structure.problem.precedences:
+            for run in self.runs[first]:
+                self.model.add(run.start < self.runs[second][0].start).only_enforce_if(run.is_there)
+        if structure.problem.channel is not None:
+            self._add_host(structure.problem.channel.limit)
+        self._fit(limit)
+        added = [structure.cost[op] * run.is_there for op, own in enumerate(self.runs) for run in own[1:]]
+        self.model.minimize(self._end if self._has_host else sum(added))
+
+    def added_cost(self, objective: int) -> int:
+        """What a value of the objective says of plans with any number of runs."""
+        return min(objective // self.unit - self._once if self._has_host else objective, self._ceiling)
+
+    def _time(self, name: str, more: int = 0) -> Var:
+        return self.model.new_int_var(0, self.horizon + more, name)
+
+    def _slot(self, stage: int, op: int) -> int:
+        return stage * (stage + 1) // 2 + self._rank[op]
+
+    def _run(self, op: int, number: int) -> _Run:
+        model, structure, name = self.model, self.structure, f"{op} {number}"
+        if self.order is None:
+            domain = cp_model.Domain(0, self.horizon)
+        else:
+            first = self._rank[op]
+            stages = [first] if number == 0 else range(first + 1, len(self.order))
+            domain = cp_model.Domain.from_values(
+                [*(self._slot(stage, op) for stage in stages), *([self.horizon] if number else [])]
+            )
+        start = model.new_int_var_from_domain(domain, f"start {name}")
+        is_there = model.new_bool_var(f"run {name}")
+        is_fetch = op >= structure.computing
+        if number == 0 and not is_fetch:
+            model.add(is_there == 1)
+        model.add(start < self.horizon).only_enforce_if(is_there)
+        model.add(start == self.horizon).only_enforce_if(~is_there)
+        length = structure.cost[op] * self.unit + 1 if self._has_host and not is_fetch else 1
+        ends = {}
+        for value in structure.writes[op]:
+            ends[value] = self._time(f"end {name} {value}", 1)
+            model.add(ends[value] >= start + length).only_enforce_if(is_there)
+            # Otherwise one of many values that mean the same.
+            model.add(ends[value] == 0).only_enforce_if(~is_there)
+            parent = structure.parent[value]
+            if parent in ends:
+                model.add(ends[parent] >= ends[value])
+        if is_fetch:
+            self._step("fetch", structure.tensor[structure.writes[op][0]], is_there, start)
+            return _Run(start, is_there, self._copied(structure.writes[op][0], start, is_there), ends)
+        self._step("run", op, is_there, start, length)
+        return _Run(start, is_there, start + length, ends)
+
+    def _step(self, action: str, number: int, is_there: Var, start: Var, length: int = 1) -> None:
+        self._steps.setdefault((action, number), []).append((is_there, start, length))
+
+    def _copied(self, value: int, start: Var, is_there: Var) -> Var:
+        """When a copy that is issued at ``start`` has ended."""
+        ready = self._time("copied")
+        self.model.add(ready >= start + 1 + self._copy_cost[value] * self.unit).only_enforce_if(is_there)
+        return ready
+
+    def _send(self, value: int) -> tuple[_Run, Var]:
+        """The send of a value, and when it is waited for."""
+        tensor, is_there = self.structure.tensor[value], self.model.new_bool_var("")
+        start, wait = self._time("send"), self._time("wait")
+        self._step("send", tensor, is_there, start)
+        self._step("wait", tensor, is_there, wait)
+        return _Run(start, is_there, self._copied(value, start, is_there), {}), wait
+
+    def _add_no_overlap(self) -> None:
+        """No two steps are at one time, and none is behind the end."""
+        model, places = self.model, []
+        for is_there, start, length in itertools.chain.from_iterable(self._steps.values()):
+            places.append(model.new_optional_interval_var(start, length, start + length, is_there, ""))
+            if self._has_host:
+                model.add(start + length <= self._end).only_enforce_if(is_there)
+        model.add_no_overlap(places)
+
+    def _choose(self, value: int, is_there: Var, start: Time, until: Time, views: Sequence[Var] = ()) -> None:
+        """A step reads the last instance of a value before ``start``, which is retained ``until`` a time, and for views."""
+        model, own = self.model, self._sources[value]
+        chosen = [model.new_bool_var("") for _ in own]
+        given = [model.new_bool_var("")] if value in self._given else []
+        model.add(sum([*chosen, *given]) == is_there)
+
+        def retain(end: Var, choice: Var) -> None:
+            for view in views:
+                model.add(end >= view).only_enforce_if(choice)
+
+        for number, (choice, run) in enumerate(zip(chosen, own, strict=True)):
+            model.add_implication(choice, run.is_there)
+            model.add(run.ready <= start).only_enforce_if(choice)
+            model.add(run.ends[value] >= until).only_enforce_if(choice)
+            if value not in self.structure.fetched:
+                for after in own[number + 1 : number + 2]:
+                    model.add(after.start > start).only_enforce_if(choice)
+            else:
+                self._readers.setdefault(run.is_there.index, []).append((choice, start))
+                for other in own:
+                    if other is not run:
+                        is_before = model.new_bool_var("")
+                        model.add(other.start <= run.start).only_enforce_if([choice, other.is_there, is_before])
+                        model.add(other.start >= start).only_enforce_if([choice, other.is_there, ~is_before])
+            retain(run.ends[value], choice)
+        for choice in given:
+            model.add(self._given[value] >= until).only_enforce_if(choice)
+            for other in own:
+                model.add(other.start >= start).only_enforce_if([choice, other.is_there])
+            retain(self._given[value], choice)
+
+    def _read(self, op: int, run: _Run) -> None:
+        """Each value that a run needs is of the last run of its writer before, or of a fetch, and retained up to there."""
+        structure, model = self.structure, self.model
+        replaced = {structure.root[value] for value in structure.pairs[op]}
+        for value in structure.needs[op]:
+            # The operand of a pair may end where its successor begins.
+            until = run.start if structure.root[value] in replaced else run.ready
+            views = [run.ends[view] for view in structure.writes[op] if structure.parent[view] == value]
+            if self._sources[value]:
+                self._choose(value, run.is_there, run.start, until, views)
+                continue
+            model.add(self._given[value] >= until).only_enforce_if(run.is_there)
+            for view in views:
+                model.add(self._given[value] >= view)
+
+    def _keep(self) -> None:
+        """What stays is of its last run, or fetch."""
+        for value, kept in enumerate(self.structure.kept):
+            if not kept:
+                continue
+            own = self._sources[value]
+            if not own:
+                self.model.add(self._given[value] == self.horizon + 1)
+            elif value in self.structure.fetched:
+                self._choose(value, self.model.new_constant(1), self._end, self.horizon + 1)
+            else:
+                for run, after in zip(own, [*own[1:], None], strict=True):
+                    is_last = [run.is_there] if after is None else [run.is_there, ~after.is_there]
+                    self.model.add(run.ends[value] == self.horizon + 1).only_enforce_if(is_last)
+
+    def _add_host(self, limit: int) -> None:
+        """What is on the host fits there, and copies of a direction follow each other."""
+        structure, stays = self.structure, []
+        fetches = self.runs[structure.computing :]
+        for value, (send, wait), own in zip(structure.fetched, self._sends, fetches, strict=True):
+            stays.append(self._stay(value, send, wait, own))
+        self._queue([(send, value) for value, (send, _) in zip(structure.fetched, self._sends, strict=True)])
+        self._queue([(fetch, value) for value, own in zip(structure.fetched, fetches, strict=True) for fetch in own])
+        self.model.add_cumulative(stays, [structure.size[value] for value in structure.fetched], limit)
+
+    def _stay(self, value: int, send: _Run, wait: Var, fetches: list[_Run]) -> cp_model.IntervalVar:
+        """A value on the host. Its send reads it, and is waited for; each fetch comes behind that, and is read."""
+        model, leave = self.model, self._time(f"leaves {value}")
+        model.add(wait >= send.ready).only_enforce_if(send.is_there)
+        model.add(leave >= wait).only_enforce_if(send.is_there)
+        self._choose(value, send.is_there, send.start, wait + 1)
+        for fetch in fetches:
+            model.add_implication(fetch.is_there, send.is_there)
+            model.add(wait < fetch.start).only_enforce_if(fetch.is_there)
+            model.add(leave > fetch.start).only_enforce_if(fetch.is_there)
+            # The host has it until somebody has needed it: whoever is said to be the first.
+            readers = self._readers[fetch.is_there.index]
+            firsts = [model.new_bool_var("") for _ in readers]
+            model.add(sum(firsts) == fetch.is_there)
+            for first, (choice, start) in zip(firsts, readers, strict=True):
+                model.add_implication(first, choice)
+                model.add(leave >= start).only_enforce_if(first)
+        return model.new_optional_interval_var(send.start, self._time(""), leave, send.is_there, "")
+
+    def _queue(self, copies: list[tuple[_Run, int]]) -> None:
+        """Copies, each of a value, come one after the other, in the order in which they are issued."""
+        model = self.model
+        for (one, value), (other, another) in itertools.combinations(copies, 2):
+            is_first = model.new_bool_var("")
+            for first, second, of, order in ((one, other, another, is_first), (other, one, value, ~is_first)):
+                both = [order, first.is_there, second.is_there]
+                model.add(first.start < second.start).only_enforce_if(both)
+                model.add(first.ready + self._copy_cost[of] * self.unit <= second.ready).only_enforce_if(both)
+
+    def _fit(self, limit: int) -> None:
+        structure, lives = self.structure, []
+        for value, size in enumerate(structure.size):
+            if structure.parent[value] >= 0 or not size:
+                continue
+            if value in self._given:
+                lives.append(Life(0, self._given[value], None, size))
+            lives += [Life(run.start, run.ends[value], run.is_there, size) for run in self._sources[value]]
+        spans = {op: (self.runs[op][0].start, self.runs[op][0].ready) for op in marks(structure)}
+        add_fit(self.model, lives, limit, structure, spans, self.horizon + 1)
+
+    def add_hint(self, plan: Plan) -> None:
+        """Start from a plan, as far as the model has its steps: whether and, where the order is free, when they take place.
+
+        With a host what is worse is not looked at.
+        """
+        steps = list(plan.steps())
+        times = [self.horizon] * len(steps)
+        if self._has_host:
+            self.model.add(self._end <= self.unit * (self._once + plan.objective + 1) - 1)
+            times = [self.unit * begin + at for at, begin in enumerate(timeline(self.structure, plan).begin)]
+        elif self.order is None:
+            times = list(range(len(steps)))
+        places = dict[tuple[str, int], list[int]]()
+        for step, time in zip(steps, times, strict=True):
+            places.setdefault(step, []).append(time)
+        values: list[tuple[Var, int]] = []
+        for what, own in self._steps.items():
+            begin = places.get(what, [])
+            values += [(is_there, int(number < len(begin))) for number, (is_there, _, _) in enumerate(own)]
+            values += [(start, time) for (_, start, _), time in zip(own, begin, strict=False) if time < self.horizon]
+        cpsat_runner.add_hint(self.model, values, complete=False)
+
+    def extract(self, value: Value) -> Plan:
+        """Plan of a solution."""
+        steps = [(value(start), what) for what, own in self._steps.items() for is_there, start, _ in own if value(is_there)]
+        sequence, moves = list[int](), list[Move]()
+        for _, (action, number) in sorted(steps):
+            if action == "run":
+                sequence.append(number)
+            else:
+                moves.append(Move(cast(Action, action), number, len(sequence)))
+        return self.structure.made(sequence, moves)
