@@ -168,7 +168,7 @@ def _train(run: Run, config: EgrlConfig) -> tuple[Record, Arrays]:
     moments = [moment for moment in MOMENTS if run.method == "egrl" and not run.noise]
     reference, judged = Chip(run.problem), 0.0
     while not trainer.done and (run.seconds is None or time.monotonic() - began_at < run.seconds):
-        trainer.tick()
+        trainer.iterate()
         while moments and trainer.evaluations >= moments[0] / 100 * config.evaluations:
             paused = time.process_time()
             kept |= _policies(moments.pop(0), trainer, reference)

@@ -136,7 +136,7 @@ class Training(ABC, Generic[T]):
         return network.state_dict()
 
     def new(self, problems: list[Any], config: Any) -> T:
-        """A trainer before its first tick, with the weights of a policy where one is named."""
+        """A trainer before its first iteration, with the weights of a policy where one is named."""
         from stowplan.learned_guidance.training.checkpoint import load_policy
 
         given = {"seed": self.seed or 0, **self.made_with}

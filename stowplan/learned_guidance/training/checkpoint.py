@@ -93,29 +93,28 @@ class Content(Generic[C]):
     """sha256 of the file."""
 
 
-def save(path: str | Path, file_format: FileFormat[C], config: C, provenance: Provenance, values: dict[str, Any]) -> str:
-    """Write plain values and tensors.
-
-    Returns
-    -------
-    str
-        The file's sha256.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+def encoded(file_format: FileFormat[C], config: C, provenance: Provenance, values: dict[str, Any]) -> bytes:
+    """A file of plain values and tensors."""
     stream = io.BytesIO()
     head = {"format": file_format.name, "version": FILE_VERSION}
     described = {"config": _json(config), "provenance": _json(provenance)}
     torch.save({**head, **described, "values": values}, stream)
-    files.write_atomic(path, stream.getvalue())
-    return hashlib.sha256(stream.getvalue()).hexdigest()
+    return stream.getvalue()
+
+
+def write(path: str | Path, data: bytes) -> str:
+    """Write a file of :func:`encoded`; its sha256. Raises InputError where it cannot be written."""
+    files.write_atomic(path, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def save(path: str | Path, file_format: FileFormat[C], config: C, provenance: Provenance, values: dict[str, Any]) -> str:
+    """Write plain values and tensors, as :func:`encoded` and :func:`write` do."""
+    return write(path, encoded(file_format, config, provenance, values))
 
 
 def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
-    """Read a file as :func:`save` writes it.
+    """Read a file of :func:`encoded`.
 
     Returns
     -------

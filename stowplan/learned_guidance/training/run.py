@@ -1,7 +1,7 @@
 """What every agent is trained by: a base trainer with its files, and the run loop with limits and reports.
 
-A run is a sequence of *ticks* that should depend on problems, configuration and seed alone: limits only say after which tick to
-stop. Where the agent's state holds all that the next tick needs, stopping and resuming then changes no bit.
+A run is a sequence of *iterations* that depend on problems, configuration and seed alone: limits only say when to stop. A
+checkpoint is the state at the end of one and holds all that the next needs, so that stopping and resuming change no bit.
 """
 
 from __future__ import annotations
@@ -23,8 +23,20 @@ P = TypeVar("P")
 Outcome = Literal["steps_done", "time_limit", "stopped"]
 
 
+#: Part of the time that may go into keeping states at the ends of iterations in memory, for a stop within a later one.
+KEEP_SHARE = 0.02
+
+
+class InterruptedIterationError(Exception):
+    """An iteration ended early; ``report`` says what it came to, where that is worth a report."""
+
+    def __init__(self, report: Any = None):
+        super().__init__("the iteration was interrupted")
+        self.report = report
+
+
 class Allowance:
-    """What is left of a run's time, for ticks that take long.
+    """What is left of a run's time, for iterations that take long.
 
     Parameters
     ----------
@@ -60,6 +72,11 @@ class Allowance:
     def is_over(self) -> bool:
         """Whether to stop now."""
         return self.outcome is not None
+
+    def check(self) -> None:
+        """Raise InterruptedIterationError where it is over."""
+        if self.is_over():
+            raise InterruptedIterationError
 
 
 class Counts(NamedTuple):
@@ -100,6 +117,11 @@ class BaseTrainer(ABC, Generic[C, P]):
             raise InputError("found no problems to train on, expected at least one")
         self.problems, self.config, self.seed = tuple(problems), config, whole("seed {}", seed, 0)
         self._clock, self._began = clock, clock()
+        self.is_whole = True
+        """Whether the state is that at the end of an iteration, from which a run can go on."""
+        self._kept: bytes | None = None
+        """The state at the end of an earlier iteration, as a file."""
+        self._keep_from = 0.0
 
     @property
     def seconds(self) -> float:
@@ -121,16 +143,33 @@ class BaseTrainer(ABC, Generic[C, P]):
     def counts(self) -> Counts:
         """What has been done so far."""
 
-    @abstractmethod
-    def tick(self, allowance: Allowance) -> None:
-        """A piece of work, short or at least one that stops soon once the allowance is over.
+    def iterate(self, allowance: Allowance | None = None) -> P | None:
+        """One iteration; what it came to, None where there is nothing to report.
 
-        A tick that stops early leaves the agent as it was before, so that it is done again when the run is resumed.
+        Where the allowance is over before its end, it stops soon. What it has found by then counts, for the best plans and the
+        policy, but a checkpoint has the state at the end of an earlier iteration, so that a resumed run does it again.
         """
+        if self._kept is None or self._clock() >= self._keep_from:
+            self._keep()
+        self.is_whole = False
+        try:
+            report = self._iterate(allowance or Allowance())
+        except InterruptedIterationError as interrupted:
+            early: P | None = interrupted.report
+            return early
+        self.is_whole = True
+        return report
 
     @abstractmethod
-    def progress(self) -> P | None:
-        """What the ticks since the last report came to; None where there is nothing to report yet. Asked after each tick."""
+    def _iterate(self, allowance: Allowance) -> P | None:
+        """One iteration; InterruptedIterationError where it ends early."""
+
+    def _keep(self) -> None:
+        if self.is_whole:
+            began = self._clock()
+            self._kept = checkpoint.encoded(self.CHECKPOINT, self.config, self.provenance(), self.state_dict())
+            now = self._clock()
+            self._keep_from = now + (now - began) / KEEP_SHARE
 
     @abstractmethod
     def demonstrate(self, number: int, plan: Any) -> None:
@@ -145,7 +184,7 @@ class BaseTrainer(ABC, Generic[C, P]):
         """What a policy file holds: the network by itself."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next tick depends on: tensors and plain values. Agents add theirs."""
+        """All that the next iteration depends on: tensors and plain values. Agents add theirs."""
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -167,8 +206,10 @@ class BaseTrainer(ABC, Generic[C, P]):
         return checkpoint.save(path, self.POLICY, self.config, self.provenance(), self.policy_values())
 
     def save(self, path: str | Path) -> str:
-        """Write a checkpoint; the file's sha256."""
-        return checkpoint.save(path, self.CHECKPOINT, self.config, self.provenance(), self.state_dict())
+        """Write a checkpoint, which is of the end of an iteration; the file's sha256."""
+        self._keep()
+        assert self._kept is not None
+        return checkpoint.write(path, self._kept)
 
     @classmethod
     def resume(
@@ -227,7 +268,7 @@ def run(
     time_limit
         Seconds from now.
     should_stop
-        Asked before each tick, and within long ones.
+        Asked before each iteration, and within it.
     max_reports
         Stop after so many reports of this run.
     on_progress
@@ -257,8 +298,7 @@ def run(
         elif reports == max_reports:
             outcome = "stopped"
         elif (outcome := allowance.outcome) is None:
-            agent.tick(allowance)
-            report = agent.progress()
+            report = agent.iterate(allowance)
             if report is not None:
                 reports += 1
                 if on_progress is not None:

@@ -2,8 +2,8 @@
 
 A *draft* is a sequence of a graph with a fetch of each value that may go to the host
 (:meth:`stowplan.models.rematerialization.structure.Structure.with_fetches`), so that simulation and insertion choose between
-what is recomputed and what is fetched. Its plan sends each value that is fetched as soon as it is made. It waits for sends where
-their bytes are wanted, and fetches in the order in which values are read, as early as there is room.
+what is recomputed and what is fetched. Its plan sends each value that is fetched as soon as it is made. It waits for sends
+where their bytes are wanted, and fetches in the order in which values are read, as early as there is room.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from stowplan.errors import InputError
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
 from stowplan.learned_guidance.training.curve import CurveFile
-from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts, run
+from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts, InterruptedIterationError, run
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ToyConfig:
 
 
 FORMAT = FileFormat("stowplan.toy.checkpoint", ToyConfig)
-COLUMNS = ("tick", "loss")
+COLUMNS = ("iteration", "loss")
 
 
 class ToyProblem(NamedTuple):
@@ -56,22 +56,22 @@ class ToyAgent(BaseTrainer[ToyConfig, list[str]]):
         clock: Callable[[], float] = lambda: 0.0,
     ):
         super().__init__(problems, config, seed=seed, clock=clock)
-        self.ticks, self.loss = 0, 0.0
+        self.steps, self.loss = 0, 0.0
         self.weights = torch.zeros(2, requires_grad=True)
         self.optimizer = torch.optim.Adam([self.weights], lr=config.rate)
         self.rng = np.random.default_rng(seed)
 
     @property
     def done(self) -> bool:
-        return self.ticks >= self.config.steps
+        return self.steps >= self.config.steps
 
     @property
     def iteration(self) -> int:
-        return self.ticks // 4
+        return self.steps // 4
 
     @property
     def counts(self) -> Counts:
-        return Counts(self.ticks, 0, 0)
+        return Counts(self.steps, 0, 0)
 
     def demonstrate(self, number: int, plan: Any) -> None:
         raise NotImplementedError
@@ -82,22 +82,25 @@ class ToyAgent(BaseTrainer[ToyConfig, list[str]]):
     def policy_values(self) -> dict[str, Any]:
         return {"weights": self.weights.detach()}
 
-    def tick(self, allowance: Allowance) -> None:
+    def _iterate(self, allowance: Allowance) -> list[str]:
+        for _ in range(4):
+            allowance.check()
+            self.step()
+        return [str(self.steps // 4), f"{self.loss:.6g}"]
+
+    def step(self) -> None:
         loss = (self.weights.sum() - 7.0 - float(self.rng.normal())) ** 2
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        self.ticks, self.loss = self.ticks + 1, float(loss.detach())
-
-    def progress(self) -> list[str] | None:
-        return None if self.ticks % 4 else [str(self.ticks // 4), f"{self.loss:.6g}"]
+        self.steps, self.loss = self.steps + 1, float(loss.detach())
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
             "weights": self.weights.detach(),
             "optimizer": self.optimizer.state_dict(),
             "rng": checkpoint.pack_generator(self.rng),
-            "ticks": self.ticks,
+            "steps": self.steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -105,7 +108,7 @@ class ToyAgent(BaseTrainer[ToyConfig, list[str]]):
         with torch.no_grad():
             self.weights.copy_(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.rng, self.ticks = checkpoint.unpack_generator(state["rng"]), state["ticks"]
+        self.rng, self.steps = checkpoint.unpack_generator(state["rng"]), state["steps"]
 
 
 def toy(config: ToyConfig, seed: int = 0) -> ToyAgent:
@@ -126,13 +129,14 @@ def test_it_learns_and_says_that_it_is_done() -> None:
     assert float(agent.weights.detach().sum()) == pytest.approx(7.0, abs=1.0)
 
 
-def stopped_at(agent: ToyAgent, ticks: int, path: Path) -> ToyAgent:
-    run(agent, should_stop=lambda: agent.ticks >= ticks, save=lambda: agent.save(path))
+def stopped_at(agent: ToyAgent, steps: int, path: Path) -> ToyAgent:
+    run(agent, should_stop=lambda: agent.steps >= steps, save=lambda: agent.save(path))
     return resumed(path)
 
 
 @pytest.mark.parametrize("stops", [(3, 9, 17), (1, 2, 39), (40,)])
 def test_a_resumed_run_is_the_same_run_bit_for_bit(tmp_path: Path, stops: tuple[int, ...]) -> None:
+    """Stopped within an iteration it goes on from the end of the one before, which is kept while that takes no time."""
     straight = toy(ToyConfig(), seed=5)
     run(straight)
     straight.save(tmp_path / "straight")
@@ -140,7 +144,7 @@ def test_a_resumed_run_is_the_same_run_bit_for_bit(tmp_path: Path, stops: tuple[
     agent = toy(ToyConfig(), seed=5)
     for stop in stops:
         agent = stopped_at(agent, stop, tmp_path / "part")
-        assert agent.ticks == stop
+        assert agent.steps == stop - stop % 4
     run(agent)
     agent.save(tmp_path / "resumed")
     assert (tmp_path / "straight").read_bytes() == (tmp_path / "resumed").read_bytes()
@@ -165,20 +169,41 @@ def test_limits_stop_it_and_say_so() -> None:
     ):
         agent = toy(ToyConfig())
         assert run(agent, **options) == outcome  # type: ignore[arg-type]
-        assert agent.ticks == 0
+        assert agent.steps == 0
     agent = toy(ToyConfig())
     assert run(agent, max_reports=2) == "stopped"
-    assert agent.ticks == 8
+    assert agent.steps == 8
     agent = toy(ToyConfig())
-    # The limit is looked at once before each tick.
+    # The limit is looked at once before each iteration, and once before each of its four steps.
     assert run(agent, time_limit=10.0, clock=Clock()) == "time_limit"
-    assert agent.ticks == 8
+    assert agent.steps == 6
 
 
-def test_long_ticks_can_ask_what_is_left() -> None:
+def test_states_are_kept_as_far_as_that_takes_little_time(tmp_path: Path) -> None:
+    """One takes some seconds of this clock, so that the next is kept after more than a hundred."""
+    clock = Clock()
+    agent = ToyAgent([ToyProblem()], ToyConfig(steps=1000), clock=clock)
+    looks = iter(range(5))
+    for _ in range(3):
+        agent.iterate()
+    assert agent.iterate(Allowance(should_stop=lambda: next(looks, 2) == 2)) is None
+    agent.save(tmp_path / "x")
+    assert (agent.steps, resumed(tmp_path / "x").steps) == (14, 0)
+    agent.iterate()
+    clock.now += 1000.0
+    agent.iterate()
+    agent.iterate(Allowance(should_stop=lambda: True))
+    agent.save(tmp_path / "x")
+    assert (agent.steps, resumed(tmp_path / "x").steps) == (22, 18)
+
+
+def test_long_iterations_can_ask_what_is_left() -> None:
     allowance = Allowance(10.0, clock=Clock())
     assert [allowance.used for _ in range(3)] == [0.1, 0.2, 0.3]
     assert not allowance.is_over()
+    allowance.check()
+    with pytest.raises(InterruptedIterationError):
+        Allowance(0.0).check()
     assert Allowance(2.0, clock=Clock(step=2.0)).outcome == "time_limit"
     assert Allowance(should_stop=lambda: True).outcome == "stopped"
     assert (Allowance().used, Allowance().outcome) == (0.0, None)
@@ -188,7 +213,7 @@ def test_long_ticks_can_ask_what_is_left() -> None:
 def test_checkpoints_are_written_as_often_as_asked() -> None:
     for every, expected in ((0.0, [4, 8, 12, 16, 20, 20]), (1e9, [20])):
         agent, written = toy(ToyConfig(steps=20)), []
-        run(agent, save=lambda: written.append(agent.ticks), save_every=every)  # noqa: B023
+        run(agent, save=lambda: written.append(agent.steps), save_every=every)  # noqa: B023
         assert written == expected
 
 
@@ -196,22 +221,22 @@ def test_its_curve_has_its_columns_and_goes_on_where_it_was_resumed(tmp_path: Pa
     path, agent = tmp_path / "curve.csv", toy(ToyConfig())
     run(agent, max_reports=4, on_progress=CurveFile(path, COLUMNS).append)
     before = path.read_text().splitlines()
-    assert before[0] == "tick,loss"
+    assert before[0] == "iteration,loss"
     assert [row.split(",")[0] for row in before[1:]] == ["1", "2", "3", "4"]
     run(agent, max_reports=1, on_progress=CurveFile(path, COLUMNS, after=2).append)
     assert [row.split(",")[0] for row in path.read_text().splitlines()[1:]] == ["1", "2", "5"]
     with pytest.raises(InputError, match="line 1: not a training curve"):
-        CurveFile(path, ("tick", "reward"), after=2)
-    path.write_text("tick,loss\n1,2,3\n")
+        CurveFile(path, ("iteration", "reward"), after=2)
+    path.write_text("iteration,loss\n1,2,3\n")
     with pytest.raises(InputError, match="line 2: not a row"):
         CurveFile(path, COLUMNS, after=1)
 
 
-def test_an_interrupt_ends_the_run_after_its_tick_and_keeps_what_was_learned(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_run_within_an_iteration_and_keeps_those_before(tmp_path: Path) -> None:
     class Interrupted(ToyAgent):
-        def tick(self, allowance: Allowance) -> None:
-            super().tick(allowance)
-            if self.ticks == 6:
+        def step(self) -> None:
+            super().step()
+            if self.steps == 6:
                 os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
@@ -222,7 +247,8 @@ def test_an_interrupt_ends_the_run_after_its_tick_and_keeps_what_was_learned(tmp
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
-    assert resumed(tmp_path / "x").ticks == 6
+    assert (agent.steps, agent.is_whole) == (6, False)
+    assert resumed(tmp_path / "x").steps == 4
 
 
 def test_its_files_have_its_format_version_configuration_and_origin(tmp_path: Path) -> None:
@@ -271,7 +297,7 @@ def test_a_configuration_that_is_none_is_bad_input(tmp_path: Path, text: object)
         content(path)
 
 
-@pytest.mark.parametrize("name", ["weights", "optimizer", "rng", "ticks", "seconds"])
+@pytest.mark.parametrize("name", ["weights", "optimizer", "rng", "steps", "seconds"])
 def test_a_state_that_lacks_a_part_is_damaged(tmp_path: Path, name: str) -> None:
     path = tmp_path / "x"
     toy(ToyConfig()).save(path)

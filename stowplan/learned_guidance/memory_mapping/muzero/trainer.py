@@ -1,6 +1,7 @@
 """Training of MMap-MuZero on one or more programs: self-play and training steps in turn, in one process.
 
-A tick is one move of all games, or one training step; before them, one warm-start episode.
+An iteration is some moves of all games, some training steps, and local search from one of the best games. Before them, some
+warm-start episodes are one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Traje
 from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, SelfPlay, replayed
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import Column, Report, Tally, mean
-from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
+from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts, InterruptedIterationError
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
@@ -123,88 +124,81 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         self._self_play = SelfPlay(self.programs, config, self._exploration.draw_start)
         self.best = [Best(clock=clock) for _ in self.programs]
         """Best game of each program."""
-        self.games = self.moves = self.ticks = 0
+        self.games = self.moves = self._iterations = 0
         self._warm_start_moves = 0
         self._is_warm = config.warm_start_moves == 0
-        self._is_search_due = False
-        self._iteration: Tally[Losses] = Tally()
-        self._report = False
 
     @property
     def iteration(self) -> int:
-        """Whole iterations done; the warm start belongs to none."""
-        return self.ticks // self.ticks_per_iteration
-
-    @property
-    def ticks_per_iteration(self) -> int:
-        """Moves and training steps of an iteration."""
-        return self.config.moves_per_iteration + self.config.updates_per_iteration
+        """Iterations done; the warm start counts for none."""
+        return self._iterations
 
     @property
     def done(self) -> bool:
-        """Whether the configured training steps are done."""
+        """Whether the configured training steps are done; an iteration is ended all the same."""
         return self.learner.steps >= self.config.training_steps
 
-    # Ticks
-
-    def tick(self, allowance: Allowance | None = None) -> None:
-        """One move of all games, or one training step; at the very beginning, one warm-start episode.
-
-        The last tick of an iteration, and of the warm start, also does the local search. Where that is interrupted it is the
-        next tick, from its beginning.
-        """
-        allowance = allowance or Allowance()
-        if not self._is_search_due:
-            if self._is_warm:
-                self._play_or_learn()
-            else:
-                self._warm_up(allowance)
-        if self._is_search_due and self._search_locally(allowance):
-            self._is_search_due = False
+    def _iterate(self, allowance: Allowance) -> Progress | None:
+        if not self._is_warm:
+            self._warm_up(allowance)
+            return None
+        tally: Tally[Losses] = Tally()
+        for _ in range(self.config.moves_per_iteration):
+            allowance.check()
+            self._play(tally)
+        for _ in range(self.config.updates_per_iteration):
+            allowance.check()
+            self._learn(tally)
+        self._search_locally(allowance)
+        self._iterations += 1
+        return self._report(tally)
 
     def _warm_up(self, allowance: Allowance) -> None:
-        """One warm-start episode; of those that are none of the best, some are remembered."""
-        # That the network learns anything counts for more than that a run with a time limit begins like one without.
-        if allowance.used >= WARM_START_SHARE:
+        """Some warm-start episodes; of those that are none of the best, some are remembered."""
+        for _ in range(EPISODES_AT_ONCE):
+            allowance.check()
+            # That the network learns anything counts for more than that a run with a time limit begins like one without.
+            if allowance.used >= WARM_START_SHARE:
+                self._is_warm = True
+                return
+            program, state = self._exploration.warm_start()
+            self.games += 1
+            self._warm_start_moves += len(self.programs[program].game.moves) + EPISODE_COST
+            self.best[program].games += 1
+            if self.games % EPISODES_KEPT == 0 or self.replay.is_elite(program, state.return_ps):
+                self._keep_played(program, state.actions)
+        if self._warm_start_moves >= self.config.warm_start_moves:
+            self._search_locally(allowance)
             self._is_warm = True
-            return
-        program, state = self._exploration.warm_start()
-        self.games += 1
-        self._warm_start_moves += len(self.programs[program].game.moves) + EPISODE_COST
-        self.best[program].games += 1
-        if self.games % EPISODES_KEPT == 0 or self.replay.is_elite(program, state.return_ps):
-            self._keep_played(program, state.actions)
-        is_enough = self._warm_start_moves >= self.config.warm_start_moves
-        self._is_warm = self._is_search_due = is_enough and self.games % EPISODES_AT_ONCE == 0
 
-    def _play_or_learn(self) -> None:
-        """One move of all games, so many in an iteration; then one training step, where there are games to learn from."""
-        began, tally, config = self._clock(), self._iteration, self.config
-        if self.ticks % self.ticks_per_iteration < config.moves_per_iteration:
-            for game in self._self_play.advance(self.learner.model, self.learner.steps, self._play_rng):
-                self._keep(game, games=1)
-                self.games += 1
-                tally.results.append(self.programs[game.program].normalised(game.return_ps))
-            self.moves += config.games
-            tally.moves += config.games
-            tally.acting_seconds += self._clock() - began
-        elif len(self.replay):
+    def _play(self, tally: Tally[Losses]) -> None:
+        """One move of all games."""
+        began = self._clock()
+        for game in self._self_play.advance(self.learner.model, self.learner.steps, self._play_rng):
+            self._remember(game, games=1)
+            self.games += 1
+            tally.results.append(self.programs[game.program].normalised(game.return_ps))
+        self.moves += self.config.games
+        tally.moves += self.config.games
+        tally.acting_seconds += self._clock() - began
+
+    def _learn(self, tally: Tally[Losses]) -> None:
+        """One training step, where there are games to learn from."""
+        began = self._clock()
+        if len(self.replay):
             tally.losses.append(self.learner.learn(self.replay, self.programs, self._learning_rng))
             tally.learning_seconds += self._clock() - began
-        self.ticks += 1
-        self._report = self._is_search_due = self.ticks % self.ticks_per_iteration == 0
 
-    def _search_locally(self, allowance: Allowance) -> bool:
-        """Local search from one of the best games; what it finds is one of them, if better. False where it was interrupted."""
+    def _search_locally(self, allowance: Allowance) -> None:
+        """Local search from one of the best games; what it finds is one of them, if better."""
         if not self.config.local_search_moves:
-            return True
+            return
         searched = self._exploration.search_locally(allowance.is_over)
         if searched is None:
-            return False
+            raise InterruptedIterationError
         program, best = searched
         if best is not None and best.actions is not None and self.replay.is_elite(program, best.return_ps or 0):
             self._keep_played(program, best.actions)
-        return True
 
     # Games
 
@@ -231,9 +225,11 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
     ) -> None:
         """Learn from a game that was played without search; it has been counted, or is not the agent's own."""
         played = np.array(actions, np.int8)
-        self._keep(replayed(self.programs[program], program, played, self.config.discount, is_demonstration=is_demonstration))
+        self._remember(
+            replayed(self.programs[program], program, played, self.config.discount, is_demonstration=is_demonstration)
+        )
 
-    def _keep(self, game: Trajectory, games: int = 0) -> None:
+    def _remember(self, game: Trajectory, games: int = 0) -> None:
         """Learn from a game; it counts for so many in the curve of best games."""
         self.replay.add(game)
         self.best[game.program].offer(game.return_ps, game.actions, games=games)
@@ -249,11 +245,7 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
 
     # Reports and files
 
-    def progress(self) -> Progress | None:
-        """After each iteration, what it came to."""
-        if not self._report or self._is_search_due:
-            return None
-        tally, self._iteration, self._report = self._iteration, Tally(), False
+    def _report(self, tally: Tally[Losses]) -> Progress:
         best = [
             program_game.normalised(best.return_ps)
             for program_game, best in zip(self.programs, self.best, strict=True)
@@ -283,12 +275,11 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         return {"weights": checkpoint.plain_weights(self.learner.network.state_dict())}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next tick depends on."""
+        """All that the next iteration depends on."""
         generators = self._play_rng, self._exploration.rng, self._learning_rng
         return {
             **super().state_dict(),
-            "counters": [self.ticks, self.games, self.moves, self._warm_start_moves, self.learner.steps],
-            "flags": [self._is_warm, self._is_search_due, self._report],
+            "counters": [self._iterations, self.games, self.moves, self._warm_start_moves, self.learner.steps, self._is_warm],
             "generators": [checkpoint.pack_generator(rng) for rng in generators],
             "best": [files.pack_best(best) for best in self.best],
             **self.learner.state_dict(),
@@ -299,8 +290,8 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
         super().load_state_dict(state)
-        self.ticks, self.games, self.moves, self._warm_start_moves, self.learner.steps = state["counters"]
-        self._is_warm, self._is_search_due, self._report = state["flags"]
+        *counters, self._is_warm = state["counters"]
+        self._iterations, self.games, self.moves, self._warm_start_moves, self.learner.steps = counters
         generators = map(checkpoint.unpack_generator, state["generators"])
         self._play_rng, self._exploration.rng, self._learning_rng = generators
         self.best = [files.unpack_best(packed, state["seconds"], self._clock) for packed in state["best"]]

@@ -1,8 +1,8 @@
 """Training of the PPO mapper: steps of imitation where there are plans to imitate, then rounds of MaskablePPO.
 
-A tick is some steps of imitation, or one round: placements in all environments side by side, and updates on them. Each round
-begins new episodes and draws everything random from the run's seed and its own number, so that a run that was stopped between
-two ticks goes on bit for bit. The network is a policy of Stable-Baselines3's MaskablePPO, and a callback notes its rollouts.
+An iteration is some steps of imitation, or one round: placements in all environments side by side, and updates on them. Each
+round begins new episodes and draws everything random from the run's seed and its own number, so that a run that was stopped
+goes on bit for bit. The network is a policy of Stable-Baselines3's MaskablePPO, and a callback notes its rollouts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stowplan.learned_guidance.modulo_scheduling.ppo.network import Network
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import Column, Report, mean
-from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
+from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts, InterruptedIterationError
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
@@ -94,11 +94,12 @@ class MapperPolicy(MaskableMultiInputActorCriticPolicy):
 
 
 class Watcher(BaseCallback):
-    """Notes how episodes end, for reports."""
+    """Notes how episodes end, for reports, and stops where a run's time is over."""
 
     def __init__(self) -> None:
         super().__init__()
         self.episodes: list[dict[str, Any]] = []
+        self.allowance = Allowance()
 
     def _on_rollout_start(self) -> None:
         self.episodes = []
@@ -108,7 +109,7 @@ class Watcher(BaseCallback):
             if self.locals["dones"][number]:
                 reward = float(self.locals["rewards"][number])
                 self.episodes.append({"failed": info["failed"], "reward": reward, "excess": info["excess"]})
-        return True
+        return not self.allowance.is_over()
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Progress(Report):
         )
 
 
-#: Steps of imitation in a tick.
+#: Steps of imitation in an iteration.
 IMITATIONS = 20
 
 #: Part of the imitation over which its rate falls to nothing, at its end.
@@ -187,7 +188,6 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         super().__init__(problems, config, seed=seed, clock=clock)
         self.curriculum = Curriculum(self.problems)
         self.rounds = self.imitated = self.episodes = 0
-        self._report: Progress | None = None
         environments = lessons(self.problems, config, self.curriculum)
         with _seeded(seed, 0):
             self.model = self._make(environments)
@@ -261,19 +261,10 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         self.examples.add(body, ii, tiles, slots)
         self._shown.append((number, ii, tiles, slots))
 
-    def tick(self, allowance: Allowance) -> None:
-        """Some steps of imitation, or a round of PPO."""
-        if self._to_imitate:
-            self._imitate()
-        else:
-            self._round()
+    def _iterate(self, allowance: Allowance) -> Progress:
+        return self._imitate() if self._to_imitate else self._round(allowance)
 
-    def progress(self) -> Progress | None:
-        """What the last tick came to."""
-        report, self._report = self._report, None
-        return report
-
-    def _imitate(self) -> None:
+    def _imitate(self) -> Progress:
         config = self.config
         rng = np.random.default_rng([self.seed, 1, self.imitated])
         losses = []
@@ -285,24 +276,26 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
             batch = self.examples.batch(config.imitation_batch, rng)
             losses.append(imitate(self.network, self.model.policy.optimizer, batch, config.clip_norm))
             self.imitated += 1
-        self._report = Progress(self.iteration, self.seconds, self.steps, self.episodes, imitation_loss=mean(losses))
+        return Progress(self.iteration, self.seconds, self.steps, self.episodes, imitation_loss=mean(losses))
 
-    def _round(self) -> None:
+    def _round(self, allowance: Allowance) -> Progress:
         model, began = self.model, self._clock()
+        self._watcher.allowance = allowance
         with _seeded(self.seed, 2 + self.rounds) as first:
             environments = model.get_env()
             assert environments is not None
             environments.seed(first)
             model._last_obs = environments.reset()  # type: ignore[assignment]
             model._last_episode_starts = np.ones(environments.num_envs, bool)
-            model.collect_rollouts(environments, self._watcher, model.rollout_buffer, model.n_steps)
+            if not model.collect_rollouts(environments, self._watcher, model.rollout_buffer, model.n_steps):
+                raise InterruptedIterationError
             model.train()
         self.rounds += 1
         told = model.logger.name_to_value
         ended = self._watcher.episodes
         self.episodes += len(ended)
         whole_ones = [episode for episode in ended if not episode["failed"]]
-        self._report = Progress(
+        report = Progress(
             round=self.iteration,
             seconds=self.seconds,
             steps=self.steps,
@@ -317,6 +310,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
             steps_per_second=model.n_steps * model.n_envs / max(self._clock() - began, 1e-9),
         )
         model.logger.name_to_value.clear()
+        return report
 
     # Plans and files
 
@@ -341,7 +335,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         return {"weights": checkpoint.plain_weights(self.network.state_dict())}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next tick depends on."""
+        """All that the next iteration depends on."""
         return super().state_dict() | {
             "counters": [self.rounds, self.imitated, self.episodes, self.steps],
             "weights": checkpoint.plain_weights(self.network.state_dict()),

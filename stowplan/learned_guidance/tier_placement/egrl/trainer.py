@@ -1,8 +1,8 @@
 """Training of EGRL on one or more networks: generations of proposals and the learner's steps, in turn, in one process.
 
 A generation is of one network: members propose maps, the learner's policy some more, and all are evaluated. Graph networks are
-one population for all networks; chromosomes are of one network each. A tick is one forward pass of as many members as are quick
-together (the last one of a generation evaluates all proposals, and selects), or one step of the learner.
+one population for all networks; chromosomes are of one network each.
+An iteration is a generation, with the learner's steps on it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from stowplan.errors import InputError, UsageError
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
     CHECKPOINT,
     POLICY,
-    pack_maps,
     pack_members,
     policy_values,
-    unpack_maps,
     unpack_members,
 )
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
@@ -33,7 +31,7 @@ from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome,
 from stowplan.learned_guidance.tier_placement.egrl.workload import Network, Proposer, Replay, check_tiers
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import Column, Report, Tally, mean
-from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts
+from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts, InterruptedIterationError
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
@@ -126,49 +124,47 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         self._set_aside: list[list[Member]] = []
         """Chromosomes of each of the other networks."""
         self._first_members(weights)
-        self._asked = self._to_be_asked()
-        """Members that propose in this generation."""
-        self._proposals: list[Ints] = []
-        """Of this generation, not evaluated yet."""
-        self._judged = 0
-        """Proposals of this generation that are evaluated."""
-        self._visitors: list[Member] = []
-        """Chromosomes of the learner's rollouts of this generation, evaluated."""
         self._best_network = next((member for member in self.members if not member.is_chromosome), None)
         """The best graph network of the last generation that had any."""
-        self._last, self._reported = 0, 0
-        self._tally: Tally[Losses] = Tally()
 
     @property
     def done(self) -> bool:
-        """Whether all evaluations are spent, and learned from."""
-        return self.evaluations >= self.config.evaluations and self._due < 1
+        """Whether all evaluations are spent."""
+        return self.evaluations >= self.config.evaluations
 
     @property
     def iteration(self) -> int:
-        """Whole generations reported."""
-        return self._reported
+        """Whole generations."""
+        return self.generations
 
-    def tick(self, allowance: Allowance | None = None) -> None:
-        """Some proposals, with what follows from them; or one step of the learner."""
-        began, tally = self._clock(), self._tally
-        if self._due >= 1:
+    def _iterate(self, allowance: Allowance) -> Progress:
+        """One generation and the learner's steps on it; one that there are too few evaluations for ends early."""
+        began, tally, number = self._clock(), Tally[Losses](), self._number
+        asked = self._to_be_asked()
+        planned = len(asked) + (self.config.rollouts if self.config.learner else 0)
+        count = min(planned, self.config.evaluations - self.evaluations)
+        proposals: list[Ints] = []
+        while len(proposals) < count:
+            allowance.check()
+            proposals += self._proposed(asked[len(proposals) :], planned - len(asked))
+        visitors = self._evaluate(asked[:count], np.stack(proposals[:count]), tally)
+        tally.acting_seconds = self._clock() - began
+        if count < planned:
+            raise InterruptedIterationError(self._report(self.generations + 1, tally))
+        self._next_generation(visitors)
+        self._due += self.config.updates_per_evaluation * planned if self.config.learner else 0.0
+        began = self._clock()
+        while self._due >= 1:
+            allowance.check()
             self._due -= 1
-            self._learn()
-            tally.learning_seconds += self._clock() - began
-        elif not self.done:
-            self._propose()
-            tally.acting_seconds += self._clock() - began
+            self._learn(number, tally)
+        tally.learning_seconds = self._clock() - began
+        return self._report(self.generations, tally)
 
-    def progress(self) -> Progress | None:
-        """After each generation and its steps, what it came to; at the end, what a generation that was begun came to."""
-        is_whole = self.generations > self._reported and self._due < 1
-        if not is_whole and not (self.done and self._judged):
-            return None
-        tally = self._tally
+    def _report(self, generation: int, tally: Tally[Losses]) -> Progress:
         best = [network.best.speedup for network in self.networks if network.best.tiers is not None]
-        report = Progress(
-            generation=self.generations + (not is_whole),
+        return Progress(
+            generation=generation,
             seconds=self.seconds,
             evaluations=self.evaluations,
             best=mean(best),
@@ -180,9 +176,6 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             evaluations_per_second=len(tally.results) / max(tally.acting_seconds, 1e-9),
             steps_per_second=tally.steps_per_second,
         )
-        if is_whole:
-            self._tally, self._reported = Tally(), self.generations
-        return report
 
     def plan(self, number: int) -> Plan | None:
         """The best map of the network of this number as a plan; None where there is none."""
@@ -218,11 +211,6 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         """Of the network that this generation is of."""
         return self.generations % len(self.networks)
 
-    @property
-    def _planned(self) -> int:
-        """Proposals of this generation."""
-        return len(self._asked) + (self.config.rollouts if self.config.learner else 0)
-
     def _to_be_asked(self) -> list[int]:
         """Members whose fitness for this network is not known; all, where they are evaluated again or nothing else is to be."""
         asked = [at for at, member in enumerate(self.members) if self.config.reevaluate or not member.is_judged]
@@ -255,33 +243,24 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if before is not None:
             self._set_aside[before] = chromosomes
 
-    def _propose(self) -> None:
-        """Proposals; the last ones of a generation evaluate them all, and select; the last of all evaluate what there is."""
-        left = self.config.evaluations - self.evaluations
-        if len(self._proposals) < left and self._judged + len(self._proposals) < self._planned:
-            self._proposals += self._proposed(self._judged + len(self._proposals))
-        if self._judged + len(self._proposals) == self._planned or len(self._proposals) >= left:
-            self._evaluate(min(left, len(self._proposals)))
-        if self._judged == self._planned:
-            self._next_generation()
-
-    def _proposed(self, first: int) -> list[Ints]:
-        """Proposals of the members asked from this one on, as many as are quick together; at last the learner's."""
-        asked = [self.members[at].encoding for at in self._asked[first:]]
+    def _proposed(self, asked: Sequence[int], explorations: int) -> list[Ints]:
+        """Proposals of the first members asked, as many as are quick together; with the last, so many of the learner's."""
+        encodings = [self.members[at].encoding for at in asked]
         proposer = self._proposer(self._number)
-        proposals = proposer.proposed(asked, self._rng)
-        if len(proposals) == len(asked):
-            proposals += [proposer.explored(self._rng) for _ in range(self._planned - len(self._asked))]
+        proposals = proposer.proposed(encodings, self._rng)
+        if len(proposals) == len(encodings):
+            proposals += [proposer.explored(self._rng) for _ in range(explorations)]
         return proposals
 
     def _proposer(self, number: int) -> Proposer:
         return Proposer(self.config, self.learner, self.networks[number], number)
 
-    def _evaluate(self, count: int) -> None:
-        """Evaluate the first proposals that wait, all at once. One that was made before is evaluated and counted again."""
+    def _evaluate(self, asked: Sequence[int], maps: Ints, tally: Tally[Losses]) -> list[Member]:
+        """Evaluate proposals ``[P, N, 2]``, those of members asked first; the others as members that believe in them.
+
+        A proposal that was made before is evaluated and counted again.
+        """
         number = self._number
-        maps = np.stack(self._proposals[:count])
-        asked = self._asked[self._judged : self._judged + count]
         members = [self.members[at] for at in asked]
         if self.config.repair:
             maps, members = self._proposer(number).repaired(maps, members)
@@ -290,31 +269,24 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             self.replay.add(number, tiers, reward)
         for at, member, reward in zip(asked, members, rewards, strict=False):
             self.members[at] = Member(member.encoding, reward, is_judged=True)
-        if self.members and self.config.migrate_rollouts:
-            for tiers, reward in zip(maps[len(asked) :], rewards[len(asked) :], strict=True):
-                believed = Chromosome.believing(tiers, self.networks[number].graph.tiers, self.config.seeded_temperature)
-                self._visitors.append(Member(believed, reward, is_judged=True))
-        self.evaluations += count
-        self._judged += count
-        self._tally.results += rewards
-        del self._proposals[:count]
+        self.evaluations += len(maps)
+        tally.results += rewards
+        if not self.members or not self.config.migrate_rollouts:
+            return []
+        tiers_of = self.networks[number].graph.tiers
+        believed = (Chromosome.believing(tiers, tiers_of, self.config.seeded_temperature) for tiers in maps[len(asked) :])
+        return [Member(each, reward, is_judged=True) for each, reward in zip(believed, rewards[len(asked) :], strict=True)]
 
-    def _next_generation(self) -> None:
-        number, config = self._number, self.config
+    def _next_generation(self, visitors: Sequence[Member]) -> None:
+        number = self._number
         if self.members:
             networks = [member for member in self.members if not member.is_chromosome]
             self._best_network = max(networks, key=lambda member: member.fitness, default=self._best_network)
-            self.members = self._evolved(number)
-        if config.learner:
-            self._due += config.updates_per_evaluation * self._planned
-        self._last = number
-        self._judged = 0
-        self._visitors = []
+            self.members = self._evolved(number, visitors)
         self.generations += 1
         self._change_network(number, self._number)
-        self._asked = self._to_be_asked()
 
-    def _evolved(self, number: int) -> list[Member]:
+    def _evolved(self, number: int, visitors: Sequence[Member]) -> list[Member]:
         evolution = Evolution(
             config=self.config,
             rng=self._rng,
@@ -322,7 +294,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             fresh=lambda places: self.learner.fresh_weights(self._rng, places),
             movable=self.networks[number].movable,
         )
-        members = evolution.next_generation(self.members, self._visitors)
+        members = evolution.next_generation(self.members, visitors)
         is_shared = len(self.networks) > 1
         if is_shared:
             members = restored(members, self.members)
@@ -334,13 +306,14 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             members[weakest] = Member(self.learner.weights())
         return members
 
-    def _learn(self) -> None:
-        number, config = self._last, self.config
+    def _learn(self, number: int, tally: Tally[Losses]) -> None:
+        """A step of the learner on what is known of a network."""
+        config = self.config
         maps, rewards = self.replay.sample(number, config.batch_size, self._learning_rng)
         network = self.networks[number]
         shown = [*network.shown, *([network.best.tiers] if network.best.tiers is not None else [])]
         picked = shown[int(self._learning_rng.integers(len(shown)))] if shown and config.imitation else None
-        self._tally.losses.append(self.learner.update(number, maps, rewards, picked, self._learning_rng))
+        tally.losses.append(self.learner.update(number, maps, rewards, picked, self._learning_rng))
 
     @property
     def counts(self) -> Counts:
@@ -383,51 +356,34 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         return policy_values(actor)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next tick depends on."""
-        tally = self._tally
+        """All that the next iteration depends on."""
         return super().state_dict() | {
-            "counters": [self.evaluations, self.generations, self._judged, self._last, self._reported],
+            "counters": [self.evaluations, self.generations],
             "due": self._due,
             "members": pack_members(self.members),
-            "visitors": pack_members(self._visitors),
             "set_aside": [pack_members(members) for members in self._set_aside],
             "best_network": pack_members([] if self._best_network is None else [self._best_network]),
-            "asked": list(self._asked),
-            "proposals": pack_maps(self._proposals),
             "replay": self.replay.state_dict(),
             "learner": self.learner.state_dict(),
             "generators": [checkpoint.pack_generator(generator) for generator in (self._rng, self._learning_rng)],
             "networks": [network.state_dict() for network in self.networks],
-            "tally": {
-                "rewards": list(tally.results),
-                "losses": [list(step) for step in tally.losses],
-                "seconds": [tally.acting_seconds, tally.learning_seconds],
-            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
         super().load_state_dict(state)
-        self.evaluations, self.generations, self._judged, self._last, self._reported = state["counters"]
+        self.evaluations, self.generations = (int(counter) for counter in state["counters"])
         self._due = float(state["due"])
         self.members = self._unpacked(self._number, state["members"])
-        self._visitors = self._unpacked(self._number, state["visitors"])
         self._set_aside = [self._unpacked(at, packed) for at, packed in enumerate(state["set_aside"])]
         self._best_network = next(iter(self._unpacked(0, state["best_network"])), None)
-        self._asked = [int(at) for at in state["asked"]]
-        self._proposals = unpack_maps(state["proposals"], len(self.networks[self._number].problem.layers))
         self.replay.load_state_dict(state["replay"])
         self.learner.load_state_dict(state["learner"])
         self._rng, self._learning_rng = map(checkpoint.unpack_generator, state["generators"])
         for network, packed in zip(self.networks, state["networks"], strict=True):
             network.load_state_dict(packed)
-        tally = state["tally"]
-        acting, learning = tally["seconds"]
-        losses = [Losses(*step) for step in tally["losses"]]
-        self._tally = Tally([*tally["rewards"]], losses, acting_seconds=acting, learning_seconds=learning)
-        is_sound = all(0 <= at < len(self.members) for at in self._asked) and 0 <= self._judged <= self._planned
-        if not (is_sound and 0 <= self._last < len(self.networks) and 0 <= self._reported <= self.generations):
-            raise ValueError("counters that do not fit each other")
+        if min(state["counters"]) < 0:
+            raise ValueError(f"counters {state['counters']}")
 
     def _unpacked(self, number: int, packed: list[dict[str, Any]]) -> list[Member]:
         network = self.networks[number]

@@ -108,7 +108,7 @@ def test_one_kind_of_file_is_not_taken_for_the_other(trained: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["network", "optimizer", "generators", "recent", "priorities", "elite", "episodes", "best", "counters", "flags"]
+    "name", ["network", "optimizer", "generators", "recent", "priorities", "elite", "episodes", "best", "counters"]
 )
 @pytest.mark.parametrize("how", ["missing", "wrong"])
 def test_a_checkpoint_that_lacks_a_part_is_damaged(trained: Path, tmp_path: Path, name: str, how: str) -> None:

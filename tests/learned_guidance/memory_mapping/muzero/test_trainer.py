@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from stowplan.learned_guidance.memory_mapping.muzero.checkpoint import CHECKPOIN
 from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfig
 from stowplan.learned_guidance.memory_mapping.muzero.exploration import play_warm_start
 from stowplan.learned_guidance.memory_mapping.muzero.trainer import Progress, Trainer
+from stowplan.learned_guidance.training import run as training
 from stowplan.learned_guidance.training.checkpoint import load, save
 from stowplan.learned_guidance.training.curve import CurveFile
-from stowplan.learned_guidance.training.run import run
+from stowplan.learned_guidance.training.run import Allowance, run
 from stowplan.learned_guidance.training.settings import with_settings
 from tests.learned_guidance.memory_mapping.muzero.programs import SMALL_NETWORK, other_program, small_config, small_program
 
@@ -105,21 +107,30 @@ def test_a_resumed_run_is_the_same_run_bit_for_bit(tmp_path: Path, changes: dict
     assert_equal(expected, content(tmp_path / "resumed"))
 
 
-def test_a_run_may_stop_at_any_tick(tmp_path: Path) -> None:
+def looks(count: int) -> Allowance:
+    """It is over at this look."""
+    left = iter(range(count))
+    return Allowance(should_stop=lambda: next(left, None) is None)
+
+
+def test_a_run_may_stop_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was done since the end of an iteration is done again."""
+    monkeypatch.setattr(training, "KEEP_SHARE", math.inf)
     whole = trainer_of()
-    for _ in range(40):
-        whole.tick()
+    for _ in range(5):
+        whole.iterate()
     whole.save(tmp_path / "whole")
 
     stopping = trainer_of()
-    left = 40
-    for count in (5, 2, 9, 1, 23):
-        left -= count
-        for _ in range(count):
-            stopping.tick()
+    for count in (2, 5, 0, 7):
+        stopping.iterate()
+        assert stopping.is_whole
+        assert stopping.iterate(looks(count)) is None
+        assert not stopping.is_whole
         stopping.save(tmp_path / "part")
         stopping = Trainer.resume(tmp_path / "part", PROGRAMS)
-    assert left == 0
+    stopping.iterate()
+    stopping.save(tmp_path / "part")
     assert_equal(content(tmp_path / "whole"), content(tmp_path / "part"))
 
 
@@ -127,15 +138,16 @@ def test_limits_stop_a_run_and_say_so() -> None:
     trainer = Trainer(PROGRAMS[:1], small_config(training_steps=3), seed=0)
     assert run(trainer, max_reports=1) == "stopped"
     assert run(trainer, should_stop=lambda: True) == "stopped"
-    assert trainer.ticks == 8
+    assert trainer.iteration == 1
     assert run(trainer, time_limit=0.0) == "time_limit"
-    assert trainer.ticks == 8
+    assert trainer.iteration == 1
     assert run(trainer) == "steps_done"
-    assert trainer.learner.steps == 3
+    # An iteration is ended all the same.
+    assert trainer.learner.steps == 4
 
 
 def test_a_time_limit_holds_in_the_warm_start_and_leaves_time_to_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warm-start episode takes a second on this clock, a tick of self-play or training half of one."""
+    """A warm-start episode takes a second on this clock, a move of all games or a training step half of one."""
     clock, played = Clock(), []
 
     def slow_episode(*arguments: Any) -> Any:
@@ -143,13 +155,16 @@ def test_a_time_limit_holds_in_the_warm_start_and_leaves_time_to_learn(monkeypat
         played.append(clock.now)
         return play_warm_start(*arguments)
 
-    def slow_tick(self: Trainer) -> None:
-        clock.now += 0.5
-        play_or_learn(self)
+    def slow(method: Any) -> Any:
+        def slowed(self: Trainer, tally: Any) -> None:
+            clock.now += 0.5
+            method(self, tally)
+
+        return slowed
 
     monkeypatch.setattr(exploration, "play_warm_start", slow_episode)
-    play_or_learn = Trainer._play_or_learn
-    monkeypatch.setattr(Trainer, "_play_or_learn", slow_tick)
+    monkeypatch.setattr(Trainer, "_play", slow(Trainer._play))
+    monkeypatch.setattr(Trainer, "_learn", slow(Trainer._learn))
     trainer = Trainer(PROGRAMS, small_config(warm_start_moves=10**9, local_search_moves=10**6), clock=clock)
     assert run(trainer, time_limit=20.0, clock=clock) == "time_limit"
     assert len(played) == 10
@@ -179,7 +194,8 @@ def test_local_search_that_is_interrupted_is_done_again(tmp_path: Path, monkeypa
     monkeypatch.setattr(exploration, "improve", stopping)
     trainer = trainer_of(**changes)
     while not looks[0]:
-        trainer.tick()
+        assert trainer.iterate() is None
+    assert not trainer.is_whole
     trainer.save(tmp_path / "interrupted")
     trainer = Trainer.resume(tmp_path / "interrupted", PROGRAMS)
     run(trainer, max_reports=2)
@@ -302,7 +318,7 @@ def test_limits_are_numbers(limit: Any) -> None:
         run(trainer, time_limit=limit)
     with pytest.raises(UsageError, match=r"^found .* between two checkpoints"):
         run(trainer, save_every=limit)
-    assert trainer.ticks == 0
+    assert trainer.iteration == 0
 
 
 @pytest.mark.parametrize("changes", [{"batch_size": 0}, {"kept_fraction": 1.5}, {"discount": 0.0}, {"learning_rate": -1.0}])

@@ -30,7 +30,7 @@ NETWORKS = [small_network(4), small_network(3, seed=1)]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint, within a generation, and a policy."""
+    """A checkpoint and a policy."""
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workload, "NODES_AT_ONCE", 4)
@@ -41,8 +41,6 @@ def train(folder: Path) -> Path:
     trainer = Trainer(NETWORKS, small_config(evaluations=27, noise=0.05), seed=0)
     trainer.demonstrate(0, np.zeros((4, 2), np.int64))
     run(trainer, should_stop=lambda: trainer.evaluations >= 12)
-    while not trainer.state_dict()["proposals"]:
-        trainer.tick()
     trainer.save(folder / "checkpoint.pt")
     trainer.save_policy(folder / "policy.pt")
     return folder
@@ -109,8 +107,8 @@ def test_one_kind_of_file_is_not_taken_for_the_other(trained: Path) -> None:
 
 
 PARTS = (
-    "counters", "due", "seconds", "members", "visitors", "set_aside", "best_network", "asked", "proposals", "replay",
-    "learner", "generators", "networks", "tally",
+    "counters", "due", "seconds", "members", "set_aside", "best_network", "replay",
+    "learner", "generators", "networks",
 )  # fmt: skip
 
 
@@ -145,12 +143,10 @@ WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
     "weights": lambda values: values["members"][0].update(weights=torch.zeros(3)),
     "chromosome": lambda values: values["members"][-1].update(prior=torch.zeros(4, 2, 2)),
     "chromosome of another network": lambda values: values["set_aside"].reverse(),
-    "proposal": lambda values: values["proposals"].append(torch.zeros(9, 2, dtype=torch.int8)),
     "replay": lambda values: values["replay"].update(added=[1, 1]),
-    "asked": lambda values: values.update(asked=[99]),
     "shown": lambda values: values["networks"][0].update(shown=[torch.zeros(9, 2, dtype=torch.int8)]),
     "best": lambda values: values["networks"][0].update(best_tiers=[torch.zeros(4, 2)]),
-    "counters": lambda values: values.update(counters=[-1, 0.5, 0, 7, 0]),
+    "counters": lambda values: values.update(counters=[-1, 0]),
 }
 
 
