@@ -93,12 +93,16 @@ def test_a_run_is_resumed_and_its_curve_goes_on(cli: Cli, tmp_path: Path, proble
 def test_who_ends_by_evaluations_is_told_so(cli: Cli, tmp_path: Path, problem: Path) -> None:
     output = tmp_path / "checkpoint.pt"
     base = ("train", "egrl", problem, "-o", output, "-q")
-    done = cli(*base, "--evaluations", 14, "--time-limit", 600, *SMALL)
-    assert "ended because all 14 evaluations are done; --resume with a larger --evaluations goes on" in done.out
+    done = cli(*base, "--evaluations", 7, "--time-limit", 600, *SMALL)
+    assert "ended because all 7 evaluations are done; --resume with a larger --evaluations goes on" in done.out
     again = cli(*base, "--resume", "--time-limit", 600)
     assert again.code == 0, again
-    assert "nothing was left to do: all 14 evaluations are done; --resume with a larger --evaluations goes on" in again.out
-    assert load(output, CHECKPOINT).values["counters"][0] == 14
+    assert "nothing was left to do: all 7 evaluations are done; --resume with a larger --evaluations goes on" in again.out
+    assert load(output, CHECKPOINT).values["counters"][0] == 7
+    # A generation that is cut is done again, whole.
+    cut = cli(*base, "--resume", "--evaluations", 9, "--json")
+    assert json.loads(cut.out)["evaluations"] == 9
+    assert load(output, CHECKPOINT).values["counters"][0] == 7
     more = cli(*base, "--resume", "--evaluations", 20, "--json")
     assert (json.loads(more.out)["evaluations"], json.loads(more.out)["most_evaluations"]) == (20, 20)
 

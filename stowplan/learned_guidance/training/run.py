@@ -143,13 +143,18 @@ class BaseTrainer(ABC, Generic[C, P]):
     def counts(self) -> Counts:
         """What has been done so far."""
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether there is not enough left to train for a whole iteration."""
+        return False
+
     def iterate(self, allowance: Allowance | None = None) -> P | None:
         """One iteration; what it came to, None where there is nothing to report.
 
         Where the allowance is over before its end, it stops soon. What it has found by then counts, for the best plans and the
         policy, but a checkpoint has the state at the end of an earlier iteration, so that a resumed run does it again.
         """
-        if self._kept is None or self._clock() >= self._keep_from:
+        if self._kept is None or self.ends_early or self._clock() >= self._keep_from:
             self._keep()
         self.is_whole = False
         try:

@@ -168,10 +168,13 @@ def test_what_stays_of_a_large_graph_does_not_fit() -> None:
 
 def test_cuts_say_nothing_of_a_large_graph_with_a_host() -> None:
     problem = msgspec.structs.replace(deep(90), host=Host(bandwidth=1.0, limit=1 << 40))
-    context = Recorder(looks=40)
-    candidates.search(msgspec.structs.replace(problem, limit=load_bound(build(problem)) - 1), context)
+    context, least = Recorder(looks=40), load_bound(build(problem))
+    candidates.search(msgspec.structs.replace(problem, limit=least), context)
     assert context.why is None
     assert not context.bounds
+    # What one operator takes is proven with a host, too.
+    candidates.search(msgspec.structs.replace(problem, limit=least - 1), context)
+    assert context.infeasible
 
 
 def stream(layers: int) -> Problem:

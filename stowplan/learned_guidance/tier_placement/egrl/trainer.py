@@ -137,11 +137,20 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         """Whole generations."""
         return self.generations
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether there are too few evaluations left for a generation."""
+        return self._planned(self._to_be_asked()) > self.config.evaluations - self.evaluations
+
+    def _planned(self, asked: Sequence[int]) -> int:
+        """Proposals of this generation."""
+        return len(asked) + (self.config.rollouts if self.config.learner else 0)
+
     def _iterate(self, allowance: Allowance) -> Progress:
         """One generation and the learner's steps on it; one that there are too few evaluations for ends early."""
         began, tally, number = self._clock(), Tally[Losses](), self._number
         asked = self._to_be_asked()
-        planned = len(asked) + (self.config.rollouts if self.config.learner else 0)
+        planned = self._planned(asked)
         count = min(planned, self.config.evaluations - self.evaluations)
         proposals: list[Ints] = []
         while len(proposals) < count:
