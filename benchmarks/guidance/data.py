@@ -161,7 +161,7 @@ def planned(recipe: str, folder: Path, seconds: float) -> None:
     from benchmarks.lib.memory_mapping.constructions import best_guided
     from stowplan.models.memory_mapping.hint import hint
     from stowplan.portfolio.memory_mapping import arrays, heuristics
-    from stowplan.portfolio.memory_mapping.candidates import LOSS
+    from stowplan.portfolio.memory_mapping.candidates import PARAMS
     from stowplan.portfolio.memory_mapping.convert import export_best
     from stowplan.portfolio.memory_mapping.search import new_search, ruin_and_recreate
 
@@ -182,7 +182,7 @@ def planned(recipe: str, folder: Path, seconds: float) -> None:
     started = int(search.status[0].best)
     began = time.process_time()
     while (part := (time.process_time() - began) / seconds) < 1:
-        ruin_and_recreate(data, state, search, 20, LOSS * (started - problem.floor_ps) * (1.0 - part) ** 2)
+        ruin_and_recreate(data, state, search, 20, PARAMS.loss * (started - problem.floor_ps) * (1.0 - part) ** 2)
     plan = export_best(problem, data, search)
     values = of_plan(problem, plan).values
     bits = np.packbits(np.array([values["fast"], values["keep"]], np.bool_))

@@ -22,10 +22,10 @@ from stowplan.models.memory_mapping.milp.hint import relaxation_hint
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping import arrays
-from stowplan.portfolio.memory_mapping.priced import MOST_STEPS, Priced, ascend, new_priced
+from stowplan.portfolio.memory_mapping.priced import PARAMS, Priced, ascend, new_priced
 
 #: Steps after which bounds are looked at.
-LOOKS = (10, 30, 100, MOST_STEPS)
+LOOKS = (10, 30, 100, PARAMS.most_steps)
 
 
 def ascent(problem: Problem, start: Priced | None = None) -> tuple[list[int], float, Priced]:

@@ -103,6 +103,11 @@ def _run(arguments: list[str] | None) -> int:
 
     prepare_streams()
     try:
+        if os.environ.get("STOWPLAN_PARAMETERS"):
+            from stowplan.parameters import every
+
+            # A file that they do not take is refused here, before workers read it.
+            every()
         code = app_for(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="stowplan", standalone_mode=False)
     except StowplanError as error:
         note("\n    ".join((f"stowplan: {error}", *error.advice)))

@@ -17,7 +17,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfi
 from stowplan.learned_guidance.training.settings import with_settings
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
-from stowplan.portfolio.memory_mapping.learned import DRAWN
+from stowplan.portfolio.memory_mapping.learned import PARAMS
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
@@ -157,7 +157,7 @@ def policy_player(policy: Policy) -> Player:
     """What the portfolio's candidate plays: with each rule of placing the likeliest actions, and some drawn near them."""
 
     def plan(problem: Problem) -> Plan:
-        played = policy.best_rollout(problem, drawn=DRAWN)
+        played = policy.best_rollout(problem, drawn=PARAMS.drawn)
         assert played is not None
         return played.plan
 

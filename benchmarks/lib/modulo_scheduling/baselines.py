@@ -15,7 +15,7 @@ import numpy as np
 
 from stowplan.portfolio.modulo_scheduling.body import FAR, Ints
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
-from stowplan.portfolio.modulo_scheduling.search import FIRST_RATIO, Tally, end
+from stowplan.portfolio.modulo_scheduling.search import PARAMS, Tally, end
 
 #: Attempts that a random play gets at an II before it goes to the next.
 _PLAYS = 50
@@ -186,7 +186,7 @@ class Evolution:
         body = self.body
         for ii in range(least, min(least + _SLACK, body.problem.machine.spoke_depth + 1)):
             mapper = Mapper(body, ii, self._draw, genome.tolist())
-            if mapper.run([float(each) for each in body.heights(ii)], FIRST_RATIO * body.count, lambda: False):
+            if mapper.run([float(each) for each in body.heights(ii)], PARAMS.first_ratio * body.count, lambda: False):
                 times = mapper.times
                 self.tally.offer(ii, mapper.tiles, times)
                 return _II * ii + end(body, times)

@@ -13,9 +13,17 @@ import numpy as np
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble, copies_of, off_chip_cost, on_chip_cost, own_layouts
+from stowplan.parameters import Parameters, parameters
 
-#: Times that an operator's option is revised, on average and at most.
-SWEEPS = 50
+
+class ChoiceParameters(Parameters, frozen=True):
+    """Parameters of the choice of options."""
+
+    sweeps: int = 50
+    """Revisions of each operator's option, on average and at most."""
+
+
+PARAMS = parameters(ChoiceParameters, __name__)
 
 
 def written_layout(problem: Problem, number: int, option: int, tensor: int) -> int:
@@ -194,14 +202,14 @@ def _revised(
     """From ``start``, give each of the ``free`` operators the option that costs its tensors least, until nothing changes.
 
     ``cost`` is of a tensor under ``choice``. Only what costs less is a change, so that the sum over all tensors falls; every
-    operator is looked at :data:`SWEEPS` times on average, at most.
+    operator is looked at :data:`PARAMS` times on average, at most.
     """
     problem = choice.problem
     choice.options = list(start)
     pending = deque(number for number in free if len(problem.operators[number].options) > 1)
     movable, waiting = set(pending), set(pending)
     neighbours = _neighbours(problem)
-    left = SWEEPS * max(1, len(pending))
+    left = PARAMS.sweeps * max(1, len(pending))
     while pending and left:
         left -= 1
         number = pending.popleft()

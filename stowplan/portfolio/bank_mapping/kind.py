@@ -13,12 +13,20 @@ from stowplan.models.bank_mapping.plan import DECISIONS, Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import objective_bound
 from stowplan.models.bank_mapping.verify import verify
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.bank_mapping.choose import local_plan, propagated_plan
 from stowplan.units import BYTES
 from stowplan.verification import Verification
 
-#: Up to so many operators nothing is worth a process of its own.
-SMALL = 64
+
+class StartParameters(Parameters, frozen=True):
+    """Parameters of which candidates there are, and where they run."""
+
+    small: int = 64
+    """Operators, up to so many nothing is worth a process of its own."""
+
+
+PARAMS = parameters(StartParameters, __name__)
 
 
 def _valid(problem: Problem, plan: Plan) -> Plan | None:
@@ -27,7 +35,7 @@ def _valid(problem: Problem, plan: Plan) -> Plan | None:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    place: Place = "thread" if len(problem.operators) <= SMALL else "process"
+    place: Place = "thread" if len(problem.operators) <= PARAMS.small else "process"
     return [
         Candidate("search", "heuristic", share=0.2, place=place),
         Candidate("cpsat", "exact", share=0.6, place=place),

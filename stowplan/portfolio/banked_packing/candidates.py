@@ -16,6 +16,7 @@ from stowplan.models.outcome import Outcome
 from stowplan.models.packing import problem as packing
 from stowplan.models.packing.bounds import find_overload as find_bank_overload
 from stowplan.models.packing.plan import Plan as Packing
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.packing.quick import quick_plan
 from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
@@ -24,11 +25,20 @@ from stowplan.portfolio.solver_limits import reporting, solver_limits
 if TYPE_CHECKING:
     from stowplan.models.banked_packing.cpsat import Cut
 
-#: Seconds in which the banks of a choice are packed at first; they grow with each choice that was neither packed nor refuted.
-PACK_SECONDS, MORE = 1.0, 1.6
 
-#: Part of the time that one choice of banks may take.
-_MASTER_SHARE = 0.35
+class SearchParameters(Parameters, frozen=True):
+    """Parameters of the search."""
+
+    pack_seconds: float = 1.0
+    """Seconds in which the banks of a choice are packed at first."""
+    more: float = 1.6
+    """Times by which these grow with each choice that was neither packed nor refuted."""
+    master_share: float = 0.35
+    """Part of the time that one choice of banks may take."""
+
+
+PARAMS = parameters(SearchParameters, __name__)
+
 
 #: Finds banks by loads alone: (seconds, cuts) to an outcome.
 Master = Callable[[float, "list[Cut]"], Outcome[Plan]]
@@ -121,11 +131,11 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
     if _overloaded(problem, context):
         return
     cuts: list[Cut] = []
-    is_exact, seconds = True, PACK_SECONDS
+    is_exact, seconds = True, PARAMS.pack_seconds
     left = context.work(work_rates.BANKED_ATTEMPTS, least=1)
     while not context.closed() and left != 0:
         left = None if left is None else left - 1
-        chosen = master(context.remaining() * (_MASTER_SHARE if left is None else 1.0), cuts)
+        chosen = master(context.remaining() * (PARAMS.master_share if left is None else 1.0), cuts)
         if chosen.status == "infeasible":
             if is_exact:
                 context.proven_infeasible(source, {"explanation": "no choice of banks can be packed"})
@@ -149,7 +159,7 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
             fits = False
             if conflict is None:
                 # Neither packed nor refuted: this very choice is not tried again, and bounds end here.
-                is_exact, conflict, seconds = False, tuple(numbers), seconds * MORE
+                is_exact, conflict, seconds = False, tuple(numbers), seconds * PARAMS.more
             cuts.append((bank, conflict))
         if fits:
             places = [offsets[number] for number in range(len(problem.buffers))]

@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.first_fit import FirstFit
+from stowplan.parameters import Parameters, parameters
 
-#: Largest part of a rank by which climbing moves a buffer at random.
-_NOISE = 0.15
+
+class ClimbParameters(Parameters, frozen=True):
+    """Parameters of climbing."""
+
+    noise: float = 0.15
+    """Part of a rank by which climbing moves a buffer at random, at most."""
+
+
+PARAMS = parameters(ClimbParameters, __name__)
 
 
 def place(problem: Problem, order: Sequence[int]) -> tuple[Plan | None, list[int]]:
@@ -97,7 +105,7 @@ def climb(
     while not should_stop() and (rounds is None or count < rounds):
         at = chance.randrange(len(ranks))
         name, rank = ranks[at]
-        tried = [place + n * _NOISE * chance.random() for place in rank]
+        tried = [place + n * PARAMS.noise * chance.random() for place in rank]
         plan, late = place(problem, sorted(range(len(tried)), key=lambda number: tried[number]))
         count += 1
         if take(plan, f"{name}_again") or chance.random() < 0.3:

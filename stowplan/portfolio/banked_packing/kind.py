@@ -11,22 +11,29 @@ from stowplan.kinds import Prover
 from stowplan.models.banked_packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.banked_packing.problem import Problem, find_overload, floor
 from stowplan.models.banked_packing.verify import verify
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import Unit
 from stowplan.verification import Verification
 
-#: The model with offsets is built for so many buffers at most.
-EXACT_BUFFERS = 600
 
-#: Up to so many buffers the choice of banks is tried for a moment before all else.
-SMALL = 64
+class StartParameters(Parameters, frozen=True):
+    """Parameters of which candidates there are, and where they run."""
+
+    exact_buffers: int = 600
+    """Buffers for which the model with offsets is built, at most."""
+    small: int = 64
+    """Buffers, up to so many the choice of banks is tried for a moment before all else."""
+
+
+PARAMS = parameters(StartParameters, __name__)
 
 
 def _by_size(problem: Problem) -> Plan | None:
     """By size, as executorch's planner has it, where that leaves nobody without a place."""
     (_, order), *_ = greedy.orders(problem)
-    plan, _ = greedy.place(problem, order) if len(order) <= EXACT_BUFFERS else (None, [])
+    plan, _ = greedy.place(problem, order) if len(order) <= PARAMS.exact_buffers else (None, [])
     return plan
 
 
@@ -36,9 +43,9 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         in_caller(Candidate("search", "heuristic", share=0.5), options),
         Candidate("milp", "exact", share=0.4),
     ]
-    if len(problem.buffers) <= EXACT_BUFFERS:
+    if len(problem.buffers) <= PARAMS.exact_buffers:
         candidates.append(Candidate("cpsat", "exact", share=0.5))
-    return [PRESOLVER, *candidates] if len(problem.buffers) <= SMALL else candidates
+    return [PRESOLVER, *candidates] if len(problem.buffers) <= PARAMS.small else candidates
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:

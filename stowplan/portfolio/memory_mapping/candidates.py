@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_best, export_plan, import_plan
 from stowplan.portfolio.memory_mapping.guided import (
@@ -22,12 +23,19 @@ from stowplan.portfolio.memory_mapping.state import State
 from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
 from stowplan.portfolio.solver_limits import reporting
 
-#: Rounds between two looks at the clock in a deterministic run, and seconds in another.
-DETERMINISTIC_PIECE = 20
-LOOK_EVERY = 0.01
 
-#: Largest loss that a round may make at the beginning, of what lies between the first plan and the floor.
-LOSS = 2e-3
+class SearchParameters(Parameters, frozen=True):
+    """Parameters of the search."""
+
+    deterministic_piece: int = 20
+    """Rounds between two looks at the clock in a deterministic run."""
+    look_every: float = 0.01
+    """Seconds between two looks at the clock in another run."""
+    loss: float = 2e-3
+    """Part of the way from the first plan to the floor that a round may lose at the beginning, at most."""
+
+
+PARAMS = parameters(SearchParameters, __name__)
 
 
 def greedy(problem: Problem, context: Context) -> None:
@@ -97,7 +105,7 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
             reported = int(status.best)
         before = int(status.best)
         # Threshold that falls to nothing: small losses are accepted early on.
-        ruin_and_recreate(data, state, search, rounds, LOSS * (started - floor) * (1.0 - part) ** 2)
+        ruin_and_recreate(data, state, search, rounds, PARAMS.loss * (started - floor) * (1.0 - part) ** 2)
         stagnation.add(before - int(status.best))
         if time.monotonic() >= report_at:
             report_at = time.monotonic() + pause
@@ -122,17 +130,17 @@ def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]
     """Progress from 0 to 1, and rounds until the next look at the clock: by rounds in deterministic runs, else by time."""
     total = context.work(work_rates.MAPPING_ROUNDS, problem.use_count + 50, least=50)
     if total is not None:
-        for done in range(0, total, DETERMINISTIC_PIECE):
+        for done in range(0, total, PARAMS.deterministic_piece):
             if context.closed():
                 return
-            yield done / total, min(DETERMINISTIC_PIECE, total - done)
+            yield done / total, min(PARAMS.deterministic_piece, total - done)
     else:
         began, left = time.monotonic(), max(1e-3, context.remaining())
         rounds = 1
         while not context.closed():
             now = time.monotonic()
             yield min(1.0, (now - began) / left) if math.isfinite(left) else 0.5, rounds
-            rounds = max(1, rounds // 2) if time.monotonic() - now > LOOK_EVERY else rounds + 1
+            rounds = max(1, rounds // 2) if time.monotonic() - now > PARAMS.look_every else rounds + 1
 
 
 def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int) -> State | None:

@@ -20,6 +20,7 @@ from stowplan.kernel.context import Context
 from stowplan.models.hint import TRUST, Hint
 from stowplan.models.memory_mapping.hint import FAST, KEEP, PLACE
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.heuristics import (
@@ -37,23 +38,33 @@ from stowplan.portfolio.memory_mapping.machine import BEST_FIT, FIRST_FIT, new_s
 from stowplan.portfolio.memory_mapping.pace import report_every
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 
-#: A tensor comes in where its value is at least this, and stays where that one is. Small: what a relaxation has a little of in
-#: fast memory is worth trying, and one half is much worse (``docs/results/guidance.md``).
-THRESHOLDS = (0.2, 0.05)
 
-#: Part of an objective by which a plan that follows a hint may be worse and still be near it (``docs/results/guidance.md``).
-MARGIN = 0.02
+class GuideParameters(Parameters, frozen=True):
+    """Parameters of guided plans."""
 
-#: Part of its time that the exact side may take for the hint of a program of more uses than this; and part of the limit that a
-#: search may take for a hint of its own.
-LARGE_USES, LARGE_PART, WITHIN_PART = 15_000, 0.5, 0.25
+    thresholds: tuple[float, float] = (0.2, 0.05)
+    """Value of a hint at which a tensor comes in, and at which it stays. Small: what a relaxation has a little of in fast
+    memory is worth trying, and one half is much worse (docs/results/guidance.md).
+    """
+    margin: float = 0.02
+    """Part of an objective by which a plan that follows a hint may be worse and still be near it (docs/results/guidance.md)."""
+    large_uses: int = 15_000
+    """Uses of a program beyond which the exact side has only a part of its time for the hint."""
+    large_part: float = 0.5
+    """Part of its time that the exact side has for the hint of a large program."""
+    within_part: float = 0.25
+    """Part of the limit that a search may take for a hint of its own."""
+    guide_seconds: float = 1.5e-5
+    """Seconds a use that the learned guide takes, generously."""
+    filled_seconds: float = 5e-6
+    """Seconds a use that the guide that learns nothing takes, generously."""
+    iteration_uses: float = 5000.0
+    """Uses of a program whose simplex iteration takes twice as long as a small one's."""
+    orders: tuple[int, ...] = (0, 1, 2, 3)
+    """Numbers of orders, by saving, bytes, saving over the root of bytes, saving over bytes; the largest first."""
 
-#: Seconds that the learned guide takes for a use, and the one that learns nothing, generously; they are asked where all of it
-#: is at most that part of the limit.
-GUIDE_SECONDS, FILLED_SECONDS = 1.5e-5, 5e-6
 
-#: Of a program with so many uses a simplex iteration takes twice as long as of a small one.
-ITERATION_USES = 5000.0
+PARAMS = parameters(GuideParameters, __name__)
 
 
 class Guide(NamedTuple):
@@ -74,7 +85,7 @@ def guide(hint: Hint) -> Guide:
 
 
 def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
-    """Every tensor in the best of the ways that the guide permits, in one of the :data:`ORDERS`."""
+    """Every tensor in the best of the ways that the guide permits, in one of the :data:`PARAMS`."""
     state = new_state(data)
     follow(data, state, guide.fast, guide.keep, guide.sure, least, TRUST)
     if by == BY_PLACE:
@@ -95,9 +106,6 @@ def guided(data: Data, guide: Guide, least: float, by: int) -> Built:
     yield from inserted(data, state, by_density(data, 1))
 
 
-#: Orders: by saving, bytes, saving over the root of bytes, saving over bytes; the largest first.
-ORDERS = (0, 1, 2, 3)
-
 #: One more, where a hint says where tensors stand: from the lowest up, each as low as it can. So all that stood together finds
 #: room again, at its place or below.
 BY_PLACE = 4
@@ -115,19 +123,19 @@ def _order(data: Data, state: State, by: int) -> Ints:
 def better_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: int | None = None) -> Iterator[State]:
     """Plans that follow a hint, each better than those before; the first as far as time allows.
 
-    Where there is a plan of this ``objective``, in picoseconds, and none up to that of the first of :data:`ORDERS` comes near
-    it (:data:`MARGIN`), no further one is built: so a hint that says little of this problem costs little.
+    Where there is a plan of this ``objective``, in picoseconds, and none up to that of the first of :data:`PARAMS` comes near
+    it (:data:`PARAMS`), no further one is built: so a hint that says little of this problem costs little.
     """
     values = guide(hint)
-    enough = math.inf if objective is None else (1.0 + MARGIN) * objective
+    enough = math.inf if objective is None else (1.0 + PARAMS.margin) * objective
     best: State | None = None
-    for least in THRESHOLDS:
-        for by in ORDERS if values.place is None else (BY_PLACE, *ORDERS):
+    for least in PARAMS.thresholds:
+        for by in PARAMS.orders if values.place is None else (BY_PLACE, *PARAMS.orders):
             state, _ = run(guided(data, values, least, by), stop)
             if best is None or state.totals[0].total < best.totals[0].total:
                 best = state
                 yield best
-            if stop() or (by == ORDERS[0] and best.totals[0].total > enough):
+            if stop() or (by == PARAMS.orders[0] and best.totals[0].total > enough):
                 return
 
 
@@ -206,7 +214,7 @@ def learned_hint(problem: Problem, context: Context) -> Hint | None:
     """The learned guide's hint; None where it would take too long, or, with a note, where there is no such guide."""
     from stowplan.learned_guidance.memory_mapping.guide import guide
 
-    if not 0 < GUIDE_SECONDS * problem.use_count <= context.seconds(WITHIN_PART):
+    if not 0 < PARAMS.guide_seconds * problem.use_count <= context.seconds(PARAMS.within_part):
         return None
     try:
         return guide.learned_hint(problem, GUIDE.path)
@@ -219,7 +227,7 @@ def filled_hint(problem: Problem, context: Context) -> Hint | None:
     """The hint that learns nothing; None where it would take too long."""
     from stowplan.learned_guidance.memory_mapping.guide import guide
 
-    is_quick = 0 < FILLED_SECONDS * problem.use_count <= context.seconds(WITHIN_PART)
+    is_quick = 0 < PARAMS.filled_seconds * problem.use_count <= context.seconds(PARAMS.within_part)
     return guide.filled_hint(problem) if is_quick else None
 
 
@@ -234,12 +242,12 @@ def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, i
     from stowplan.models.memory_mapping.milp.hint import relaxation_hint
     from stowplan.models.memory_mapping.milp.solve import Effort
 
-    iterations = context.work(work_rates.MAPPING_SIMPLEX, 1.0 + problem.use_count / ITERATION_USES)
+    iterations = context.work(work_rates.MAPPING_SIMPLEX, 1.0 + problem.use_count / PARAMS.iteration_uses)
     seconds = context.remaining()
     # A deterministic run counts iterations, and its clock ends nothing.
     if iterations is None and relaxes_in_search(context):
-        seconds = min(seconds, context.seconds(WITHIN_PART))
-    elif iterations is None and problem.use_count > LARGE_USES:
-        seconds *= LARGE_PART
+        seconds = min(seconds, context.seconds(PARAMS.within_part))
+    elif iterations is None and problem.use_count > PARAMS.large_uses:
+        seconds *= PARAMS.large_part
     effort = Effort(end=time.monotonic() + seconds, seed=context.seed(), iteration_limit=iterations, should_stop=context.closed)
     return relaxation_hint(problem, effort)

@@ -16,12 +16,21 @@ import numpy as np
 
 from stowplan.compiled import njit, values
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints, build
 from stowplan.portfolio.memory_mapping.machine import BEST_FIT, gain, insert_best, insert_first, new_state, repack
 from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 
-#: Tensors inserted between two looks at the clock.
-PIECE = 32
+
+class GreedyParameters(Parameters, frozen=True):
+    """Parameters of the greedy."""
+
+    piece: int = 32
+    """Tensors inserted between two looks at the clock."""
+
+
+PARAMS = parameters(GreedyParameters, __name__)
+
 
 Built = Iterator[State]
 
@@ -48,8 +57,8 @@ def production_greedy(data: Data) -> Built:
     state = new_state(data)
     order = by_density(data, 1)
     for _ in range(2):
-        for start in range(0, len(order), PIECE):
-            construct(data, state, order, start, PIECE, False, BEST_FIT)
+        for start in range(0, len(order), PARAMS.piece):
+            construct(data, state, order, start, PARAMS.piece, False, BEST_FIT)
             yield state
         slots = _largest_first(data, state)
         if not repack(data, state, slots, slots.copy()):
@@ -64,8 +73,8 @@ def best_insertion(data: Data, by: int) -> Built:
 
 def inserted(data: Data, state: State, order: Ints, policy: int = BEST_FIT) -> Built:
     """Every tensor of an order in its best way, into a state that may have others."""
-    for start in range(0, len(order), PIECE):
-        construct(data, state, order, start, PIECE, True, policy)
+    for start in range(0, len(order), PARAMS.piece):
+        construct(data, state, order, start, PARAMS.piece, True, policy)
         yield state
     yield state
 

@@ -12,29 +12,39 @@ from stowplan.kinds import Prover
 from stowplan.models.memory_mapping.plan import DECISIONS, Plan, offset_table
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.memory_mapping import learned
-from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES, is_large
+from stowplan.portfolio.memory_mapping.pace import PARAMS as PACE
+from stowplan.portfolio.memory_mapping.pace import is_large
 from stowplan.portfolio.memory_mapping.priced import first_bounds
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.verification import Verification
 
-#: Up to so many uses the complete model is tried for a moment before all else.
-SMALL_USES = 128
 
-#: What the relaxation gets of the time where others wait for its place: so many seconds a use, until which its bound grows
-#: quickly, and at least and at most so much of all. Of what is left, a large problem's plan gains more than its bound does,
-#: for neighbourhoods begin from a guided plan (``docs/results/guidance.md``).
-RELAXATION_SECONDS, RELAXATION_SHARE = 9e-4, (0.4, 0.6)
+class StartParameters(Parameters, frozen=True):
+    """Parameters of which candidates there are, and where they run."""
 
-#: Seconds that the plain relaxation takes for a use. Where that is more than this part of the limit, there is no time for what
-#: it says, nor to end it when the run does.
-PLAIN_SECONDS, PLAIN_SHARE = 1e-4, 0.5
+    small_uses: int = 128
+    """Uses, up to so many the complete model is tried for a moment before all else."""
+    relaxation_seconds: float = 9e-4
+    """Seconds a use in which the bound of the relaxation grows quickly: its time where others wait for its place."""
+    relaxation_share: tuple[float, float] = (0.4, 0.6)
+    """Parts of the time that the relaxation has at least and at most. Of what is left a large problem's plan gains more than
+    its bound does (docs/results/guidance.md).
+    """
+    plain_seconds: float = 1e-4
+    """Seconds a use that the plain relaxation takes."""
+    plain_share: float = 0.5
+    """Part of the limit that the plain relaxation may take: beyond it there is no time for what it says."""
+    least_seconds: float = 0.5
+    """Seconds within which nothing but the search can improve plans of a program for which the relaxation takes too long."""
+    short_seconds: float = 3.0
+    """Seconds of a limit within which one worker is for the search."""
+    short_share: float = 0.25
+    """Part of the search's time that the others have within such a limit."""
 
-#: Seconds within which nothing but the search can improve plans of such a program, and would only take time from it.
-LEAST_SECONDS = 0.5
 
-#: Within so many seconds one worker is for the search, and the others have this part of its time.
-SHORT_SECONDS, SHORT_SHARE = 3.0, 0.25
+PARAMS = parameters(StartParameters, __name__)
 
 
 def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -49,7 +59,7 @@ def _all_slow(problem: Problem) -> Plan:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     """Search has a place of its own; the exact candidates, and a policy where places are few, share another."""
-    is_small = problem.use_count <= COMPLETE_MODEL_USES
+    is_small = problem.use_count <= PACE.complete_model_uses
     search = [in_caller(Candidate("search", "heuristic"), options)]
     relaxation = Candidate("relaxation", "exact", proves_only=True)
     # These go on from other candidates' plans.
@@ -62,21 +72,21 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     policy = learned.candidate(problem, options, len(asked_for))
     has_place = len(asked_for) < options.workers
     room = 1.0 - (0.0 if has_place or policy.by_name_only or policy.unavailable else policy.share)
-    if options.workers == 1 and options.time_limit <= SHORT_SECONDS:
-        room = SHORT_SHARE
-    least, most = RELAXATION_SHARE
-    proving = min(most * room, max(least, RELAXATION_SECONDS * problem.use_count / options.time_limit))
-    has_no_time = PLAIN_SECONDS * problem.use_count > PLAIN_SHARE * options.time_limit
+    if options.workers == 1 and options.time_limit <= PARAMS.short_seconds:
+        room = PARAMS.short_share
+    least, most = PARAMS.relaxation_share
+    proving = min(most * room, max(least, PARAMS.relaxation_seconds * problem.use_count / options.time_limit))
+    has_no_time = PARAMS.plain_seconds * problem.use_count > PARAMS.plain_share * options.time_limit
     has_no_time &= not options.deterministic and search[0] in asked_for
     relaxation = replace(relaxation, share=proving, by_name_only=has_no_time)
     if has_no_time and "relaxation" not in options.candidates:
         proving = 0.0
-    is_last = has_no_time and options.time_limit < LEAST_SECONDS
+    is_last = has_no_time and options.time_limit < PARAMS.least_seconds
     improving = [replace(candidate, share=(room - proving) / len(improving), by_name_only=is_last) for candidate in improving]
 
     candidates = [*search, relaxation]
     candidates += [*improving, milp, policy] if has_place else [policy, *improving, milp]
-    if 0 < problem.use_count <= SMALL_USES:
+    if 0 < problem.use_count <= PARAMS.small_uses:
         candidates.insert(0, PRESOLVER)
     if is_large(problem, options):
         candidates.append(Candidate("lns2", "exact", turn="reserve", by_name_only=is_last))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Candidate
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.policies import PolicySource
 
 if TYPE_CHECKING:
@@ -36,11 +37,17 @@ GUIDE: PolicySource[None] = PolicySource(
 #: Source of the hints that are the guide's.
 LEARNED = "learned"
 
-#: Games with each rule of placing whose actions are drawn near the likeliest.
-DRAWN = 3
 
-#: What a move of a likeliest game takes: seconds, on one core at leisure.
-MOVE_SECONDS = 2e-3
+class GamesParameters(Parameters, frozen=True):
+    """Parameters of games of the learned policy."""
+
+    drawn: int = 3
+    """Games with each rule of placing whose actions are drawn near the likeliest."""
+    move_seconds: float = 2e-3
+    """Seconds a move of a likeliest game, on one core at leisure."""
+
+
+PARAMS = parameters(GamesParameters, __name__)
 
 
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
@@ -48,7 +55,7 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 
     ``others`` is how many candidates of other families run.
     """
-    return POLICY.candidate("policy", options, others, seconds=MOVE_SECONDS * problem.use_count)
+    return POLICY.candidate("policy", options, others, seconds=PARAMS.move_seconds * problem.use_count)
 
 
 def policy(problem: Problem, context: Context) -> None:
@@ -56,7 +63,7 @@ def policy(problem: Problem, context: Context) -> None:
     if not problem.use_count:
         return
     player = POLICY.load()
-    for drawn in (0, DRAWN):
+    for drawn in (0, PARAMS.drawn):
         played = player.best_rollout(problem, drawn=drawn, seed=context.seed(), should_stop=context.closed)
         if played is not None:
             context.plan(played.plan, "policy")

@@ -27,32 +27,44 @@ from stowplan.models.memory_mapping.cpsat import Improvement, Neighbourhood, imp
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.memory_mapping import arrays, heuristics
 from stowplan.portfolio.memory_mapping.convert import export_plan
 from stowplan.portfolio.memory_mapping.learned import GUIDE, LEARNED
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser
 from stowplan.portfolio.memory_mapping.pace import Stopwatch, report_every
 
-#: Seconds for one neighbourhood: at most, and as part of the limit.
-ROUND_SECONDS, ROUND_SHARE = 2.0, 0.05
 
-#: A neighbourhood solved in this part of its time was too small.
-EASY = 0.4
+class NeighbourhoodsParameters(Parameters, frozen=True):
+    """Parameters of large neighbourhood search."""
 
-#: Tensors freed together: at first, at least, and how their number grows and shrinks.
-FIRST_COUNT, LEAST_COUNT, GROWTH, SHRINKAGE = 16, 3, 1.15, 0.8
+    round_seconds: float = 2.0
+    """Seconds for one neighbourhood at most."""
+    round_share: float = 0.05
+    """Part of the limit for one neighbourhood at most."""
+    easy: float = 0.4
+    """Part of its time in which a neighbourhood that is solved was too small."""
+    first_count: int = 16
+    """Tensors freed together at first."""
+    least_count: int = 3
+    """Tensors freed together at least."""
+    growth: float = 1.15
+    """Times by which their number grows."""
+    shrinkage: float = 0.8
+    """Times by which their number shrinks."""
+    most_literals: int = 8000
+    """Literals of a neighbourhood, at most."""
+    memory: float = 0.9
+    """Part of an arm's earnings that counts after one more round."""
+    curiosity: float = 0.2
+    """Part of the rounds that go to any arm, whatever it has earned."""
+    wait_for_start: float = 4.0
+    """Seconds to wait for the first plan of another candidate."""
+    remembered: int = 200
+    """Changes that are remembered: older ones have long been told of."""
 
-#: Literals of a neighbourhood, at most.
-MOST_LITERALS = 8000
 
-#: Part of what an arm has earned that counts after one more round.
-MEMORY = 0.9
-
-#: Part of the rounds that go to any arm, whatever it has earned.
-CURIOSITY = 0.2
-
-#: Seconds to wait for the first plan of another candidate.
-WAIT_FOR_START = 4.0
+PARAMS = parameters(NeighbourhoodsParameters, __name__)
 
 
 @dataclass
@@ -61,7 +73,7 @@ class Arm:
 
     way: str
     frozen: bool
-    count: float = FIRST_COUNT
+    count: float = PARAMS.first_count
     gained: float = 0.0
     """Picoseconds saved lately."""
     spent: float = 0.5
@@ -74,15 +86,15 @@ class Arm:
 
     def learn(self, gain: int, seconds: float) -> None:
         """Take in one round."""
-        self.gained = MEMORY * self.gained + gain
-        self.spent = MEMORY * self.spent + max(0.01, seconds)
+        self.gained = PARAMS.memory * self.gained + gain
+        self.spent = PARAMS.memory * self.spent + max(0.01, seconds)
 
     def resize(self, outcome: Improvement, gain: int, seconds: float, limit: float, most: int) -> None:
         """More tensors after an easy round, fewer after one that ran out of time and found nothing."""
-        if outcome.status == "optimal" and seconds < EASY * limit:
-            self.count = min(float(most), self.count * GROWTH)
+        if outcome.status == "optimal" and seconds < PARAMS.easy * limit:
+            self.count = min(float(most), self.count * PARAMS.growth)
         elif outcome.status in ("feasible", "none") and not gain:
-            self.count = max(float(LEAST_COUNT), self.count * SHRINKAGE)
+            self.count = max(float(PARAMS.least_count), self.count * PARAMS.shrinkage)
 
 
 def lns(problem: Problem, context: Context) -> None:
@@ -127,7 +139,7 @@ def _start(problem: Problem, context: Context) -> Plan | None:
 
 def _given(context: Context) -> Plan | None:
     """The best plan known, once there is one that uses fast memory, or it is time to begin with what there is."""
-    waited = time.monotonic() + min(WAIT_FOR_START, context.seconds(0.2))
+    waited = time.monotonic() + min(PARAMS.wait_for_start, context.seconds(0.2))
     while True:
         plan: Plan | None = context.incumbent()[0]
         if (plan is not None and plan.residencies) or time.monotonic() >= waited or context.closed():
@@ -207,14 +219,14 @@ class LargeNeighbourhoodSearch:
         if self._untried:
             return self._untried.pop(0)
         rates = [arm.rate for arm in self.arms]
-        if self._random.random() < CURIOSITY or not any(rates):
+        if self._random.random() < PARAMS.curiosity or not any(rates):
             return self._random.choice(self.arms)
         return self._random.choices(self.arms, weights=rates)[0]
 
     def _round(self, arm: Arm, number: int) -> tuple[int, float]:
         """Solve one neighbourhood and keep what is better: by how much that is (ps), and the seconds that it took."""
         began = self._clock.now()
-        limit = min(ROUND_SECONDS, self._context.seconds(ROUND_SHARE))
+        limit = min(PARAMS.round_seconds, self._context.seconds(PARAMS.round_share))
         gain = 0
         free = self._chooser.ways[arm.way](self._timeline, round(arm.count))
         if free is not None:
@@ -222,8 +234,8 @@ class LargeNeighbourhoodSearch:
             neighbourhood = Neighbourhood(self._timeline, tensors, free.start, free.end, frozen=arm.frozen)
             size = size_estimate(neighbourhood.sequences)
             self._clock.spend(0.0, work_rates.BUILD_SECONDS + work_rates.LITERAL_SECONDS * size)
-            if size > MOST_LITERALS:
-                arm.count = max(float(LEAST_COUNT), arm.count * SHRINKAGE)
+            if size > PARAMS.most_literals:
+                arm.count = max(float(PARAMS.least_count), arm.count * PARAMS.shrinkage)
             else:
                 seconds, work = self._context.limits(min(limit, self._context.remaining()), limit / work_rates.CPSAT_SECONDS)
                 outcome = improve(
@@ -293,10 +305,6 @@ class LargeNeighbourhoodSearch:
         return both if is_better and verify(self._problem, both.plan).ok else None
 
 
-#: Changes that are remembered: older ones have long been told of.
-REMEMBERED = 200
-
-
 class Standing(NamedTuple):
     """Where a tensor stands: its residencies, its copies, and which of its uses are fast."""
 
@@ -325,7 +333,7 @@ class Changes:
     def __init__(self, facts: ProblemFacts):
         self._facts = facts
         self._owner = facts.problem.tensor_of_use
-        self._changes: deque[Change] = deque(maxlen=REMEMBERED)
+        self._changes: deque[Change] = deque(maxlen=PARAMS.remembered)
 
     def add(self, before: PlanTimeline, after: PlanTimeline) -> None:
         """Remember what is different between two plans, one made from the other."""

@@ -18,12 +18,20 @@ from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFacts
 from stowplan.models.memory_mapping.hint import FAST
 from stowplan.models.memory_mapping.problem import Step
+from stowplan.parameters import Parameters, parameters
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-#: Tensors that could save less than this part of what lies between all slow and the floor are never worth freeing.
-NEGLIGIBLE = 1e-5
+
+class ArmsParameters(Parameters, frozen=True):
+    """Parameters of its neighbourhoods."""
+
+    negligible: float = 1e-5
+    """Part of the way from all slow to the floor that a tensor must be able to save to be worth freeing."""
+
+
+PARAMS = parameters(ArmsParameters, __name__)
 
 
 class Free(NamedTuple):
@@ -53,7 +61,7 @@ class Chooser:
         self._access_gain = access_gains(facts)
         self._gain = np.bincount(self._owner, self._access_gain, len(facts.sequences))
         floor = problem.floor_ps
-        worth = self._gain >= NEGLIGIBLE * max(1, problem.all_slow_ps - floor)
+        worth = self._gain >= PARAMS.negligible * max(1, problem.all_slow_ps - floor)
         self._is_worth = worth & np.array(facts.is_candidate, np.bool_)
         self._worth: Ints = np.flatnonzero(self._is_worth)
         self._first = np.array([s.accesses[0].step if len(s) else 0 for s in facts.sequences], np.int64)

@@ -11,38 +11,47 @@ import time
 
 from stowplan.kernel.context import Options
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.parameters import Parameters, parameters
 
-#: The complete model is tried up to this many uses; beyond it proves nothing in minutes.
-COMPLETE_MODEL_USES = 400
 
-#: Seconds between two reports of a candidate: at least, and for each use, as verifying a plan takes longer.
-REPORT_SECONDS, REPORT_SECONDS_A_USE = 0.5, 1.2e-4
+class PaceParameters(Parameters, frozen=True):
+    """Parameters of when a search reports, and when it ends."""
 
-#: From so many uses on; smaller programs are soon closed, or have no neighbourhoods that ruin and recreate does not find.
-LARGE_USES = 2_000
+    complete_model_uses: int = 400
+    """Uses up to which the complete model is tried: beyond it proves nothing in minutes."""
+    report_seconds: float = 0.5
+    """Seconds between two reports of a candidate, at least."""
+    report_seconds_a_use: float = 1.2e-4
+    """Seconds a use between two reports, as verifying a plan takes longer."""
+    large_uses: int = 2_000
+    """Uses from which a search ends where it stagnates; smaller programs are soon closed, or have no neighbourhoods that ruin
+    and recreate does not find.
+    """
+    most_workers: int = 3
+    """Workers up to which it ends: with more there is a place for everybody."""
+    seconds: float = 1.5
+    """Seconds over which its gain is looked at."""
+    least_part: float = 0.25
+    """Part of the gap that it must close in all the time left, at this rate, to go on."""
 
-#: With more workers there is a place for everybody.
-MOST_WORKERS = 3
 
-#: Its gain is looked at over so many seconds, and it is little where in all the time left it would, at this rate, close less
-#: than this part of the gap.
-SECONDS, LEAST_PART = 1.5, 0.25
+PARAMS = parameters(PaceParameters, __name__)
 
 
 def report_every(problem: Problem) -> float:
     """Seconds between two reports of a better plan."""
-    return max(REPORT_SECONDS, REPORT_SECONDS_A_USE * problem.use_count)
+    return max(PARAMS.report_seconds, PARAMS.report_seconds_a_use * problem.use_count)
 
 
 def is_large(problem: Problem, options: Options) -> bool:
     """Whether a second large-neighbourhood search is worth a place."""
-    return problem.use_count >= LARGE_USES and options.workers > 1 and not options.deterministic
+    return problem.use_count >= PARAMS.large_uses and options.workers > 1 and not options.deterministic
 
 
 def ends_on_stagnation(problem: Problem, options: Options) -> bool:
     """Whether ruin and recreate ends where it gains too little, so that there is such a place."""
     waits = not {"exact", "lns2"}.isdisjoint(options.candidates)
-    return waits and options.workers <= MOST_WORKERS and is_large(problem, options)
+    return waits and options.workers <= PARAMS.most_workers and is_large(problem, options)
 
 
 class Stagnation:
@@ -72,10 +81,10 @@ class Stagnation:
             What lies between objective and bound (ps).
         """
         seconds = now - self._since
-        if seconds < SECONDS:
+        if seconds < PARAMS.seconds:
             return False
         gained, self._gained, self._since = self._gained, 0, now
-        return gained * left < LEAST_PART * gap * seconds
+        return gained * left < PARAMS.least_part * gap * seconds
 
 
 class Stopwatch:

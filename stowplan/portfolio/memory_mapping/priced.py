@@ -19,17 +19,37 @@ import numpy as np
 
 from stowplan.compiled import njit, njit_inner, njit_once, records
 from stowplan.models.memory_mapping.problem import Problem
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
 
 #: No sum that counts is larger, in ps over the unit; the cost of what no plan does.
 LARGEST, NEVER = 1 << 58, 1 << 61
 
-#: Prices are multiples of one over two to the power of at most so much; with less than this no bound is given.
-MOST_BITS, LEAST_BITS = 24, 8
 
-#: Most that time of the channels costs where the program cannot wait for copies.
-MOST_CHANNEL = 8
+class PricesParameters(Parameters, frozen=True):
+    """Parameters of bounds by prices."""
+
+    most_bits: int = 24
+    """Bits behind the point of prices, at most."""
+    least_bits: int = 8
+    """Bits behind the point with fewer of which no bound is given."""
+    most_channel: int = 8
+    """Prices of time of the channels at most, where the program cannot wait for copies."""
+    most_steps: int = 300
+    """Steps of all bounds, at most."""
+    most_at_once: int = 20
+    """Steps from one bound to the next, at most."""
+    uses_at_once: int = 200_000
+    """Uses of all steps from one bound to the next together, at most."""
+    least_progress: float = 2e-5
+    """Part of the way from the least latency to all slow that a bound must gain to make progress."""
+    max_idle: int = 100
+    """Steps in a row without progress after which bounds end."""
+
+
+PARAMS = parameters(PricesParameters, __name__)
+
 
 #: What memory costs at first where it is scarce, as a part of what uses gain for their bytes in the mean; the size of a step;
 #: squares of subgradients before the first, as a part of their mean. Chosen on ten modules.
@@ -38,9 +58,6 @@ FIRST_PRICE, STEP, FIRST_SQUARES = 0.05, 0.15, 0.1
 #: Boundaries at which a copy is looked at one by one; beyond them a bound that holds for all is taken.
 MOST_LOOKS = 200
 
-#: Steps of all bounds, and from one to the next: at most, and over how many uses together. A bound makes progress where it
-#: gains this part of what lies between the least latency and all slow; bounds end when so many steps in a row make none.
-MOST_STEPS, MOST_AT_ONCE, USES_AT_ONCE, LEAST_PROGRESS, MAX_IDLE = 300, 20, 200_000, 2e-5, 100
 
 #: Where a tensor is, right after an access or a gap: valid in slow memory and nowhere else; nowhere; fast and valid in slow
 #: memory, too; fast alone.
@@ -114,10 +131,10 @@ def new_priced(problem: Problem, data: Data) -> Priced | None:
     total = problem.floor_ps
     for step in problem.steps:
         total += step.weight * sum(sum(map(abs, (piece.base_ps, *piece.slow_ps, *piece.fast_ps))) for piece in step.pieces)
-    copied = [MOST_CHANNEL * (tensor.copy_in_ps + tensor.copy_out_ps) for tensor in problem.tensors]
+    copied = [PARAMS.most_channel * (tensor.copy_in_ps + tensor.copy_out_ps) for tensor in problem.tensors]
     total += sum(copied[tensor] for tensor in problem.tensor_of_use)
-    bits = min(MOST_BITS, LARGEST.bit_length() - 1 - total.bit_length())
-    if bits < LEAST_BITS:
+    bits = min(PARAMS.most_bits, LARGEST.bit_length() - 1 - total.bit_length())
+    if bits < PARAMS.least_bits:
         return None
     # Rounded up: the last unit need not be whole for a tensor that ends in it.
     room = -(-min(problem.capacity, arrays.MOST_CAPACITY) // problem.alignment)
@@ -129,7 +146,7 @@ def new_priced(problem: Problem, data: Data) -> Priced | None:
         unit=1 << bits,
         room=room,
         alignment=problem.alignment,
-        most_channel=(1 << bits) // problem.channels if is_stalling else MOST_CHANNEL << bits,
+        most_channel=(1 << bits) // problem.channels if is_stalling else PARAMS.most_channel << bits,
         is_whole=int(problem.evictions == "whole_steps"),
         is_sliced=int(problem.prefetches == "sliced"),
         rate=rate,
@@ -166,10 +183,10 @@ def first_bounds(problem: Problem) -> Iterator[int]:
     priced = new_priced(problem, data) if problem.use_count else None
     if priced is None:
         return
-    best, least = problem.floor_ps, LEAST_PROGRESS * max(0, problem.all_slow_ps - problem.floor_ps)
-    steps = max(2, min(MOST_AT_ONCE, USES_AT_ONCE // problem.use_count))
+    best, least = problem.floor_ps, PARAMS.least_progress * max(0, problem.all_slow_ps - problem.floor_ps)
+    steps = max(2, min(PARAMS.most_at_once, PARAMS.uses_at_once // problem.use_count))
     done = progress = 0
-    while done < MOST_STEPS and done - progress < MAX_IDLE:
+    while done < PARAMS.most_steps and done - progress < PARAMS.max_idle:
         before, best = best, max(best, ascend(data, priced, steps, done == 0))
         done += steps
         progress = done if best - before > least else progress

@@ -14,7 +14,7 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Problem, Step, Table
 from stowplan.portfolio.memory_mapping.heuristics import without_stalls
 from stowplan.portfolio.memory_mapping.learned import POLICY
-from stowplan.portfolio.memory_mapping.pace import COMPLETE_MODEL_USES
+from stowplan.portfolio.memory_mapping.pace import PARAMS as PACE
 from stowplan.portfolio.validation.adapter import Adapter, Completion, Effort, Estimate, Game, Stop
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class FastOrSlow:
         fixed = {use: use in self._fast for move in self._moves[:count] for use in move.uses}
         problem = with_uses(self.problem, fixed, self.plan.objective)
         hint = msgspec.structs.replace(self.plan, problem=problem.digest)
-        outcome = self._complete(problem, hint, effort) if problem.use_count <= COMPLETE_MODEL_USES else None
+        outcome = self._complete(problem, hint, effort) if problem.use_count <= PACE.complete_model_uses else None
         return outcome or self._portfolio(problem, hint, effort)
 
     def _complete(self, problem: Problem, hint: Plan, effort: Effort) -> Completion | None:

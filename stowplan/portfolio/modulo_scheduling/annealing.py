@@ -16,14 +16,24 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.compiled import Ints2D, njit, njit_inner
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Data, Ints, at_ii, build
 from stowplan.portfolio.random_numbers import random_below
 
-#: Temperatures at begin and end: what one broken rule costs is 1.
-HOT, COLD = 0.5, 0.05
 
-#: Moves between two looks at the clock, for each group.
-_CHUNK = 100
+class AnnealingParameters(Parameters, frozen=True):
+    """Parameters of annealing."""
+
+    hot: float = 0.5
+    """Broken rules that the first temperature is worth."""
+    cold: float = 0.05
+    """Broken rules that the last temperature is worth."""
+    chunk: int = 100
+    """Moves a group between two looks at the clock."""
+
+
+PARAMS = parameters(AnnealingParameters, __name__)
+
 
 #: How often what has a time keeps its tile.
 _STAY = 30
@@ -292,7 +302,7 @@ class Annealing:
         Returns a tile for each group, and a time for each instruction of :attr:`Structure.slotted`. ``on_moves`` is told of
         moves as they are made.
         """
-        body, chunk = self.body, _CHUNK * len(self.body.members)
+        body, chunk = self.body, PARAMS.chunk * len(self.body.members)
         if not body.may_fit(ii):
             return None
         data, height = at_ii(self._base, body, ii), body.heights(ii)
@@ -305,10 +315,10 @@ class Annealing:
             held=np.zeros(body.tiles, np.int64),
             chance=np.array([self._chance.integers(1, 1 << 62)], np.int64),
         )
-        now, made, falls = cost(data, state), 0, (COLD / HOT)
+        now, made, falls = cost(data, state), 0, (PARAMS.cold / PARAMS.hot)
         while made < count and now and not stop():
             part = min(chunk, count - made)
-            hot, cold = HOT * falls ** (made / count), HOT * falls ** ((made + part) / count)
+            hot, cold = PARAMS.hot * falls ** (made / count), PARAMS.hot * falls ** ((made + part) / count)
             now = moves(data, state, part, now, hot, cold)
             made += part
             on_moves(part)

@@ -12,13 +12,21 @@ from stowplan.kernel.context import Context
 from stowplan.models.modulo_scheduling.bounds import find_obstacle
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, describe_objective
 from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, begin, follow, list_scheduling
 from stowplan.portfolio.presolve import asks_for_heuristics, tell_proof
 from stowplan.portfolio.solver_limits import reporting
 
-#: Placements of the search, for each instruction, that may pass without an improvement.
-PATIENCE = 20_000
+
+class SearchParameters(Parameters, frozen=True):
+    """Parameters of the search."""
+
+    patience: int = 20_000
+    """Placements an instruction of the search that may pass without an improvement."""
+
+
+PARAMS = parameters(SearchParameters, __name__)
 
 
 def prepare(problem: Problem, context: Context, source: str) -> Tally | None:
@@ -87,7 +95,7 @@ def search(problem: Problem, context: Context) -> None:
             known, improved = tally.best, tally.work
         if limit is not None and tally.work >= limit:
             break
-        if limit is None and tally.work - improved > PATIENCE * tally.body.count:
+        if limit is None and tally.work - improved > PARAMS.patience * tally.body.count:
             break
         run.step(least, context.closed)
     report(context, tally, "search")

@@ -15,13 +15,21 @@ from stowplan.models.modulo_scheduling.plan import DECISIONS, SCALE, Plan, decod
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.modulo_scheduling import learned
 from stowplan.portfolio.presolve import in_caller
 from stowplan.units import Pair, Unit
 from stowplan.verification import Verification
 
-#: Up to so many instructions the exact model is not worth a process of its own.
-SMALL = 64
+
+class StartParameters(Parameters, frozen=True):
+    """Parameters of which candidates there are, and where they run."""
+
+    small: int = 64
+    """Instructions, up to so many the exact model is not worth a process of its own."""
+
+
+PARAMS = parameters(StartParameters, __name__)
 
 
 def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -30,7 +38,7 @@ def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    is_small = len(problem.instructions) <= SMALL
+    is_small = len(problem.instructions) <= PARAMS.small
     place: Place = "thread" if is_small else "process"
     search = Candidate("search", "heuristic", share=0.5)
     candidates = [
@@ -44,7 +52,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _makes_list(problem: Problem) -> Candidate:
-    return Candidate("list", "baseline", place="thread" if len(problem.instructions) <= SMALL else "process")
+    return Candidate("list", "baseline", place="thread" if len(problem.instructions) <= PARAMS.small else "process")
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:

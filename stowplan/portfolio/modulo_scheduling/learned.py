@@ -9,6 +9,7 @@ from stowplan import work_rates
 from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Candidate
 from stowplan.models.modulo_scheduling.problem import Problem
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.policies import PolicySource
 
 if TYPE_CHECKING:
@@ -29,11 +30,17 @@ POLICY = PolicySource(
     read=_read_policy,
 )
 
-#: What a step of a first batch takes for an instruction: seconds, on one core at leisure.
-STEP_SECONDS = 5e-3
 
-#: Evaluations at most.
-BUDGET = 20_000
+class PolicyParameters(Parameters, frozen=True):
+    """Parameters of the learned policy."""
+
+    step_seconds: float = 5e-3
+    """Seconds an instruction of a step of a first batch, on one core at leisure."""
+    budget: int = 20_000
+    """Evaluations at most."""
+
+
+PARAMS = parameters(PolicyParameters, __name__)
 
 
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
@@ -41,7 +48,7 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 
     ``others`` is how many candidates of other families run.
     """
-    return POLICY.candidate("ppo", options, others, seconds=STEP_SECONDS * len(problem.instructions))
+    return POLICY.candidate("ppo", options, others, seconds=PARAMS.step_seconds * len(problem.instructions))
 
 
 def ppo(problem: Problem, context: Context) -> None:
@@ -61,4 +68,4 @@ def ppo(problem: Problem, context: Context) -> None:
 def _budget(context: Context, instructions: int) -> int:
     """Evaluations at most."""
     placements = context.work(work_rates.MODULO_POLICY_PLACEMENTS)
-    return BUDGET if placements is None else min(BUDGET, placements // max(1, instructions) + 1)
+    return PARAMS.budget if placements is None else min(PARAMS.budget, placements // max(1, instructions) + 1)

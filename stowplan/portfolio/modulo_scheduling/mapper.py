@@ -17,18 +17,24 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Ints, Value
 
 Floats: TypeAlias = NDArray[np.float64]
 
-#: Clocks that a missing link is worth when tiles are compared.
-_NEAR_WEIGHT = 6.0
 
-#: Instructions to take out that such a clock is worth, where an instruction is placed by force.
-_FAR_WEIGHT = 4.0 / _NEAR_WEIGHT
+class MapperParameters(Parameters, frozen=True):
+    """Parameters of the list scheduler."""
 
-#: How often a forced placement takes any tile, so that it does not go round in circles.
-_ANY_TILE = 0.15
+    near_weight: float = 6.0
+    """Clocks that a missing link is worth when tiles are compared."""
+    far_weight: float = 2 / 3
+    """Instructions to take out that such a clock is worth, where an instruction is placed by force."""
+    any_tile: float = 0.15
+    """Part of the forced placements that take any tile, so that they do not go round in circles."""
+
+
+PARAMS = parameters(MapperParameters, __name__)
 
 
 class Mapper:
@@ -147,7 +153,7 @@ class Mapper:
         """[tiles] Clocks that a tile costs: for links missing to the tiles of related groups, less what it is liked."""
         placed = np.flatnonzero((self.tile >= 0) & (self.body.nearness[group] < FAR))
         excess = self.body.steps[:, self.tile[placed]] - self.body.nearness[group, placed]
-        distances: Floats = _NEAR_WEIGHT * np.maximum(excess, 0).sum(axis=1)
+        distances: Floats = PARAMS.near_weight * np.maximum(excess, 0).sum(axis=1)
         return distances if self._liking is None else distances - self._liking[group]
 
     def _reaches(self, group: int, tile: int) -> bool:
@@ -219,12 +225,13 @@ class Mapper:
         """Put an instruction where it costs little; returns what had to go."""
         body, group = self.body, self.body.group[number]
         tiles = self._allowed[group]
-        if self._chance.random() < _ANY_TILE:
+        if self._chance.random() < PARAMS.any_tile:
             tile = self._chance.choice(tiles)
         else:
             distance = self._distances(group)
             cost = [
-                _FAR_WEIGHT * float(distance[tile]) + self._victims(group, tile) + 2.0 * self._chance.random() for tile in tiles
+                PARAMS.far_weight * float(distance[tile]) + self._victims(group, tile) + 2.0 * self._chance.random()
+                for tile in tiles
             ]
             tile = tiles[cost.index(min(cost))]
         low, _ = self._window(number, tile) if self._reaches(group, tile) else (0, 0)

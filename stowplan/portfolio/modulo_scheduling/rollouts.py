@@ -11,20 +11,29 @@ import numpy as np
 from stowplan.errors import InputError
 from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.state import Mapping, Player
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.modulo_scheduling.search import Tally
 
-#: Roll-outs of a batch: of the first, so that there is a plan soon, and at most.
-FIRST_BATCH, BATCH = 8, 64
 
-#: Roll-outs without a complete mapping before an interval is left for the next, as long as there is no plan.
-PATIENCE = 2 * FIRST_BATCH
+class RollOutsParameters(Parameters, frozen=True):
+    """Parameters of roll-outs of a policy."""
 
-#: Temperatures of the draws, in turn.
-TEMPERATURES = (1.0, 0.5, 1.0, 1.5)
+    first_batch: int = 8
+    """Roll-outs of the first batch, so that there is a plan soon."""
+    batch: int = 64
+    """Roll-outs of a batch at most."""
+    patience: int = 16
+    """Roll-outs without a complete mapping before an interval is left for the next, as long as there is no plan."""
+    temperatures: tuple[float, ...] = (1.0, 0.5, 1.0, 1.5)
+    """Temperatures of the draws, in turn."""
+    repairs: float = 0.5
+    """Part of the batches that begin with what was placed before."""
+    tries: int = 4
+    """Tries to find what to take out of it."""
 
 
-#: Part of the batches that begin with what was placed before, and tries to find what to take out of it.
-REPAIRS, TRIES = 0.5, 4
+PARAMS = parameters(RollOutsParameters, __name__)
+
 
 #: (tile, slot) of instructions by number.
 Places: TypeAlias = dict[int, tuple[int, int]]
@@ -70,7 +79,7 @@ class RollOuts:
         self.problem = msgspec.structs.replace(problem, rules=rules)
         """As the player sees it."""
         self._body = Body(self.problem)
-        self._batch = FIRST_BATCH
+        self._batch = PARAMS.first_batch
         self._ii, self._failed, self._number = 0, 0, 0
 
     def step(self, least: int, stop: Callable[[], bool], evaluations: int | None = None) -> int:
@@ -79,7 +88,7 @@ class RollOuts:
         size = self._batch if evaluations is None else max(1, min(self._batch, evaluations))
         first = self._begin(ii)
         left = self.tally.body.count - first.placed
-        temperature = TEMPERATURES[self._number % len(TEMPERATURES)]
+        temperature = PARAMS.temperatures[self._number % len(PARAMS.temperatures)]
         self._number += 1
         mappings = self.player.place(
             [first, *(first.copy() for _ in range(size - 1))],
@@ -99,7 +108,7 @@ class RollOuts:
             self._remember(ii, max(mappings, key=lambda mapping: mapping.placed))
         self._failed = 0 if seen else self._failed + size * left
         if self.tally.best is not None:
-            self._batch = min(BATCH, 2 * self._batch)
+            self._batch = min(PARAMS.batch, 2 * self._batch)
         return len(seen)
 
     def _remember(self, ii: int, mapping: Mapping) -> None:
@@ -114,8 +123,8 @@ class RollOuts:
         known = self._furthest.get(ii)
         if best is not None and ii == best.ii:
             known = _places(best.tiles, best.slots)
-        if self._repair and known and self._chance.random() < REPAIRS:
-            for _ in range(TRIES):
+        if self._repair and known and self._chance.random() < PARAMS.repairs:
+            for _ in range(PARAMS.tries):
                 gone = self._ball(known)
                 rest = {number: place for number, place in known.items() if number not in gone}
                 fixed = {self.problem.instructions[number].id: place for number, place in rest.items()}
@@ -157,7 +166,7 @@ class RollOuts:
             return left[int(self._chance.integers(len(left)))] if draw < 0.8 else best.ii
         if self._ii < least:
             self._ii, self._failed = least, 0
-        elif self._failed >= PATIENCE * body.count:
+        elif self._failed >= PARAMS.patience * body.count:
             # Further up in larger steps: smaller intervals are tried again once there is a plan.
             self._ii, self._failed = self._ii + max(1, self._ii // 8), 0
         left = body.between(self._ii, depth + 1) or body.between(least, depth + 1)

@@ -21,30 +21,38 @@ from stowplan.models.hint import TRUST, Hint
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.hint import TIME, tile_name
 from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 
 if TYPE_CHECKING:
     from stowplan.portfolio.modulo_scheduling.annealing import Annealing
 
-#: Placements for each instruction before an initiation interval (II) is given up (the budget ratio of Rau 1994), at
-#: first and at most.
-FIRST_RATIO, MOST_RATIO = 6, 100
 
-#: Tries of the list scheduler at each II.
-TRIES = 3
+class SearchParameters(Parameters, frozen=True):
+    """Parameters of the search."""
 
-#: Moves of the first annealing at an II, for each group, and how often they may double.
-_MOVES, _DOUBLINGS = 1_000, 9
+    first_ratio: int = 6
+    """Placements an instruction before an initiation interval (II) is given up at first: the budget ratio of Rau 1994."""
+    most_ratio: int = 100
+    """Placements an instruction before an II is given up at most."""
+    tries: int = 3
+    """Tries of the list scheduler at each II."""
+    moves: int = 1_000
+    """Moves a group of the first annealing at an II."""
+    doublings: int = 9
+    """Times that these may double."""
+    anneal: float = 0.5
+    """Part of the rounds in which an II below the best is looked for by annealing, where places decide it."""
+    large: int = 100
+    """Instructions above which a loop body is annealed before it is scheduled by list."""
+    moves_a_placement: int = 100
+    """Moves of the annealing that take as long as one placement of the list scheduler."""
+    liking: float = 12.0
+    """Clocks that the tile a hint likes best is worth: more than a link that is missing."""
 
-#: How often an II below the best is looked for by annealing, where places decide it.
-_ANNEAL = 0.5
 
-#: Instructions above which a loop body is annealed before it is scheduled by list.
-_LARGE = 100
-
-#: Moves of the annealing that take as long as one placement of the list scheduler.
-_MOVES_A_PLACEMENT = 100
+PARAMS = parameters(SearchParameters, __name__)
 
 
 @dataclass
@@ -70,7 +78,7 @@ class Tally:
     @property
     def work(self) -> int:
         """Placements, and moves by the time they take: what is limited where time must not be."""
-        return self.placements + self.moves // _MOVES_A_PLACEMENT
+        return self.placements + self.moves // PARAMS.moves_a_placement
 
     def within(self, evaluations: int) -> int | None:
         """The best objective found in so many evaluations; None where there was none yet."""
@@ -116,11 +124,11 @@ def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
     """The first schedule from the least II upwards; whether there is one. The same seed gives the same schedule."""
     body = tally.body
     for ii in body.iis:
-        for attempt in range(TRIES):
+        for attempt in range(PARAMS.tries):
             chance = random.Random(f"{seed} {ii} {attempt}")
             if stop():
                 return False
-            if _attempt(tally, ii, chance, FIRST_RATIO, stop, noise=0.1 * attempt):
+            if _attempt(tally, ii, chance, PARAMS.first_ratio, stop, noise=0.1 * attempt):
                 return True
     return False
 
@@ -143,7 +151,7 @@ def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
 
     List scheduling takes long there: it fails at one II after the other.
     """
-    if not (tally.body.count > _LARGE and _can_anneal(tally)):
+    if not (tally.body.count > PARAMS.large and _can_anneal(tally)):
         list_scheduling(tally, seed, stop)
         return "list"
     run = MappingSearch(tally, seed)
@@ -163,7 +171,7 @@ class MappingSearch:
     def __init__(self, tally: Tally, seed: int):
         self.tally = tally
         self._chance = random.Random(seed)
-        self._ratio = float(FIRST_RATIO)
+        self._ratio = float(PARAMS.first_ratio)
         self._now: Plan | None = None
         self._seed = seed
         self._annealing: Annealing | None = None
@@ -189,7 +197,7 @@ class MappingSearch:
             if above - failed > 1:
                 self._anneal((failed + above) // 2, stop)
                 return
-            if self._chance.random() < _ANNEAL:
+            if self._chance.random() < PARAMS.anneal:
                 self._anneal(self._below(left), stop)
                 return
         if best is None:
@@ -201,7 +209,7 @@ class MappingSearch:
         else:
             self._rebuild(stop)
             return
-        self._ratio = min(MOST_RATIO, self._ratio * 1.1)
+        self._ratio = min(PARAMS.most_ratio, self._ratio * 1.1)
 
     def _below(self, left: Sequence[int]) -> int:
         """One of the IIs that are left: the largest mostly, for that is the easiest."""
@@ -220,7 +228,7 @@ class MappingSearch:
             tally.moves += moves
 
         doublings = self._doublings.get(ii, 0)
-        moves = (_MOVES * len(body.members)) << min(doublings, _DOUBLINGS)
+        moves = (PARAMS.moves * len(body.members)) << min(doublings, PARAMS.doublings)
         places = self._annealing.place(ii, moves, stop, count)
         if places is not None:
             tiles, known = places
@@ -273,10 +281,6 @@ class MappingSearch:
         return groups[:size]
 
 
-#: Clocks that the tile a hint likes best is worth: more than a link that is missing.
-LIKING = 12.0
-
-
 def follow(tally: Tally, hint: Hint, seed: int, stop: Callable[[], bool]) -> bool:
     """Try schedules that follow a hint at one II after the other, upwards; whether one is better than the best before.
 
@@ -300,7 +304,7 @@ def follow(tally: Tally, hint: Hint, seed: int, stop: Callable[[], bool]) -> boo
             if stop():
                 return tally.best is not before
             mapper = Mapper(body, ii, random.Random(f"{seed} {ii} {attempt}"), liking=_liking(body, hint))
-            done = mapper.run(order, FIRST_RATIO * body.count, stop)
+            done = mapper.run(order, PARAMS.first_ratio * body.count, stop)
             tally.placements += max(1, mapper.steps)
             if done:
                 tally.offer(ii, mapper.tiles, mapper.times)
@@ -326,4 +330,4 @@ def _liking(body: Body, hint: Hint) -> NDArray[np.float64]:
     sure = np.array(hint.confidence, np.float64) if hint.confidence else np.ones(body.count)
     values[:, sure < TRUST] = 0.0
     liking = [values[:, members].max(axis=1) for members in body.members]
-    return LIKING * np.array(liking, np.float64).reshape(len(body.members), body.tiles)
+    return PARAMS.liking * np.array(liking, np.float64).reshape(len(body.members), body.tiles)

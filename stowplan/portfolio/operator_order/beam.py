@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.compiled import Bits2D, Ints2D, njit, njit_inner
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.operator_order.graph import (
     Bits,
     Graph,
@@ -25,8 +26,15 @@ from stowplan.portfolio.operator_order.graph import (
 
 Floats = NDArray[np.float64]
 
-#: Children of a level at most, for each set.
-_CHILDREN = 64
+
+class BeamParameters(Parameters, frozen=True):
+    """Parameters of the beam."""
+
+    children: int = 64
+    """Children a set of a level, at most."""
+
+
+PARAMS = parameters(BeamParameters, __name__)
 
 
 class Level(NamedTuple):
@@ -98,7 +106,7 @@ def search(
         Level(np.zeros((width, words), np.uint64), np.full(width, floor, np.int64), np.zeros((width, 2), np.uint64))
         for _ in range(2)
     )
-    many = width * _CHILDREN
+    many = width * PARAMS.children
     table = np.zeros(1 << (2 * many).bit_length(), np.uint64)
     ranks, merged, settled = np.zeros(many, np.int64), np.zeros(many, np.int64), np.zeros((width, 2), np.int64)
     children = Children(np.zeros((many, 2), np.int64), np.zeros(many, np.int64), np.zeros(many), table, ranks, merged, settled)

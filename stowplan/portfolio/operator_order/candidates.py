@@ -19,6 +19,7 @@ from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, stable_order
 from stowplan.models.packing import problem as packing_problem
 from stowplan.models.packing.bounds import load_bound
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.graph import make
@@ -29,23 +30,34 @@ from stowplan.portfolio.packing import candidates as packing
 from stowplan.portfolio.packing.candidates import InnerRun
 from stowplan.portfolio.presolve import presolve_seconds
 
-#: Part of the time for bounds by cuts, before all else.
-CUT_SHARE = 0.15
 
-#: Beams: sets side by side, and operators times these at most; weights of the peak so far against what is live.
-WIDTHS, MOST_WIDE, WEIGHTS = (1, 4), 40_000, (1000.0, 1.0)
+class SearchParameters(Parameters, frozen=True):
+    """Parameters of the search."""
 
-#: Sets that the exact search looks at in a moment.
-PRESOLVE_SETS = 1_000
+    cut_share: float = 0.15
+    """Part of the time for bounds by cuts, before all else."""
+    widths: tuple[int, ...] = (1, 4)
+    """Sets side by side in a beam, one beam after the other."""
+    most_wide: int = 40_000
+    """Operators times sets of a beam at most."""
+    weights: tuple[float, ...] = (1000.0, 1.0)
+    """Live bytes that a byte of the peak so far is worth, beam by beam."""
+    presolve_sets: int = 1_000
+    """Sets that the exact search looks at in a moment."""
+    first_sets: int = 20_000
+    """Sets that the exact search looks at before local search has its first turn beside it."""
+    splits: int = 24
+    """Rounds of splits by cuts without gain after which stretches have their turn."""
+    stretches: int = 8
+    """Rounds of stretches put in order without gain after which splits have their turn."""
+    arena_share: float = 0.2
+    """Part of the time that is kept for the arena while the peak is open."""
+    arena_orders: int = 6
+    """Orders that the arena tries."""
 
-#: Sets that the exact search looks at before local search has its first turn beside it.
-FIRST_SETS = 20_000
 
-#: Rounds of local search without gain after which another way has its turn: splits by cuts, and stretches put in order.
-SPLITS, STRETCHES = 24, 8
+PARAMS = parameters(SearchParameters, __name__)
 
-#: Part of the time that is kept for the arena while the peak is open, and orders that it tries.
-ARENA_SHARE, ARENA_ORDERS = 0.2, 6
 
 #: The packing room's candidates that look for offsets, one after the other.
 PACKINGS = packing.search, packing.exact
@@ -83,7 +95,7 @@ class _Run:
             self.structure,
             self._ceilings,
             self.floor,
-            self.context.within(CUT_SHARE),
+            self.context.within(PARAMS.cut_share),
             lambda bound: self.context.bound(bound, "cuts"),
             self.context.work(work_rates.ORDER_CUTS),
         )
@@ -106,7 +118,7 @@ class _Run:
             return True
         plan, _ = self.know()
         wants_arena = plan is not None and plan.arena > plan.objective
-        return wants_arena and self.context.is_last(ARENA_SHARE)
+        return wants_arena and self.context.is_last(PARAMS.arena_share)
 
 
 def presolve(problem: Problem, context: Context) -> None:
@@ -117,7 +129,7 @@ def presolve(problem: Problem, context: Context) -> None:
     run.offer(stable_order(run.structure), "given")
     _beams(run, 1, None)
     run.prove()
-    _search_sets(run, None, most=PRESOLVE_SETS)
+    _search_sets(run, None, most=PARAMS.presolve_sets)
     if run.has_least_peak() and run.best is not None and not context.closed():
         lives = Lives(problem, run.structure, run.best.order)
         _pack(run, lives, presolve_seconds(context), context.closed, (packing.exact,))
@@ -135,15 +147,15 @@ def search(problem: Problem, context: Context) -> None:
         # Otherwise the exact search says which bounds it has proven.
         run.prove()
     chance = context.rng()
-    for width in WIDTHS:
-        if width * run.structure.ops <= MOST_WIDE:
+    for width in PARAMS.widths:
+        if width * run.structure.ops <= PARAMS.most_wide:
             _beams(run, width, None)
     _go_on(run, _Improvement(run, chance), chance, context.work(work_rates.ORDER_ROUNDS, run.structure.ops + 50, least=2))
 
 
 def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
     """A beam in each direction with each weight, below the best known."""
-    for weight in WEIGHTS:
+    for weight in PARAMS.weights:
         for graph in (run.forwards, run.backwards):
             plan, floor = run.know()
             if plan is None or run.is_over():
@@ -187,7 +199,7 @@ class _Improvement:
         if not self._searches:
             divided = Dividing(run.structure, run.forwards, run.backwards, order, floor, self._chance)
             windows = Windows(run.structure, run.forwards, order, floor, self._chance, run.context.limits)
-            self._searches = (divided, "splits", SPLITS), (windows, "windows", STRETCHES)
+            self._searches = (divided, "splits", PARAMS.splits), (windows, "windows", PARAMS.stretches)
         for search_, _, _ in self._searches:
             search_.floor = floor
             if search_.peak > plan.objective:
@@ -251,7 +263,7 @@ def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None =
         if limit is None or most is not None:
             run.prove()
         until = math.inf if is_full else time.monotonic() + max(0.2, time.monotonic() - began)
-        if improvement is not None and limit is None and looked > FIRST_SETS:
+        if improvement is not None and limit is None and looked > PARAMS.first_sets:
             improvement.go_on(lambda until=until: run.is_over() or time.monotonic() >= until)  # type: ignore[misc]
 
 
@@ -263,7 +275,7 @@ def _arena(run: _Run, chance: np.random.Generator) -> None:
         plan, _ = run.know()
         return context.closed() or plan is None or plan.arena <= plan.objective
 
-    for attempt in range(ARENA_ORDERS):
+    for attempt in range(PARAMS.arena_orders):
         plan, _ = run.know()
         if plan is None or is_over():
             return
@@ -274,7 +286,7 @@ def _arena(run: _Run, chance: np.random.Generator) -> None:
         if lives.peak > plan.objective:
             continue
         # All packings together are to be within the work limit, since no clock ends them.
-        seconds, work = max(0.5, context.seconds() / 20), context.seconds() / (len(PACKINGS) * ARENA_ORDERS)
+        seconds, work = max(0.5, context.seconds() / 20), context.seconds() / (len(PACKINGS) * PARAMS.arena_orders)
         _pack(run, lives, seconds, is_over, work=min(seconds, work))
 
 

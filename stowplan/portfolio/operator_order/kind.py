@@ -14,17 +14,25 @@ from stowplan.models.operator_order.plan import DECISIONS, Plan, offset_table
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import verify
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.portfolio.operator_order.orders import BASELINES, alone
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import BYTES
 from stowplan.verification import Verification
 
-#: Operators of a graph whose baselines are made in the calling process.
-FEW_OPS = 100
 
-#: Up to so many operators the exact search is tried for a moment before all else.
-SMALL = 64
+class StartParameters(Parameters, frozen=True):
+    """Parameters of which candidates there are, and where they run."""
+
+    few_ops: int = 100
+    """Operators of a graph whose baselines are made in the calling process."""
+    small: int = 64
+    """Operators, up to so many the exact search is tried for a moment before all else."""
+
+
+PARAMS = parameters(StartParameters, __name__)
+
 
 #: What inputs are read for: files that mean other problems for other targets.
 TARGET = "order"
@@ -34,14 +42,14 @@ def _baseline(name: str) -> Baseline[Problem, Plan]:
     """The operators as given, or in another order that a candidate makes of graphs that are not small; with quick offsets."""
 
     def plan(problem: Problem) -> Plan | None:
-        if name != "given" and len(problem.ops) > SMALL:
+        if name != "given" and len(problem.ops) > PARAMS.small:
             return None
         structure = build(problem)
         order = BASELINES[name](structure, lambda: False)
         return None if order is None else Lives(problem, structure, order).quick()
 
     def maker(problem: Problem) -> Candidate:
-        return Candidate(name, "baseline", place="thread" if len(problem.ops) <= FEW_OPS else "process")
+        return Candidate(name, "baseline", place="thread" if len(problem.ops) <= PARAMS.few_ops else "process")
 
     if name == "given":
         return Baseline(name=name, plan=plan)
@@ -53,7 +61,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         in_caller(Candidate("search", "heuristic", share=0.7), options),
         in_caller(Candidate("sets", "exact", share=0.7), options),
     ]
-    return [PRESOLVER, *candidates] if len(problem.ops) <= SMALL else candidates
+    return [PRESOLVER, *candidates] if len(problem.ops) <= PARAMS.small else candidates
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:

@@ -14,19 +14,39 @@ import numpy as np
 
 from stowplan.models.operator_order.bounds import Cuts
 from stowplan.models.operator_order.structure import Structure
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.beam import complete_lazy, normalize
 from stowplan.portfolio.operator_order.graph import Graph
 from stowplan.portfolio.operator_order.set_search import EXHAUSTED, FOUND, SetSearch
 
-#: Sets side by side, one after the other, and the shortest stretch.
-WIDTHS, SHORTEST = (2, 8, 32, 64), 24
 
-#: Operators of a stretch that are looked at for the one to split by.
-_LOOKED_AT = 60
+class LocalSearchParameters(Parameters, frozen=True):
+    """Parameters of local search."""
 
-#: Operators times sets of a beam at most.
-_MOST = 600_000
+    widths: tuple[int, ...] = (2, 8, 32, 64)
+    """Sets side by side, one beam after the other."""
+    shortest: int = 24
+    """Operators of a stretch at least."""
+    looked_at: int = 60
+    """Operators of a stretch that are looked at for the one to split by."""
+    most: int = 600_000
+    """Operators times sets of a beam at most."""
+    first: int = 16
+    """Operators of a stretch at first."""
+    longest: int = 400
+    """Operators of a stretch at most."""
+    sets: int = 4000
+    """Sets that the search of a stretch may look at."""
+    most_cpsat: int = 60
+    """Operators of a stretch that CP-SAT is given where that is not enough."""
+    cpsat_seconds: float = 1.0
+    """Seconds for CP-SAT, of the clock and of its own."""
+    memory: int = 60_000_000
+    """Bytes of the tables of one such search."""
+
+
+PARAMS = parameters(LocalSearchParameters, __name__)
 
 
 class Dividing:
@@ -70,15 +90,15 @@ class Dividing:
         n = len(self.order)
         at = int(self._chance.choice(np.flatnonzero(profile == self.peak)))
         # The whole order with each width first, then ever shorter stretches, and again from the start.
-        width = WIDTHS[self._turn % len(WIDTHS)]
-        halvings = self._turn // len(WIDTHS)
+        width = PARAMS.widths[self._turn % len(PARAMS.widths)]
+        halvings = self._turn // len(PARAMS.widths)
         length = n >> halvings
         self._turn += 1
-        if length < SHORTEST:
+        if length < PARAMS.shortest:
             self._turn, length = 0, n
         first = int(np.clip(at - self._chance.integers(0, length), 0, n - length))
         by = self.order[at] if self._chance.random() < 0.6 else self._tightest(profile, first, first + length)
-        split = self._split(first, first + length, by, max(1, min(width, _MOST // n)), should_stop)
+        split = self._split(first, first + length, by, max(1, min(width, PARAMS.most // n)), should_stop)
         if split is None or not self._is_better(split, profile):
             return False
         self._turn = 0
@@ -87,7 +107,7 @@ class Dividing:
 
     def _tightest(self, profile: np.ndarray, first: int, last: int) -> int:
         """Of the operators of a stretch where most is live one of the largest bound: no order does much better there."""
-        highest = np.argsort(-profile[first:last], kind="stable")[:_LOOKED_AT]
+        highest = np.argsort(-profile[first:last], kind="stable")[: PARAMS.looked_at]
         some = [self.order[first + int(i)] for i in highest]
         for op in some[: 1 + int(self._chance.integers(len(some)))]:
             if op not in self._least:
@@ -120,7 +140,7 @@ class Dividing:
         if not any(not self._forwards.is_lazy[op] for op in among):
             return among
         weight = float(self._chance.choice([1.0, 1000.0]))
-        noise = self._chance if self._turn > len(WIDTHS) else None
+        noise = self._chance if self._turn > len(PARAMS.widths) else None
         best: tuple[int, list[int]] | None = None
         for graph, start in ((self._forwards, earlier), (self._backwards, later)):
             upper = self.peak + 1 if best is None else best[0]
@@ -130,16 +150,6 @@ class Dividing:
             if best is not None and best[0] <= self.floor:
                 break
         return None if best is None else best[1]
-
-
-#: Operators of a stretch at first and at most, and sets that its search may look at.
-_FIRST, _LONGEST, _SETS = 16, 400, 4000
-
-#: Operators of a stretch that CP-SAT is given where that is not enough, and seconds: of the clock, and of its own.
-MOST_CPSAT, CPSAT_SECONDS = 60, 1.0
-
-#: Bytes of the tables of one such search.
-_MEMORY = 60_000_000
 
 
 class Windows:
@@ -168,7 +178,7 @@ class Windows:
     ):
         self._limits = limits
         self._structure, self._graph, self.floor, self._chance = structure, graph, floor, chance
-        self._length = _FIRST
+        self._length = PARAMS.first
         self._failures = 0
         self.adopt(order)
 
@@ -190,7 +200,9 @@ class Windows:
             self._failures += 1
             if self._failures >= 6:
                 self._failures = 0
-                self._length = min(_LONGEST, n, int(1.5 * self._length)) if self._length < min(_LONGEST, n) else _FIRST
+                self._length = (
+                    min(PARAMS.longest, n, int(1.5 * self._length)) if self._length < min(PARAMS.longest, n) else PARAMS.first
+                )
             return False
         self._failures = 0
         self.order = better
@@ -206,11 +218,11 @@ class Windows:
         if len(among) < 3:
             return None
         top = int(self._structure.profile(self.order)[first:last].max())
-        search = SetSearch(self._graph, min(self.floor, top), top, before, among, _MEMORY)
-        outcome = search.run(should_stop, _SETS)
+        search = SetSearch(self._graph, min(self.floor, top), top, before, among, PARAMS.memory)
+        outcome = search.run(should_stop, PARAMS.sets)
         if outcome == FOUND:
             return [*before, *search.order(), *lazy, *after]
-        if outcome == EXHAUSTED or len(inside) > MOST_CPSAT or should_stop():
+        if outcome == EXHAUSTED or len(inside) > PARAMS.most_cpsat or should_stop():
             return None
         return self._by_cpsat(before, inside, after, top, should_stop)
 
@@ -220,14 +232,14 @@ class Windows:
         """Where a search over sets takes too long, another way may not."""
         from stowplan.models.operator_order.cpsat import order_stretch
 
-        seconds, _ = self._limits(CPSAT_SECONDS, CPSAT_SECONDS)
+        seconds, _ = self._limits(PARAMS.cpsat_seconds, PARAMS.cpsat_seconds)
         order, _ = order_stretch(
             self._structure,
             before,
             inside,
             top - 1,
             time_limit=seconds,
-            deterministic_limit=CPSAT_SECONDS,
+            deterministic_limit=PARAMS.cpsat_seconds,
             seed=int(self._chance.integers(1 << 30)),
             should_stop=should_stop,
         )

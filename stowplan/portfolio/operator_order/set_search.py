@@ -8,14 +8,23 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.compiled import Bits2D, Ints2D, njit, njit_inner
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.operator_order.graph import Graph, Ints, Room, is_done, restore, room_for, run, settle, weigh
 
-#: Bytes that the tables of a search take at most, and sets in the smallest.
-MEMORY = 400_000_000
-FEWEST = 1 << 10
 
-#: Operators times sets between two looks at the clock.
-_SLICE = 3_000_000
+class SetSearchParameters(Parameters, frozen=True):
+    """Parameters of the search over sets."""
+
+    memory: int = 400_000_000
+    """Bytes that the tables of a search take at most."""
+    fewest: int = 1 << 10
+    """Sets in the smallest tables."""
+    slice: int = 3_000_000
+    """Operators times sets between two looks at the clock."""
+
+
+PARAMS = parameters(SetSearchParameters, __name__)
+
 
 #: Outcomes.
 RUNNING, FOUND, EXHAUSTED, FULL = 0, 1, 2, 3
@@ -74,7 +83,7 @@ class SetSearch:
         upper: int,
         done: Sequence[int] | Ints = (),
         among: Sequence[int] | Ints | None = None,
-        memory: int = MEMORY,
+        memory: int = PARAMS.memory,
     ):
         self._graph, self.upper = graph, upper
         n = len(graph.waits)
@@ -85,10 +94,10 @@ class SetSearch:
         self._goal = n if among is None else len(done) + len(among)
         # What is lazy runs with who reads it, so it counts as well.
         self._random = np.random.default_rng(20_240_607).integers(0, 1 << 63, (n, 2), np.int64).astype(np.uint64)
-        self._most = max(FEWEST, int(memory / (8 * self._words + 700)))
+        self._most = max(PARAMS.fewest, int(memory / (8 * self._words + 700)))
         self._room = room_for(graph, self._words)
         self._state = np.zeros(7, np.int64)
-        self._make(min(FEWEST, self._most))
+        self._make(min(PARAMS.fewest, self._most))
         bits = self._sets.bits[0]
         for op in done:
             bits[int(op) >> 6] |= np.uint64(1) << np.uint64(int(op) & 63)
@@ -109,7 +118,7 @@ class SetSearch:
 
     def run(self, should_stop: Callable[[], bool], sets: int | None = None) -> int:
         """Search until it is decided, stopped, or has looked at so many sets; returns the outcome."""
-        slice_ = max(20, _SLICE // (len(self._graph.waits) + 50))
+        slice_ = max(20, PARAMS.slice // (len(self._graph.waits) + 50))
         until = None if sets is None else self.sets + sets
         while self.outcome == RUNNING and not should_stop() and (until is None or self.sets < until):
             pops = slice_ if until is None else min(slice_, until - self.sets)

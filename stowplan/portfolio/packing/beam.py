@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.compiled import Ints2D, Signs2D, njit, njit_inner
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.packing import canonical
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.orders import Floats
@@ -33,18 +34,35 @@ _FAR = 1 << 62
 #: Times that a valley is raised before a buffer is placed, at most: so often that a state leaves it open what to place.
 _RAISES = 2
 
-#: Successors for each state that goes on, at most.
-_SUCCESSORS = 40
 
-#: Part of the height that a section can spare beside its room: with none, the first unit that the fullest section wastes
-#: would count more than everything else.
-_SPARE = 0.01
+class BeamParameters(Parameters, frozen=True):
+    """Parameters of the beam."""
+
+    successors: int = 40
+    """Successors for each state that goes on, at most."""
+    spare: float = 0.01
+    """Part of the height that a section can spare beside its room: with none, the first unit that the fullest section wastes
+    would count more than everything else.
+    """
+    numbers: int = 12_000_000
+    """Numbers in the arrays of all states, at most."""
+    at_bound: int = 1000
+    """States side by side in the narrowest beam at the bound or capacity; restarts follow Luby's sequence."""
+    above: int = 300
+    """States side by side in the narrowest beam at heights above."""
+    aims: tuple[float, ...] = (0.5, 0.8, 0.3)
+    """Parts of the way from bound to height to aim at: a beam that misses the bound mostly finds what it aims at."""
+    halves: tuple[int, ...] = (5, 6, 4, 5, 8)
+    """Halves of a power of how much long lives count, run by run."""
+    noises: tuple[float, ...] = (0.0, 0.1, 0.1, 0.05)
+    """Parts of a state's worth by which it may be off, run by run."""
+
+
+PARAMS = parameters(BeamParameters, __name__)
+
 
 #: Waste that every state is said to have, so that there is something to compare before there is any.
 _BEGINNING = 0.01
-
-#: Numbers in the arrays of all states, at most.
-_NUMBERS = 12_000_000
 
 
 class Lives(NamedTuple):
@@ -104,7 +122,10 @@ class Beam:
     @property
     def widest(self) -> int:
         """States side by side, at most."""
-        return max(16, _NUMBERS // (2 * (2 * self._sections + len(self._order) // 8) + 4 * _SUCCESSORS + 3 * len(self._order)))
+        return max(
+            16,
+            PARAMS.numbers // (2 * (2 * self._sections + len(self._order) // 8) + 4 * PARAMS.successors + 3 * len(self._order)),
+        )
 
     def pack(
         self, height: int, width: int, halves: int, chance: np.random.Generator, noise: float, should_stop: Callable[[], bool]
@@ -136,12 +157,12 @@ class Beam:
         room = height - self._load
         if room.min() < 0:
             return None, 0
-        price = np.concatenate([[0.0], np.cumsum(1.0 / (room + max(1.0, _SPARE * height)))])
+        price = np.concatenate([[0.0], np.cumsum(1.0 / (room + max(1.0, PARAMS.spare * height)))])
         names = chance.integers(1, _FAR, n)
         old, new = _states(width, n, sections), _states(width, n, sections)
         old.level[0], old.left[0], old.waits[0] = 0, self._load, 1
         parent, placed, offset = (np.empty((n, width), np.int64) for _ in range(3))
-        children = np.empty((3, width * _SUCCESSORS + n), np.int64)
+        children = np.empty((3, width * PARAMS.successors + n), np.int64)
         worth = np.empty(children.shape[1])
         table = np.empty(1 << (4 * width).bit_length(), np.int64)
         raised = np.empty((1, sections), np.int64)
@@ -346,16 +367,6 @@ def go_on(
     return count
 
 
-#: States side by side in the narrowest beam at the bound or capacity, and at heights above; restarts follow Luby's sequence.
-AT_BOUND, ABOVE = 1000, 300
-
-#: Where to aim between bound and height: a beam that misses the bound mostly finds what it aims at.
-_AIMS = (0.5, 0.8, 0.3)
-
-#: How much long lives count (twice a power), and how far the worth of a state may be off, run by run.
-_HALVES, _NOISES = (5, 6, 4, 5, 8), (0.0, 0.1, 0.1, 0.05)
-
-
 @dataclass
 class Part(canonical.Part):
     """Beams for one independent part, with data that :attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`."""
@@ -381,8 +392,10 @@ class Part(canonical.Part):
         turn = self._turn = next(self._turns[self._at_bound])
         low = max(self.bound, floor)
         if self._at_bound or self.best is None:
-            return low if capacity is None else capacity, AT_BOUND * canonical.luby(turn + 1)
-        return low + int(_AIMS[turn % len(_AIMS)] * (self.best - 1 - low)), ABOVE * canonical.luby(turn // len(_AIMS) + 1)
+            return low if capacity is None else capacity, PARAMS.at_bound * canonical.luby(turn + 1)
+        return low + int(PARAMS.aims[turn % len(PARAMS.aims)] * (self.best - 1 - low)), PARAMS.above * canonical.luby(
+            turn // len(PARAMS.aims) + 1
+        )
 
     def run(self, height: int, length: int) -> int:
         """One beam of ``length`` states for a plan within ``height``; returns its states, all told, but its width at least.
@@ -392,7 +405,7 @@ class Part(canonical.Part):
         turn = self._turn
         self.runs += 1
         beam = self._beams[turn % 2]
-        halves, noise = _HALVES[turn % len(_HALVES)], _NOISES[turn // 2 % len(_NOISES)]
+        halves, noise = PARAMS.halves[turn % len(PARAMS.halves)], PARAMS.noises[turn // 2 % len(PARAMS.noises)]
         offsets, states = beam.pack(height, length, halves, self._chance, noise, self.should_stop)
         cost = max(states, min(length, beam.widest))
         self._spent[self._at_bound] += cost

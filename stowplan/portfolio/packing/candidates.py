@@ -21,6 +21,7 @@ from stowplan.models.packing.bounds import find_overload, load_bound
 from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import HeuristicSearch
@@ -29,29 +30,29 @@ from stowplan.portfolio.solver_limits import reporting
 
 Search = Callable[[Problem, Context], None]
 
-#: Placements from the bottom up in deterministic runs, at least.
-LEAST_ROUNDS = 8
 
-#: Rounds of climbing by orders before the beams.
-CLIMBS_BEFORE_BEAMS = 60
+class SearchParameters(Parameters, frozen=True):
+    """Parameters of the search."""
 
-#: Up to so many buffers, placing in an order is quick.
-FEW_BUFFERS = 1500
+    least_rounds: int = 8
+    """Placements from the bottom up in deterministic runs, at least."""
+    climbs_before_beams: int = 60
+    """Rounds of climbing by orders before the beams."""
+    few_buffers: int = 1500
+    """Buffers up to which placing in an order is quick."""
+    many_buffers: int = 200_000
+    """Buffers beyond which placing from the peaks may take long without a look at the clock."""
+    few_orders: tuple[int, ...] = (0, 2)
+    """Numbers of orders to climb from where there is no time for more: by size, and by size and sections lived through."""
+    apart_share: float = 0.7
+    """Part of its time in which a search looks for plans without overlaps, where there may be some."""
+    quick_placed: int = 40_000
+    """Buffers that a presolver places from its best plan without overlaps: some tenths of a second."""
+    explain_seconds: float = 3.0
+    """Seconds that explaining an infeasibility may take at least."""
 
-#: Beyond so many, placing from the peaks may take long without a look at the clock.
-MANY_BUFFERS = 200_000
 
-#: Orders to climb from where there is no time for more: by size, and by size and sections lived through.
-_FEW_ORDERS = (0, 2)
-
-#: Part of its time in which a search looks for plans without overlaps, where there may be some.
-APART_SHARE = 0.7
-
-#: Buffers that a presolver places from its best plan without overlaps: some tenths of a second.
-QUICK_PLACED = 40_000
-
-#: Seconds that explaining an infeasibility may take at least.
-EXPLAIN_SECONDS = 3.0
+PARAMS = parameters(SearchParameters, __name__)
 
 
 def search(problem: Problem, context: Context) -> None:
@@ -76,7 +77,7 @@ def _search_apart(find: Search, problem: Problem, context: Context, source: str)
         return
     plain = without_overlaps(problem)
     bound = load_bound(plain) if problem.capacity is None else None
-    seconds = context.part_of_rest(APART_SHARE)
+    seconds = context.part_of_rest(PARAMS.apart_share)
     run = _ApartRun(problem, source, context, seconds, bound=bound)
     find(plain, run)
     best = run.best
@@ -119,12 +120,12 @@ def _knows_no_overlaps(source: str) -> Callable[[Search], Search]:
 def climb(problem: Problem, context: Context) -> None:
     """Outward from the peaks; then placing from the bottom up with other keys, and from few orders, where all take long."""
     _place_from_peaks(problem, context)
-    _search(problem, context, _FEW_ORDERS, "climb", 1)
+    _search(problem, context, PARAMS.few_orders, "climb", 1)
 
 
 def _place_from_peaks(problem: Problem, context: Context) -> None:
     """From one peak, from some, stacked in some ways; and on at random while that is the best way of all."""
-    if len(problem.buffers) > MANY_BUFFERS or is_overloaded(context, find_overload(problem)):
+    if len(problem.buffers) > PARAMS.many_buffers or is_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
     if not data.is_plain:
@@ -156,16 +157,16 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
     if n == 0:
         context.plan(arrays.export_plan(problem, data, np.zeros(0, np.int64)), "greedy")
         return
-    if n <= FEW_BUFFERS and data.is_plain:
+    if n <= PARAMS.few_buffers and data.is_plain:
         _search_by_beams(problem, context, data, "beam")
         return
     target = _target(problem, data)
     run = HeuristicSearch(data, target, context.seed(stream), functools.partial(_tell, problem, context, data), context.closed)
     is_first = source == "orders"
-    if n > FEW_BUFFERS and skyline.takes(data) and not (is_first and data.has_gaps):
+    if n > PARAMS.few_buffers and skyline.takes(data) and not (is_first and data.has_gaps):
         # First fit compares all pairs.
         has_baseline = is_first and n * n <= 2 * work_rates.PACKING_PAIRS.per_second * context.seconds()
-        rounds = context.work(work_rates.PACKING_PLACED, n, least=LEAST_ROUNDS)
+        rounds = context.work(work_rates.PACKING_PLACED, n, least=PARAMS.least_rounds)
         run.climb_skylines("skyline" if is_first else source, rounds, flip=not is_first, baseline=has_baseline)
     else:
         run.climb_orders(chosen_orders, source, context.work(work_rates.PACKING_PAIRS, n * n + 20_000, least=20))
@@ -216,7 +217,7 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
 
     target, seed = _target(problem, data), context.seed(stream)
     climbing = HeuristicSearch(data, target, seed, improved, context.closed)
-    climbing.climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
+    climbing.climb_orders(range(orders.PEAK + 1), "orders", PARAMS.climbs_before_beams)
     if best is None or (best + data.size).max() <= target:
         return
     part_type = functools.partial(beam.Part, should_stop=context.closed)
@@ -270,12 +271,14 @@ def presolve(problem: Problem, context: Context) -> None:
         run = HeuristicSearch(
             data, _target(problem, data), context.seed(), functools.partial(_tell, problem, context, data), context.closed
         )
-        run.climb_orders(range(orders.PEAK + 1), "orders", CLIMBS_BEFORE_BEAMS)
+        run.climb_orders(range(orders.PEAK + 1), "orders", PARAMS.climbs_before_beams)
         plain, best = arrays.build(without_overlaps(problem)), list[Ints]()
         quick = HeuristicSearch(plain, 0, context.seed(), lambda _, offsets, __: best.append(offsets), context.closed)
         quick.climb_orders(range(orders.PEAK + 1), "apart", 0)
         if best:
-            _climb_apart(problem, context, data, best[-1] * plain.unit // data.unit, QUICK_PLACED // len(data.size), "apart")
+            _climb_apart(
+                problem, context, data, best[-1] * plain.unit // data.unit, PARAMS.quick_placed // len(data.size), "apart"
+            )
     if not context.closed():
         _solve_model(problem, context, presolve_seconds(context))
 
@@ -309,7 +312,7 @@ def _explain(problem: Problem, context: Context, source: str, began: float) -> N
         context.proven_infeasible(source)
         return
     now = time.monotonic()
-    should_stop = context.within_seconds(min(context.remaining() / 2, max(EXPLAIN_SECONDS, now - began)))
+    should_stop = context.within_seconds(min(context.remaining() / 2, max(PARAMS.explain_seconds, now - began)))
     nodes = int(work_rates.PACKING_NODES.per_second * context.seconds() / (len(problem.buffers) + 50))
     context.proven_infeasible(source, canonical.find_conflict(problem, context.seed(), nodes, should_stop).details(problem))
 

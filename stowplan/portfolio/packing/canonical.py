@@ -17,18 +17,25 @@ import numpy as np
 
 from stowplan.models.packing.bounds import find_overload, peak_load
 from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.packing import arrays, depth_first, orders, search
 from stowplan.portfolio.packing.arrays import Data, Ints
 
-#: Nodes of the shortest run; restarts follow Luby's sequence.
-SHORTEST_RUN = 3000
 
-#: Where to aim between bound and height, run by run of those that do not aim at the bound: what is out of reach a little lower
-#: may be found at once.
-_AIMS = (1.0, 0.7, 0.85)
+class TreeSearchParameters(Parameters, frozen=True):
+    """Parameters of the tree search."""
 
-#: Every second run aims at the bound, which is often the optimum; after so many of them, one in four.
-_BOUND_RUNS = 64
+    shortest_run: int = 3000
+    """Nodes of the shortest run; restarts follow Luby's sequence."""
+    aims: tuple[float, ...] = (1.0, 0.7, 0.85)
+    """Parts of the way from bound to height to aim at, run by run of those that do not aim at the bound: what is out of reach a
+    little lower may be found at once.
+    """
+    bound_runs: int = 64
+    """Runs at the bound, which is often the optimum, every second one; after them one in four."""
+
+
+PARAMS = parameters(TreeSearchParameters, __name__)
 
 
 def luby(number: int) -> int:
@@ -66,17 +73,17 @@ class Part:
         if capacity is not None:
             return capacity, luby(self.runs + 1)
         low = max(self.bound, floor)
-        if self.best is None or self.runs % (2 if self._bound_runs < _BOUND_RUNS else 4) == 0:
+        if self.best is None or self.runs % (2 if self._bound_runs < PARAMS.bound_runs else 4) == 0:
             self._bound_runs += 1
             return low, luby(self._bound_runs)
         turn = self.runs - self._bound_runs
-        return low + int(_AIMS[turn % len(_AIMS)] * (self.best - 1 - low)), luby(turn // len(_AIMS) + 1)
+        return low + int(PARAMS.aims[turn % len(PARAMS.aims)] * (self.best - 1 - low)), luby(turn // len(PARAMS.aims) + 1)
 
     def run(self, height: int, length: int) -> int:
         """One run for a plan within ``height``; returns its nodes. Improves ``best`` or ``bound`` where it ends in time."""
         self.runs += 1
         order = orders.by_key(self.data, next(self._keys))
-        outcome, nodes, offsets = self._shape.search(height, order, SHORTEST_RUN * length)
+        outcome, nodes, offsets = self._shape.search(height, order, PARAMS.shortest_run * length)
         if outcome == depth_first.FOUND:
             self.adopt(offsets)
         elif outcome == depth_first.EXHAUSTED:

@@ -19,6 +19,7 @@ from stowplan.kernel.plan_changes import Budget, KeepClose
 from stowplan.models.packing.overlaps import allows, separations
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
+from stowplan.parameters import Parameters, parameters
 
 
 class Changes(ByValues):
@@ -58,14 +59,18 @@ class Changes(ByValues):
             yield self.plan(offsets, plan)
 
 
-#: The exact model is asked for fewer buffers than this.
-EXACT_BUFFERS = 1500
+class KeepCloseParameters(Parameters, frozen=True):
+    """Parameters of plans close to an earlier one."""
 
-#: Times that each buffer is placed, on average and at most.
-ROUNDS = 8
+    exact_buffers: int = 1500
+    """Buffers of a problem that the exact model is asked for, below this."""
+    rounds: int = 8
+    """Times that each buffer is placed, on average and at most."""
+    most_buffers: int = 6000
+    """Buffers of a problem in which ejections are tried, below this: each needs all its neighbours."""
 
-#: Ejections are tried for fewer buffers than this: each needs all its neighbours.
-MOST_BUFFERS = 6000
+
+PARAMS = parameters(KeepCloseParameters, __name__)
 
 
 class Boxes(NamedTuple):
@@ -138,12 +143,12 @@ def near_offsets(
     best = tuple(current)
     if not moved(best):
         return
-    if len(problem.buffers) < MOST_BUFFERS:
+    if len(problem.buffers) < PARAMS.most_buffers:
         placed = ejected(problem, earlier, budget.is_over)
         if placed is not None and moved(placed) < moved(best):
             yield placed
             best = placed
-    limits = budget.solver_limits(parts) if len(problem.buffers) < EXACT_BUFFERS and moved(best) else None
+    limits = budget.solver_limits(parts) if len(problem.buffers) < PARAMS.exact_buffers and moved(best) else None
     if limits is None:
         return
     from stowplan.models.packing.cpsat import solve_closest
@@ -251,7 +256,7 @@ def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callab
         else:
             loose.append(number)
     loose.reverse()
-    for _ in range(ROUNDS * len(buffers)):
+    for _ in range(PARAMS.rounds * len(buffers)):
         if not loose:
             return tuple(place or 0 for place in at)
         if should_stop():

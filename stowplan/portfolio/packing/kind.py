@@ -15,15 +15,22 @@ from stowplan.models.packing.overlaps import shared_bytes
 from stowplan.models.packing.plan import DECISIONS, Plan, offset_table
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import BYTES
 from stowplan.verification import Verification
 
-#: The exact searches keep all pairs of buffers; beyond this many they prove nothing in minutes anyway.
-EXACT_BUFFERS = 1500
 
-#: Of so many buffers the greedy takes milliseconds.
-FEW_BUFFERS = 300
+class StartParameters(Parameters, frozen=True):
+    """Parameters of which candidates there are, and where they run."""
+
+    exact_buffers: int = 1500
+    """Buffers beyond which exact searches, which keep all pairs, prove nothing in minutes."""
+    few_buffers: int = 300
+    """Buffers of which the greedy takes milliseconds."""
+
+
+PARAMS = parameters(StartParameters, __name__)
 
 
 def _hinted(problem: Problem) -> Plan | None:
@@ -52,7 +59,7 @@ def _stack(problem: Problem) -> Plan | None:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    small = len(problem.buffers) <= EXACT_BUFFERS
+    small = len(problem.buffers) <= PARAMS.exact_buffers
     # Where plans within a capacity are hard to find at all, orders find one soon or never. Beams go on for long.
     is_plain = not any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers)
     fit = problem.capacity is not None
@@ -76,11 +83,11 @@ def _with_overlaps(problem: Problem, options: Options, plain: Sequence[Candidate
 
     These look for plans that share nothing, so that what they prove does not hold, and climb from the best.
     """
-    is_few = len(problem.buffers) <= FEW_BUFFERS
+    is_few = len(problem.buffers) <= PARAMS.few_buffers
     search = in_caller(Candidate("search", "heuristic", share=0.4), options)
     apart = in_caller(Candidate("apart", "heuristic", share=0.6), options)
     others = [replace(other, family="heuristic") for other in plain[1:] if other.name != "cpsat"]
-    if len(problem.buffers) > EXACT_BUFFERS:
+    if len(problem.buffers) > PARAMS.exact_buffers:
         return [search, apart, *others]
     cpsat = Candidate("cpsat", "exact", share=1.0 if is_few else 0.4)
     first = [PRESOLVER] if is_few else []
@@ -89,7 +96,7 @@ def _with_overlaps(problem: Problem, options: Options, plain: Sequence[Candidate
 
 def _makes_greedy(problem: Problem) -> Candidate:
     # A few buffers take milliseconds.
-    is_small = len(problem.buffers) <= FEW_BUFFERS and not any(buffer.gaps for buffer in problem.buffers)
+    is_small = len(problem.buffers) <= PARAMS.few_buffers and not any(buffer.gaps for buffer in problem.buffers)
     return Candidate("greedy", "baseline", place="thread" if is_small else "process")
 
 
@@ -161,7 +168,7 @@ KIND = Kind(
     function=_function,
     baselines=(
         # Of many buffers the greedy takes long, and is left out where others have met the bound before it.
-        Baseline(name="greedy", maker=_makes_greedy, is_awaited=lambda problem: len(problem.buffers) <= EXACT_BUFFERS),
+        Baseline(name="greedy", maker=_makes_greedy, is_awaited=lambda problem: len(problem.buffers) <= PARAMS.exact_buffers),
         Baseline(name="hint", plan=_hinted),
         Baseline(name="stack", plan=_stack),
     ),

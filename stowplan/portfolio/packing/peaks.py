@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stowplan.compiled import njit, njit_inner
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.orders import Floats
 
@@ -25,16 +26,23 @@ _FAR = 1 << 62
 #: Holes that one sweep may look at, for each buffer on average: with more of them it takes too long.
 _HOLES = 10_000
 
-#: Numbers of peaks, the highest ones, and ways to stack what lives there, that are tried one after the other.
-_COUNTS = (1, 2, 3, 5, 8, 13)
+
+class PeaksParameters(Parameters, frozen=True):
+    """Parameters of placing from the peaks."""
+
+    counts: tuple[int, ...] = (1, 2, 3, 5, 8, 13)
+    """Peaks, the highest ones, that are tried one number after the other."""
+    least_peak: float = 0.8
+    """Part of the load below which a peak is none."""
+    lower: float = 0.02
+    """Part of the load by which a peak may be lower than the highest moment in later rounds."""
+    shuffle: tuple[float, ...] = (0.0, 0.003, 0.02)
+    """Parts of the places in a stack that are changed, in later rounds."""
+
+
+PARAMS = parameters(PeaksParameters, __name__)
+
 _FEW_WAYS, WAYS = (0, 1), (2, 3, 4, 0, 1)
-
-#: Peaks of less than this part of the load are none.
-_LEAST_PEAK = 0.8
-
-#: In later rounds: part of the load by which a peak may be lower than the highest moment, and of places in a stack that are
-#: changed.
-_LOWER, _SHUFFLE = 0.02, (0.0, 0.003, 0.02)
 
 
 class Side(NamedTuple):
@@ -67,8 +75,8 @@ class Peaks:
 
     def tries(self) -> list[tuple[int, Sequence[int]]]:
         """Numbers of peaks and ways to stack, for :meth:`place`, to try at first."""
-        most = len(self._find_peaks(self._load, _COUNTS[-1]))
-        counts = [count for count in _COUNTS if count <= most]
+        most = len(self._find_peaks(self._load, PARAMS.counts[-1]))
+        counts = [count for count in PARAMS.counts if count <= most]
         return [(count, ways) for ways in (_FEW_WAYS, WAYS) for count in counts]
 
     def place(self, count: int, ways: Sequence[int], limit: int | None, *, at_random: bool = False) -> tuple[int, Ints] | None:
@@ -87,9 +95,9 @@ class Peaks:
         load = self._load
         if at_random:
             # Every moment is lowered by chance, so that another of the high ones becomes the peak.
-            load = load - (_LOWER * self._chance.random() * load.max() * self._chance.random(len(load))).astype(np.int64)
+            load = load - (PARAMS.lower * self._chance.random() * load.max() * self._chance.random(len(load))).astype(np.int64)
         peaks = sorted(self._find_peaks(load, count))
-        shuffle = float(self._chance.choice(_SHUFFLE)) if at_random else 0.0
+        shuffle = float(self._chance.choice(PARAMS.shuffle)) if at_random else 0.0
         stacks = [[self._stack(peak, way, shuffle) for way in ways] for peak in peaks]
         # By way of the peak: the height up to it, and what that consists of.
         done = [[stack, self._from(peaks[0], stack, mirrored=True)] for stack in stacks[0]]
@@ -120,7 +128,7 @@ class Peaks:
     def _find_peaks(self, load: Ints, count: int) -> list[int]:
         """The highest sections, so far from each other that nothing of one meets what lives at another."""
         apart = 2 * self._longest
-        left, least = load.copy(), _LEAST_PEAK * load.max()
+        left, least = load.copy(), PARAMS.least_peak * load.max()
         peaks: list[int] = []
         while len(peaks) < count:
             peak = int(left.argmax())

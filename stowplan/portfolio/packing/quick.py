@@ -13,26 +13,33 @@ from stowplan.kernel.context import Context
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.packing import arrays, skyline
 from stowplan.portfolio.packing.search import Placements, skyline_keys
 
-#: More buffers than this are placed from the bottom up: by size, each is compared with all others.
-MANY = 1500
 
-#: Beyond this many, verifying the plan takes longer than the first good one does.
-TOO_MANY = 200_000
+class QuickParameters(Parameters, frozen=True):
+    """Parameters of the first plans."""
+
+    many: int = 1500
+    """Buffers above which they are placed from the bottom up: by size, each is compared with all others."""
+    too_many: int = 200_000
+    """Buffers beyond which verifying the plan takes longer than the first good one does."""
+
+
+PARAMS = parameters(QuickParameters, __name__)
 
 
 def quick_plan(problem: Problem, should_stop: Callable[[], bool] = lambda: False) -> tuple[str, Plan] | None:
-    """The plan, and its name; None where it does not fit, or there are more than :data:`TOO_MANY` buffers, or it was stopped.
+    """The plan, and its name; None where it does not fit, or there are more than :data:`PARAMS` buffers, or it was stopped.
 
     The name is ``greedy`` where the plan is that of the baseline, by size; else ``quick``.
     """
-    if len(problem.buffers) > TOO_MANY:
+    if len(problem.buffers) > PARAMS.too_many:
         return None
     data = arrays.build(problem)
     placements = Placements(data, should_stop)
-    is_many = len(data.size) > MANY and skyline.takes(data)
+    is_many = len(data.size) > PARAMS.many and skyline.takes(data)
     if is_many:
         placed: tuple[int, arrays.Ints] | None = placements.skyline(next(skyline_keys(data, np.random.default_rng(0), False)))
     else:

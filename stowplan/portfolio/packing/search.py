@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from stowplan.compiled import Ints2D, njit
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.packing import orders, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.sharing import greedy_with_overlaps, meet, partners
@@ -16,20 +17,25 @@ from stowplan.portfolio.packing.sharing import greedy_with_overlaps, meet, partn
 #: Places all buffers by a key [n]: height in units and offsets [n], None where it was told to stop.
 Placement = Callable[[orders.Floats], tuple[int, Ints] | None]
 
-#: Rounds without a better plan after which a climb goes back to its best.
-_PATIENCE = 15
 
-#: Climbs from skylines that are carried on, and skyline keys that are tried before the best of them are climbed from.
-_CLIMBS, _FIRST_KEYS = 3, 8
+class ClimbParameters(Parameters, frozen=True):
+    """Parameters of climbing."""
 
-#: Rounds, every second one, in which a new key may show what it is worth beside them.
-_CHALLENGE = 12
+    patience: int = 15
+    """Rounds without a better plan after which a climb goes back to its best."""
+    climbs: int = 3
+    """Climbs from skylines that are carried on."""
+    first_keys: int = 8
+    """Skyline keys that are tried before the best of them are climbed from."""
+    challenge: int = 12
+    """Rounds, every second one, in which a new key may show what it is worth beside them."""
+    local: float = 0.6
+    """Part of the rounds of a local climb in which keys change around one buffer that ended too high."""
+    slice: int = 200_000_000
+    """Pairs of buffers that first fit compares between two looks at the clock."""
 
-#: Part of the rounds of a local climb in which keys change around one buffer that ended too high.
-_LOCAL = 0.6
 
-#: Pairs of buffers that first fit compares between two looks at the clock.
-_SLICE = 200_000_000
+PARAMS = parameters(ClimbParameters, __name__)
 
 
 class Placements:
@@ -70,7 +76,7 @@ class Placements:
         while since < n:
             if since and self._should_stop():
                 return None
-            until = min(n, since + max(1, _SLICE // n))
+            until = min(n, since + max(1, PARAMS.slice // n))
             arrays = order, data.size, data.align, data.fixed, data.piece, data.first, data.last
             if len(data.overlaps):
                 placed = greedy_with_overlaps(*arrays, best_fit, offsets, table, since, until, *self._partners)
@@ -134,7 +140,7 @@ class Climb:
 
     def next_key(self, data: Data) -> orders.Floats:
         """The key to try next."""
-        if self._stale > _PATIENCE:
+        if self._stale > PARAMS.patience:
             self._key = self._best_key + 0.02 * self._chance.normal(size=len(self._key))
             self._stale = 0
         high = self._too_high(data, self.best, self._height, self._offsets)
@@ -170,7 +176,7 @@ class LocalClimb(Climb):
 
     def next_key(self, data: Data) -> orders.Floats:
         """The key to try next."""
-        if self._chance.random() >= _LOCAL:
+        if self._chance.random() >= PARAMS.local:
             return super().next_key(data)
         high = self._too_high(data, self._best_height, self._best_height, self._best_offsets)
         one = self._chance.choice(high)
@@ -268,11 +274,11 @@ class HeuristicSearch:
         challenger: Climb | None = None
         spent = 0
         for done in itertools.count():
-            if done == _FIRST_KEYS and baseline and not self._done:
+            if done == PARAMS.first_keys and baseline and not self._done:
                 self._start(next(orders.greedy_keys(self._data)), self._placements.first_fit, "greedy")
             if self._done or done == rounds:
                 return
-            if done >= _FIRST_KEYS and done % 2 == 0:
+            if done >= PARAMS.first_keys and done % 2 == 0:
                 self._go_on(climbs[done // 2 % len(climbs)], source)
                 continue
             # A new key every round at first; then each is climbed from for a while before it is compared with the others.
@@ -285,8 +291,8 @@ class HeuristicSearch:
             else:
                 self._go_on(challenger, source)
             spent += 1
-            if done < _FIRST_KEYS or spent == _CHALLENGE:
-                climbs = sorted([*climbs, challenger], key=lambda climb: climb.best)[:_CLIMBS]
+            if done < PARAMS.first_keys or spent == PARAMS.challenge:
+                climbs = sorted([*climbs, challenger], key=lambda climb: climb.best)[: PARAMS.climbs]
                 challenger, spent = None, 0
 
     @cached_property

@@ -16,6 +16,7 @@ from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import build
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.graph import make as make_ordering
 from stowplan.portfolio.operator_order.orders import BASELINES
@@ -23,28 +24,38 @@ from stowplan.portfolio.rematerialization import engine, proofs
 from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulated
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.peaks import POLICIES, lowered
-from stowplan.portfolio.rematerialization.two_cuts import LARGE, MOST_ADDED, drafts
+from stowplan.portfolio.rematerialization.two_cuts import PARAMS as CUTS
+from stowplan.portfolio.rematerialization.two_cuts import drafts
 
-#: Part of the time for the first simulations, all together, and for one cooling.
-FIRST_SHARE, COOLING_SHARE = 0.2, 0.2
 
-#: Runs times steps of local search between two looks at the clock.
-SLICE = 10_000_000
+class SearchParameters(Parameters, frozen=True):
+    """Parameters of the search."""
 
-#: Part of the time for the search for the least peak, where nothing else was within the limit.
-LEAST_SHARE = 0.5
+    first_share: float = 0.2
+    """Part of the time for the first simulations, all together."""
+    cooling_share: float = 0.2
+    """Part of the time for one cooling."""
+    slice: int = 10_000_000
+    """Runs times steps of local search between two looks at the clock."""
+    least_share: float = 0.5
+    """Part of the time for the search for the least peak, where nothing else was within the limit."""
+    first_policies: int = 3
+    """Policies that simulations of the first plans try."""
+    fewest_steps: int = 20_000
+    """Steps of one cooling at least."""
+    steps_per_run: int = 400
+    """Steps of one cooling for each run of the sequence."""
+    rounds: int = 3_000
+    """Runs times rounds of ruin and recreate between two looks at the clock."""
+    recreations: int = 40
+    """Slices of so many rounds from one sequence."""
+    round_steps: int = 100
+    """Steps of local search that a round of ruin and recreate counts for."""
+    weight: float = 4.0
+    """Costs of all operators once that a limit's worth of bytes above the limit is worth."""
 
-#: Weights that simulations of the first plans try.
-FIRST_POLICIES = 3
 
-#: Steps of one cooling: at least, and for each run of the sequence.
-FEWEST_STEPS, STEPS_PER_RUN = 20_000, 400
-
-#: Runs times rounds of ruin and recreate between two looks at the clock, how often that, and what a round counts for in steps.
-ROUNDS, RECREATIONS, ROUND_STEPS = 3_000, 40, 100
-
-#: Weight of a limit's worth of bytes above the limit, in what all operators cost once.
-WEIGHT = 4.0
+PARAMS = parameters(SearchParameters, __name__)
 
 
 class _Search:
@@ -113,7 +124,7 @@ def search(problem: Problem, context: Context) -> None:
         context.proven_infeasible("cuts", proofs.TOO_MUCH)
         return
     # What cuts prove of drafts without fetches is not true of plans with them.
-    if problem.channel is None and structure.ops >= LARGE and _draft(run):
+    if problem.channel is None and structure.ops >= CUTS.large and _draft(run):
         return
     # No clock decides in a deterministic run, and those that follow come to plans as good.
     begun = [] if context.heard() is None else _first_plans(run)
@@ -126,7 +137,7 @@ def search(problem: Problem, context: Context) -> None:
             return
     # An order of a lower peak leaves less to evict.
     orders.sort(key=structure.ordering.peak)
-    is_late = context.within(FIRST_SHARE)
+    is_late = context.within(PARAMS.first_share)
     jobs = [(order, Policy()) for order in orders if order not in begun]
     jobs += [(order, policy) for order in orders for policy in checkpoint_policies(structure, order)]
     for order in orders:
@@ -134,7 +145,7 @@ def search(problem: Problem, context: Context) -> None:
         if run.is_done():
             return
     for order, policy in jobs:
-        run.simulate(order, policy, FIRST_SHARE / 4)
+        run.simulate(order, policy, PARAMS.first_share / 4)
         if run.is_done():
             return
         if is_late():
@@ -159,7 +170,7 @@ def _draft(run: _Search) -> bool:
         run.offer(draft, "two cuts")
     drafted: Sequence[Sequence[int]] = sequences if run.best is None else [run.best.sequence]
     for sequence in drafted:
-        run.offer(run.insertion.repaired(sequence, limit, context.closed, MOST_ADDED // run.structure.ops), "two cuts")
+        run.offer(run.insertion.repaired(sequence, limit, context.closed, CUTS.most_added // run.structure.ops), "two cuts")
         if run.best is not None:
             break
     return run.is_done()
@@ -174,13 +185,13 @@ def _first_plans(run: _Search) -> list[list[int]]:
     at_hand, _ = run.context.incumbent()
     if at_hand is not None and (order := [*dict.fromkeys(at_hand.sequence)]) != orders[0]:
         orders.append(order)
-    for policy in POLICIES[:FIRST_POLICIES]:
+    for policy in POLICIES[: PARAMS.first_policies]:
         for order in orders:
             run.offer(order, "order")
             if run.is_done():
                 return orders
             # The first plan takes as long as it takes: on a busy machine nothing else has one.
-            run.simulate(order, policy, FIRST_SHARE / 4 if run.best else 1.0)
+            run.simulate(order, policy, PARAMS.first_share / 4 if run.best else 1.0)
     for order in orders:
         run.offer(run.insertion.repaired(order, run.limit, run.context.closed), "insertion")
     return orders
@@ -188,26 +199,31 @@ def _first_plans(run: _Search) -> list[list[int]]:
 
 def _lower(run: _Search, orders: Sequence[Sequence[int]]) -> None:
     """A plan of the least peak, until it is within the limit: where that is tight, nothing else gets there."""
-    is_over = run.context.within(LEAST_SHARE)
+    is_over = run.context.within(PARAMS.least_share)
     free = build(msgspec.structs.replace(run.structure.problem, limit=None))
     run.offer(lowered(free, orders, is_over, run.limit).sequence, "least peak")
 
 
 def _rounds(runs: int) -> int:
     """Rounds of ruin and recreate in a slice, for sequences of so many runs."""
-    return max(1, ROUNDS // runs)
+    return max(1, PARAMS.rounds // runs)
 
 
 def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
     """Ruin and recreate from the best sequence; coolings, from it and from those of policies by chance, in turn."""
     context, structure = run.context, run.structure
     room = run.insertion.room
-    left = context.work(work_rates.REMAT_STEPS, least=SLICE // 10)
-    weight = WEIGHT * max(1.0, float(sum(structure.cost)))
+    left = context.work(work_rates.REMAT_STEPS, least=PARAMS.slice // 10)
+    weight = PARAMS.weight * max(1.0, float(sum(structure.cost)))
     turn = 0
     while not run.is_done() and (left is None or left > 0):
         if run.best is not None and turn % 3:
-            spent = _recreated(run, RECREATIONS if left is None else min(RECREATIONS, 1 + left // (ROUNDS * ROUND_STEPS)))
+            spent = _recreated(
+                run,
+                PARAMS.recreations
+                if left is None
+                else min(PARAMS.recreations, 1 + left // (PARAMS.rounds * PARAMS.round_steps)),
+            )
         else:
             # From an order of a low peak, too: a sequence that fits at a high cost has few good ones near.
             start: Sequence[int] = orders[0]
@@ -235,7 +251,7 @@ def _recreated(run: _Search, slices: int) -> int:
         run.offer(sequence, "ruin and recreate")
         if run.is_done():
             break
-    return slices * ROUNDS * ROUND_STEPS
+    return slices * PARAMS.rounds * PARAMS.round_steps
 
 
 def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int:
@@ -246,8 +262,8 @@ def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
     scratch = np.empty(3 * len(runs) + 2 + structure.ops, np.int64)
     count = len(start)
     runs[:count] = start
-    steps = max(FEWEST_STEPS, STEPS_PER_RUN * count)
-    slices = max(1, steps * count // SLICE)
+    steps = max(PARAMS.fewest_steps, PARAMS.steps_per_run * count)
+    slices = max(1, steps * count // PARAMS.slice)
     # From near the cost of an operator down to where no worse step is ever taken.
     mean = max(1.0, float(sum(structure.cost)) / max(1, structure.ops))
     top = mean * float(run.chance.choice([0.03, 0.1, 0.3, 1.0])) if hot else mean * 0.01
@@ -263,6 +279,6 @@ def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
         at += 1
         if at == 1:
             # Cooled down within a part of the time, however slow this machine is.
-            in_time, _ = run.context.limits(run.context.seconds(COOLING_SHARE) / (time.monotonic() - began + 1e-9), None)
+            in_time, _ = run.context.limits(run.context.seconds(PARAMS.cooling_share) / (time.monotonic() - began + 1e-9), None)
             slices = max(1, min(slices, int(in_time)))
     return size * at * len(start)

@@ -16,12 +16,21 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from stowplan.models.rematerialization.structure import Structure
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.rematerialization import residency, simulation
 from stowplan.portfolio.rematerialization.engine import make
 
-#: What is live at an operator that reservations count, from the least that is up to what would leave no room for anything else:
-#: parts of the way that are tried.
-PARTS = (0.75, 0.5, 0.25)
+
+class SimulationParameters(Parameters, frozen=True):
+    """Parameters of the simulation."""
+
+    parts: tuple[float, ...] = (0.75, 0.5, 0.25)
+    """Parts of the way from the least that is live at an operator that reservations count up to what would leave no room for
+    anything else, that are tried.
+    """
+
+
+PARAMS = parameters(SimulationParameters, __name__)
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ def assumed(structure: Structure, limit: int) -> list[Structure]:
         return [structure]
     least = max(_own_bytes(structure, op) for op in counted)
     most = min(max(0, limit - row.size) // row.times for row in structure.reservations if row.times)
-    return [structure.assuming(least + int(part * max(0, most - least)), limit) for part in PARTS]
+    return [structure.assuming(least + int(part * max(0, most - least)), limit) for part in PARAMS.parts]
 
 
 def _own_bytes(structure: Structure, op: int) -> int:

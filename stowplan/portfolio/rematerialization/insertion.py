@@ -13,14 +13,23 @@ from numpy.typing import NDArray
 
 from stowplan.compiled import njit, njit_inner
 from stowplan.models.rematerialization.structure import Structure
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.random_numbers import random_below
 from stowplan.portfolio.rematerialization.additions import Desk, Tables, add_best, desk, tables
 from stowplan.portfolio.rematerialization.engine import Graph, Scratch, copy, excess, fill, make, profile, scratch
 
 Ints = NDArray[np.int64]
 
-#: Sequences have room for so many times the operators.
-ROOM = 4
+
+class InsertionParameters(Parameters, frozen=True):
+    """Parameters of insertions."""
+
+    room: int = 4
+    """Times the operators that sequences have room for."""
+
+
+PARAMS = parameters(InsertionParameters, __name__)
+
 
 #: Runs added between two looks at the clock, and without one.
 SLICE, ENDLESS = 20, 1 << 60
@@ -200,7 +209,7 @@ class Insertion:
 
     def __init__(self, structure: Structure, room: int | None = None):
         self.structure, self.graph, self.tables = structure, make(structure), tables(structure)
-        self.room = ROOM * structure.ops + 8 if room is None else room
+        self.room = PARAMS.room * structure.ops + 8 if room is None else room
         self.work, self.desk = scratch(self.graph, self.room), desk(self.graph, self.room)
 
     def repaired(

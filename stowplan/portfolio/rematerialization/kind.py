@@ -13,13 +13,21 @@ from stowplan.models.rematerialization.plan import DECISIONS, Plan
 from stowplan.models.rematerialization.problem import Problem, amended
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.presolve import in_caller
 from stowplan.portfolio.rematerialization.greedy import simulate
 from stowplan.units import Unit
 from stowplan.verification import Verification
 
-#: Operators of a graph for which the greedy simulation costs nothing.
-SMALL = 64
+
+class StartParameters(Parameters, frozen=True):
+    """Parameters of which candidates there are, and where they run."""
+
+    small: int = 64
+    """Operators of a graph for which the greedy simulation costs nothing."""
+
+
+PARAMS = parameters(StartParameters, __name__)
 
 
 def _given(problem: Problem) -> Plan | None:
@@ -32,7 +40,7 @@ def _given(problem: Problem) -> Plan | None:
 def _greedy(problem: Problem) -> Plan | None:
     """The operators as given where that fits; of small graphs the greedy simulation's, where it finds one."""
     plan = _given(problem)
-    if plan is not None or problem.limit is None or len(problem.ops) > SMALL:
+    if plan is not None or problem.limit is None or len(problem.ops) > PARAMS.small:
         return plan
     structure = build(problem)
     sequence = simulate(structure, structure.order, problem.limit)
@@ -40,7 +48,7 @@ def _greedy(problem: Problem) -> Plan | None:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    small = len(problem.ops) <= SMALL
+    small = len(problem.ops) <= PARAMS.small
     place: Place = "thread" if small else "process"
     cuts = Candidate("cuts", "exact", share=0.2 if problem.channel is None else 0.3, place=place)
     if problem.channel is not None:
@@ -63,7 +71,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _makes_greedy(problem: Problem) -> Candidate:
-    return Candidate("greedy", "baseline", place="thread" if len(problem.ops) <= SMALL else "process")
+    return Candidate("greedy", "baseline", place="thread" if len(problem.ops) <= PARAMS.small else "process")
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:

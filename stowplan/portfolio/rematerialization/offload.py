@@ -27,34 +27,46 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.models.rematerialization.verify import verify
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.rematerialization.greedy import Policy, assumed, simulate
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.transfers import planned, unmade
-from stowplan.portfolio.rematerialization.two_cuts import LARGE, MOST_ADDED, drafts
+from stowplan.portfolio.rematerialization.two_cuts import PARAMS as CUTS
+from stowplan.portfolio.rematerialization.two_cuts import drafts
 
-#: Graphs of so many operators have drafts from cuts.
-BY_CUTS = 50
 
-#: Of those: parts of the operators' time in which copies are made, by which the best is sought.
-STEPS = (0.2, 0.1, 0.05, 0.02, 0.01)
+class OffloadParameters(Parameters, frozen=True):
+    """Parameters of the search for what is fetched."""
 
-#: Prices of a unit of the channel's time, and parts of the limit.
-PRICES, LIMITS = (0.0, 1.0, 0.25), (1.0, 0.9, 0.8)
+    by_cuts: int = 50
+    """Operators of a graph from which drafts are made from cuts."""
+    steps: tuple[float, ...] = (0.2, 0.1, 0.05, 0.02, 0.01)
+    """Parts of the operators' time in which copies are made, by which the best is sought in such a graph."""
+    prices: tuple[float, ...] = (0.0, 1.0, 0.25)
+    """Costs a unit of the channel's time of a fetch."""
+    limits: tuple[float, ...] = (1.0, 0.9, 0.8)
+    """Parts of the limit that drafts are made for."""
+    dearest: tuple[float, ...] = (0.5, 0.25, 0.1, 0.05)
+    """Parts of the values, the dearest to compute, that may be fetched."""
+    budgets: tuple[float, ...] = (0.1, 0.25, 0.5)
+    """Parts of the channel's time for what is computed again."""
+    tries: int = 4
+    """Drafts of one choice, each without what the one before had no room for on the host."""
+    first_share: float = 0.6
+    """Part of the time for the first choices, where they are made for several numbers of bytes that reservations count."""
+    again: float = 0.6
+    """Part of the rounds in which what is computed again is sent."""
+    kept: int = 6
+    """Choices that are changed."""
+    rounds: int = 10_000
+    """Rounds times operators of ruin and recreate for a draft of theirs."""
 
-#: Parts of the values, the dearest to compute; and parts of the channel's time for what is computed again.
-DEAREST, BUDGETS = (0.5, 0.25, 0.1, 0.05), (0.1, 0.25, 0.5)
+
+PARAMS = parameters(OffloadParameters, __name__)
+
 
 #: How drafts choose what to evict; the first for those that are not changed by chance.
 POLICIES = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=0.5))
-
-#: Drafts of one choice, each without what the one before had no room for on the host.
-TRIES = 4
-
-#: Part of the time for the first choices, where they are made for several numbers of bytes that reservations count.
-FIRST_SHARE = 0.6
-
-#: How often what is computed again is sent; choices that are changed; rounds of ruin and recreate for a draft of theirs.
-AGAIN, KEPT, ROUNDS = 0.6, 6, 10_000
 
 
 class _Tried(NamedTuple):
@@ -80,7 +92,7 @@ class _Search:
         self.best: Plan | None = None
         self.tried: list[_Tried] = []
         self.left = context.work(work_rates.REMAT_DRAFTS, max(1, self.structure.ops), least=60)
-        self.moments = Moments(self.structure) if self.structure.ops >= BY_CUTS else None
+        self.moments = Moments(self.structure) if self.structure.ops >= PARAMS.by_cuts else None
         """Of graphs whose drafts are made from cuts."""
         self.first = first_moments(self.structure, 1)
 
@@ -98,12 +110,12 @@ class _Search:
         """Values that may be sent, in several ways; each is a choice."""
         movable, count = self.movable, len(self.movable)
         dearest = self.by_density(movable)
-        choices = [movable, *(sorted(dearest[: max(1, int(part * count))]) for part in DEAREST)]
+        choices = [movable, *(sorted(dearest[: max(1, int(part * count))]) for part in PARAMS.dearest)]
         if self.moments is None:
             # Else this draft has been made.
             self.draft([], 0.0, 1.0)
         again = [] if self.best is None else self.by_density(self.again(self.best))
-        for part in BUDGETS if again else ():
+        for part in PARAMS.budgets if again else ():
             spent = itertools.accumulate(self.copy_cost[value] for value in again)
             within = sum(time <= part * sum(self.structure.cost) for time in spent)
             choices.append(sorted(again[: max(1, within)]))
@@ -118,7 +130,7 @@ class _Search:
         self, moved: Sequence[int], price: float, part: float, rounds: int = 0, is_by_cuts: bool = True
     ) -> tuple[Plan, Sequence[int]] | None:
         """A plan that may send some values, told where it is better, and those of them that it may send within the host."""
-        for _ in range(TRIES):
+        for _ in range(PARAMS.tries):
             if self.is_done():
                 return None
             self.left = None if self.left is None else self.left - 1
@@ -159,7 +171,7 @@ class _Search:
         moments, closed = self.moments.with_fetches(insertion.structure), self.context.closed
         # Of many such drafts each is to be there soon.
         for sequence in drafts(insertion, moments, aim, should_stop=closed, first=self.first, is_thorough=False) or ():
-            repaired = insertion.repaired(sequence, aim, closed, MOST_ADDED // self.structure.ops)
+            repaired = insertion.repaired(sequence, aim, closed, CUTS.most_added // self.structure.ops)
             if repaired is not None:
                 return repaired
         return None
@@ -188,8 +200,8 @@ class _Search:
                     self.tried.append(_Tried(*drafted, 0.0, 1.0))
             return costs[part]
 
-        part = STEPS[0]
-        for step in STEPS:
+        part = PARAMS.steps[0]
+        for step in PARAMS.steps:
             while not self.is_done():
                 near = min((part - step, part + step), key=cost)
                 if cost(near) >= cost(part):
@@ -224,7 +236,7 @@ def offload(problem: Problem, context: Context) -> None:
     if problem.limit is None or problem.channel is None or not problem.ops:
         return
     every = assumed(build(problem), problem.limit)
-    part = math.inf if len(every) == 1 else FIRST_SHARE / len(every)
+    part = math.inf if len(every) == 1 else PARAMS.first_share / len(every)
     runs = [_first_choices(_Search(structure, context, problem.limit, part)) for structure in every]
     best = min(runs, key=lambda run: math.inf if run.best is None else run.best.objective)
     best.is_over = context.closed
@@ -235,9 +247,9 @@ def _first_choices(run: _Search) -> _Search:
     """Try what is sent by cuts, and in several ways; the same search."""
     if run.moments is not None:
         run.climb()
-    if run.structure.ops < LARGE or run.best is None:
+    if run.structure.ops < CUTS.large or run.best is None:
         different = [list(choice) for choice in dict.fromkeys(map(tuple, run.choices()))]
-        for part, price, choice in itertools.product(LIMITS, PRICES, different):
+        for part, price, choice in itertools.product(PARAMS.limits, PARAMS.prices, different):
             drafted = run.draft(choice, price, part, is_by_cuts=False)
             if drafted is not None:
                 run.tried.append(_Tried(*drafted, price, part))
@@ -247,12 +259,12 @@ def _first_choices(run: _Search) -> _Search:
 def _change(run: _Search, tried: list[_Tried]) -> None:
     """Change the values that may be sent, and what a draft goes by, from the best choices on."""
     chance = run.chance
-    tried = sorted(tried, key=lambda choice: choice.plan.objective)[:KEPT]
-    rounds = min(20, 1 + ROUNDS // run.structure.ops)
+    tried = sorted(tried, key=lambda choice: choice.plan.objective)[: PARAMS.kept]
+    rounds = min(20, 1 + PARAMS.rounds // run.structure.ops)
     while tried and not run.is_done():
         choice = tried[int(chance.integers(len(tried)))]
         # What is computed again, the dearer the sooner, may be sent; or any values change sides.
-        again = run.again(choice.plan) if chance.random() < AGAIN else []
+        again = run.again(choice.plan) if chance.random() < PARAMS.again else []
         values = again or run.movable
         weights = np.array([1.0 + run.recompute_cost(value) if again else 1.0 for value in values])
         count = min(len(values), int(chance.choice([1, 2, 4, 1 + len(values) // 10])))
@@ -263,4 +275,4 @@ def _change(run: _Search, tried: list[_Tried]) -> None:
         part = float(np.clip(choice.part + chance.choice([-0.03, 0.0, 0.0, 0.03]), 0.5, 1.0))
         drafted = run.draft(sorted({*choice.moved} ^ changed), price, part, rounds, bool(chance.random() < 0.5))
         if drafted is not None and drafted[0].objective <= choice.plan.objective:
-            tried = sorted([*tried, _Tried(*drafted, price, part)], key=lambda other: other.plan.objective)[:KEPT]
+            tried = sorted([*tried, _Tried(*drafted, price, part)], key=lambda other: other.plan.objective)[: PARAMS.kept]

@@ -13,16 +13,24 @@ from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.operator_order.orders import BASELINES
 from stowplan.portfolio.rematerialization.greedy import Policy, simulate
 from stowplan.portfolio.rematerialization.insertion import Insertion
 
-#: Orders that the least peak is sought from beside that given, and weights of simulations for it.
-ORDERS = ("bfs", "lpmf")
-POLICIES = (Policy(), Policy(time=0.5, cost=1.5), Policy(cost=1.5), Policy(bytes=2.0), Policy(time=2.0))
 
-#: The search for the least peak ends where so much of it is left.
-TOLERANCE = 0.002
+class LeastPeakParameters(Parameters, frozen=True):
+    """Parameters of the search for the least peak."""
+
+    orders: tuple[str, ...] = ("bfs", "lpmf")
+    """Names of baselines of operator order that the least peak is sought from beside the order given."""
+    tolerance: float = 0.002
+    """Part of the peak that is left to search where the search ends."""
+
+
+PARAMS = parameters(LeastPeakParameters, __name__)
+
+POLICIES = (Policy(), Policy(time=0.5, cost=1.5), Policy(cost=1.5), Policy(bytes=2.0), Policy(time=2.0))
 
 
 def least_peak(
@@ -76,7 +84,7 @@ def lowered(structure: Structure, orders: Iterable[Sequence[int]], is_over: Call
     is_over
         Whether the time is over.
     """
-    baselines = (BASELINES[name](structure.ordering, is_over) for name in ORDERS)
+    baselines = (BASELINES[name](structure.ordering, is_over) for name in PARAMS.orders)
     every = dict.fromkeys(map(tuple, [structure.order, *orders, *(order for order in baselines if order is not None)]))
     first = min(map(structure.made, every), key=lambda plan: plan.peak)
     insertion = Insertion(structure)
@@ -95,7 +103,7 @@ def lowered(structure: Structure, orders: Iterable[Sequence[int]], is_over: Call
 
     def bisected(low: int) -> Plan:
         best, tried = first, ways
-        while enough < best.peak and best.peak - low > TOLERANCE * best.peak and not is_over():
+        while enough < best.peak and best.peak - low > PARAMS.tolerance * best.peak and not is_over():
             limit = (low + best.peak) // 2
             lower = next(((way, made) for way in tried if (made := within(way, limit, best)) is not None), None)
             if lower is not None:

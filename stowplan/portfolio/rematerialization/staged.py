@@ -11,26 +11,35 @@ from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.stages import Stages
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import load_bytes
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.rematerialization.insertion import Insertion
-from stowplan.portfolio.rematerialization.two_cuts import LARGE, MOST_ADDED
+from stowplan.portfolio.rematerialization.two_cuts import PARAMS as CUTS
 
-#: Parts of the time for one program: as a rule, for the bound of the last chain, and for a draft by lot.
-SHARE, LAST_SHARE, DRAW_SHARE = 0.2, 0.5, 0.1
 
-#: Drafts by lot that are of no use, one after the other, before no more are made.
-MISSES = 12
+class StagesParameters(Parameters, frozen=True):
+    """Parameters of the program in stages."""
 
-#: Nodes of branch and bound of a program in a deterministic run.
-NODES = 20
+    share: float = 0.2
+    """Part of the time for one program, as a rule."""
+    last_share: float = 0.5
+    """Part of the time for the bound of the last chain."""
+    draw_share: float = 0.1
+    """Part of the time for a draft by lot."""
+    misses: int = 12
+    """Drafts by lot that are of no use, one after the other, before no more are made."""
+    nodes: int = 20
+    """Nodes of branch and bound of a program in a deterministic run."""
+    first: int = 3
+    """Moments that are tried alone."""
+    aims: int = 6
+    """Limits below that of the problem that are tried for one chain."""
+    bound_gap: float = 0.01
+    """Part of the added cost by which a draft for a bound may be above it."""
+    draft_gap: float = 0.03
+    """Part of the added cost by which a draft for a plan may be above its bound."""
 
-#: Moments that are tried alone.
-FIRST = 3
 
-#: Limits below that of the problem that are tried for one chain.
-AIMS = 6
-
-#: A draft may be above its bound by this part of the added cost: for bounds, and for plans.
-BOUND_GAP, DRAFT_GAP = 0.01, 0.03
+PARAMS = parameters(StagesParameters, __name__)
 
 
 class _Staged:
@@ -38,10 +47,10 @@ class _Staged:
         self.problem, self.context, self.limit = problem, context, limit
         self.structure = build(problem)
         # Then a program takes seconds: cuts say which moment is the first, and longer chains come before lower limits.
-        self.is_large = self.structure.ops >= LARGE
+        self.is_large = self.structure.ops >= CUTS.large
         self.moments = Moments(self.structure)
         self.insertion = Insertion(self.structure)
-        self.most_added = MOST_ADDED // self.structure.ops if self.is_large else None
+        self.most_added = CUTS.most_added // self.structure.ops if self.is_large else None
         self.chain: list[int] = []
         self.best: Plan | None = None
         self.bound = 0
@@ -55,14 +64,14 @@ class _Staged:
             return True
         return self.context.closed() or self.programs == 0
 
-    def draft(self, aim: int, gap: float, share: float = SHARE, stream: int = 0) -> tuple[list[int], list[int]] | None:
+    def draft(self, aim: int, gap: float, share: float = PARAMS.share, stream: int = 0) -> tuple[list[int], list[int]] | None:
         """A draft for a limit of ``aim``, and the load of each run. None where there is none that could be of use.
 
         Repaired, it is told where it is the best plan so far.
         """
         context = self.context
         self.programs = None if self.programs is None else self.programs - 1
-        seconds, nodes = context.limits(min(context.remaining(), context.seconds(share)), NODES)
+        seconds, nodes = context.limits(min(context.remaining(), context.seconds(share)), PARAMS.nodes)
         outcome = Stages(self.structure, self.moments, aim, self.chain).solve(
             time_limit=seconds,
             seed=context.seed(stream),
@@ -100,7 +109,7 @@ def stages(problem: Problem, context: Context) -> None:
     run.chain = _with_counted(run, _first_by_cuts(run) if run.is_large else _first(run))
     chains, deepest = [run.chain], 0
     while not run.is_done():
-        drafted = run.draft(run.limit, BOUND_GAP, LAST_SHARE if run.is_large else SHARE)
+        drafted = run.draft(run.limit, PARAMS.bound_gap, PARAMS.last_share if run.is_large else PARAMS.share)
         if drafted is None:
             break
         sequence, live = drafted
@@ -111,7 +120,7 @@ def stages(problem: Problem, context: Context) -> None:
             deepest = max(deepest, _lowered(run, max(live)))
         if is_last:
             if not run.is_done():
-                run.draft(run.limit, 0.0, LAST_SHARE)
+                run.draft(run.limit, 0.0, PARAMS.last_share)
             break
         run.chain = longer
         chains.append(longer)
@@ -130,9 +139,9 @@ def _with_counted(run: _Staged, chain: list[int]) -> list[int]:
 def _first(run: _Staged) -> list[int]:
     """The moment whose program has the best bound."""
     best: list[int] = []
-    for op in first_moments(run.structure, FIRST):
+    for op in first_moments(run.structure, PARAMS.first):
         before, run.chain = run.bound, [op]
-        if run.is_done() or run.draft(run.limit, BOUND_GAP) is None:
+        if run.is_done() or run.draft(run.limit, PARAMS.bound_gap) is None:
             break
         if not best or run.bound > before:
             best = [op]
@@ -142,7 +151,7 @@ def _first(run: _Staged) -> list[int]:
 def _first_by_cuts(run: _Staged) -> list[int]:
     """The moment whose cut has the best bound."""
     costs = {}
-    for op in first_moments(run.structure, FIRST):
+    for op in first_moments(run.structure, PARAMS.first):
         cost = run.moments.added_cost(op, run.limit)
         costs[op] = sum(run.structure.cost) if cost is None else cost
         if cost is not None and cost > run.bound:
@@ -154,11 +163,11 @@ def _first_by_cuts(run: _Staged) -> list[int]:
 def _lowered(run: _Staged, peak: int) -> int:
     """Drafts for lower and lower limits until one fits as it is; by how many bytes the lowest was below the problem's."""
     aim, deepest = run.limit, 0
-    for _ in range(AIMS):
+    for _ in range(PARAMS.aims):
         if peak <= run.limit or run.is_done():
             break
         aim -= max(1, (peak - run.limit) // 2)
-        lower = run.draft(aim, DRAFT_GAP)
+        lower = run.draft(aim, PARAMS.draft_gap)
         if lower is None:
             break
         peak, deepest = max(lower[1]), max(deepest, run.limit - aim)
@@ -168,9 +177,11 @@ def _lowered(run: _Staged, peak: int) -> int:
 def _draw(run: _Staged, chains: list[list[int]], deepest: int) -> None:
     """Drafts of chains and limits by lot: of drafts that cost the same, some are repaired at less cost than others."""
     chance, misses, stream = run.context.rng(), 0, 0
-    while not run.is_done() and misses < MISSES:
+    while not run.is_done() and misses < PARAMS.misses:
         run.chain = chains[int(chance.integers(len(chains)))]
         aim = run.limit - int(chance.uniform(0.0, 1.5) * deepest)
         began = run.bound, run.best
-        drafted = run.draft(aim, float(chance.choice([BOUND_GAP, DRAFT_GAP])), DRAW_SHARE, stream := stream + 1)
+        drafted = run.draft(
+            aim, float(chance.choice([PARAMS.bound_gap, PARAMS.draft_gap])), PARAMS.draw_share, stream := stream + 1
+        )
         misses = misses + 1 if drafted is None and began == (run.bound, run.best) else 0

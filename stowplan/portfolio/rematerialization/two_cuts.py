@@ -23,20 +23,29 @@ from numpy.typing import NDArray
 
 from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.moments import first_moments, in_stages, more_moments
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.rematerialization.engine import profile
 from stowplan.portfolio.rematerialization.insertion import Insertion
 
-#: Graphs of so many operators have such a draft before all else.
-LARGE = 1000
 
-#: Runs that are added to a draft of a large graph at most, times operators.
-MOST_ADDED = 300_000
+class TwoCutsParameters(Parameters, frozen=True):
+    """Parameters of drafts from two cuts."""
 
-#: Numbers of places at which chains are kept, one after the other until so many have not helped.
-PLACES, MISSES = (1, 2, 3, 5, 7, 11, 15, 23, 31), 2
+    large: int = 1000
+    """Operators of a graph from which such a draft is made before all else."""
+    most_added: int = 300_000
+    """Operators times runs that are added to a draft of a large graph, at most."""
+    places: tuple[int, ...] = (1, 2, 3, 5, 7, 11, 15, 23, 31)
+    """Places at which chains are kept, one number after the other."""
+    misses: int = 2
+    """Numbers of places that have not helped after which no more are tried."""
+    aims: int = 7
+    """Steps from the limit down to the least bytes of the moment."""
+    halvings: int = 3
+    """Times that the last step is halved."""
 
-#: Steps from the limit down to the least bytes of the moment, and how often the last step is halved.
-AIMS, HALVINGS = 7, 3
+
+PARAMS = parameters(TwoCutsParameters, __name__)
 
 
 class TwoCuts:
@@ -195,7 +204,7 @@ def drafts(
             if live is not None and sequence not in sequences:
                 sequences.append(sequence)
                 chain = more_moments(moments, [moment], sequence, live.tolist(), limit, 1)
-        whole = within(cuts, limit, should_stop, PLACES if is_thorough else ())
+        whole = within(cuts, limit, should_stop, PARAMS.places if is_thorough else ())
         if is_thorough and not whole:
             whole = below(cuts, limit, should_stop)
         sequences += [sequence for sequence in whole if sequence not in sequences]
@@ -204,7 +213,7 @@ def drafts(
 
 
 def within(
-    cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False, numbers: Sequence[int] = PLACES
+    cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False, numbers: Sequence[int] = PARAMS.places
 ) -> list[list[int]]:
     """Sequences within a limit, each of less cost than those before: a few parts more cost less than runs that are added.
 
@@ -213,7 +222,7 @@ def within(
     sequences: list[list[int]] = []
     best, misses = 1 << 62, 0
     for places in (0, *numbers):
-        if misses == MISSES or should_stop():
+        if misses == PARAMS.misses or should_stop():
             break
         sequence = cuts.draft(limit, False, should_stop, is_whole=True, places=places)
         live = cuts.live(sequence)
@@ -239,13 +248,13 @@ def below(cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: F
         has_cuts = bool(moments.added_cost(moment, aim)) and moments.around is not None
         return within(cuts, limit, should_stop) if has_cuts else []
 
-    step = (limit - moments.least_bytes(moment)) // AIMS
-    aims = (limit - at * step for at in range(1, AIMS) if step > 0)
+    step = (limit - moments.least_bytes(moment)) // PARAMS.aims
+    aims = (limit - at * step for at in range(1, PARAMS.aims) if step > 0)
     for aim in aims:
         found = [] if should_stop() else drafts_for(aim)
         if found:
             break
-    for _ in range(HALVINGS if found else 0):
+    for _ in range(PARAMS.halvings if found else 0):
         step //= 2
         nearer = [] if should_stop() else drafts_for(aim + step)
         if nearer:

@@ -14,6 +14,7 @@ from stowplan.compiled import Ints2D
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Offsets, Structure, plan_of
+from stowplan.parameters import Parameters, parameters
 
 Ints = NDArray[np.int64]
 
@@ -112,8 +113,14 @@ def import_plan(data: Data, plan: Plan) -> Ints:
     )
 
 
-#: What is left of the room of a tier whose tensors found no offsets.
-_SHRINK = 0.98
+class RoomParameters(Parameters, frozen=True):
+    """Parameters of room for offsets."""
+
+    shrink: float = 0.98
+    """Part of the room of a tier that is left where its tensors found no offsets."""
+
+
+PARAMS = parameters(RoomParameters, __name__)
 
 
 class Exporter:
@@ -135,6 +142,6 @@ class Exporter:
         """Arrays with a little less room in every tier that a map stands in; for searches only, not for plans."""
         capacity = self._data.capacity.copy()
         used = np.unique(tier)
-        capacity[used] = (capacity[used] * _SHRINK).astype(np.int64)
+        capacity[used] = (capacity[used] * PARAMS.shrink).astype(np.int64)
         self._data = self._data._replace(capacity=capacity)
         return self._data

@@ -20,6 +20,7 @@ from stowplan.models.hint import Hint
 from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds, tell_proof
 from stowplan.portfolio.solver_limits import reporting
 from stowplan.portfolio.tier_placement import heuristics
@@ -29,14 +30,39 @@ from stowplan.portfolio.tier_placement.heuristics import Search, Walk
 #: Source of the relaxation's hint.
 RELAXATION = "relaxation"
 
-#: Coolings in a row that bring nothing, after which the search leaves its place to others.
-_PATIENCE = 5
 
-#: Moves of the first cooling: so many, and so many a tensor. Each further one takes this many times as long.
-_FIRST, _EACH, _GROWTH = 20_000, 60, 1.5
+class SearchParameters(Parameters, frozen=True):
+    """Parameters of the search."""
 
-#: Temperatures to begin with near the best map, as parts of that from scratch.
-_WARMTH = (1 / 30, 1 / 300, 1 / 5, 1 / 1000)
+    patience: int = 5
+    """Coolings in a row that bring nothing, after which the search leaves its place to others."""
+    first: int = 20_000
+    """Moves of the first cooling."""
+    each: int = 60
+    """Moves a tensor of the first cooling besides."""
+    growth: float = 1.5
+    """Times that each further cooling takes as long."""
+    warmth: tuple[float, ...] = (1 / 30, 1 / 300, 1 / 5, 1 / 1000)
+    """Parts of the temperature from scratch to begin with near the best map."""
+    round_seconds: float = 5.0
+    """Seconds for one neighbourhood."""
+    round_units: float = 0.2
+    """Units of solve_milp for one neighbourhood of a deterministic run."""
+    freed_first: float = 300.0
+    """Tensors freed together at first."""
+    freed_least: float = 20.0
+    """Tensors freed together at least."""
+    freed_growth: float = 1.3
+    """Times by which their number grows."""
+    freed_shrinkage: float = 0.7
+    """Times by which their number shrinks."""
+    easy: float = 0.4
+    """Part of its time in which a neighbourhood that is solved was too small."""
+    agrees: float = 0.999
+    """Share of a tensor with which the relaxation must have it where the map has it, to agree."""
+
+
+PARAMS = parameters(SearchParameters, __name__)
 
 
 def _begin(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | None:
@@ -96,11 +122,11 @@ def search(problem: Problem, context: Context) -> None:
     run = Search(data, begin, context.seed())
     run.restart(greedy.tier)
     temperature = run.scale()
-    moves = _FIRST + _EACH * len(data.size)
+    moves = PARAMS.first + PARAMS.each * len(data.size)
     left = context.work(work_rates.TIER_MOVES)
     stale = 0
     for cycle in itertools.count():
-        if context.closed() or left == 0 or (left is None and stale >= _PATIENCE):
+        if context.closed() or left == 0 or (left is None and stale >= PARAMS.patience):
             break
         if left is not None:
             moves = min(moves, left)
@@ -115,7 +141,7 @@ def search(problem: Problem, context: Context) -> None:
             run.restart(guided.tier)
         else:
             run.restart(_best(context, data, run.walk) if near else begin)
-        warmth = _WARMTH[cycle // 2 % len(_WARMTH)] if near else 1.0
+        warmth = PARAMS.warmth[cycle // 2 % len(PARAMS.warmth)] if near else 1.0
         run.cool(moves, temperature * warmth, context.closed)
         if run.walk.latency < before:
             stale = 0
@@ -134,7 +160,7 @@ def search(problem: Problem, context: Context) -> None:
                 run.walk.evaluations = evaluations
         else:
             stale += 1
-        moves = int(moves * _GROWTH)
+        moves = int(moves * PARAMS.growth)
     context.note(f"search: {run.walk.latency} ps after {run.walk.evaluations} evaluations")
 
 
@@ -236,19 +262,6 @@ def counts(problem: Problem, context: Context) -> None:
         context.bound(outcome.bound, "counts")
 
 
-#: Seconds for one neighbourhood, and of deterministic runs the units of :func:`solve_milp` instead.
-ROUND_SECONDS, ROUND_UNITS = 5.0, 0.2
-
-#: Tensors freed together: at first, at least, and how their number grows and shrinks.
-FREED_FIRST, FREED_LEAST, FREED_GROWTH, FREED_SHRINKAGE = 300.0, 20.0, 1.3, 0.7
-
-#: A neighbourhood solved in this part of its time was too small.
-EASY = 0.4
-
-#: The relaxation has a tensor where the map has it with at least this share.
-AGREES = 0.999
-
-
 class Neighbourhoods:
     """Draws the tensors that are free, ways by turns, and as many as can be solved."""
 
@@ -258,7 +271,7 @@ class Neighbourhoods:
         self._tiers = [tier.name for tier in problem.tiers]
         self._hint = hint
         self._chance = random.Random(seed)
-        self.sizes: dict[str, float] = dict.fromkeys(("near", "anywhere"), FREED_FIRST)
+        self.sizes: dict[str, float] = dict.fromkeys(("near", "anywhere"), PARAMS.freed_first)
         self._turn = 0
 
     def draw(self, plan: Plan) -> tuple[str, set[Placed]]:
@@ -284,7 +297,9 @@ class Neighbourhoods:
     def learn(self, way: str, *, easy: bool, hard: bool) -> None:
         """Free more next time, or less."""
         if way in self.sizes:
-            self.sizes[way] = max(FREED_LEAST, self.sizes[way] * (FREED_GROWTH if easy else FREED_SHRINKAGE if hard else 1.0))
+            self.sizes[way] = max(
+                PARAMS.freed_least, self.sizes[way] * (PARAMS.freed_growth if easy else PARAMS.freed_shrinkage if hard else 1.0)
+            )
 
     def pins(self, plan: Plan, free: set[Placed]) -> dict[tuple[int, bool], int]:
         """The tiers of all that is not free."""
@@ -292,7 +307,7 @@ class Neighbourhoods:
 
     def _disagreeing(self, plan: Plan, hint: Hint) -> set[Placed]:
         shares = [hint.values[name] for name in self._tiers]
-        return {tensor for number, tensor in enumerate(self._tensors) if shares[tensor.tier(plan)][number] < AGREES}
+        return {tensor for number, tensor in enumerate(self._tensors) if shares[tensor.tier(plan)][number] < PARAMS.agrees}
 
 
 def lns(problem: Problem, context: Context) -> None:
@@ -314,7 +329,7 @@ def lns(problem: Problem, context: Context) -> None:
         done += 1
         if not free:
             continue
-        limit, units = context.limits(min(ROUND_SECONDS, context.remaining()), ROUND_UNITS)
+        limit, units = context.limits(min(PARAMS.round_seconds, context.remaining()), PARAMS.round_units)
         began = time.monotonic()
         outcome = solve_milp(
             problem,
@@ -330,7 +345,7 @@ def lns(problem: Problem, context: Context) -> None:
             plan = better
             context.plan(plan, "lns")
         solved = outcome.status == "optimal"
-        quick = rounds is not None or time.monotonic() - began < EASY * limit
+        quick = rounds is not None or time.monotonic() - began < PARAMS.easy * limit
         neighbourhoods.learn(way, easy=solved and quick, hard=not solved and plan.objective == before)
     sizes = ", ".join(f"{way} {size:.0f}" for way, size in neighbourhoods.sizes.items())
     context.note(f"{done} neighbourhoods ({sizes})")

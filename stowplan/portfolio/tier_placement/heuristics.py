@@ -18,14 +18,25 @@ from numpy.typing import NDArray
 from stowplan.models.hint import TRUST, Hint
 from stowplan.models.tier_placement.plan import placed
 from stowplan.models.tier_placement.problem import Problem
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.tier_placement import engine
 from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
-#: Moves between two looks at the clock.
-CHUNK = 5_000
 
-#: A cooling ends at this part of the temperature it began with.
-_COLD = 1e-4
+class AnnealingParameters(Parameters, frozen=True):
+    """Parameters of annealing."""
+
+    chunk: int = 5_000
+    """Moves between two looks at the clock."""
+    cold: float = 1e-4
+    """Part of the first temperature at which a cooling ends."""
+    tries: int = 50
+    """Orders that are tried for a map where not all fits into the slowest tier."""
+    thresholds: tuple[float, float] = (0.5, 0.2)
+    """Share of a tensor with which, and with the tiers above, it comes into the fastest tier that has so much of its values."""
+
+
+PARAMS = parameters(AnnealingParameters, __name__)
 
 
 @dataclass
@@ -51,18 +62,14 @@ def is_valid(data: Data, tier: Ints) -> bool:
     return bool(engine.holds(data, engine.start(data, tier, 0)))
 
 
-#: Orders that are tried for a map where not all fits into the slowest tier.
-TRIES = 50
-
-
 def any_map(data: Data, seed: int = 0) -> Ints | None:
     """A valid map: all in the slowest tier where it holds them, else the first that chance finds; None where it finds none."""
     tier = np.zeros(len(data.size), np.int64)
     if is_valid(data, tier):
         return tier
     random = np.random.default_rng(seed)
-    for attempt in range(TRIES):
-        state = engine.start(data, tier, seed * TRIES + attempt)
+    for attempt in range(PARAMS.tries):
+        state = engine.start(data, tier, seed * PARAMS.tries + attempt)
         # The largest first: they have the fewest places to go.
         order = np.argsort(-data.size * random.uniform(0.5, 1.0, len(data.size)), kind="stable")
         engine.place_anywhere(data, state, order.astype(np.int64))
@@ -133,21 +140,17 @@ class Search:
         """One cooling of so many moves, each an evaluation; without ejections, maps that do not fit are refused."""
         walk = self.walk
         # Short coolings look at their progress often enough to draw it.
-        chunk = max(1, min(CHUNK, moves // 40))
+        chunk = max(1, min(PARAMS.chunk, moves // 40))
         for done in range(0, moves, chunk):
             if stop():
                 return
             count = min(chunk, moves - done)
-            degrees = temperature * math.exp(math.log(_COLD) * done / moves)
+            degrees = temperature * math.exp(math.log(PARAMS.cold) * done / moves)
             self._now, walk.latency = engine.anneal(
                 self.data, self._state, count, ejections, degrees, self._now, walk.latency, walk.tier
             )
             walk.evaluations += count
             walk.note()
-
-
-#: A tensor comes into the fastest tier that, with those above it, has at least this much of its values.
-THRESHOLDS = (0.5, 0.2)
 
 
 def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Callable[[], bool]) -> Walk | None:
@@ -171,7 +174,7 @@ def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Cal
     """
     shares, sure = _in_order(problem, data, hint)
     best: Walk | None = None
-    for least in THRESHOLDS:
+    for least in PARAMS.thresholds:
         if best is not None and stop():
             break
         state = engine.start(data, np.where(sure >= TRUST, _fastest(shares, least, begin), begin), 0)

@@ -13,15 +13,22 @@ from stowplan.models.tier_placement.prices import first_bounds
 from stowplan.models.tier_placement.problem import Problem, amended
 from stowplan.models.tier_placement.structure import counted_sizes, find_overload, floor_bound
 from stowplan.models.tier_placement.verify import verify
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.portfolio.tier_placement import learned
 from stowplan.verification import Verification
 
-#: Beyond this many layers CP-SAT finds nothing that the others lack; the linear relaxation proves sooner than the MILP.
-EXACT_LAYERS = 1_500
 
-#: Up to so many layers the exact model is tried for a moment before all else.
-SMALL = 64
+class StartParameters(Parameters, frozen=True):
+    """Parameters of which candidates there are, and where they run."""
+
+    exact_layers: int = 1_500
+    """Layers beyond which CP-SAT finds nothing that the others lack, and the linear relaxation proves sooner than the MILP."""
+    small: int = 64
+    """Layers, up to so many the exact model is tried for a moment before all else."""
+
+
+PARAMS = parameters(StartParameters, __name__)
 
 
 def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -38,10 +45,10 @@ def _compiler(problem: Problem) -> Plan | None:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     chosen = [in_caller(Candidate("search", "heuristic", share=0.15), options)]
-    repeats = len(problem.layers) > SMALL and bool(counted_sizes(problem))
+    repeats = len(problem.layers) > PARAMS.small and bool(counted_sizes(problem))
     if repeats:
         chosen.append(Candidate("counts", "exact", share=1.0))
-    if len(problem.layers) <= EXACT_LAYERS:
+    if len(problem.layers) <= PARAMS.exact_layers:
         chosen.append(Candidate("milp", "exact", share=1.0))
         chosen.append(Candidate("cpsat", "exact", share=0.85))
     else:
@@ -50,8 +57,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         chosen.append(Candidate("lns", "exact", share=1.0))
     asked_for = [candidate for candidate in chosen if {candidate.name, candidate.family} & {*options.candidates}]
     # Before what only proves, or searches long; after the MILP, which on small networks is done before torch has started.
-    place = 1 if len(problem.layers) > EXACT_LAYERS else 2
-    is_small = len(problem.layers) <= SMALL
+    place = 1 if len(problem.layers) > PARAMS.exact_layers else 2
+    is_small = len(problem.layers) <= PARAMS.small
     chosen.insert(place, learned.candidate(problem, options, len(asked_for)))
     return [PRESOLVER, *chosen] if is_small else chosen
 

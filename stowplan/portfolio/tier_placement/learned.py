@@ -10,6 +10,7 @@ from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Candidate
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
+from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.policies import PolicySource
 from stowplan.portfolio.presolve import is_overloaded
 
@@ -31,11 +32,17 @@ POLICY = PolicySource(
     read=_read_policy,
 )
 
-#: What a forward pass and decoding take for a layer: seconds, on one core at leisure.
-LAYER_SECONDS = 1e-4
 
-#: Beyond this many layers, the local search has its first plan after the policy, and one that is further from the bound.
-LARGE = 1_500
+class PolicyParameters(Parameters, frozen=True):
+    """Parameters of the learned policy."""
+
+    layer_seconds: float = 1e-4
+    """Seconds a layer of a forward pass and decoding, on one core at leisure."""
+    large: int = 1_500
+    """Layers beyond which the local search has its first plan after the policy, and one that is further from the bound."""
+
+
+PARAMS = parameters(PolicyParameters, __name__)
 
 
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
@@ -48,9 +55,9 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
         "egrl",
         options,
         others,
-        seconds=LAYER_SECONDS * len(problem.layers),
+        seconds=PARAMS.layer_seconds * len(problem.layers),
         unavailable=unavailable,
-        always=len(problem.layers) > LARGE,
+        always=len(problem.layers) > PARAMS.large,
     )
 
 

@@ -11,7 +11,7 @@ from stowplan.errors import UsageError
 from stowplan.learned_guidance.modulo_scheduling.state import Uniform
 from stowplan.models.modulo_scheduling.bounds import find_obstacle, least_ii
 from stowplan.models.modulo_scheduling.verify import verify
-from stowplan.portfolio.modulo_scheduling.rollouts import FIRST_BATCH
+from stowplan.portfolio.modulo_scheduling.rollouts import PARAMS
 
 
 @pytest.mark.parametrize("name", ["list", "search", "random", "evolution", "rollouts"])
@@ -35,7 +35,7 @@ def test_heuristics_in_a_number_of_evaluations(name: str) -> None:
 def test_a_stop_ends_them_sooner() -> None:
     problem = generated(np.random.default_rng(3), instructions=16)
     for name in ("list", "search", "random", "evolution", "rollouts"):
-        assert spend(problem, name, 10**6, player=Uniform(), should_stop=lambda: True).evaluations <= 64 + FIRST_BATCH
+        assert spend(problem, name, 10**6, player=Uniform(), should_stop=lambda: True).evaluations <= 64 + PARAMS.first_batch
     with pytest.raises(UsageError, match="found the heuristic 'best', expected one of list, search, random, evolution, or"):
         spend(problem, "best", 1)
     with pytest.raises(UsageError, match="rollouts with a player"):

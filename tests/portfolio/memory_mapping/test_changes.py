@@ -12,7 +12,7 @@ from stowplan.models.memory_mapping.copy_engine import PlanTimeline, ProblemFact
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
-from stowplan.portfolio.memory_mapping.lns import REMEMBERED, Changes
+from stowplan.portfolio.memory_mapping.lns import PARAMS, Changes
 from tests.models.memory_mapping.cases import random_plan, random_problem
 
 
@@ -103,6 +103,6 @@ def test_old_changes_are_forgotten(case: tuple[Problem, Plan, random.Random]) ->
         return
     changes = Changes(facts)
     changes.add(nothing, all_of_it)
-    for _ in range(REMEMBERED):
+    for _ in range(PARAMS.remembered):
         changes.add(all_of_it, nothing)
     assert changes.made_in(nothing) is None

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.lib.memory_mapping.constructions import best_guided
@@ -27,9 +28,7 @@ from stowplan.portfolio.memory_mapping import arrays, candidates
 from stowplan.portfolio.memory_mapping import guided as guided_plans
 from stowplan.portfolio.memory_mapping.guided import (
     BY_PLACE,
-    MARGIN,
-    ORDERS,
-    THRESHOLDS,
+    PARAMS,
     Guide,
     followed,
     guide,
@@ -65,8 +64,8 @@ def test_whatever_a_hint_says_the_plan_is_valid(seed: int) -> None:
     problem = random_problem(rng) if seed % 2 else wide_problem(seed)
     data = arrays.build(problem)
     values = guide(random_hint(problem, rng))
-    for by in ORDERS:
-        state, complete = run(guided(data, values, rng.choice(THRESHOLDS), by), lambda: False)
+    for by in PARAMS.orders:
+        state, complete = run(guided(data, values, rng.choice(PARAMS.thresholds), by), lambda: False)
         assert complete
         assert_sound(problem, data, state)
         assert all(permit == ENTER | STAY for permit in state.permits)
@@ -137,8 +136,8 @@ def test_after_a_first_plan_far_from_what_there_is_no_other_is_built(
         return guided(data, values, least, by)
 
     monkeypatch.setattr(guided_plans, "guided", counted)
-    orders = (BY_PLACE, *ORDERS) if with_places else ORDERS
-    every = [(least, by) for least in THRESHOLDS for by in orders]
+    orders = (BY_PLACE, *PARAMS.orders) if with_places else PARAMS.orders
+    every = [(least, by) for least in PARAMS.thresholds for by in orders]
     for seed in range(10):
         problem = wide_problem(seed)
         data = arrays.build(problem)
@@ -147,8 +146,13 @@ def test_after_a_first_plan_far_from_what_there_is_no_other_is_built(
             given = hints.hint(problem, given.values["fast"], given.values["keep"])
         best = best_guided(data, given, lambda: False)
         assert tried == every
-        first = min(end_of(guided(data, guide(given), THRESHOLDS[0], by)).totals[0].total for by in orders[: 1 + with_places])
-        for objective, is_near in [(math.ceil(first / (1 + MARGIN)), True), (math.floor(first / (1 + MARGIN)) - 1, False)]:
+        first = min(
+            end_of(guided(data, guide(given), PARAMS.thresholds[0], by)).totals[0].total for by in orders[: 1 + with_places]
+        )
+        for objective, is_near in [
+            (math.ceil(first / (1 + PARAMS.margin)), True),
+            (math.floor(first / (1 + PARAMS.margin)) - 1, False),
+        ]:
             tried.clear()
             state = best_guided(data, given, lambda: False, objective)
             assert tried == (every if is_near else every[: 1 + with_places])
@@ -296,8 +300,8 @@ def test_without_a_learned_guide_memory_filled_by_density_is_followed(
 ) -> None:
     problem = wide_problem(3)
     asked(monkeypatch)
-    monkeypatch.setattr(guided_plans, "GUIDE_SECONDS", 0.5 / problem.use_count)
-    monkeypatch.setattr(guided_plans, "FILLED_SECONDS", 0.25 / problem.use_count)
+    seconds = {"guide_seconds": 0.5 / problem.use_count, "filled_seconds": 0.25 / problem.use_count}
+    monkeypatch.setattr(guided_plans, "PARAMS", msgspec.structs.replace(PARAMS, **seconds))
     filled: list[Hint] = []
 
     def fill(problem: Problem) -> Hint:
@@ -366,7 +370,7 @@ def test_the_relaxation_of_a_hint_is_capped(workers: int, large: bool, part: flo
     problem = wide_problem(1)
     efforts: list[Effort] = []
     monkeypatch.setattr(guide_module, "relaxation_hint", lambda problem, effort: (efforts.append(effort), 0))
-    monkeypatch.setattr(guided_plans, "LARGE_USES", problem.use_count - large)
+    monkeypatch.setattr(guided_plans, "PARAMS", msgspec.structs.replace(PARAMS, large_uses=problem.use_count - large))
     monkeypatch.setattr(guided_plans, "time", SimpleNamespace(monotonic=lambda: 100.0))
     # The recorder's context has 20 s left, and that is all of the limit.
     guided_plans.solve_relaxation(problem, Recorder(workers=workers, time_limit=20.0))

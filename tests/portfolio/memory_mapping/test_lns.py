@@ -19,7 +19,7 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 from stowplan.models.memory_mapping.verify import verify
 from stowplan.portfolio.memory_mapping import pace
-from stowplan.portfolio.memory_mapping.lns import LEAST_COUNT, Arm, LargeNeighbourhoodSearch, lns
+from stowplan.portfolio.memory_mapping.lns import PARAMS, Arm, LargeNeighbourhoodSearch, lns
 from stowplan.portfolio.memory_mapping.neighbourhoods import Chooser, lost_gains
 from stowplan.portfolio.memory_mapping.pace import report_every
 from tests.models.memory_mapping.brute_force import best_plan, optimum
@@ -191,7 +191,7 @@ def test_a_plan_that_is_not_valid_is_not_reported_and_not_gone_on_from(monkeypat
 def test_reports_are_rarer_the_larger_the_program_is() -> None:
     """What a run verifies of a search is a small part of a core."""
     small, large = wide_problem(1), wide_problem(1)
-    assert report_every(small) == pace.REPORT_SECONDS
+    assert report_every(small) == pace.PARAMS.report_seconds
     steps = large.steps * (1 + 20_000 // large.use_count)
     assert report_every(msgspec.structs.replace(large, steps=steps)) > 2.0
 
@@ -237,7 +237,7 @@ def test_arms_grow_where_it_is_easy_and_shrink_where_it_is_not() -> None:
     assert arm.count == 22
     for _ in range(50):
         arm.resize(Improvement("feasible", None), 0, 1.0, 1.0, most=22)
-    assert arm.count == LEAST_COUNT
+    assert arm.count == PARAMS.least_count
 
 
 def test_an_arm_is_judged_by_what_it_earned_lately() -> None:

@@ -10,14 +10,14 @@ import pytest
 from stowplan.kernel.context import Options
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.portfolio.memory_mapping.kind import KIND
-from stowplan.portfolio.memory_mapping.pace import LARGE_USES, LEAST_PART, SECONDS, Stagnation, ends_on_stagnation, is_large
+from stowplan.portfolio.memory_mapping.pace import PARAMS, Stagnation, ends_on_stagnation, is_large
 from tests.portfolio.memory_mapping.states import wide_problem
 
 
 @pytest.fixture(scope="module")
 def large() -> Problem:
     problem = wide_problem(1)
-    return msgspec.structs.replace(problem, steps=problem.steps * (1 + LARGE_USES // problem.use_count))
+    return msgspec.structs.replace(problem, steps=problem.steps * (1 + PARAMS.large_uses // problem.use_count))
 
 
 def names(problem: Problem, **options: Any) -> list[str]:
@@ -45,16 +45,16 @@ def test_the_search_ends_only_where_somebody_waits(large: Problem) -> None:
 def test_it_stands_still_where_it_would_not_close_enough_of_the_gap() -> None:
     found = Stagnation(100.0)
     found.add(10)
-    assert not found.is_reached(100.0 + SECONDS / 2, 10.0, 10**9)
+    assert not found.is_reached(100.0 + PARAMS.seconds / 2, 10.0, 10**9)
     # 20 in each of ten seconds: 200 of the gap.
-    found.add(int(20 * SECONDS) - 10)
-    assert not found.is_reached(100.0 + SECONDS, 10.0, int(200 / LEAST_PART))
+    found.add(int(20 * PARAMS.seconds) - 10)
+    assert not found.is_reached(100.0 + PARAMS.seconds, 10.0, int(200 / PARAMS.least_part))
     # What was gained before does not count again.
-    assert not found.is_reached(100.0 + SECONDS, 10.0, int(200 / LEAST_PART))
-    found.add(int(20 * SECONDS))
-    assert found.is_reached(100.0 + 2 * SECONDS, 10.0, int(200 / LEAST_PART) + 1)
-    assert found.is_reached(100.0 + 3 * SECONDS, 10.0, 1)
+    assert not found.is_reached(100.0 + PARAMS.seconds, 10.0, int(200 / PARAMS.least_part))
+    found.add(int(20 * PARAMS.seconds))
+    assert found.is_reached(100.0 + 2 * PARAMS.seconds, 10.0, int(200 / PARAMS.least_part) + 1)
+    assert found.is_reached(100.0 + 3 * PARAMS.seconds, 10.0, 1)
 
 
 def test_where_the_gap_is_closed_there_is_nothing_to_wait_for() -> None:
-    assert not Stagnation(0.0).is_reached(2 * SECONDS, 10.0, 0)
+    assert not Stagnation(0.0).is_reached(2 * PARAMS.seconds, 10.0, 0)

@@ -24,9 +24,9 @@ def stopped_after(looks: int, problem: Problem) -> tuple[str, Plan] | None:
     return quick_plan(problem, lambda: next(left, True))
 
 
-@pytest.mark.parametrize("many", [quick.MANY, 0])
+@pytest.mark.parametrize("many", [quick.PARAMS.many, 0])
 def test_random_problems(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick, "MANY", many)
+    monkeypatch.setattr(quick, "PARAMS", msgspec.structs.replace(quick.PARAMS, many=many))
     for seed in range(300):
         problem = random_problem(seed, most=12)
         looks = random.Random(seed).choice([0, 1, 4, 1000])
@@ -73,5 +73,5 @@ def test_where_it_meets_the_load_no_worker_is_needed() -> None:
 
 def test_no_quick_plan_of_what_takes_longer_to_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(0)
-    monkeypatch.setattr(quick, "TOO_MANY", len(problem.buffers) - 1)
+    monkeypatch.setattr(quick, "PARAMS", msgspec.structs.replace(quick.PARAMS, too_many=len(problem.buffers) - 1))
     assert quick_plan(problem) is None

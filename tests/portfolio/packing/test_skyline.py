@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -73,7 +74,7 @@ def test_problems_without_fixed_offsets_are_taken() -> None:
 
 @pytest.fixture
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "FEW_BUFFERS", 0)
+    monkeypatch.setattr(candidates, "PARAMS", msgspec.structs.replace(candidates.PARAMS, few_buffers=0))
 
 
 @pytest.mark.usefixtures("everything_is_large")

@@ -20,7 +20,7 @@ from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import frontier
 from stowplan.portfolio.rematerialization.candidates import search
-from stowplan.portfolio.rematerialization.offload import BY_CUTS, offload
+from stowplan.portfolio.rematerialization.offload import PARAMS, offload
 from stowplan.portfolio.rematerialization.transfers import unmade
 from tests.cli.conftest import Cli, cli
 from tests.kernel.recorder import Recorder
@@ -142,7 +142,7 @@ def test_moments_know_of_fetches(seed: int) -> None:
 
 def test_graphs_of_many_layers_begin_with_a_plan_that_sends_nothing() -> None:
     problem = layers(60, 3)
-    assert len(problem.ops) >= BY_CUTS
+    assert len(problem.ops) >= PARAMS.by_cuts
     alone, recorder = (Recorder(deterministic=True, time_limit=0.5) for _ in range(2))
     search(msgspec.structs.replace(problem, host=msgspec.UNSET), alone)
     offload(problem, recorder)

@@ -184,7 +184,7 @@ def test_drafts_by_lot_differ_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged._Staged, "draft", draft)
     staged._draw(run, [[2], [5]], 1000)
     # None is of use: after so many no more are made.
-    assert len(drawn) == staged.MISSES == len({stream for *_, stream in drawn})
+    assert len(drawn) == staged.PARAMS.misses == len({stream for *_, stream in drawn})
     assert {chain for chain, *_ in drawn} == {2, 5}
     assert all(0 <= below <= 1500 for _, below, _ in drawn)
     assert len({below for _, below, _ in drawn}) > 6

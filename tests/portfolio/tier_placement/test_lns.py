@@ -90,7 +90,7 @@ def test_it_begins_with_the_plan_at_hand_and_equal_runs_are_equal() -> None:
 
 
 def test_large_networks_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kind, "EXACT_LAYERS", 10)
+    monkeypatch.setattr(kind, "PARAMS", msgspec.structs.replace(kind.PARAMS, exact_layers=10))
     result = stowplan.solve(chain(40), time_limit=6, candidates="exact", seed=1)
     assert {"linear", "lns"} <= {each.name for each in result.candidates}
     assert result.status in ("optimal", "feasible")

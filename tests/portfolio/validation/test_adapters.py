@@ -97,7 +97,7 @@ def test_moves_by_name_and_what_they_leave() -> None:
 
 
 def test_large_programs_are_completed_by_the_portfolio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "COMPLETE_MODEL_USES", 0)
+    monkeypatch.setattr(validation, "PACE", msgspec.structs.replace(validation.PACE, complete_model_uses=0))
     problem = four_reads()
     decisions = FastOrSlow(problem, Scripted()._play(problem, ONE_BAD).plan, ONE_BAD)
     # Proven sooner than any limit.
