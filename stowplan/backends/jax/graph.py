@@ -13,11 +13,16 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from stowplan.models.mip.matrix import Options, Program
-from stowplan.models.mip.with_highs import solve
+from stowplan.models.rematerialization.cuts import Moments
+from stowplan.models.rematerialization.problem import Op, Problem, Tensor
+from stowplan.models.rematerialization.stages import Stages
+from stowplan.models.rematerialization.structure import build
 
-#: Part of the objective that all saved bytes are together: of plans of equal time the one of fewer bytes.
-_BYTES = 1e-3
+#: What all time together costs in the program.
+_COSTS = 1 << 40
+
+#: Part of all time by which a solution may be above its bound, so that the greedy plan is not asked: it takes seconds.
+_GAP = 1e-4
 
 #: Seconds for one integer program.
 PLAN_LIMIT = 20.0
@@ -104,47 +109,71 @@ def recomputed(graphs: Sequence[Graph], saved: Collection[str]) -> Recomputation
 
 
 def plan(graphs: Sequence[Graph], budget: int, time_limit: float = PLAN_LIMIT) -> Recomputation:
-    """Names to save within so many bytes, so that least time is spent again: an integer program, started from the greedy plan.
+    """Names to save within so many bytes, so that least time is spent again, and of such sets one of few bytes.
+
+    This is rematerialization with one moment, between the forward pass and the backward pass
+    (:mod:`stowplan.models.rematerialization.stages`): what is live there is saved.
 
     Parameters
     ----------
     budget
         Bytes.
     time_limit
-        Seconds for the solver; its best so far counts.
+        Seconds for the solver; its best so far counts, or the greedy plan.
     """
+    if budget <= 0 or not recomputed(graphs, ()).seconds or not any(node.name for graph in graphs for node in graph.nodes):
+        return plan_greedily(graphs, budget)
+    problem, values = _problem(graphs, budget)
+    structure = build(problem)
+    storage = {tensor: value for value, tensor in enumerate(structure.tensor)}
+    border = len(problem.ops) - 2
+    program = Stages(structure, Moments(structure), budget, [border])
+    for tensors in values.values():
+        program.tie(0, [storage[tensor] for tensor in tensors])
+    drafted = program.solve(time_limit=time_limit)
+    if not drafted.live:
+        return plan_greedily(graphs, budget)
+    solved = recomputed(graphs, {name for name, tensors in values.items() if storage[tensors[0]] in drafted.live[0]})
+    for name in sorted(solved.saved, key=lambda name: -problem.tensors[values[name][0]].size):
+        # What costs no time to make again is not saved.
+        fewer = recomputed(graphs, {*solved.saved} - {name})
+        solved = fewer if fewer.seconds <= solved.seconds else solved
+    if drafted.cost is not None and drafted.bound is not None and drafted.cost - drafted.bound <= _GAP * _COSTS:
+        return solved
     greedy = plan_greedily(graphs, budget)
-    all_again, all_bytes = recomputed(graphs, ()).seconds, _nameable_bytes(graphs)
-    if budget <= 0 or not all_again or not all_bytes:
-        return greedy
-    program = Program()
-    save: dict[str, int] = {}
-    size: list[tuple[int, float]] = []
-    for graph in graphs:
-        again = [program.column(cost=graph.times * node.seconds / all_again) for node in graph.nodes]
-        for node in graph.nodes:
-            if node.name:
-                share = graph.times * node.bytes / all_bytes
-                if node.name not in save:
-                    save[node.name] = program.column(cost=_BYTES * share)
-                size.append((save[node.name], graph.times * node.bytes / budget))
-
-        def there(number: int, again: list[int] = again, graph: Graph = graph) -> list[tuple[int, float]]:
-            name = graph.nodes[number].name
-            return [(again[number], 1.0), *([(save[name], 1.0)] if name else [])]
-
-        for number, _ in graph.needed:
-            program.add_row(there(number), lower=1.0)
-        for number, node in enumerate(graph.nodes):
-            for source in node.inputs:
-                program.add_row([*there(source), (again[number], -1.0)], lower=0.0)
-    program.add_row(size, upper=1.0)
-    outcome = solve(program.model("saved"), Options(time_limit=time_limit))
-    if outcome.values is None:
-        return greedy
-    values = outcome.values
-    solved = recomputed(graphs, {name for name, column in save.items() if values[column] > 0.5})
     return min(greedy, solved, key=lambda result: (result.bytes > budget, result.seconds, result.bytes))
+
+
+def _problem(graphs: Sequence[Graph], budget: int) -> tuple[Problem, dict[str, list[int]]]:
+    """The forward passes, an operator that runs between them and the backward passes, and one for all of these.
+
+    Returns
+    -------
+    (Problem, dict)
+        And the numbers of the tensors of each name. A value without a name is larger than the budget, so that it is not saved.
+    """
+    total = sum(graph.times * node.seconds for graph in graphs for node in graph.nodes)
+    tensors, ops, needed = list[Tensor](), list[Op](), list[int]()
+    ran: list[int] = []
+    values: dict[str, list[int]] = {}
+
+    def made(size: int) -> int:
+        tensors.append(Tensor(id=str(len(tensors)), size=size))
+        return len(tensors) - 1
+
+    for graph in graphs:
+        own: list[int] = []
+        for node in graph.nodes:
+            own.append(made(graph.times * node.bytes if node.name else budget + 1))
+            ran.append(made(0))
+            cost = round(_COSTS * graph.times * node.seconds / total)
+            ops.append(Op(id=str(len(ops)), reads=tuple(own[at] for at in node.inputs), writes=(own[-1], ran[-1]), cost=cost))
+            if node.name:
+                values.setdefault(node.name, []).append(own[-1])
+        needed += [own[number] for number, _ in graph.needed]
+    ops.append(Op(id="border", reads=tuple(ran), writes=(made(0),), once=True))
+    ops.append(Op(id="backward", reads=(len(tensors) - 1, *needed), once=True))
+    return Problem(tensors=tuple(tensors), ops=tuple(ops), limit=budget), values
 
 
 def plan_greedily(graphs: Sequence[Graph], budget: int) -> Recomputation:
@@ -169,7 +198,3 @@ def greedy_plans(graphs: Sequence[Graph], budget: float = math.inf) -> Iterator[
         else:
             best = result
             yield best
-
-
-def _nameable_bytes(graphs: Sequence[Graph]) -> int:
-    return sum(graph.times * node.bytes for graph in graphs for node in graph.nodes if node.name)

@@ -47,8 +47,8 @@ LINES_EVERY = 5.0
 
 _INTERRUPTS = """
 
-Ctrl-C ends the iteration that is under way, writes a checkpoint and ends with exit code 130, SIGTERM and SIGHUP likewise with 143
-and 129; a second Ctrl-C ends at once. A checkpoint is always the state at the end of an iteration, so that a run that was
+Ctrl-C ends the iteration that is under way, writes a checkpoint and ends with exit code 130, SIGTERM and SIGHUP likewise with
+143 and 129; a second Ctrl-C ends at once. A checkpoint is always the state at the end of an iteration, so that a run that was
 stopped within one does that one again when it is resumed.
 """
 

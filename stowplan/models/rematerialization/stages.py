@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -36,6 +37,8 @@ class Draft:
     """Added cost of the best point; None where there is none."""
     sequence: list[int]
     """The operators of that point's stages, so that each can run: what runs again as late as can be. It need not fit."""
+    live: tuple[frozenset[int], ...] = ()
+    """[moments] storages that are live at each beside what its operator reads and writes; empty where there is no point."""
     is_infeasible: bool = False
     """No plan is within the limit."""
 
@@ -115,6 +118,12 @@ class Stages:
             most -= times * self.moments.own_bytes(self.chain[at])
             terms += [(column, times * self.structure.size[root]) for root, column in self._live[at].items()]
         self.program.add_row(terms, upper=most)
+
+    def tie(self, at: int, roots: Sequence[int]) -> None:
+        """Of these storages all are live at a moment, or none is."""
+        columns = [self._live[at][root] for root in roots]
+        for one, other in pairwise(columns):
+            self.program.add_row([(one, 1.0), (other, -1.0)], lower=0, upper=0)
 
     def _every_operator(self) -> None:
         """Each runs, before the first moment that needs it; those that may run once run in one stage."""
@@ -225,4 +234,5 @@ class Stages:
             return Draft(bound, None, [])
         stages = [{op for op, column in enumerate(row) if column >= 0 and solved.values[column] > 0.5} for row in self.runs]
         cost = sum(structure.cost[op] for ops in stages for op in ops) - once
-        return Draft(bound, cost, in_stages(structure, self.chain, stages))
+        live = tuple(frozenset(root for root, column in row.items() if solved.values[column] > 0.5) for row in self._live)
+        return Draft(bound, cost, in_stages(structure, self.chain, stages), live)
