@@ -7,7 +7,6 @@ and its choice of banks is that of a best plan wherever the banks can be packed 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import gcd
 from typing import Unpack
 
@@ -15,39 +14,43 @@ from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
 from stowplan.models.banked_packing.plan import Plan, plan_of
-from stowplan.models.banked_packing.problem import Problem, moments
+from stowplan.models.banked_packing.problem import Problem, placement_of
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
+from stowplan.models.placement.cpsat import Places
 
 #: Buffers that cannot all be in a bank: its number, and theirs.
 Cut = tuple[int, tuple[int, ...]]
 
 
-@dataclass
 class Model:
-    """A built model; costs count units of ``unit``."""
+    """A built model; costs count units of ``unit``.
 
-    problem: Problem
-    unit: int
-    model: cp_model.CpModel = field(default_factory=cp_model.CpModel)
-    inside: list[dict[int, cp_model.IntVar]] = field(default_factory=list)
-    """Of each buffer, by bank: whether it is there."""
-    steps: list[dict[int, cp_model.IntVar]] = field(default_factory=list)
-    """Offset by bank, in units of :meth:`Problem.step`; empty in the relaxation."""
+    Parameters
+    ----------
+    offsets
+        Whether buffers have offsets; False builds the relaxation.
+    cuts
+        What is known not to fit.
+    """
+
+    def __init__(self, problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()):
+        self.problem, self.model = problem, cp_model.CpModel()
+        self.places = Places(self.model, placement_of(problem))
+        """A buffer that no bank has room for makes it infeasible."""
+        costs = {(number, bank): problem.cost(number, bank) for number, bank in self.places.inside}
+        self.unit = gcd(*costs.values()) or 1
+        for bank in range(len(problem.banks)):
+            self.places.add_loads(bank)
+        for bank, numbers in cuts:
+            self.places.exclude(bank, numbers)
+        for bank in range(len(problem.banks)) if offsets else ():
+            self.places.add_offsets(bank)
+        self.model.minimize(self.places.total({place: cost // self.unit for place, cost in costs.items()}))
 
     def add_hint(self, plan: Plan) -> None:
         """Start the solver from a plan; every variable gets a value."""
-        values: list[tuple[cp_model.IntVar, int]] = []
-        for number, banks in enumerate(self.inside):
-            values += [(variable, int(plan.banks[number] == bank)) for bank, variable in banks.items()]
-            for bank, variable in self.steps[number].items() if self.steps else ():
-                at = plan.offsets[number] if plan.banks[number] == bank else self.problem.first(number, bank)
-                values.append((variable, at // self.problem.step(number, bank)))
-        cpsat_runner.add_hint(self.model, values)
-
-    def choice(self, value: Value) -> tuple[int, ...]:
-        """Bank of each buffer in a solution."""
-        return tuple(next(bank for bank, variable in banks.items() if value(variable)) for banks in self.inside)
+        cpsat_runner.add_hint(self.model, self.places.hint(plan.banks, plan.offsets))
 
     def extract(self, value: Value) -> Plan:
         """Plan of a solution; in the relaxation all offsets are 0, and it is none.
@@ -62,75 +65,9 @@ class Model:
         Plan
             With its cost as objective.
         """
-        banks = self.choice(value)
-        offsets = tuple(
-            value(self.steps[number][bank]) * self.problem.step(number, bank) if self.steps else 0
-            for number, bank in enumerate(banks)
-        )
-        return plan_of(self.problem, banks, offsets)
-
-
-def build(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()) -> Model:
-    """Variables, constraints, objective.
-
-    Parameters
-    ----------
-    offsets
-        Whether buffers have offsets; False builds the relaxation.
-    cuts
-        What is known not to fit.
-
-    Returns
-    -------
-    Model
-        Not yet hinted. A buffer that no bank has room for makes it infeasible.
-    """
-    costs = [[problem.cost(number, bank) for bank in banks] for number, banks in enumerate(problem.allowed)]
-    built = Model(problem, gcd(*(cost for row in costs for cost in row)) or 1)
-    model = built.model
-    for number, banks in enumerate(problem.allowed):
-        built.inside.append({bank: model.new_bool_var(f"buffer {number} in {bank}") for bank in banks})
-        model.add_exactly_one(built.inside[-1].values())
-    for live in moments(problem):
-        for bank in range(len(problem.banks)):
-            terms = [
-                (built.inside[number][bank], problem.taken(number, bank)) for number in live if bank in built.inside[number]
-            ]
-            if sum(size for _, size in terms) > problem.room(bank):
-                unit = gcd(*(size for _, size in terms))
-                model.add(sum(size // unit * variable for variable, size in terms) <= problem.room(bank) // unit)
-    for bank, numbers in cuts:
-        model.add(sum(built.inside[number][bank] for number in numbers) <= len(numbers) - 1)
-    if offsets:
-        _add_offsets(built)
-    model.minimize(
-        sum(
-            cost // built.unit * variable
-            for banks, row in zip(built.inside, costs, strict=True)
-            for variable, cost in zip(banks.values(), row, strict=True)
-        )
-    )
-    return built
-
-
-def _add_offsets(built: Model) -> None:
-    problem, model = built.problem, built.model
-    rectangles: list[tuple[list[cp_model.IntervalVar], list[cp_model.IntervalVar]]] = [([], []) for _ in problem.banks]
-    for number, (buffer, inside) in enumerate(zip(problem.buffers, built.inside, strict=True)):
-        built.steps.append({})
-        for bank, variable in inside.items():
-            step, size = problem.step(number, bank), problem.taken(number, bank)
-            last = (problem.banks[bank].capacity - size) // step
-            at = model.new_int_var(problem.first(number, bank) // step, last, f"offset {number} in {bank}")
-            built.steps[number][bank] = at
-            if size == 0:
-                continue
-            times, spaces = rectangles[bank]
-            life = buffer.upper - buffer.lower
-            times.append(model.new_optional_fixed_size_interval_var(buffer.lower, life, variable, f"time {number}"))
-            spaces.append(model.new_optional_fixed_size_interval_var(step * at, size, variable, f"space {number} in {bank}"))
-    for times, spaces in rectangles:
-        model.add_no_overlap_2d(times, spaces)
+        banks = self.places.chosen(value)
+        offsets = self.places.offsets(value, banks)
+        return plan_of(self.problem, banks, [offsets.get(number, 0) for number in range(len(banks))])
 
 
 def solve(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = (), **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
@@ -139,7 +76,7 @@ def solve(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = (), *
     Parameters
     ----------
     offsets, cuts
-        As :func:`build` takes them.
+        As :class:`Model` takes them.
     search
         As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call.
 
@@ -148,5 +85,5 @@ def solve(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = (), *
     Outcome
         Best plan (of the relaxation: banks alone), and what is proven; running out of time is never ``infeasible``.
     """
-    built = build(problem, offsets=offsets, cuts=cuts)
+    built = Model(problem, offsets=offsets, cuts=cuts)
     return cpsat_runner.find_plan(built, objective=lambda units: units * built.unit, **search)

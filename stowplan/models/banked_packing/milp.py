@@ -9,7 +9,7 @@ import numpy as np
 
 from stowplan.models.banked_packing.cpsat import Cut
 from stowplan.models.banked_packing.plan import Plan, plan_of
-from stowplan.models.banked_packing.problem import Problem, moments
+from stowplan.models.banked_packing.problem import Problem, placement_of
 from stowplan.models.mip.matrix import MatrixModel, Program, proven
 from stowplan.models.mip.solve import solve as solve_matrix
 from stowplan.models.outcome import Outcome
@@ -36,10 +36,10 @@ def build(problem: Problem, cuts: Sequence[Cut] = ()) -> Model:
     column = {pair: program.column(cost=cost / unit) for pair, cost in zip(pairs, costs, strict=True)}
     for number, banks in enumerate(problem.allowed):
         program.add_row([(column[number, bank], 1.0) for bank in banks], 1.0, 1.0)
-    for live in moments(problem):
-        for bank in range(len(problem.banks)):
-            terms = [(column[number, bank], problem.taken(number, bank)) for number in live if (number, bank) in column]
-            room = problem.room(bank)
+    placement = placement_of(problem)
+    for live in placement.moments:
+        for bank, (room, _) in enumerate(placement.memories):
+            terms = [(column[number, bank], size) for number, size in placement.inside(bank, live)]
             if sum(size for _, size in terms) > room:
                 program.add_row([(at, size / room) for at, size in terms], upper=1.0)
     for bank, numbers in cuts:

@@ -18,8 +18,8 @@ from stowplan import files
 from stowplan.checks import expect, expect_range, expect_unique
 from stowplan.document import ProblemDocument
 from stowplan.errors import InputError
-from stowplan.models.packing.bounds import live_sets
 from stowplan.models.packing.problem import Part, SizedLife, check_parts
+from stowplan.models.placement.items import Item, Memory, Placement
 
 if TYPE_CHECKING:
     from stowplan.models.banked_packing.plan import Plan  # noqa: F401
@@ -164,10 +164,18 @@ def floor(problem: Problem) -> int:
     return sum(min((problem.cost(number, bank) for bank in banks), default=0) for number, banks in enumerate(problem.allowed))
 
 
-def moments(problem: Problem) -> list[list[int]]:
-    """Sets of buffers that live at once, the largest ones: what lives at any moment is part of one of them."""
-    lives = ((number, buffer.lower, buffer.upper) for number, buffer in enumerate(problem.buffers) if buffer.size)
-    return [sorted(live) for live in live_sets(lives)]
+def placement_of(problem: Problem) -> Placement:
+    """The problem as items and memories."""
+    pairs = [(number, bank) for number, banks in enumerate(problem.allowed) for bank in banks]
+    return Placement(
+        items=[
+            Item(buffer.lower, buffer.upper, {bank: problem.taken(number, bank) for bank in problem.allowed[number]})
+            for number, buffer in enumerate(problem.buffers)
+        ],
+        memories=[Memory(problem.room(number), bank.capacity) for number, bank in enumerate(problem.banks)],
+        steps={pair: problem.step(*pair) for pair in pairs},
+        lowest={pair: problem.first(*pair) for pair in pairs},
+    )
 
 
 def find_overload(problem: Problem) -> Overload | None:
@@ -179,7 +187,7 @@ def find_overload(problem: Problem) -> Overload | None:
             rooms = ", ".join(f"{bank.name} {problem.room(at)}" for at, bank in enumerate(problem.banks))
             return Overload((number,), f"buffer {buffer.id} of {buffer.size} bytes does not fit in {where} (bytes: {rooms})")
     every = frozenset(range(len(problem.banks)))
-    for live in moments(problem):
+    for live in placement_of(problem).moments:
         # Whoever may only be in some banks needs room there; all subsets of banks that turn up are looked at.
         for among in {frozenset(problem.allowed[number]) for number in live} | {every}:
             bound = [number for number in live if among.issuperset(problem.allowed[number])]

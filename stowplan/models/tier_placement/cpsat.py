@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from math import gcd
 from typing import Unpack
 
 from ortools.sat.python import cp_model
@@ -12,41 +9,41 @@ from ortools.sat.python import cp_model
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Best, Outcome
+from stowplan.models.placement.cpsat import Places
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Offsets, Structure, offsets_of, plan_of, tiers_of
 
 
-@dataclass
 class Model:
-    """A built model. Loads count units of ``unit`` bytes, offsets units of their tier's alignment."""
+    """A built model; the objective is ps above the floors of the layers."""
 
-    structure: Structure
-    unit: int
-    model: cp_model.CpModel = field(default_factory=cp_model.CpModel)
-    place: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
-    """Whether a tensor stands in a tier, by (tensor, tier)."""
-    excess: list[cp_model.IntVar] = field(default_factory=list)
-    """Of the layers of ``structure.excesses``, ps."""
-    load: dict[int, cp_model.IntVar] = field(default_factory=dict)
-    """Weights in each limited tier."""
-    offset: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
-    """Offset of a tensor in a crowded tier, should it stand there, by (tensor, tier)."""
+    def __init__(self, problem: Problem):
+        self.structure, self.model = Structure(problem), cp_model.CpModel()
+        self.places = Places(self.model, self.structure.placement)
+        self.excess: list[cp_model.IntVar] = []
+        """Of the layers of ``structure.excesses``, ps."""
+        for tier in self.structure.limited:
+            self.places.add_loads(tier)
+        for tier in self.structure.crowded if problem.address_spaces else ():
+            self.places.add_offsets(tier)
+        self._add_objective()
+
+    def _add_objective(self) -> None:
+        for excess in self.structure.excesses:
+            variable = self.model.new_int_var(0, excess.most, f"excess {excess.layer}")
+            self.excess.append(variable)
+            for row in self.structure.rows(excess):
+                saved = self.places.total({(tensor, tier): saving for tensor, tier, saving in row.savings})
+                self.model.add(cp_model.LinearExpr.sum([variable, saved]) >= row.least)
+        self.model.minimize(sum(self.excess))
 
     def add_hint(self, plan: Plan) -> None:
         """Start the solver from a plan, which needs offsets where tiers are address spaces; every variable gets a value."""
-        structure = self.structure
-        tier_of, offsets = tiers_of(structure, plan), offsets_of(structure, plan)
-        values = [(variable, int(tier_of[tensor] == tier)) for (tensor, tier), variable in self.place.items()]
-        values += [(variable, excess.at(tier_of)) for excess, variable in zip(structure.excesses, self.excess, strict=True)]
-        for tier, variable in self.load.items():
-            inside = [number for number in structure.weights if number is not None and tier_of[number] == tier]
-            values.append((variable, sum(structure.tensors[number].size for number in inside) // self.unit))
-        for (tensor, tier), variable in self.offset.items():
-            assert offsets is not None
-            at = offsets[tensor] // structure.problem.tiers[tier].alignment if tier_of[tensor] == tier else 0
-            values.append((variable, at))
-        cpsat_runner.add_hint(self.model, values)
+        tier_of = tiers_of(self.structure, plan)
+        excesses = zip(self.structure.excesses, self.excess, strict=True)
+        values = self.places.hint(tier_of, offsets_of(self.structure, plan))
+        cpsat_runner.add_hint(self.model, [*values, *((variable, excess.at(tier_of)) for excess, variable in excesses)])
 
     def extract(self, value: Value) -> Plan:
         """Plan of a solution.
@@ -61,99 +58,15 @@ class Model:
         Plan
             With its latency in ps, and with offsets where tiers are address spaces.
         """
-        structure = self.structure
-        tier_of = [0] * len(structure.tensors)
-        for (tensor, tier), variable in self.place.items():
-            if value(variable):
-                tier_of[tensor] = tier
+        structure, tier_of = self.structure, self.places.chosen(value)
         if not structure.problem.address_spaces:
             return plan_of(structure, tier_of)
-        offsets = [0] * len(structure.tensors)
-        for (tensor, tier), variable in self.offset.items():
-            if tier_of[tensor] == tier:
-                offsets[tensor] = value(variable) * structure.problem.tiers[tier].alignment
+        offsets = self.places.offsets(value, tier_of)
         for tier in range(len(structure.problem.tiers)):
             if tier not in structure.crowded:
                 inside = [number for number, at in enumerate(tier_of) if at == tier]
-                for number, offset in zip(inside, Offsets(structure).pack(tier, inside) or (), strict=True):
-                    offsets[number] = offset
-        return plan_of(structure, tier_of, offsets)
-
-
-def build(problem: Problem) -> Model:
-    """Variables, constraints, objective.
-
-    Returns
-    -------
-    Model
-        Not yet hinted; the objective is ps above the floors of the layers.
-    """
-    structure = Structure(problem)
-    built = Model(structure, gcd(*(tensor.size for tensor in structure.tensors)) or 1)
-    _add_places(built)
-    _add_capacities(built)
-    if problem.address_spaces:
-        for tier in structure.crowded:
-            _add_offsets(built, tier)
-    _add_objective(built)
-    return built
-
-
-def _add_places(built: Model) -> None:
-    """Every tensor stands in one tier that it fits into."""
-    for number, tensor in enumerate(built.structure.tensors):
-        choices = []
-        for tier in tensor.tiers:
-            choices.append(built.model.new_bool_var(f"tensor {number} in {tier}"))
-            built.place[number, tier] = choices[-1]
-        built.model.add_exactly_one(choices)
-
-
-def _add_capacities(built: Model) -> None:
-    structure, model = built.structure, built.model
-
-    def inside(tier: int, numbers: Iterable[int | None]) -> cp_model.LinearExpr | int:
-        chosen = [number for number in numbers if number is not None and (number, tier) in built.place]
-        sizes = [structure.tensors[number].size // built.unit for number in chosen]
-        return cp_model.LinearExpr.weighted_sum([built.place[number, tier] for number in chosen], sizes)
-
-    for tier in structure.limited:
-        capacity = structure.problem.tiers[tier].capacity // built.unit
-        load = built.load[tier] = model.new_int_var(0, capacity, f"weights in {tier}")
-        model.add(load == inside(tier, structure.weights))
-        for live in structure.moments:
-            model.add(load + inside(tier, live) <= capacity)
-
-
-def _add_offsets(built: Model, tier: int) -> None:
-    """Tensors of one tier are rectangles, steps times bytes, that do not overlap."""
-    structure, model = built.structure, built.model
-    memory = structure.problem.tiers[tier]
-    times, spaces = [], []
-    for number, tensor in enumerate(structure.tensors):
-        if (number, tier) not in built.place or not tensor.size:
-            continue
-        here = built.place[number, tier]
-        # The next offset is aligned anyway: nothing is lost by sizes rounded up.
-        units = -(-tensor.size // memory.alignment)
-        offset = model.new_int_var(0, (memory.capacity - tensor.size) // memory.alignment, f"offset {number} in {tier}")
-        built.offset[number, tier] = offset
-        span = tensor.last + 1 - tensor.first
-        times.append(model.new_optional_fixed_size_interval_var(tensor.first, span, here, f"time {number} in {tier}"))
-        spaces.append(model.new_optional_fixed_size_interval_var(offset, units, here, f"space {number} in {tier}"))
-    model.add_no_overlap_2d(times, spaces)
-
-
-def _add_objective(built: Model) -> None:
-    structure, model = built.structure, built.model
-    for excess in structure.excesses:
-        variable = model.new_int_var(0, excess.most, f"excess {excess.layer}")
-        built.excess.append(variable)
-        for row in structure.rows(excess):
-            places = [built.place[tensor, tier] for tensor, tier, _ in row.savings]
-            savings = [saving for _, _, saving in row.savings]
-            model.add(variable + cp_model.LinearExpr.weighted_sum(places, savings) >= row.least)
-    model.minimize(sum(built.excess))
+                offsets |= zip(inside, Offsets(structure).pack(tier, inside) or (), strict=True)
+        return plan_of(structure, tier_of, [offsets[number] for number in range(len(tier_of))])
 
 
 def solve(problem: Problem, *, lower_bound_ps: int | None = None, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
@@ -171,7 +84,7 @@ def solve(problem: Problem, *, lower_bound_ps: int | None = None, **search: Unpa
     Outcome
         Best plan, and what is proven; running out of time is never ``infeasible``.
     """
-    built = build(problem)
+    built = Model(problem)
     base = built.structure.base_ps
     if lower_bound_ps is not None and lower_bound_ps > base:
         built.model.add(sum(built.excess) >= lower_bound_ps - base)

@@ -25,7 +25,7 @@ from functools import cached_property
 
 from stowplan.models.first_fit import FirstFit
 from stowplan.models.packing import problem as packing
-from stowplan.models.packing.bounds import live_sets
+from stowplan.models.placement.items import Item, Memory, Placement
 from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 
@@ -149,10 +149,21 @@ class Structure:
         return tuple(number for number, tier in tiers if tier.capacity < sum(sizes) + (tier.alignment - 1) * len(sizes))
 
     @cached_property
-    def moments(self) -> tuple[tuple[int, ...], ...]:
+    def placement(self) -> Placement:
+        """Tensors as items: weights live at every step, outputs up to their last reader."""
+        tiers = self.problem.tiers
+        return Placement(
+            items=[Item(tensor.first, tensor.last + 1, dict.fromkeys(tensor.tiers, tensor.size)) for tensor in self.tensors],
+            memories=[Memory(tier.capacity, tier.capacity) for tier in tiers],
+            steps={(at, tier): tiers[tier].alignment for at, tensor in enumerate(self.tensors) for tier in tensor.tiers},
+            lowest={},
+            always=[number for number in self.weights if number is not None],
+        )
+
+    @property
+    def moments(self) -> list[list[int]]:
         """Output tensors live at each of the steps that matter: what lives in any other lives together in one of these."""
-        lives = ((number, self.tensors[number].first, self.tensors[number].last + 1) for number in self.outputs)
-        return tuple(tuple(sorted(live)) for live in live_sets(lives))
+        return self.placement.moments
 
     def rows(self, excess: Excess) -> list[ExcessRow]:
         """The rows of a layer: first the one that defines its excess, then those that cut off fractions."""

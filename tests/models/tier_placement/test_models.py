@@ -52,7 +52,7 @@ def test_moments_cover_every_step(seed: int) -> None:
 
 def _plan(seed: int, *, address_spaces: bool) -> tuple[cpsat.Model, Plan]:
     problem = random_problem(seed, layers=6, address_spaces=address_spaces)
-    built = cpsat.build(problem)
+    built = cpsat.Model(problem)
     plan = compiler_plan(problem)
     if plan is None:
         pytest.skip("the compiler finds no plan to hint")

@@ -8,7 +8,7 @@ import pytest
 
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.packing.verify import verify
-from stowplan.portfolio.packing import arrays, candidates, orders, skyline
+from stowplan.portfolio.packing import arrays, candidates, orders, search, skyline
 from stowplan.portfolio.packing.arrays import Data
 from stowplan.portfolio.packing.search import Placements
 from tests.models.packing.cases import Recorder, least_height, random_problem
@@ -110,7 +110,7 @@ def test_first_fit_stops_between_slices(monkeypatch: pytest.MonkeyPatch) -> None
     key = np.arange(len(data.size), dtype=float)
     whole = Placements(data, lambda: True).first_fit(key)
     assert whole is not None
-    monkeypatch.setattr("stowplan.portfolio.packing.search._SLICE", 1)
+    monkeypatch.setattr(search, "PARAMS", msgspec.structs.replace(search.PARAMS, slice=1))
     sliced = Placements(data, lambda: False).first_fit(key)
     assert sliced is not None
     assert (sliced[0], sliced[1].tolist()) == (whole[0], whole[1].tolist())

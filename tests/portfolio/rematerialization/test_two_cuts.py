@@ -11,7 +11,7 @@ from stowplan.models.rematerialization.moments import first_moments
 from stowplan.models.rematerialization.problem import Host, Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
-from stowplan.portfolio.rematerialization import candidates
+from stowplan.portfolio.rematerialization import candidates, two_cuts
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.two_cuts import TwoCuts, below, drafts, within
 from tests.kernel.recorder import Recorder
@@ -149,7 +149,7 @@ def test_a_repair_ends_after_so_many_added_runs() -> None:
 
 def test_large_graphs_have_one_before_all_else() -> None:
     problem = deep(90)
-    assert len(problem.ops) >= candidates.LARGE
+    assert len(problem.ops) >= two_cuts.PARAMS.large
     structure = build(problem)
     low, high = load_bound(structure), structure.ordering.peak(structure.order)
     context = Recorder(looks=40)
