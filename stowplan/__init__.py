@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stowplan.frontends.read import read as read
     from stowplan.kernel.plan_changes import KeepClose as KeepClose
     from stowplan.kernel.solve import solve as solve
+    from stowplan.kernel.verify import verify as verify
     from stowplan.result import Progress as Progress
     from stowplan.result import Result as Result
 
@@ -31,6 +32,7 @@ __all__ = [
     "VerificationError",
     "read",
     "solve",
+    "verify",
 ]
 
 __getattr__ = lazy_names(
@@ -40,6 +42,7 @@ __getattr__ = lazy_names(
         "kernel.plan_changes": ["KeepClose"],
         "result": ["Progress", "Result"],
         "kernel.solve": ["solve"],
+        "kernel.verify": ["verify"],
     },
 )
 __dir__ = listed(globals())

@@ -25,8 +25,18 @@ Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
 StopReason = Literal[
     "optimal", "fits", "gap_reached", "criterion", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"
 ]
-"""``fits``: the problem asked for any plan within a capacity, and this is one. ``criterion``: the caller's (``stop``).
-``candidates_done``: there is time left, but every candidate has come to the end of what it can do."""
+#: Why a run ended, for people.
+STOPPED = {
+    "optimal": "the plan is proven optimal",
+    "infeasible": "it is proven that there is no plan",
+    "fits": "any plan within the capacity was asked for",
+    "gap_reached": "the gap that was asked for was reached",
+    "criterion": "the caller's criterion was met",
+    "time_limit": "the time was over",
+    "work_limit": "the work of a deterministic run was done",
+    "cancelled": "it was cancelled",
+    "candidates_done": "every candidate had finished",
+}
 Outcome = Literal["finished", "stopped", "rejected", "failed", "skipped"]
 """Of a candidate. ``rejected``: a plan of it failed verification; ``stopped``: ended by the limit."""
 
@@ -236,10 +246,11 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
 
     @property
     def stopped(self) -> str:
-        """Why and when the run ended, for people: ``stopped at the time limit of 5.0 s (3.2 s of it reading and start-up)``."""
+        """Why and when the run ended, for people: ``stopped at the time limit of 5.0 s (3.2 s of it reading and start-up)``, or
+        ``ended after 0.2 s: the plan is proven optimal``."""
         limit = self.provenance.options.get("time_limit")
         if self.stop_reason != "time_limit" or limit is None:
-            return f"stopped by {self.stop_reason} after {self.seconds:.1f} s"
+            return f"ended after {self.seconds:.1f} s: {STOPPED[self.stop_reason]}"
         if self.provenance.deterministic:
             # It is limited by work, and what is not done then is ended from outside.
             return f"stopped at twice the time limit of {limit} s"
@@ -247,10 +258,19 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
         before = f" ({self.seconds_before:.1f} s {part} and start-up)" if self.seconds_before >= 0.05 else ""
         return f"stopped at the time limit of {limit} s{before}"
 
-    def to_dict(self, plan_path: str | None = None) -> dict[str, Any]:
-        """Plain values, the plan by its path; what ``--json`` prints."""
+    def __repr__(self) -> str:
+        return f"<stowplan.Result\n{self.summary()}>"
+
+    def to_dict(self, plan: Any = None) -> dict[str, Any]:
+        """Plain values, without the problem and the certificate.
+
+        Parameters
+        ----------
+        plan
+            Stands for the plan, such as its path; by default the plan itself.
+        """
         names = [field for field in self.__struct_fields__ if field not in ("plan", "problem", "highlights", "certificate")]
-        values: dict[str, Any] = {"plan": plan_path}
+        values: dict[str, Any] = {"plan": msgspec.to_builtins(self.plan) if plan is None else plan}
         values.update((name, msgspec.to_builtins(getattr(self, name))) for name in names)
         values["unit"] = self.unit.name
         certified = () if self.certificate is None else ("certified_bound", "certified_gap", "proof")

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stowplan import files
+from stowplan.models.packing.plan import Plan
 from stowplan.result import (
     Assumption,
     CandidateReport,
@@ -25,7 +27,7 @@ from stowplan.units import Pair, Unit, format_apart, format_ps
 def result(**changes: Any) -> Result:
     values: dict[str, Any] = {
         "kind": "memory_mapping",
-        "plan": object(),
+        "plan": Plan(problem="digest", objective=80, offsets=()),
         "objective": 80,
         "bound": 60,
         "status": "feasible",
@@ -93,6 +95,18 @@ def test_what_is_gained(changes: dict[str, Any], percent: float | None, text: st
 def test_speedup_over_others() -> None:
     assert result().speedup_over("all_slow") == 2.5
     assert result().speedup_over("xla") is None
+
+
+def test_it_is_shown_as_its_summary() -> None:
+    found = result()
+    assert repr(found) == f"<stowplan.Result\n{found.summary()}>"
+    assert len(repr(found)) < 2_000
+
+
+def test_the_plan_is_among_plain_values() -> None:
+    plan = Plan(problem="digest", objective=3, offsets=(0, 2))
+    values = json.loads(json.dumps(result(plan=plan).to_dict()))
+    assert values["plan"] == json.loads(files.encode(plan))
 
 
 def test_as_plain_values() -> None:
@@ -184,15 +198,14 @@ def test_the_limit_is_that_of_the_caller_and_what_reading_took_of_it_is_said(lim
 
 
 def test_other_ends_say_when_they_came() -> None:
-    assert (
-        result(stop_reason="candidates_done", seconds=1.8).within(5.0, 3.2).stopped == "stopped by candidates_done after 1.8 s"
-    )
+    done = result(stop_reason="candidates_done", seconds=1.8).within(5.0, 3.2)
+    assert done.stopped == "ended after 1.8 s: every candidate had finished"
     # Reading takes nothing of the limit of a deterministic run.
     provenance = msgspec.structs.replace(result().provenance, deterministic=True)
     assert result(provenance=provenance).within(5.0, 3.2).stopped == "stopped at twice the time limit of 5.0 s"
     # As of records of earlier versions.
     provenance = msgspec.structs.replace(result().provenance, options={})
-    assert result(provenance=provenance).stopped == "stopped by time_limit after 1.5 s"
+    assert result(provenance=provenance).stopped == "ended after 1.5 s: the time was over"
 
 
 def test_summary_without_a_plan() -> None:

@@ -145,10 +145,12 @@ class _Progress:
 def _outcome(record: Record) -> str:
     if record.result is None:
         return f"failed: {record.error}"
+    from stowplan.result import STOPPED
+
     result = record.result
     if result["objective"] is None:
         # Records of earlier versions do not say it.
-        return f"{result['status']}, {result.get('stopped') or 'stopped by ' + result['stop_reason']}"
+        return f"{result['status']}, {result.get('stopped') or STOPPED[result['stop_reason']]}"
     return f"{result['status']}, {as_quantity(result['objective'], result['unit'])}, gap {as_gap(result['gap'])}"
 
 

@@ -23,7 +23,7 @@ from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
 from stowplan.result_text import format_gap
 from stowplan.tables import aligned
-from stowplan.units import PS
+from stowplan.units import BYTES, PS, Unit
 from stowplan.version import VERSION
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def verify_command(
         say_json(values | said | ({"bound_failure": failure} if failure else {}))
     elif check.ok and check.objective is not None:
         exact = f" ({check.objective} {kind.unit.name})" if kind.unit == PS else ""
-        say(f"valid: {kind.unit.write(check.objective)}{exact}")
+        say(f"valid: {kind.unit.write(check.objective)}{exact}{_of_capacity(kind.unit, loaded)}")
     elif check.lines:
         say("\n".join(check.lines))
     if not check.ok:
@@ -84,6 +84,14 @@ def verify_command(
         shown = f"{kind.unit.write(proven.bound)}{exact}, by {proven.form}"
         say(f"proven bound: {shown}" + (f": within {format_gap(gap)} of the optimum" if kind.unit.has_ratios else ""))
     wanted.write(loaded, given, None, problem)
+
+
+def _of_capacity(unit: Unit, problem: Any) -> str:
+    """What a plan's bytes were compared with, where the problem may have a capacity for them."""
+    if unit != BYTES or not hasattr(problem, "capacity"):
+        return ""
+    none = "; there was no capacity to compare it with (--capacity SIZE gives one)"
+    return none if problem.capacity is None else f", within the capacity of {problem.capacity:,} bytes"
 
 
 def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdict | None, str]:

@@ -57,7 +57,7 @@ def solve_command(
     cache_bytes: Annotated[int | None, setting("SIZE", "What --cache holds at most, 256MiB where nothing is said.")] = None,
     emit: Emit = None,
     depfile: Depfile = None,
-    as_json: Annotated[bool, option("--json", "", "Print the whole result as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the whole result as JSON, with the plan in it.")] = False,
     quiet: Quiet = False,
     *,
     search: Options,
@@ -84,7 +84,7 @@ def solve_command(
             outputs.write(asked.problem, result.plan, result.certificate, source)
             if as_json:
                 has_plan = outputs.plan is not None and result.plan is not None
-                say_json(result.to_dict(files.printable(str(outputs.plan)) if has_plan else None))
+                say_json(result.to_dict() | {"plan_file": files.printable(str(outputs.plan)) if has_plan else None})
             else:
                 say("\n".join((result.summary(), *asked.remarks(result))))
         # Last, for it is what takes longest, and what may fail.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stowplan import files, kinds
+from stowplan.arguments import size
 from stowplan.errors import UsageError
 from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily, check_name, format_of, formats, look
 from stowplan.frontends.options import ReadOptions, spelt, spelt_all
@@ -18,7 +19,7 @@ def read(
     path: str | Path,
     target: str | Path | None = None,
     *,
-    capacity: int | None = None,
+    capacity: int | str | None = None,
     cost_model: str | None = None,
     stalls: str | None = None,
     donation: str | None = None,
@@ -51,8 +52,8 @@ def read(
     target
         Name of a target, or path of a target file; needed for all but problems, graphs, snapshots and CSV files.
     capacity
-        Bytes of fast memory (of the fastest tier), in place of the target's; for packing, the bytes to fit into; for
-        rematerialization, those that may be live at once.
+        Bytes, or text such as ``"1.5 MiB"``: of fast memory (of the fastest tier), in place of the target's; for packing, the
+        bytes to fit into; for rematerialization, those that may be live at once.
     cost_model, stalls
         In place of the target's own; see :func:`stowplan.hardware.costs.make_problem`.
     donation, evictions, prefetches
@@ -100,6 +101,8 @@ def read(
         The file has something that is not modelled, or not all of it.
     """
     given = {name: value for name, value in locals().items() if name != "path"}
+    if isinstance(capacity, str):
+        given["capacity"] = size("a capacity of {}", capacity)
     opened = open_input(path, ReadOptions(**given))
     for text in opened.warnings:
         warnings.warn(text, UnmodelledWarning, stacklevel=2)

@@ -35,7 +35,7 @@ def certified(result: Result, problem: object, state: RunState) -> Result:
     trusted = {
         "solver": source,
         "versions": result.provenance.versions,
-        "tolerance": "of solvers in floating point, taken off: docs/reference/memory-mapping-models.md",
+        "tolerance": "what solvers in floating point may be wrong by was taken off the bound",
     }
     try:
         certificate = certify(

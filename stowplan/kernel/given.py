@@ -64,8 +64,8 @@ def check_given(
     named = resolve(kind, baseline, (*initial, *at_hand, *earlier))
     given, warnings = checked_plans(kind, problem, at_hand, named, {*initial, *names_taken(kind)}) if at_hand else ({}, [])
     starts = {**{name: Start(plan) for name, plan in initial.items()}, **given, **earlier}
-    hints = hinted_values(kind, problem, hint, starts[HINT].plan if HINT in starts else None)
-    return Given(with_maker(kind, problem, named, starts, candidates), starts, named, hints, warnings)
+    guiding = hinted_values(kind, problem, hint, starts[HINT].plan if HINT in starts else None)
+    return Given(with_maker(kind, problem, named, starts, candidates), starts, named, guiding, warnings)
 
 
 def resolve(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) -> str | None:

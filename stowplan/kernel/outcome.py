@@ -71,7 +71,7 @@ def _provenance(run: Run, call: Call) -> Provenance:
         "gap": options.gap,
     }
     if options.deterministic:
-        said |= {"work_limit": options.extent} | (run.whole or {})
+        said |= {"work_limit": options.extent} | (run.reproducing_options or {})
     if state.baseline is not None:
         said["baseline"] = state.baseline
     if options.memory_limit is not None:
@@ -104,7 +104,9 @@ def _warn(run: Run, call: Call) -> None:
     if name is not None and name not in state.sources and not state.infeasible and not call.warnings:
         state.warnings.append(why_missing(name, run.reports))
     if run.was_cut:
-        again = " and ".join(f"{name}={value}" for name, value in (run.whole or {}).items() if call.keeper is None)
+        again = " and ".join(
+            f"{name}={value}" for name, value in (run.reproducing_options or {}).items() if call.keeper is None
+        )
         again = f"; this plan is that of {again}" if again else ""
         state.warnings.append(f"a deterministic run was ended before its work was done: another run may differ{again}")
 

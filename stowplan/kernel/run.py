@@ -44,9 +44,12 @@ def stages_of(options: Options, candidates: Sequence[Candidate]) -> list[tuple[O
         return [(options, candidates)]
     early = [candidate for candidate in candidates if candidate.family in ("heuristic", "baseline")]
     names = tuple(candidate.name for candidate in early if not candidate.makes_baseline)
-    *works, whole = stages(options.extent) if names else [options.extent]
-    told = (msgspec.structs.replace(options, work_limit=work, candidates=names) for work in works)
-    return [*((options, early) for options in told), (msgspec.structs.replace(options, work_limit=whole), candidates)]
+    *works, all_work = stages(options.extent) if names else [options.extent]
+    early_options = (msgspec.structs.replace(options, work_limit=work, candidates=names) for work in works)
+    return [
+        *((options, early) for options in early_options),
+        (msgspec.structs.replace(options, work_limit=all_work), candidates),
+    ]
 
 
 class Run:
@@ -69,8 +72,8 @@ class Run:
     ):
         self.state = state
         self.reports: list[CandidateReport] = []
-        self.whole: dict[str, Any] | None = None
-        """Options that make the plan again, where time was up before all work was done; empty where nothing was."""
+        self.reproducing_options: dict[str, Any] | None = None
+        """Options that reproduce the plan if time ran out before all work was done; empty if no stage was finished."""
         self._options, self._deadline = options, deadline
         self._clock = Clock(state, options, deadline, candidates)
         self._reason = criteria.first_of(criteria.proven, criteria.asked(criterion), criteria.out_of_time, criteria.idle)
@@ -130,7 +133,7 @@ class Run:
             self._close_pool(reason)
             self._pool = WorkerPool(state, self._clock, *self._stages.pop(0))
         if reason != "cancelled" and self.was_cut:
-            self.whole = done
+            self.reproducing_options = done
             # Without any, one that another run may not find is better than none.
             if known[0] is not None:
                 state.forget_later_plans(known)
@@ -160,11 +163,11 @@ class Run:
 
     def _close_pool(self, reason: StopReason | None) -> None:
         """End the workers of a stage, and add what they found to the reports of the turns and stages before."""
-        whole: dict[str, CandidateReport] = {}
+        merged: dict[str, CandidateReport] = {}
         for report in (*self.reports, *self._pool.close(reason)):
-            before = whole.get(report.name)
-            whole[report.name] = report if before is None else _together(before, report)
-        self.reports = [*whole.values()]
+            before = merged.get(report.name)
+            merged[report.name] = report if before is None else _together(before, report)
+        self.reports = [*merged.values()]
 
     def _offer_starts(self, starts: Mapping[str, Start]) -> None:
         """Take in what costs nothing."""

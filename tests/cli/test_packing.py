@@ -30,7 +30,7 @@ def test_a_plan_as_a_table(cli: Cli, five: Path, tmp_path: Path) -> None:
     assert "bytes" in solved.err
     assert " ps" not in solved.err
     valid = cli("verify", five, plan, "--capacity", 14)
-    assert (valid.code, valid.out) == (0, f"valid: {values['objective']} bytes\n")
+    assert (valid.code, valid.out) == (0, f"valid: {values['objective']} bytes, within the capacity of 14 bytes\n")
     assert cli("verify", five, plan, "--capacity", 11).code == 4
 
 

@@ -38,7 +38,8 @@ def test_json(cli: Cli, tmp_path: Path) -> None:
     assert outcome.code == 0
     assert result.keys() >= FIELDS
     assert result["provenance"].keys() >= IN_PROVENANCE
-    assert result["plan"] == str(output)
+    assert result["plan_file"] == str(output)
+    assert result["plan"] == json.loads(output.read_bytes())
     assert (result["status"], result["verified"], result["provenance"]["seed"]) == ("feasible", True, 7)
     assert result["history"][-1].keys() == {"seconds", "source", "objective", "bound"}
     plan = read_plan(output)
@@ -50,7 +51,9 @@ def test_json(cli: Cli, tmp_path: Path) -> None:
 
 def test_json_without_a_plan_file(cli: Cli) -> None:
     outcome = cli("solve", ALEXNET, *TEACHING, *BRIEF, "--json", "-q")
-    assert json.loads(outcome.out)["plan"] is None
+    values = json.loads(outcome.out)
+    assert values["plan_file"] is None
+    assert values["plan"]["problem"] == values["provenance"]["problem_digest"]
     assert outcome.err == ""
 
 
@@ -160,12 +163,14 @@ def test_exit_codes_of_packing(cli: Cli, tmp_path: Path) -> None:
         outcome = cli("solve", buffers, *options, "--candidates", "exact", "--time-limit", 20, "-q", "--json", "-o", plan)
         result = json.loads(outcome.out)
         assert (outcome.code, result["status"], result["unit"]) == (code, status, "bytes")
-        assert (result["plan"], result["objective"]) == ((str(plan), 7) if code == 0 else (None, None))
+        assert (result["plan_file"], result["objective"]) == ((str(plan), 7) if code == 0 else (None, None))
+        assert (result["plan"] is None) == (code != 0)
         assert plan.exists() == (code == 0)
         plan.unlink(missing_ok=True)
     assert cli("convert", buffers, "-o", tmp_path / "problem.json").err.endswith("problem.json: 3 buffers\n")
     assert cli("solve", tmp_path / "problem.json", "-o", tmp_path / "plan.json", "-q").code == 0
-    assert cli("verify", tmp_path / "problem.json", tmp_path / "plan.json").out == "valid: 7 bytes\n"
+    valid = cli("verify", tmp_path / "problem.json", tmp_path / "plan.json").out
+    assert valid == "valid: 7 bytes; there was no capacity to compare it with (--capacity SIZE gives one)\n"
     for option in (("--target", "teaching"), ("--set", "stalls=allowed"), ("--set", "cost_model=roofline")):
         for source in (buffers, tmp_path / "problem.json"):
             assert str(source) in error_line(cli("solve", source, *option))
@@ -193,7 +198,7 @@ def test_names_that_are_not_utf8(cli: Cli, tmp_path: Path) -> None:
         pytest.skip("this file system takes only UTF-8 names")
     outcome = cli("solve", source, *TEACHING, *BRIEF, "-o", output, "--json")
     result = json.loads(outcome.out)
-    assert (outcome.code, result["plan"]) == (0, f"{tmp_path}/plan\\xff.json")
+    assert (outcome.code, result["plan_file"]) == (0, f"{tmp_path}/plan\\xff.json")
     assert result["provenance"]["program"] == "caf\\xe9/jit__lambda"
     assert cli("verify", source, output).code == 0
     assert cli("show", output, source).code == 0

@@ -198,23 +198,23 @@ class Partitioner(CustomPartitionerFn):
         """What tells graphs apart, and this one's part of the limit: of what others left, as much as each to come."""
         # The same code compiled again, for other sizes, say, takes the place of what it was.
         key = code_key()
-        taken = [report.peak for other, report in self._parts.items() if other != key]
-        left = self.settings.graphs - len(taken)
+        of_others = [report.peak for other, report in self._parts.items() if other != key]
+        left = self.settings.graphs - len(of_others)
         if left < 1:
             raise MemoryLimitError(
-                f"the model is compiled as {len(taken) + 1} graphs or more, expected {self.settings.graphs}: "
-                f"say how many share the limit, graphs={len(taken) + 1}",
+                f"the model is compiled as {len(of_others) + 1} graphs or more, expected {self.settings.graphs}: "
+                f"say how many share the limit, graphs={len(of_others) + 1}",
                 self.settings.limit,
                 0,
                 0,
             )
-        return key, (self.settings.limit - sum(taken)) // left
+        return key, (self.settings.limit - sum(of_others)) // left
 
     def _host_share(self, key: Any) -> int:
         """This graph's part of the host's bytes, as of the limit."""
         assert self.settings.host is not None
-        taken = [report.host_bytes for other, report in self._parts.items() if other != key]
-        return max(0, self.settings.host.limit - sum(taken)) // (self.settings.graphs - len(taken))
+        of_others = [report.host_bytes for other, report in self._parts.items() if other != key]
+        return max(0, self.settings.host.limit - sum(of_others)) // (self.settings.graphs - len(of_others))
 
 
 def prepared(gm: Any, separate: bool = True) -> Any:

@@ -1,6 +1,6 @@
-"""The one module that touches names that torch keeps private; all other modules of this back end import them from here.
+"""Names that torch keeps private; the other modules of this back end import them from here.
 
-A name that a release of torch moves is mended here alone.
+Two reach into what these name: ``halves`` calls a function of the partitioner, and ``scopes`` reads versions of tensors.
 """
 
 from __future__ import annotations

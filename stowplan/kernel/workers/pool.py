@@ -123,7 +123,7 @@ class WorkerPool:
             end=began + seconds,
             start_plan=start_plan,
             start_bound=None if is_deterministic else self.state.bound,
-            # Of candidates there are none in a deterministic run.
+            # In a deterministic run candidates exchange no hints.
             hints=tuple(map(msgspec.json.encode, self.state.hints)),
             closed=self.state.is_needless(candidate),
             latest=began + self.clock.worker_seconds(candidate),

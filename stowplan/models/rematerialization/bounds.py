@@ -25,8 +25,8 @@ import numpy as np
 from stowplan.models.rematerialization.cuts import Moments, Proof, bits
 from stowplan.models.rematerialization.structure import Structure
 
-#: Ranges of fetched bytes that are looked at for one operator.
-RANGES = 24
+#: How often a range of fetched bytes is halved for one operator.
+HALVINGS = 24
 
 
 class Bounds:
@@ -73,7 +73,7 @@ class Bounds:
 
         # The range with the least bound is halved, again and again.
         ranges = [(least(0, self.most_bytes), 0, self.most_bytes)]
-        for _ in range(RANGES):
+        for _ in range(HALVINGS):
             _, low, high = ranges[0]
             if again[self.most_bytes] is None or high - low < 2 or self.should_stop():
                 break

@@ -1,7 +1,8 @@
 """A memory-mapping problem as flat tables, for the compiled heuristics.
 
 The unit of decision is the *access*: everything a tensor undergoes at one step, or, for a tensor from outside a loop, in the
-whole of that loop, because the rules make such a tensor fast for all of the loop or for none of it.
+whole of that loop, because the rules make such a tensor fast for all of the loop or for none of it. What an asynchronous
+operation holds is one access from its start to its end.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def cuts(problem: Problem, context: Context) -> None:
     structure = build(problem)
     if problem.limit is None:
         return
-    cuts_each = 1 if problem.channel is None else bounds.RANGES
+    cuts_each = 1 if problem.channel is None else bounds.HALVINGS
     most = context.work(work_rates.REMAT_CUTS, cuts_each * max(1, structure.ops), least=1)
     outcome = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
     if outcome is None:

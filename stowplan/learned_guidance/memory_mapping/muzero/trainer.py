@@ -1,7 +1,7 @@
 """Training of MMap-MuZero on one or more programs: self-play and training steps in turn, in one process.
 
-An iteration is some moves of all games, some training steps, and local search from one of the best games. Before them, some
-warm-start episodes are one.
+An iteration is some moves of all games, some training steps, and local search from one of the best games. Before the first,
+the warm start plays episodes in groups; a run can stop after each of them, and none is counted as an iteration.
 """
 
 from __future__ import annotations

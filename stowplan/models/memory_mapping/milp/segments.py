@@ -84,7 +84,7 @@ MOST_USES = 4000
 #: Losses below this part of what lies between the least latency and all slow are as good as none.
 NEGLIGIBLE = 1e-5
 
-#: Seconds that a segment of the shortest kind gets at least.
+#: Seconds that a segment gets at least.
 LEAST_SECONDS = 1.0
 
 #: Part of the time left that the segments of one length may take, and what one of them may take of an equal share.
