@@ -54,6 +54,13 @@ def verify_command(
     """
     wanted = Outputs.of(None, emit)
     wanted.check(inputs=(problem, plan, *options.files))
+    if _is_tflm_plan(plan):
+        if bound is not None or emit:
+            raise UsageError(
+                f"{plan}: --bound and --emit are not for plans of 'stowplan tflm': it writes its proof and its files"
+            )
+        _verify_tflm(problem, plan, as_json)
+        return
     loaded, given, assumed = open_both(problem, plan, options)
     wanted.check_problem(loaded, problem)
     from stowplan.kernel.kind import check as check_plan
@@ -84,6 +91,25 @@ def verify_command(
         shown = f"{kind.unit.write(proven.bound)}{exact}, by {proven.form}"
         say(f"proven bound: {shown}" + (f": within {format_gap(gap)} of the optimum" if kind.unit.has_ratios else ""))
     wanted.write(loaded, given, None, problem)
+
+
+def _is_tflm_plan(plan: Path) -> bool:
+    """Whether a plan is what ``stowplan tflm`` writes as JSON."""
+    return files.is_json(plan) and files.peek_format(files.read_bytes(plan)) == "stowplan.tflm"
+
+
+def _verify_tflm(model: Path, plan: Path, as_json: bool) -> None:
+    """Check such a plan against its model."""
+    from stowplan.backends.tflm.recheck import read_summary, recheck
+
+    summary = read_summary(plan)
+    wrong = recheck(model, summary)
+    if as_json:
+        say_json({"ok": not wrong, "objective": summary.head, "violations": wrong})
+    else:
+        say("\n".join(wrong) if wrong else f"valid: the head takes {summary.head:,} bytes")
+    if wrong:
+        raise VerificationError(f"{plan}: not a valid plan: {wrong[0]}")
 
 
 def _of_capacity(unit: Unit, problem: Any) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stowplan.certificates.certificate import Certificate
 
 #: Endings of files that are written.
-_ENDINGS = (".tflite", ".cc", ".h", ".json")
+_ENDINGS = (".tflite", ".c", ".cc", ".h", ".json")
 
 
 @with_options(inputs=("keep", "replace_offline_plan"), search=("deterministic", "seed", "workers"))
@@ -36,7 +36,7 @@ def tflm_command(
         option(
             "-o --output",
             "FILE",
-            "Write the planned model, by the ending: .tflite, .cc, .h, .json; may be given several times.",
+            "Write the planned model; the ending says how: .tflite, .c, .cc, .h or .json. May be given several times.",
         ),
     ] = None,
     scratch: Annotated[
@@ -148,16 +148,16 @@ def _certified(planned: Planned, seconds: float, should_stop: Callable[[], bool]
 
 
 def _content(path: Path, planned: Planned, run: Run | None) -> bytes:
-    from stowplan.backends.tflm.write import cc_header, cc_source
+    from stowplan.backends.tflm.write import header_text, source_text
 
     if path.suffix == ".tflite":
         return planned.data
     if path.suffix == ".json":
         return files.encode(_as_json(planned, run))
-    if path.suffix == ".cc":
-        return cc_source(path.stem, planned.data)
-    sizes = {"head": planned.summary.head} if run is None else {"": run.arena, "head": run.head, "tail": run.tail}
-    return cc_header(path.stem, planned.data, sizes)
+    if path.suffix in (".c", ".cc"):
+        return source_text(path.stem, planned.data, path.suffix == ".c")
+    tail = None if run is None else run.arena - planned.summary.head
+    return header_text(path.stem, planned.data, planned.summary.model, planned.summary.head, tail)
 
 
 def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:

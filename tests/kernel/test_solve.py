@@ -290,7 +290,7 @@ def test_so_they_are_in_a_batch(name: str, value: object, words: str, tmp_path: 
 def test_a_capacity_may_be_text_as_on_the_command_line() -> None:
     for text, capacity in (("5", 5), ("20KB", 20_000), ("1.5 MiB", 3 << 19)):
         assert stowplan.read(BUFFERS, capacity=text).capacity == capacity
-    with pytest.raises(UsageError, match="^found a capacity of 'much', expected bytes, or a number with kB"):
+    with pytest.raises(UsageError, match=r"^found a capacity of 'much', expected bytes, or a number with kB"):
         stowplan.read(BUFFERS, capacity="much")
 
 

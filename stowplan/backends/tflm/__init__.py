@@ -8,7 +8,8 @@ those above it in this list:
 - ``order``: orders of operators that need less memory
 - ``write``: a plan as metadata of a model. ``inputs``: what models are run on. ``check``: a planned model, read back
 - ``child``: a process that the runtime may end. ``runtime``: the runtime itself, where it is installed
-- ``planning``: a model's plan, and what the runtime makes of it
+- ``arena``: buffers of one order, and where the runtime puts them
+- ``planning``: a model's plan, and what the runtime makes of it. ``recheck``: a plan that was written, against its model
 """
 
 from stowplan.backends.tflm.planning import Planned, Summary, plan_and_run, plan_model

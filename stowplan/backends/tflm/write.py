@@ -21,6 +21,7 @@ from stowplan.frontends.tflite.model import ALIGNMENT, AT_RUNTIME, TfliteModel, 
 from stowplan.log import collecting_unmodelled
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
+from stowplan.version import VERSION
 
 #: What the metadata begins with; the number of subgraphs follows.
 _VERSION = 1
@@ -245,17 +246,61 @@ def array_names(stem: str) -> tuple[str, str]:
     return f"g_{base}_model_data", f"g_{base}_arena"
 
 
-def cc_source(stem: str, data: bytes) -> bytes:
-    """The ``.cc`` file: the model as an aligned array."""
+def source_text(stem: str, data: bytes, is_c: bool) -> bytes:
+    """The ``.c`` or ``.cc`` file: the model as an array that is aligned to 16 bytes."""
     values = ",".join(map(hex, data))
     array, _ = array_names(stem)
-    return f'#include <cstdint>\n\n#include "{stem}.h"\n\nalignas(16) const unsigned char {array}[] = {{{values}}};\n'.encode()
+    align = "_Alignas" if is_c else "alignas"
+    return f'#include "{stem}.h"\n\n{align}(16) const unsigned char {array}[] = {{{values}}};\n'.encode()
 
 
-def cc_header(stem: str, data: bytes, sizes: Mapping[str, int]) -> bytes:
-    """The ``.h`` file: the array's size, and sizes of the arena by what they are of (``head``; the whole arena is ``""``)."""
+def header_text(stem: str, data: bytes, model: str, head: int, tail: int | None) -> bytes:
+    """The ``.h`` file, for C11 and for C++: the array and its size, and sizes of the arena.
+
+    Parameters
+    ----------
+    head
+        Bytes of activations and scratch memory under the plan.
+    tail
+        Bytes of the runtime's persistent data, as measured on this machine; None where nothing was run.
+    """
     array, arena = array_names(stem)
-    lines = ["#pragma once", "", "#include <cstdint>", "", f"constexpr unsigned int {array}_size = {len(data)};"]
-    for part, size in sizes.items():
-        lines.append(f"constexpr unsigned int {arena}{f'_{part}' if part else ''}_size = {size};")
-    return ("\n".join([*lines, f"extern const unsigned char {array}[];"]) + "\n").encode()
+    macro = "STOWPLAN_ARENA_TAIL"
+    lines = [
+        f"/* {model}, planned by stowplan {VERSION}. For C11 and C++11; all sizes are in bytes. */",
+        "#pragma once",
+        "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        "/* The model with its plan, for tflite::GetModel; aligned to 16 bytes. */",
+        f"extern const unsigned char {array}[];",
+        f"enum {{ {array}_size = {len(data)} }};",
+        "",
+        "/* The head of the arena: activations and scratch buffers, at the planned offsets. */",
+        f"enum {{ {arena}_head_size = {head} }};",
+        "",
+        "/* The tail: persistent data of the interpreter, which depends on the device. An interpreter that runs there says how",
+        f"   many bytes the arena takes (MicroInterpreter::arena_used_bytes); define {macro} as that less the head. */",
+    ]
+    if tail is None:
+        lines += [f"#ifdef {macro}"]
+    else:
+        lines += [
+            f"#ifndef {macro}",
+            "/* As measured on 64-bit x86; pointers of a 32-bit device are smaller, and so is its tail. */",
+            f"#define {macro} {tail}",
+            "#endif",
+        ]
+    lines += [
+        f"enum {{ {arena}_tail_size = {macro} }};",
+        "/* The whole arena: alignas(16) static unsigned char arena[...]. */",
+        f"enum {{ {arena}_size = {arena}_head_size + {arena}_tail_size }};",
+        *(["#endif"] if tail is None else []),
+        "",
+        "#ifdef __cplusplus",
+        "}",
+        "#endif",
+    ]
+    return ("\n".join(lines) + "\n").encode()

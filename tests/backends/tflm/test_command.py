@@ -17,6 +17,7 @@ import pytest
 
 from stowplan.backends.tflm import runtime
 from stowplan.backends.tflm.runtime import Run
+from stowplan.backends.tflm.write import header_text
 from stowplan.cli import INTERRUPTED, main
 from stowplan.cli import tflm as command
 from stowplan.frontends.tflite.model import read_tflite
@@ -42,13 +43,61 @@ def test_what_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert list(read_tflite(names[0], replace_offline_plan=True).offsets) == result["offsets"]
     data = names[0].read_bytes()
     source, header = (name.read_text(encoding="utf-8") for name in names[1:3])
-    assert "alignas(16) const unsigned char g_planned_model_data[] = {0x" in source
+    assert "\nalignas(16) const unsigned char g_planned_model_data[] = {0x" in source
     assert bytes(int(each, 16) for each in source.partition("{")[2].partition("}")[0].split(",")) == data
-    assert f"g_planned_model_data_size = {len(data)};" in header
-    assert f"g_planned_arena_head_size = {result['head']};" in header
+    assert f"g_planned_model_data_size = {len(data)} }};" in header
+    assert f"g_planned_arena_head_size = {result['head']} }};" in header
     if compiler := shutil.which("g++"):
-        subprocess.run([compiler, "-std=c++17", "-fsyntax-only", "-I", str(tmp_path), str(names[1])], check=True)
+        subprocess.run([compiler, "-std=c++11", "-fsyntax-only", "-I", str(tmp_path), str(names[1])], check=True)
     assert "<svg" in (tmp_path / "arena.svg").read_text(encoding="utf-8")
+
+
+def test_the_header_is_for_c_and_gives_the_arena_with_or_without_the_runtime(tmp_path: Path) -> None:
+    path = wide(tmp_path / "wide.tflite")
+    assert tflm(path, "--no-run", "-o", tmp_path / "planned.c", "-o", tmp_path / "planned.h") == 0
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    uses = tmp_path / "uses.c"
+    uses.write_text('#include "planned.h"\n_Alignas(16) unsigned char arena[g_planned_arena_size];\n')
+    command = [compiler, "-std=c11", "-Wall", "-Werror", "-pedantic", "-fsyntax-only", "-I", str(tmp_path)]
+    subprocess.run([*command, str(tmp_path / "planned.c")], check=True)
+    # What was not measured is said by whoever knows it.
+    assert subprocess.run([*command, str(uses)], capture_output=True, check=False).returncode != 0
+    subprocess.run([*command, "-DSTOWPLAN_ARENA_TAIL=1904", str(uses)], check=True)
+    measured = header_text("planned", b"model", "wide", 64, 128).decode()
+    (tmp_path / "planned.h").write_text(measured)
+    subprocess.run([*command, str(uses)], check=True)
+    assert "g_planned_arena_head_size = 64 }" in measured
+    assert "#define STOWPLAN_ARENA_TAIL 128" in measured
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--kernels", "reference"), ("--keep-order",), ("--keep", ":0"), ("--scratch", "0=100")]
+)
+def test_a_plan_in_json_is_verified_against_its_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    def verify(model: Path, plan: Path) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as done:
+            main(["verify", str(model), str(plan)])
+        return int(done.value.code or 0), capsys.readouterr().out
+
+    models, plan = [wide(tmp_path / "wide.tflite"), chain(tmp_path / "chain.tflite")], tmp_path / "plan.json"
+    for model in models:
+        assert tflm(model, "--no-run", "-o", plan, *options) == 0
+        capsys.readouterr()
+        values = json.loads(plan.read_text(encoding="utf-8"))
+        assert verify(model, plan) == (0, f"valid: the head takes {values['head']:,} bytes\n")
+        other = models[1 - models.index(model)]
+        assert verify(other, plan)[0] == 4
+        at, moved = max((at, number) for number, at in enumerate(values["offsets"]))
+        for offset in (at + 16 * 4096, at + 3, *([0] if at else [])):
+            changed = [offset if number == moved else old for number, old in enumerate(values["offsets"])]
+            plan.write_text(json.dumps(values | {"offsets": changed}))
+            assert verify(model, plan)[0] == 4, (model, offset)
+        plan.write_text(json.dumps(values | {"head": values["head"] - 16}))
+        assert verify(model, plan)[0] == 4
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +253,7 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ([cut], "not a whole TensorFlow Lite model"),
         ([custom], "--scratch 0=BYTES says it"),
         ([planned], "--set replace_offline_plan=yes plans anew"),
-        ([whole, "-o", tmp_path / "model.bin"], "expected a name that ends in .tflite, .cc, .h, .json"),
+        ([whole, "-o", tmp_path / "model.bin"], "expected a name that ends in .tflite, .c, .cc, .h, .json"),
         ([whole, "--scratch", tmp_path / "none.json"], "none.json"),
         ([whole, "--png", tmp_path / "arena.jpg"], "expected .png, .svg or .pdf"),
     ):

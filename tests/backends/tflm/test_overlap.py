@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stowplan.backends.search import Search
-from stowplan.backends.tflm import planning
+from stowplan.backends.tflm import arena as arenas
 from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.kernels import distance
 from stowplan.backends.tflm.order import Ordered, floor, improved, predecessors
@@ -100,7 +100,7 @@ def test_every_order_takes_the_floor(make: Any, seed: int, tmp_path: Path) -> No
     def loads_of(order: Ordered) -> list[int]:
         names = {(0, to): (0, at) for to, at in enumerate(order.orders.get(0, ()))}
         lives = scopes(len(model.tensors), order.subgraphs(model))
-        return [*loads(planning._Arena(model, lives, {}, names, pairs).problem).values()]
+        return [*loads(arenas.Arena(model, lives, {}, names, pairs).problem).values()]
 
     for _ in range(10):
         order: list[int] = []
@@ -131,13 +131,13 @@ def test_plans_are_lower_and_the_default_is_as_before(tmp_path: Path) -> None:
 
 def test_what_plans_without_overlaps_need_is_no_bound_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that finds no plan with overlaps, and proves nothing, leaves their load as the bound."""
-    packed = planning._packed
+    packed = arenas._packed
 
     def blind(problem: Problem, search: Search, target: int) -> tuple[Sequence[int], int]:
         offsets, bound = packed(without_overlaps(problem), search, target)
         return offsets, 0 if problem.overlaps else bound
 
-    monkeypatch.setattr(planning, "_packed", blind)
+    monkeypatch.setattr(arenas, "_packed", blind)
     summary = plan_model(depthwise(tmp_path / "model.tflite"), kernels="reference").summary
     assert (summary.head, summary.bound, summary.is_proven) == (1600, 896, False)
 
