@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+_IMAGE = re.compile(r"(!\[[^\]]*\]\()docs/")
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?://)([^)\s]+)\)")
 
 
@@ -21,7 +22,7 @@ def on_files(files: Any, config: Any) -> Any:
     inside = _LINK.sub(
         lambda link: f"[{link[1]}]({link[2].removeprefix('docs/')})" if link[2].startswith("docs/") else link[1], readme
     )
-    files.append(File.generated(config, "index.md", content=inside))
+    files.append(File.generated(config, "index.md", content=_IMAGE.sub(r"\1", inside)))
     return files
 
 

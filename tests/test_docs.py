@@ -110,6 +110,13 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     start = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert "memory-mapping.html" in start
+    # Every picture is there.
+    pages = [*(tmp_path / "site").rglob("*.html")]
+    pictures = [
+        (page, src) for page in pages for src in re.findall(r'<img[^>]*src="([^":]+)"', page.read_text(encoding="utf-8"))
+    ]
+    assert any(page.name == "index.html" and page.parent.name == "site" for page, _ in pictures)
+    assert not [(page, src) for page, src in pictures if not (page.parent / src).is_file()]
     # Nothing is fetched by whoever reads it.
     for page in (tmp_path / "site").rglob("*.html"):
         assert not re.findall(
