@@ -60,7 +60,7 @@ def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str,
 _HEADINGS: dict[str, tuple[str, ...]] = {
     "What is written": ("output", "emit", "certificate", "depfile", "report", "png", "plans", "as_json", "quiet"),
     SEARCH: ("time_limit", "seed", "cache"),
-    "Plans at hand": ("at_hand", "hint", "keep_close"),
+    "Existing plans": ("at_hand", "hint", "keep_close"),
     ALL_INPUTS: ("targets", "target"),
     GRAPHS: (),
 }

@@ -28,34 +28,52 @@ if TYPE_CHECKING:
 @with_options(SHARED, search=SEARCH_OPTIONS)
 def batch_command(
     suites: Suites,
-    output: Annotated[Path, option("-o --output", "FOLDER", "Write plans and results here; made where it is missing.")],
+    output: Annotated[
+        Path, option("-o --output", "FOLDER", "Folder for plans and results; it is created if it does not exist.")
+    ],
     targets: Targets = None,
     at_hand: Annotated[
         list[str] | None,
         option(
             "--plan",
             "xla=FOLDER",
-            "Modules after XLA's memory-space assignment, under the inputs' names; may be given several times.",
+            "Folder with XLA's modules after memory-space assignment, named like the inputs; may be given several times.",
         ),
     ] = None,
     jobs: Annotated[
-        int | None, option("--jobs", "N", "Inputs side by side, each with its own --workers; 0: as cores allow.", min=0)
+        int | None,
+        option(
+            "--jobs",
+            "N",
+            "Number of inputs that are solved at the same time, each with its own --workers; 0 chooses by the number of cores.",
+            min=0,
+        ),
     ] = None,
     memory_budget: Annotated[
-        int | None, setting("SIZE", "Memory for all jobs, e.g. 16GB: as many are at work as fit, or it is shared among --jobs.")
+        int | None,
+        setting(
+            "SIZE", "Memory limit of all jobs together, for example 16GB: fewer jobs run at a time, or each gets a share of it."
+        ),
     ] = None,
     scheduler: Annotated[
-        str | None, option("--scheduler", "ADDRESS", "Dask scheduler, tcp://host:8786: its workers read and solve the inputs.")
+        str | None,
+        option(
+            "--scheduler",
+            "ADDRESS",
+            "Address of a Dask scheduler, such as tcp://host:8786, whose workers read and solve the inputs.",
+        ),
     ] = None,
-    jsonl: Annotated[Path | None, setting("FILE", "A line for each result; by default FOLDER/results.jsonl.")] = None,
-    fresh: Annotated[bool, option("--fresh", "", "Solve everything again, also what is finished.")] = False,
+    jsonl: Annotated[
+        Path | None, setting("FILE", "File with one line for each result; by default FOLDER/results.jsonl.")
+    ] = None,
+    fresh: Annotated[bool, option("--fresh", "", "Solve all inputs again, including those that are finished.")] = False,
     as_json: Annotated[bool, option("--json", "", "Print all results as one JSON list.")] = False,
     quiet: Quiet = False,
     *,
     search: Options,
     options: ReadOptions,
 ) -> None:
-    """Solve a suite of inputs into a folder, maybe side by side.
+    """Solve many inputs and write the results to a folder.
 
     Each input gives NAME.plan.json, NAME.result.json, with certify=yes NAME.proof.json, and a line in results.jsonl. A second
     run with the same options skips what is finished; an input that fails is named at the end. The exit code is 0 where all were

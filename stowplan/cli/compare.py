@@ -38,18 +38,20 @@ _MOST_ROWS = 40
 def compare_command(
     results: Annotated[
         Path,
-        typer.Argument(metavar="RESULTS|PLAN", help="Folder that 'stowplan batch' wrote; or a plan file."),
+        typer.Argument(metavar="RESULTS|PLAN", help="Folder written by 'stowplan batch', or a plan file."),
     ],
     others: Annotated[
         Path | None,
-        typer.Argument(metavar="RESULTS2|PLAN2", help="A second folder; or a second plan of the same input."),
+        typer.Argument(metavar="RESULTS2|PLAN2", help="Second folder, or second plan of the same input."),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Argument(metavar="INPUT", help="Of two plans: the input that they are for."),
+        typer.Argument(metavar="INPUT", help="With two plans: the input that they are for."),
     ] = None,
-    everything: Annotated[bool, option("--all", "", "Of two plans: list every change, not 40 of a sort.")] = False,
-    seed: Annotated[int, option("--seed", "N", "Of two folders: seed of the confidence intervals.")] = 0,
+    everything: Annotated[
+        bool, option("--all", "", "With two plans: list every change, not only the first 40 of each sort.")
+    ] = False,
+    seed: Annotated[int, option("--seed", "N", "With two folders: seed of the confidence intervals.")] = 0,
     as_json: Annotated[bool, option("--json", "", "Print the comparison as JSON.")] = False,
     *,
     options: ReadOptions,

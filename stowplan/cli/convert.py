@@ -24,11 +24,11 @@ MAX_WINDOWS = 200_000
 @with_options()
 def convert_command(
     source: Input,
-    output: Annotated[Path, option("-o --output", "FILE", "Write the problem here.")],
+    output: Annotated[Path, option("-o --output", "FILE", "Write the problem to this file.")],
     *,
     options: ReadOptions,
 ) -> None:
-    """Turn an input and a target into a problem file."""
+    """Write an input's problem to a file, without solving it."""
     from stowplan.kernel.kind import kind_of
 
     check_outputs((output,), inputs=(source, *options.files))
@@ -43,20 +43,22 @@ def convert_command(
 @with_options(OF_PROGRAMS)
 def export_command(
     source: Input,
-    output: Annotated[Path, option("-o --output", "FILE", "Write the model here: .mps or .lp, with .gz after it to pack it.")],
-    relaxed: Annotated[bool, setting("", "Without integers: the linear relaxation.")] = False,
+    output: Annotated[
+        Path, option("-o --output", "FILE", "Write the model to this file: .mps or .lp; append .gz to compress it.")
+    ],
+    relaxed: Annotated[bool, setting("", "Write the linear relaxation, without integer variables.")] = False,
     windows: Annotated[
         Literal["linear", "all", "none"],
         setting("WHICH", "Rows of the copy channels: linear (those the relaxation needs), all (small programs), or none."),
     ] = "linear",
     time_limit: Annotated[
-        float, option("--time-limit", "SECONDS", "For finding the rows of the copy channels, at most.")
+        float, option("--time-limit", "SECONDS", "Time limit for generating the constraints of the copy channels.")
     ] = Options().time_limit,
     quiet: Quiet = False,
     *,
     options: ReadOptions,
 ) -> None:
-    """Write the MILP of memory mapping for solvers of your own.
+    """Write a memory-mapping problem as MILP, for another solver.
 
     Its optimum is a lower bound on the latency of every valid plan.
     """

@@ -36,7 +36,7 @@ def fit_jax_command(
             help="JAX loss, or step with a marked loss, not jitted; or a call that makes it.",
         ),
     ],
-    hbm: Annotated[str, option("--hbm", "BYTES", "Most bytes on a device, e.g. 14GiB.")],
+    hbm: Annotated[str, option("--hbm", "BYTES", "Memory limit of a device, for example 14GiB.")],
     shapes: Shapes = None,
     arguments: Arguments = "",
     donate: Donated = None,
@@ -48,9 +48,11 @@ def fit_jax_command(
             "Find the largest NAME (in --shapes, or 'module:make(NAME)'), a multiple of N.",
         ),
     ] = "",
-    own_names: Annotated[bool, option("--own-names", "", "Plan over the program's own names alone.")] = False,
-    check: Annotated[bool, option("--check", "", "Compare gradients on this CPU, at full size.")] = False,
-    target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v5e",
+    own_names: Annotated[bool, option("--own-names", "", "Save only values that the program names itself.")] = False,
+    check: Annotated[
+        bool, option("--check", "", "Compare the gradients with those without the policy, on this CPU and at full size.")
+    ] = False,
+    target: Annotated[str, option("--target", "NAME", "Chip to compile for.")] = "tpu-v5e",
     previews: Annotated[int, option("--previews", "N", "Maximum number of previews, which are short compilations.")] = 6,
     compiles: Annotated[int, option("--compiles", "N", "Maximum number of full compilations, which compare cycles.")] = 6,
     time_limit: OpenTimeLimit = None,
@@ -58,13 +60,15 @@ def fit_jax_command(
     folder: CompileFolder = None,
     output: Annotated[
         list[Path] | None,
-        option("-o --output", "FILE", "Write the report (.json) or the policy; may be given several times."),
+        option("-o --output", "FILE", "Write the report (.json) or the policy (any other name); may be given several times."),
     ] = None,
-    png: Annotated[Path | None, option("--png", "FILE", "Draw what is made again over peaks here: .png, .svg or .pdf.")] = None,
+    png: Annotated[
+        Path | None, option("--png", "FILE", "Draw the recomputed time over the peak memory: .png, .svg or .pdf.")
+    ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the report as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a JAX training step into so many bytes of HBM.
+    """Fit a JAX training step into a given amount of TPU memory.
 
     It finds a policy of jax.checkpoint, which says what is saved for the backward pass. Previews correct the plan: they are
     compilations that end once memory is assigned. After Ctrl-C the best policy so far is printed. This needs the extra 'xla'

@@ -33,22 +33,30 @@ def frontier_command(
     source: Input,
     limits: Annotated[
         str,
-        option("--limits", "N", "How many, evenly from the least peak's bound to the given order's peak; or sizes: 2GB,3GB."),
+        option(
+            "--limits",
+            "N",
+            "Number of limits, spread evenly from the least possible peak to the peak of the given "
+            "order; or the limits themselves: 2GB,3GB.",
+        ),
     ] = "8",
     host_limits: Annotated[
-        str | None, option("--host-limits", "SIZES", "Bytes on the host, for each of which all limits are tried: 4GB,16GB.")
+        str | None, option("--host-limits", "SIZES", "Also try several limits of host memory: 4GB,16GB.")
     ] = None,
-    output: Annotated[Path | None, option("-o --output", "FILE", "Write limits, bounds and plans here, as JSON.")] = None,
-    png: Annotated[Path | None, option("--png", "FILE", "Draw added cost over limits here: .png, .svg or .pdf.")] = None,
-    as_json: Annotated[bool, option("--json", "", "Print what -o writes, but the plans.")] = False,
+    output: Annotated[
+        Path | None, option("-o --output", "FILE", "Write the limits, costs, bounds and plans to this JSON file.")
+    ] = None,
+    png: Annotated[Path | None, option("--png", "FILE", "Draw the added cost over the limits: .png, .svg or .pdf.")] = None,
+    as_json: Annotated[bool, option("--json", "", "Print what -o writes as JSON, without the plans.")] = False,
     quiet: Quiet = False,
     *,
     search: Options,
     options: ReadOptions,
 ) -> None:
-    """Find the least added cost within several limits.
+    """Find what must be recomputed under several memory limits.
 
-    For a problem of rematerialization; limits are on the peak. The time limit is for all limits together.
+    The input is a problem of rematerialization, and the limits are on the peak of live bytes. --time-limit is for all limits
+    together.
     """
     began = cli.began()
     check_outputs((output, png), inputs=(source, *options.files))

@@ -38,19 +38,21 @@ def verify_command(
     plan: PlanFile,
     emit: Annotated[
         list[str] | None,
-        option("--emit", "FORMAT=FILE", "Write c-header, json, csv, tflite or config of a valid plan, as 'solve' does."),
+        option(
+            "--emit", "FORMAT=FILE", "Write the offsets or the configuration of a valid plan, as 'stowplan solve --emit' does."
+        ),
     ] = None,
     bound: Annotated[
         Path | None,
         option("--bound", "PROOF", "Also check this certificate of a bound, as 'stowplan solve --certificate' writes it."),
     ] = None,
-    as_json: Annotated[bool, option("--json", "", "Print the findings as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the result of the check as JSON.")] = False,
     *,
     options: ReadOptions,
 ) -> None:
     """Check a plan against its problem, without any solver.
 
-    Lists every broken rule on standard output; the exit code is 4 where there is one, or where the proof of a bound fails.
+    Prints every broken rule. The exit code is 4 if a rule is broken, or if the proof of a bound fails.
     """
     wanted = Outputs.of(None, emit)
     wanted.check(inputs=(problem, plan, *options.files))
@@ -141,11 +143,11 @@ def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdi
 @with_options()
 def show_command(
     plan: PlanFile,
-    problem: Annotated[Path, typer.Argument(metavar="INPUT", help="The compiled program or problem file it is for.")],
-    compare: Annotated[Path | None, option("--compare", "PLAN", "A second plan to show beside it.")] = None,
+    problem: Annotated[Path, typer.Argument(metavar="INPUT", help="The input that the plan is for.")],
+    compare: Annotated[Path | None, option("--compare", "PLAN", "Second plan to show beside it.")] = None,
     png: Picture = None,
-    seconds: Annotated[bool, setting("", "For compiled programs: draw time in seconds, not in steps.")] = False,
-    everything: Annotated[bool, option("--all", "", "List everything, not the first 40 rows.")] = False,
+    seconds: Annotated[bool, setting("", "For compiled programs: draw the time axis in seconds instead of steps.")] = False,
+    everything: Annotated[bool, option("--all", "", "List all rows, not only the first 40.")] = False,
     iterations: Annotated[
         int | None, option("--simulate", "N", "For data-flow graphs: run N iterations, clock by clock, and compare with NumPy.")
     ] = None,
@@ -153,7 +155,7 @@ def show_command(
     *,
     options: ReadOptions,
 ) -> None:
-    """Print a plan for people to read, or draw it."""
+    """Print a plan as a table, or draw it."""
     check_outputs((png,), inputs=(plan, problem, compare, *options.files))
     loaded, given, assumed = open_both(problem, plan, options)
     from stowplan.frontends.read import read_plan
@@ -287,7 +289,7 @@ def cache_info_command(
     folder: CacheFolder = None,
     as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False,
 ) -> None:
-    """Say how many results a plan cache holds, and of how many bytes."""
+    """Print how many results a plan cache holds, and their size."""
     info = _cache(folder).info()
     if as_json:
         say_json(info._asdict())
@@ -296,7 +298,7 @@ def cache_info_command(
 
 
 def cache_clear_command(folder: CacheFolder = None) -> None:
-    """Throw away all results of a plan cache."""
+    """Delete all results of a plan cache."""
     say(f"{folder}: threw away {_cache(folder).clear()} results")
 
 
@@ -328,7 +330,7 @@ def settings() -> Iterator[Setting]:
 
 
 def settings_command() -> None:
-    """List what --set NAME=VALUE takes, by what it is for."""
+    """List the advanced options that --set NAME=VALUE sets."""
     rows = list(settings())
     for number, heading in enumerate(dict.fromkeys(row.heading for row in rows)):
         lines = aligned([(f"  {row.usage}", row.text) for row in rows if row.heading == heading], ("", ""))
@@ -344,7 +346,7 @@ PACKAGES = (
 
 
 def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False) -> None:
-    """Print versions and machine, for a report of a bug."""
+    """Print versions and the machine's facts, for a bug report."""
     details = versions()
     say_json(details) if as_json else say("\n".join(aligned([(name, str(value)) for name, value in details.items()], ("", ""))))
 

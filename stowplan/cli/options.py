@@ -58,14 +58,13 @@ Suites = Annotated[
 ]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]
 Targets = Annotated[
-    list[str] | None, option("--target", "NAME", "Target by name, or a target file; one for each kind of input that needs one.")
+    list[str] | None,
+    option("--target", "NAME", "Name of a target, or a target file; give one for each kind of input that needs one."),
 ]
 Seed = Annotated[int, option("--seed", "N", SEARCH_OPTIONS["seed"].help)]
-Quiet = Annotated[bool, option("-q --quiet", "", "No progress on standard error.")]
-Report = Annotated[Path | None, option("--report", "FILE", "Write an HTML report here.")]
-Picture = Annotated[
-    Path | None, option("--png", "FILE", "Draw the plan here: .png, .svg or .pdf (.svg needs no extra, the others viz).")
-]
+Quiet = Annotated[bool, option("-q --quiet", "", "Print no progress on standard error.")]
+Report = Annotated[Path | None, option("--report", "FILE", "Write an HTML report to this file.")]
+Picture = Annotated[Path | None, option("--png", "FILE", "Draw the plan: .svg, or .png and .pdf, which need the extra 'viz'.")]
 CacheFolder = Annotated[
     Path | None,
     typer.Option(
@@ -74,23 +73,31 @@ CacheFolder = Annotated[
         envvar="STOWPLAN_CACHE",
         # A cache that cannot be read costs a warning, not the result.
         readable=False,
-        help="Keep results here, and take those that are here for the same problem, options and versions.",
+        help="Keep results in this folder, and reuse those for the same problem, options and versions.",
     ),
 ]
 
 # Of programs of jax that are compiled ahead of time.
 Shapes = Annotated[
-    list[str] | None, option("--shapes", "SHAPE", "Shapes of the arguments, e.g. 'f32[32,128] s32[]', or one by one.")
+    list[str] | None,
+    option(
+        "--shapes",
+        "SHAPE",
+        "Shapes of the arguments, for example 'f32[32,128] s32[]'; or give the option once for each argument.",
+    ),
 ]
 Arguments = Annotated[str, option("--arguments", "MODULE:NAME", "The arguments, as a tuple or a function that returns one.")]
 Donated = Annotated[
     list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; may be given several times.")
 ]
 OpenTimeLimit = Annotated[
-    float | None, option("--time-limit", "SECONDS", "Stop then, with the best result so far. There is no limit by default.")
+    float | None,
+    option("--time-limit", "SECONDS", "Stop after this time and return the best result so far. By default there is no limit."),
 ]
-CompileLimit = Annotated[float, option("--compile-limit", "SECONDS", "What one compile may take.")]
-CompileFolder = Annotated[Path | None, option("--folder", "FOLDER", "Keep results here; a second run goes on from them.")]
+CompileLimit = Annotated[float, option("--compile-limit", "SECONDS", "Time limit of one compilation.")]
+CompileFolder = Annotated[
+    Path | None, option("--folder", "FOLDER", "Keep compilations in this folder; a second run continues from them.")
+]
 
 #: Options of inputs that all inputs of a suite may share.
 SHARED = tuple(name for name, option in OPTIONS.items() if option.is_shared)
@@ -176,7 +183,7 @@ def _set(settings: Mapping[str, Option]) -> inspect.Parameter:
     told = option(
         "--set",
         "NAME=VALUE",
-        "A setting that has no flag of its own; may be given several times. 'stowplan settings' lists the names.",
+        "Set an advanced option; may be given several times. 'stowplan settings' lists them.",
         autocompletion=complete,
     )
     annotation = Annotated[list[str] | None, told]

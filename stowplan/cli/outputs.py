@@ -24,11 +24,15 @@ TFLITE, CONFIG = "tflite", "config"
 Emit = Annotated[
     list[str] | None,
     option(
-        "--emit", "FORMAT[=FILE]", "Write offsets (c-header, json, csv, tflite) or the tables of tiles (config), else to -o."
+        "--emit",
+        "FORMAT[=FILE]",
+        "Write the offsets for a compiler (c-header, json, csv, tflite), or the configuration of "
+        "a CGRA (config); without =FILE to the file of -o.",
     ),
 ]
 Depfile = Annotated[
-    Path | None, option("--depfile", "FILE", "Write what the outputs depend on here, as a rule for Make, Ninja and CMake.")
+    Path | None,
+    option("--depfile", "FILE", "Write a dependency file for Make, Ninja or CMake: which inputs the outputs were made from."),
 ]
 
 

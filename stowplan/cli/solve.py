@@ -28,33 +28,46 @@ from stowplan.units import Unit
 @with_options(search=SEARCH_OPTIONS)
 def solve_command(
     source: Input,
-    output: Annotated[Path | None, option("-o --output", "FILE", "Write the plan here.")] = None,
+    output: Annotated[
+        Path | None,
+        option("-o --output", "FILE", "Write the plan to this file; the extension chooses the format (.json, .csv)."),
+    ] = None,
     at_hand: Annotated[
         list[str] | None,
         option(
             "--plan",
             "NAME=FILE",
-            "A plan that you already have: it is a candidate of the search and a baseline; may be given several times. "
+            "Add an existing plan: the search starts from it, and the result is compared with it. May be given several times. "
             "xla=FILE is the module after XLA's memory-space assignment, with the offsets of NAME.fastmem.txt.gz beside it.",
         ),
     ] = None,
-    hint: Annotated[Path | None, option("--hint", "FILE", "What guides the search: a hint file, or a plan.")] = None,
+    hint: Annotated[
+        Path | None,
+        option("--hint", "FILE", "Guide the search by a hint file or by a plan; a bad hint costs a little time, nothing else."),
+    ] = None,
     hint_program: Annotated[
-        Path | None, setting("FILE", "What --hint or --keep-close is for: an earlier version of INPUT.")
+        Path | None, setting("FILE", "Earlier version of INPUT that the file of --hint or --keep-close was made for.")
     ] = None,
     keep_close: Annotated[
-        Path | None, option("--keep-close", "PLAN", "An earlier plan: change as little of it as can be, and be never worse.")
+        Path | None,
+        option("--keep-close", "PLAN", "Change as little as possible of this earlier plan; the result is never worse than it."),
     ] = None,
     keep_close_within: Annotated[
-        str | None, setting("PERCENT", "What little change may cost, of the best objective found: 1% or 0.01.")
+        str | None,
+        setting("PERCENT", "How much worse than the best objective found a plan may be in order to change less: 1% or 0.01."),
     ] = None,
     certificate: Annotated[
-        Path | None, option("--certificate", "FILE", "Write a proof of the bound here, which 'stowplan verify' checks.")
+        Path | None,
+        option(
+            "--certificate",
+            "FILE",
+            "Write a proof of the bound to this file; 'stowplan verify' checks it without a solver.",
+        ),
     ] = None,
     report: Report = None,
     png: Picture = None,
     cache: CacheFolder = None,
-    cache_bytes: Annotated[int | None, setting("SIZE", "What --cache holds at most, 256MiB where nothing is said.")] = None,
+    cache_bytes: Annotated[int | None, setting("SIZE", "Maximum size of the cache, 256MiB by default.")] = None,
     emit: Emit = None,
     depfile: Depfile = None,
     as_json: Annotated[bool, option("--json", "", "Print the whole result as JSON, with the plan in it.")] = False,
@@ -63,7 +76,7 @@ def solve_command(
     search: Options,
     options: ReadOptions,
 ) -> None:
-    """Find the best plan, verified, with a proven bound."""
+    """Find the best plan and a proven bound on any plan."""
     given = _Given(source, named_paths("--plan", at_hand), hint, hint_program, keep_close, _part(keep_close_within), options)
     outputs = Outputs.of(output, emit, certificate=certificate, report=report, png=png, depfile=depfile)
     outputs.check(inputs=given.files)
@@ -168,7 +181,10 @@ class _Given:
                 names = [name for family in error.fitting for name in family.names()]
                 if len(names) != 1:
                     raise
-                note(f"{files.printable(self.source)}: for the target {names[0]}, the only one that fits it")
+                note(
+                    f"{files.printable(self.source)}: no target is named, solved for {names[0]} ({error.fitting[0].answers}); "
+                    "'stowplan targets' lists all"
+                )
                 options = msgspec.structs.replace(options, target=names[0])
                 opened = open_input(self.source, options)
             return opened, None if self.hint_program is None else open_input(self.hint_program, options).problem

@@ -44,7 +44,8 @@ def tflm_command(
         option(
             "--scratch",
             "FILE|OPERATOR=BYTES",
-            "Scratch memory of the device's kernels: a table (JSON), a log of TF_LITE_SHOW_MEMORY_USE, or one operator's.",
+            "Sizes of the scratch buffers of the device's kernels: a JSON table, a log of "
+            "TF_LITE_SHOW_MEMORY_USE, or one operator's.",
         ),
     ] = None,
     kernels: Annotated[
@@ -52,26 +53,30 @@ def tflm_command(
         option(
             "--kernels",
             "SET",
-            "Let an operator's output share bytes with its inputs where the kernels of this set are known to allow it.",
+            "Let outputs overwrite inputs that are no longer needed, as far as these kernels allow "
+            "it. They must be the kernels of your firmware, or outputs are wrong.",
         ),
     ] = "none",
-    keep_order: Annotated[bool, option("--keep-order", "", "Operators stay in the order of the file.")] = False,
-    no_run: Annotated[bool, option("--no-run", "", "Do not run the models, whether the runtime is installed or not.")] = False,
+    keep_order: Annotated[bool, option("--keep-order", "", "Keep the operators in the order of the file.")] = False,
+    no_run: Annotated[bool, option("--no-run", "", "Do not run the models, even if the runtime is installed.")] = False,
     inputs: Annotated[
         Path | None,
         option(
             "--inputs",
             "FILE.npz",
-            "Run the models on these arrays, each under the name of an input (:2: the third); others are drawn at random.",
+            "Run the models on these arrays; each has the name of an input, or :2 for the third. Other inputs are random.",
         ),
     ] = None,
-    time_limit: Annotated[float, option("--time-limit", "SECONDS", "For the order and for the offsets, each.")] = 10.0,
+    time_limit: Annotated[
+        float, option("--time-limit", "SECONDS", "Time limit for the order, and the same again for the offsets.")
+    ] = 10.0,
     certificate: Annotated[
         Path | None,
         option(
             "--certificate",
             "FILE",
-            "Write a proof for this order here, and .problem.json and .plan.json beside it, for 'stowplan verify --bound'.",
+            "Write a proof that no offsets need less in this order; also writes .problem.json and "
+            ".plan.json beside it, for 'stowplan verify'.",
         ),
     ] = None,
     report: Report = None,
@@ -83,8 +88,9 @@ def tflm_command(
 ) -> None:
     """Plan the arena of a TensorFlow Lite Micro model.
 
-    An order of operators, and offsets, never above the runtime's own planner. With the extra 'tflm' the model is run with the
-    plan and without: the least arena is found, outputs are compared.
+    Finds an order of the operators and offsets of the tensors so that the arena is as small as possible. It is never larger
+    than with the runtime's own planner, except where --keep preserves inputs. With the extra 'tflm' the model is also run with
+    the plan and without it, to measure the arena and to compare the outputs.
     """
     written = output or []
     for path in written:
@@ -185,9 +191,15 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         lines.append(f"  scratch    {peak:,} bytes at most, for {len(summary.scratch)} operators ({summary.scratch_from})")
     if run is None:
         return [*lines, f"  run        nothing was run: {why}"]
+    # Sizes that were given are in the plan alone: the runtime's own planner sees what the kernels of this machine ask for.
+    other = (
+        f"without the plan {run.greedy_arena:,} with the scratch memory of this machine's kernels"
+        if summary.scratch_from == "given"
+        else f"{_less(run.greedy_arena - run.arena, run.greedy_arena)} without the plan"
+    )
     lines += [
         f"  tail       {run.tail:,} bytes here; pointers of a 32-bit device are smaller",
-        f"  arena      {run.arena:,} bytes at least, {_less(run.greedy_arena - run.arena, run.greedy_arena)} without the plan",
+        f"  arena      {run.arena:,} bytes at least, {other}",
     ]
     early = f"the runtime ended {run.ended_early} inferences early{f' ({run.message})' if run.message else ''}"
     if run.is_undefined:

@@ -62,37 +62,44 @@ def tune_xla_command(
     partition: Annotated[
         str, option("--partition", "AXES", "Axes of each of --shapes, - for none, and of results: 'data,- -,model -> data'.")
     ] = "",
-    target: Annotated[str, option("--target", "NAME", "Machine to compile for.")] = "tpu-v4",
+    target: Annotated[str, option("--target", "NAME", "Chip to compile for.")] = "tpu-v4",
     compiles: Annotated[
         int,
-        option("--compiles", "N", "Compiles at most, XLA's default and those in --folder included; 20 previews count as one."),
+        option(
+            "--compiles",
+            "N",
+            "Maximum number of compilations, including XLA's default and those kept in --folder; 20 previews count as one.",
+        ),
     ] = 10,
     time_limit: OpenTimeLimit = None,
     jobs: Annotated[
-        int, option("-j --jobs", "N", "Compiles side by side; 0 for as many as cores and memory allow. Trials depend on it.")
+        int,
+        option(
+            "-j --jobs", "N", "Number of compilations at the same time; 0 chooses by cores and memory. The trials depend on it."
+        ),
     ] = 1,
     compile_limit: CompileLimit = 900.0,
     folder: CompileFolder = None,
     seed: Seed = 0,
-    table: Annotated[Path | None, option("--table", "FILE", "Latency table with cycles known from other programs.")] = None,
+    table: Annotated[Path | None, option("--table", "FILE", "Table of latencies that were measured in other programs.")] = None,
     options: Annotated[
         list[str] | None,
-        option("--option", "NAME=VALUE", "Compiler option of your own for every compile; may be given several times."),
+        option("--option", "NAME=VALUE", "Compiler option to set in every compilation; may be given several times."),
     ] = None,
     output: Annotated[
         list[Path] | None,
         option(
             "-o --output",
             "FILE",
-            f"Write all trials and the best options here, as JSON, or, to any other name, {_VARIABLE}; may be given several "
-            "times.",
+            "Write the result to this file: all trials and the best options as JSON to a name that ends in .json, and the text "
+            f"for the variable {_VARIABLE} to any other name. May be given several times.",
         ),
     ] = None,
     report: Report = None,
     as_json: Annotated[bool, option("--json", "", "Print the whole result as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find compiler options that make XLA's programs faster.
+    """Find XLA options with which a JAX function is faster.
 
     A JAX function is compiled ahead of time, many times, and judged by the cycles that XLA itself estimates. No TPU is
     needed. XLA's default is one of the candidates: the result is never worse. Needs jax and libtpu, the extra 'xla'.

@@ -28,15 +28,21 @@ def validate_command(
     suites: Suites,
     policies: Annotated[
         list[Path] | None,
-        option("--policy", "FILE", "As 'train' writes it, one for each kind of input; the package's own else."),
+        option(
+            "--policy",
+            "FILE",
+            "Policy file written by 'stowplan train', one for each kind of input. By default the "
+            "policies that come with the package.",
+        ),
     ] = None,
     targets: Targets = None,
     games: Annotated[int, setting("N", "Games drawn from the policy, and from its control, beside the likeliest.")] = 16,
     solves: Annotated[int, setting("N", "Exact solves, at most, to find the decisions that cost most; 0 for none.")] = 24,
     compiled: Annotated[
-        Path | None, setting("FOLDER", "Compiles that 'tune-xla --folder' kept: rewards are set beside the compiler's cycles.")
+        Path | None,
+        setting("FOLDER", "Folder of 'tune-xla --folder': compares the policy's rewards with the compiler's cycles."),
     ] = None,
-    output: Annotated[Path | None, option("-o --output", "FILE", "Write everything here, as JSON.")] = None,
+    output: Annotated[Path | None, option("-o --output", "FILE", "Write all results to this JSON file.")] = None,
     report: Report = None,
     as_json: Annotated[bool, option("--json", "", "Print everything as JSON.")] = False,
     quiet: Quiet = False,

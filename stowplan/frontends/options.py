@@ -27,13 +27,19 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
     target: str | Path | tuple[str, ...] | None = None
     capacity: Annotated[
         int | None,
-        Option(ALL_INPUTS, "SIZE", "Fast memory, in place of the target's; bytes to pack into: 1200KB, 1.5MiB.", has_flag=True),
+        Option(
+            ALL_INPUTS,
+            "SIZE",
+            "Size of the fast memory in place of the target's, or the bytes that buffers must fit into: 1200KB, 1.5MiB.",
+            has_flag=True,
+        ),
     ] = None
     cost_model: Annotated[
         str | None, _program("NAME", "Cost model, in place of the target's: roofline, table or signatures.")
     ] = None
     stalls: Annotated[
-        Literal["allowed", "forbidden"] | None, _program("MODE", "May the program wait for copies: allowed or forbidden.")
+        Literal["allowed", "forbidden"] | None,
+        _program("MODE", "Whether the program may wait for copies: allowed or forbidden."),
     ] = None
     donation: Annotated[
         Literal["free", "tied"] | None,
@@ -51,15 +57,23 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     precision: Annotated[
         str | None,
-        _network("NAME", "Type: int8 (the default) or fp16; on memory with banks bf16, fp16 or int8, in place of own."),
+        _network(
+            "NAME",
+            "Data type: int8 (the default) or fp16; for memory with banks bf16, fp16 or int8 in place of the model's own type.",
+        ),
     ] = None
     granularity: Annotated[
         str | None,
-        _network("NAME", "Of ONNX models: layer (one takes up what follows it), fine (each stands alone), auto (the default)."),
+        _network(
+            "NAME",
+            "For ONNX models: layer (an operator is merged with the element-wise ones after it), fine "
+            "(every operator by itself), auto (the default).",
+        ),
     ] = None
-    address_spaces: Annotated[bool, _network("", "Every tensor gets an offset in its tier, too.")] = False
+    address_spaces: Annotated[bool, _network("", "Also assign every tensor an offset in its tier.")] = False
     replace_offline_plan: Annotated[
-        bool, Option("TensorFlow Lite models", "", "Plan anew what has offsets, but tensors of custom operators.")
+        bool,
+        Option("TensorFlow Lite models", "", "Plan tensors again that already have offsets, except those of custom operators."),
     ] = False
     rules: Annotated[tuple[str, ...], _loop_body("RULE=VALUE", "Rules, each under its own name.")] = ()
 
@@ -69,23 +83,28 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
 
     target: Annotated[
         str | Path | None,
-        Option(ALL_INPUTS, "NAME", "Target by name, or a target file; 'stowplan targets' lists them.", True, is_shared=False),
+        Option(
+            ALL_INPUTS, "NAME", "Name of a target ('stowplan targets' lists them), or a target file.", True, is_shared=False
+        ),
     ] = None
     device: Annotated[
         int | None,
-        Option(ALL_INPUTS, "N", "Of a memory snapshot; the device with the most events if left out.", is_shared=False),
+        Option(ALL_INPUTS, "N", "Device of a memory snapshot; by default the one with the most events.", is_shared=False),
     ] = None
     dim: Annotated[
         tuple[str, ...],
-        _graph("NAME=SIZE", "A size that an ONNX model or .pt2 leaves open: batch=1; or an input of one number: rate=16000."),
+        _graph(
+            "NAME=SIZE",
+            "Value of a size that an ONNX model or .pt2 leaves open: batch=1; or of an input that is one number: rate=16000.",
+        ),
     ] = ()
     shape: Annotated[
         tuple[str, ...],
-        _graph("NAME=SIZES", "The shape of an ONNX model's input, or of another value: x=1x3x224x224."),
+        _graph("NAME=SIZES", "Shape of an input, or of another value, of an ONNX model: x=1x3x224x224."),
     ] = ()
     keep: Annotated[
         tuple[str, ...],
-        _graph("NAME", "An input that must survive the run and lives to its end: a name, or :2 for the third input."),
+        _graph("NAME", "Preserve an input to the end of the run: its name, or :2 for the third input."),
     ] = ()
     in_place: Annotated[
         Literal["elementwise", "none"] | None,
@@ -99,7 +118,11 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
     ] = None
     cycles: Annotated[
         tuple[str | Path, ...] | None,
-        _program("FILE", "What a cost model takes (docs/reference/costs.md); may be given several times.", is_shared=False),
+        _program(
+            "FILE",
+            "File with measured cycles for a cost model (docs/reference/costs.md); may be given several times.",
+            is_shared=False,
+        ),
     ] = None
     fixed: Annotated[
         str | Path | None,

@@ -45,28 +45,43 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         A value of a wrong type, or out of range.
     """
 
-    time_limit: Annotated[float, _flag("SECONDS", "Time limit, reading the input included.")] = 30.0
+    time_limit: Annotated[float, _flag("SECONDS", "Time limit, counted from the start of the command.")] = 30.0
     candidates: Annotated[
-        tuple[str, ...], _flag("NAMES", "Families or names of candidates, separated by commas.", has_commas=True)
+        tuple[str, ...],
+        _flag(
+            "NAMES", "Candidates to run: families (heuristic, learned, exact) or names, separated by commas.", has_commas=True
+        ),
     ] = FAMILIES
     baseline: Annotated[
-        str | None, _flag("NAME", "Baseline that the result is no worse than; prod is XLA's by --plan, else the kind's own.")
+        str | None,
+        _flag(
+            "NAME",
+            "Return a plan that is at least as good as this baseline. 'prod' is XLA's plan if --plan "
+            "xla=FILE is given, otherwise the kind's default.",
+        ),
     ] = None
-    gap: Annotated[float, _flag("GAP", "Stop at this gap between plan and bound, e.g. 0.01.")] = 0.0
-    deterministic: Annotated[bool, _flag("", "Limit work, not time: the same plan, byte for byte, on every run.")] = False
+    gap: Annotated[float, _flag("GAP", "Stop when the gap between plan and bound is at most this, for example 0.01.")] = 0.0
+    deterministic: Annotated[bool, _flag("", "Limit work instead of time: every run returns the same plan, byte for byte.")] = (
+        False
+    )
     """No clock decides what a candidate finds, so that whatever it does must count as at least what it costs."""
     work_limit: Annotated[
-        float | None, Option(SEARCH, "SECONDS", "Work of a deterministic run, in seconds of a machine at leisure.")
+        float | None, Option(SEARCH, "SECONDS", "Work of a deterministic run, in seconds of an idle machine.")
     ] = None
     """``time_limit`` where it is None."""
     seed: Annotated[int, _flag("N", "Seed of everything random.")] = 0
-    workers: Annotated[int, _flag("N", "Processes side by side, at most.")] = 2
+    workers: Annotated[int, _flag("N", "Maximum number of worker processes.")] = 2
     memory_limit: Annotated[
         int | None,
-        Option(SEARCH, "SIZE", "Memory for each candidate's process, e.g. 2GB: one that takes more has failed."),
+        Option(
+            SEARCH,
+            "SIZE",
+            "Memory limit of the process of each candidate, for example 2GB; a candidate that needs "
+            "more fails, the others continue.",
+        ),
     ] = None
     """In bytes, of a process with what it has started; threads cannot be held to it."""
-    certify: Annotated[bool, Option(SEARCH, "", "Also prove the bound in a way that is checked without solvers.")] = False
+    certify: Annotated[bool, Option(SEARCH, "", "Also make a proof of the bound that can be checked without solvers.")] = False
 
     def __post_init__(self) -> None:
         for name, value in _checked(self).items():

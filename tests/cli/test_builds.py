@@ -39,7 +39,7 @@ def test_offsets_in_place_of_the_plan_and_beside_it(cli: Cli, alone: Path, tmp_p
     outcome = cli("solve", alone, *STACK, "--emit", "c-header", "-o", header, "--emit", f"csv={table}", "--json")
     assert outcome.code == 0
     # There is no plan file.
-    assert '"plan": null' in outcome.out
+    assert '"plan_file": null' in outcome.out
     assert "#define X_ARENA_BYTES UINT64_C(8)" in header.read_text()
     assert "a,arena,0,8,1,0,1" in table.read_text()
     plan = tmp_path / "plan.json"

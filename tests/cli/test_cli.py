@@ -162,7 +162,8 @@ def test_solve_writes_what_it_says(tmp_path: Path, cli: Cli) -> None:
     values = json.loads(out)
     for name in {*Result.__struct_fields__, "gap", "speedup"} - {"highlights", "problem", "certificate"}:
         assert name in values
-    assert values["plan"] == str(plan)
+    assert values["plan_file"] == str(plan)
+    assert values["plan"] == json.loads(plan.read_bytes())
     assert values["verified"] is True
     assert values["bound"] <= values["objective"] <= values["baselines"]["all_slow"]
     assert "bound" in error

@@ -72,10 +72,12 @@ class Training(ABC, Generic[T]):
     NETWORK: ClassVar[tuple[str, ...]] = ()
     """Fields of the configuration that a policy to begin with decides."""
 
-    output: Annotated[Path, option("-o --output", "FILE", "Checkpoint: written now and then, and at the end.")]
-    time_limit: Annotated[float | None, option("--time-limit", "SECONDS", "Stop after this time, reading included.")] = None
-    resume: Annotated[bool, option("--resume", "", "Go on from the checkpoint, with the same inputs.")] = False
-    overwrite: Annotated[bool, option("--overwrite", "", "Begin anew though there is a checkpoint.")] = False
+    output: Annotated[Path, option("-o --output", "FILE", "Write checkpoints to this file, regularly and at the end.")]
+    time_limit: Annotated[
+        float | None, option("--time-limit", "SECONDS", "Stop after this time, counted from the start of the command.")
+    ] = None
+    resume: Annotated[bool, option("--resume", "", "Continue from the checkpoint, with the same inputs.")] = False
+    overwrite: Annotated[bool, option("--overwrite", "", "Start from the beginning, even if there is a checkpoint.")] = False
     preset: Annotated[str | None, option("--preset", "NAME", "Hyperparameters: cpu (the default) or paper.")] = None
     settings: Annotated[
         list[str] | None,
@@ -87,12 +89,14 @@ class Training(ABC, Generic[T]):
         option("--demonstrations", "PLAN", "Plan of one of the inputs to learn from; may be given several times."),
     ] = None
     start_from: Annotated[Path | None, option("--from", "POLICY", "Begin with the weights of this policy.")] = None
-    curve: Annotated[Path | None, option("--curve", "FILE", "Write the training curve here, as CSV, while it grows.")] = None
-    policy: Annotated[Path | None, option("--policy", "FILE", "Write the trained network here, small enough to ship.")] = None
+    curve: Annotated[Path | None, option("--curve", "FILE", "Append the training curve to this CSV file during training.")] = (
+        None
+    )
+    policy: Annotated[Path | None, option("--policy", "FILE", "Write the trained network by itself to this file.")] = None
     plans: Annotated[
-        Path | None, option("--plans", "FOLDER", "Write the best plan of each input here; the folder is made.")
+        Path | None, option("--plans", "FOLDER", "Write the best plan of each input to this folder; it is created.")
     ] = None
-    save_every: Annotated[float, option("--save-every", "SECONDS", "Between two checkpoints.")] = 60.0
+    save_every: Annotated[float, option("--save-every", "SECONDS", "Time between two checkpoints.")] = 60.0
     as_json: Annotated[bool, option("--json", "", "Print the result as JSON.")] = False
     quiet: Quiet = False
     options: ReadOptions
