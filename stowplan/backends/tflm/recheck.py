@@ -50,15 +50,15 @@ def recheck(model_path: str | Path, summary: Summary) -> list[str]:
     found = [len(summary.offsets), summary.operators]
     if counts != found or not all(0 <= number < counts[0] for number in summary.keep):
         return [f"the plan is of {found[0]} tensors and {found[1]} operators, the model has {counts[0]} and {counts[1]}"]
-    for graph, steps in summary.orders.items():
-        if not 0 <= graph < len(source.subgraphs) or sorted(steps) != [*range(len(source.subgraphs[graph].operators))]:
-            return [f"the order of subgraph {graph} does not have each of its operators once"]
+    for number, steps in summary.orders.items():
+        if not 0 <= number < len(source.subgraphs) or sorted(steps) != [*range(len(source.subgraphs[number].operators))]:
+            return [f"the order of subgraph {number} does not have each of its operators once"]
     model, order = without(source, summary.keep), Ordered(summary.orders, 0)
     names = {(graph, to): (graph, at) for graph, steps in order.orders.items() for to, at in enumerate(steps)}
     sizes = {}
     for name, pieces in summary.scratch.items():
-        graph, _, at = name.partition(":")
-        sizes[int(graph), int(at)] = pieces
+        subgraph, _, at = name.partition(":")
+        sizes[int(subgraph), int(at)] = pieces
     lives = scopes(len(model.tensors), order.subgraphs(model))
     arena = Arena(model, lives, sizes, names, overlaps(model, summary.kernels))
     own = [summary.offsets[number] for number in model.planned]
