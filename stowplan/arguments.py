@@ -59,8 +59,8 @@ def number(what: str, value: Any, least: float, below: float = math.inf, *, or_l
         real = float(value)
         if (real > least or (or_least and real == least)) and real < below:
             return real
-    wanted = f"{'at least' if or_least else 'more than'} {least:g}"
-    wanted += f" and less than {below:g}, a number" if math.isfinite(below) else ", and finite, a number"
+    wanted = f"a finite number, {'at least' if or_least else 'more than'} {least:g}"
+    wanted += f" and less than {below:g}" if math.isfinite(below) else ""
     raise UsageError(f"found {what.format(show(value))}, expected {wanted}")
 
 

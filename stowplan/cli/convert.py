@@ -72,7 +72,7 @@ def export_command(
 
     problem = open_noting(source, options)
     if not isinstance(problem, Problem):
-        raise UsageError(f"{source}: export knows the memory mapping of compiled programs only")
+        raise UsageError(f"{source}: found another kind of problem, expected memory mapping of a compiled program")
     from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate, linear_windows
     from stowplan.models.memory_mapping.milp.model import RelaxationModel
 

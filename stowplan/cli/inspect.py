@@ -314,7 +314,7 @@ class Setting(NamedTuple):
 def settings() -> Iterator[Setting]:
     """All settings of all commands, each once."""
     from stowplan.cli.app import commands
-    from stowplan.frontends.dfg import RULES, values_of
+    from stowplan.frontends.dfg import MEANINGS, values_of
 
     seen = set()
     for command, function in commands().items():
@@ -324,7 +324,9 @@ def settings() -> Iterator[Setting]:
                 continue
             seen.add((heading, name))
             if name == "rules":
-                yield from (Setting(heading, f"{rule}=VALUE", f"A rule: {values_of(rule)}.") for rule in RULES)
+                yield from (
+                    Setting(heading, f"{rule}=VALUE", f"{means}: {values_of(rule)}.") for rule, means in MEANINGS.items()
+                )
             else:
                 yield Setting(heading, declared.usage, declared.help)
 

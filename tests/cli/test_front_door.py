@@ -64,7 +64,7 @@ def test_the_target_that_an_input_is_meant_for_is_taken(cli: Cli, name: str) -> 
 
 def test_other_commands_name_the_targets_in_one_line(cli: Cli, tmp_path: Path) -> None:
     path = EXAMPLES / "fir.dfg.json"
-    assert "name a target such as se (tile and time" in error_line(cli("convert", path, "-o", tmp_path / "problem.json"))
+    assert "name a target such as se (a tile and a time" in error_line(cli("convert", path, "-o", tmp_path / "problem.json"))
     with pytest.raises(NoTargetError) as caught:
         open_input(path, ReadOptions())
     assert [each.example for each in caught.value.fitting] == ["se"]

@@ -312,7 +312,7 @@ def plan_and_run(
             return None
         return runtime.run(model, planned.data, keep=keep, seeds=seeds, inferences=inferences, given=own)
 
-    why = "" if run else "as asked for"
+    why = "" if run else "--no-run was given"
     if run and runtime.version() is None:
         why = f"{runtime.WHEEL} is not installed ({to_install('tflm')})"
     if why:

@@ -94,7 +94,7 @@ FORMAT = InputFormat(
         "graphs to map to banks",
         "bank mapping",
         "inferentia",
-        "what is spread over which banks",
+        "the dimension along which each tensor is spread over banks",
         load_target,
         target_names,
         lambda target: f"{target.banks} banks, {target.scratchpad.capacity / 2**20:g} MiB scratchpad",

@@ -118,6 +118,20 @@ RULES: dict[str, Mapping[str, Any]] = {
     "balance": _YES_OR_NO,
 }
 
+#: What each rule says, for lists of options.
+MEANINGS = {
+    "max_delay": "Clocks that a value may wait at its consumer",
+    "pass_through": "Whether values may be routed over more than one link",
+    "starts": "Instructions that start on a tile of their own, one source of each flow or every source",
+    "siblings": "Instructions that may not share a tile",
+    "inputs": "What loads, inputs and constants become",
+    "fuse": "Whether a multiplication that only one addition reads is fused with it",
+    "fan_out": "Consumers that a value may have before copy instructions are added; 0 for any number",
+    "strict": "Whether unknown ops are errors",
+    "memory": "Whether loads and stores are instructions of a fixed latency or use the asynchronous fabric",
+    "balance": "Whether copy instructions lengthen the shorter paths if limits on delays allow no schedule",
+}
+
 
 def is_dot(path: str | Path) -> bool:
     """Whether a file is Graphviz DOT, by its name."""
@@ -227,7 +241,7 @@ FORMAT = InputFormat(
         "data-flow graphs",
         "modulo scheduling",
         "se",
-        "tile and time of each instruction",
+        "a tile and a time for each instruction",
         load_machine,
         machine_names,
         lambda array: f"{array.tiles} tiles, latency {array.latency}",

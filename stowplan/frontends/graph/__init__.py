@@ -157,7 +157,7 @@ _ARENA = TargetFamily.of_one(
     "packing",
     ARENA_TARGET,
     "offsets of its tensors in one arena",
-    "offsets for the tensors of a graph in its own order, in the least memory",
+    "offsets for all tensors in the least memory, with operators in the order of the file",
 )
 
 ARENA = InputFormat(
@@ -182,8 +182,8 @@ ORDER = InputFormat(
         "graphs to order",
         "operator order",
         ORDER_TARGET,
-        "an order of its operators, and offsets",
-        "the order of operators, and offsets, for the least memory",
+        "the order of its operators with the least peak, and offsets",
+        "the order of operators with the least peak memory, and offsets",
     ),
     claims=_claims,
 )
@@ -195,11 +195,11 @@ REMATERIALIZATION = InputFormat(
     matches=lambda source: _target(source) == REMAT_TARGET,
     open=_open_rematerialization,
     targets=TargetFamily.of_one(
-        "graphs to compute in part again",
+        "graphs whose operators may run again",
         "rematerialization",
         REMAT_TARGET,
-        "a sequence in which operators run again, within so much memory",
-        "which operators run again, so that --capacity is enough, for the fewest bytes written again",
+        "which operators run again to stay within a memory limit",
+        "which operators run again so that the peak is at most --capacity, at the least added cost",
     ),
     claims=_claims,
 )

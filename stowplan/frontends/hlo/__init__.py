@@ -244,7 +244,7 @@ FORMAT = InputFormat(
         "compiled programs",
         "memory mapping",
         "tpu-v4",
-        "what is in fast memory, where and when",
+        "which tensors are in fast memory, where and when",
         load_target,
         target_names,
         lambda target: f"{target.fast_memory.capacity / 2**20:g} MiB fast memory",

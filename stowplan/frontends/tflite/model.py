@@ -202,7 +202,9 @@ def read_tflite(
     """
     data = files.read_bytes(path)
     if data[4:8] != IDENTIFIER:
-        raise InputError(f"found {data[4:8]!r} as its identifier, expected {IDENTIFIER.decode()}", source=path)
+        raise InputError(
+            f"bytes 4 to 7: found {data[4:8]!r}, expected {IDENTIFIER!r}: this is no TensorFlow Lite model", source=path
+        )
     try:
         with naming(path):
             return _Reader(data, Path(path).name.partition(".")[0]).read(capacity, replace_offline_plan, keep)

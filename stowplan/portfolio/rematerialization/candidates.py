@@ -121,7 +121,7 @@ def search(problem: Problem, context: Context) -> None:
         return
     # Where nothing fits, simulations would take all the time.
     if load_bound(structure) > run.limit:
-        context.proven_infeasible("cuts", proofs.TOO_MUCH)
+        context.proven_infeasible("cuts", proofs.too_much(structure, run.limit, context))
         return
     # What cuts prove of drafts without fetches is not true of plans with them.
     if problem.channel is None and structure.ops >= CUTS.large and _draft(run):
@@ -164,7 +164,7 @@ def _draft(run: _Search) -> bool:
     told = partial(context.bound, source="cuts")
     sequences = drafts(run.insertion, Moments(run.structure), limit, told, context.closed)
     if sequences is None:
-        context.proven_infeasible("cuts", proofs.TOO_MUCH)
+        context.proven_infeasible("cuts", proofs.too_much(run.structure, limit, context))
         return True
     for draft in sequences:
         run.offer(draft, "two cuts")

@@ -6,12 +6,21 @@ from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.problem import Problem
-from stowplan.models.rematerialization.structure import build
+from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.portfolio.rematerialization.greedy import Policy, simulated
 from stowplan.portfolio.solver_limits import reporting
 
-#: Why nothing fits, where a bound on the peak says so.
-TOO_MUCH = {"explanation": "what an operator needs, or stays, is more than the limit"}
+
+def too_much(structure: Structure, limit: int, context: Context) -> dict[str, str]:
+    """Why nothing fits within so many bytes, where a bound on the peak says so."""
+    least = bounds.least_peak(structure, context.closed, enough=limit + 1)
+    # The proof holds even if there is no time to say by how much.
+    needed = (
+        f", and no sequence of operators needs fewer than {least:,}"
+        if least > limit
+        else ", which no sequence of operators meets"
+    )
+    return {"explanation": f"the limit is {limit:,} bytes{needed}"}
 
 
 def greedy(problem: Problem, context: Context) -> None:
@@ -31,7 +40,7 @@ def cuts(problem: Problem, context: Context) -> None:
     most = context.work(work_rates.REMAT_CUTS, cuts_each * max(1, structure.ops), least=1)
     outcome = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
     if outcome is None:
-        context.proven_infeasible("cuts", TOO_MUCH)
+        context.proven_infeasible("cuts", too_much(structure, problem.limit, context))
 
 
 def cpsat(problem: Problem, context: Context) -> None:
@@ -43,4 +52,6 @@ def cpsat(problem: Problem, context: Context) -> None:
     if outcome.bound is not None:
         context.bound(outcome.bound, "cpsat")
     if outcome.status == "infeasible":
-        context.proven_infeasible("cpsat", {"explanation": "no order, with all runs that could be of use, is within the limit"})
+        context.proven_infeasible(
+            "cpsat", {"explanation": "no sequence of operators, however often they run, stays within the limit"}
+        )
