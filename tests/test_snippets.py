@@ -132,6 +132,20 @@ def test_the_commands_of_a_page_run(page: Path, folder: Path) -> None:
         pytest.skip("; ".join(left_out))
 
 
+def test_the_kernel_from_nothing_is_one_program(tmp_path: Path) -> None:
+    """Its blocks, one after the other, find the optimum and report what became of each candidate."""
+    page = ROOT / "docs" / "kernel-from-nothing.md"
+    program = "\n\n".join(block.text for block in blocks(page))
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "failed: RuntimeError" in done.stdout
+    # As long as the page says that it is.
+    assert program.count("\n") < 200
+
+
 def test_what_a_block_needs_is_seen() -> None:
     assert Block(1, "sh", "stowplan solve a.csv -o plan.json").missing == []
     assert Block(1, "sh", "stowplan batch a --scheduler tcp://head:8786").missing == ["a cluster"]
