@@ -282,7 +282,7 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
         return _summary(self)
 
     def _repr_html_(self) -> str:
-        """What notebooks show: figures, candidates, and the plan drawn where the extra ``viz`` is installed."""
+        """What notebooks show: figures, candidates, and a picture of the plan."""
         shown: str = kinds.load("stowplan.report.notebook:result_html")(self)
         return shown
 

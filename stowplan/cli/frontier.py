@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +18,7 @@ from stowplan.deadline import read_within
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 from stowplan.kernel.context import SEARCH_OPTIONS, Options
+from stowplan.result_text import format_gap
 
 if TYPE_CHECKING:
     from stowplan.models.rematerialization.plan import Plan
@@ -142,5 +142,5 @@ def _line(point: Point) -> str:
         return f"{head}  {'no plan is within it' if point.is_infeasible else 'no plan found'}"
     assert point.added_cost is not None
     gap = (point.added_cost - (point.bound or 0)) / point.added_cost if point.added_cost else 0.0
-    told = "proven" if gap <= 0 else f"bound {point.bound or 0:,}, at most {math.ceil(1000 * gap) / 10:.1f} % above the least"
+    told = "proven" if gap <= 0 else f"bound {point.bound or 0:,}, gap {format_gap(gap)}"
     return f"{head}  peak {point.peak:>16,}  added cost {point.added_cost:>16,}  {told}"
