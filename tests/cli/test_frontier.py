@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stowplan.cli.frontier import _line
+from stowplan.models.rematerialization.plan import Plan
 from stowplan.portfolio.rematerialization import frontier
 from stowplan.portfolio.rematerialization.frontier import Point
 from tests.cli.conftest import Cli, cli
@@ -62,3 +64,11 @@ def test_a_frontier_of_no_plans_is_no_success(
     ]
     monkeypatch.setattr(frontier, "frontier", lambda *_, **__: points)
     assert cli("frontier", source, "--limits", "1,2", "-q").code == code
+
+
+def test_a_gap_is_a_part_of_the_added_cost() -> None:
+    plan = Plan(problem="", sequence=(), objective=138, peak=21)
+    assert _line(Point(22, 21, 138, 95, plan)).endswith("bound 95, gap 31.16%")
+    assert _line(Point(22, 21, 138, 138, plan)).endswith("  proven")
+    assert _line(Point(22, None, None, 0, None)).endswith("no plan found")
+    assert _line(Point(22, None, None, None, None, is_infeasible=True)).endswith("no plan is within it")
