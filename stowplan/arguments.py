@@ -59,9 +59,8 @@ def number(what: str, value: Any, least: float, below: float = math.inf, *, or_l
         real = float(value)
         if (real > least or (or_least and real == least)) and real < below:
             return real
-    wanted = f"a finite number, {'at least' if or_least else 'more than'} {least:g}"
-    wanted += f" and less than {below:g}" if math.isfinite(below) else ""
-    raise UsageError(f"found {what.format(show(value))}, expected {wanted}")
+    wanted = f"{'at least' if or_least else 'more than'} {least:g}{f' and less than {below:g}' if math.isfinite(below) else ''}"
+    raise UsageError(f"found {what.format(show(value))}, expected {wanted}, a finite number")
 
 
 def flag(what: str, value: Any) -> bool:

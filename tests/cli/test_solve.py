@@ -134,7 +134,7 @@ def test_no_limit_to_speak_of(cli: Cli, solved: Solved) -> None:
     result = json.loads(outcome.out)
     assert (outcome.code, result["status"]) == (0, "optimal")
     outcome = cli("solve", solved.problem_file, "--time-limit", "inf")
-    assert "found a time limit of inf s, expected a finite number, more than 0" in error_line(outcome)
+    assert "found a time limit of inf s, expected more than 0, a finite number" in error_line(outcome)
 
 
 def test_the_limit_holds_with_reading(cli: Cli) -> None:
