@@ -97,6 +97,7 @@ def verify_command(
 
 def _is_tflm_plan(plan: Path) -> bool:
     """Whether a plan is what ``stowplan tflm`` writes as JSON."""
+    # The format of stowplan.backends.tflm, which takes too long to import for every plan.
     return files.is_json(plan) and files.peek_format(files.read_bytes(plan)) == "stowplan.tflm"
 
 
@@ -314,7 +315,7 @@ class Setting(NamedTuple):
 def settings() -> Iterator[Setting]:
     """All settings of all commands, each once."""
     from stowplan.cli.app import commands
-    from stowplan.frontends.dfg import MEANINGS, values_of
+    from stowplan.frontends.dfg import RULES, values_of
 
     seen = set()
     for command, function in commands().items():
@@ -325,7 +326,7 @@ def settings() -> Iterator[Setting]:
             seen.add((heading, name))
             if name == "rules":
                 yield from (
-                    Setting(heading, f"{rule}=VALUE", f"{means}: {values_of(rule)}.") for rule, means in MEANINGS.items()
+                    Setting(heading, f"{name}=VALUE", f"{rule.meaning}: {values_of(name)}.") for name, rule in RULES.items()
                 )
             else:
                 yield Setting(heading, declared.usage, declared.help)

@@ -38,6 +38,9 @@ from stowplan.models.packing.overlaps import loads, shared_bytes
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 
+#: Format of files with a summary.
+FORMAT = "stowplan.tflm"
+
 
 class Summary(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What came of a model; all sizes in bytes."""
@@ -79,7 +82,7 @@ class Summary(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     orders: dict[int, tuple[int, ...]]
     """Operators as they run, of subgraphs that have another order than in the file."""
     seconds: float
-    format: str = "stowplan.tflm"
+    format: str = FORMAT
     version: int = 1
 
     @property

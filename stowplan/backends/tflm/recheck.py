@@ -16,13 +16,10 @@ from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.greedy import without
 from stowplan.backends.tflm.order import Ordered
 from stowplan.backends.tflm.overlap import overlaps
-from stowplan.backends.tflm.planning import Summary
+from stowplan.backends.tflm.planning import FORMAT, Summary
 from stowplan.backends.tflm.write import with_offsets, with_orders
 from stowplan.errors import InputError
 from stowplan.frontends.tflite.model import AT_RUNTIME, read_tflite, scopes
-
-#: Format of such files.
-FORMAT = "stowplan.tflm"
 
 
 def read_summary(path: str | Path) -> Summary:

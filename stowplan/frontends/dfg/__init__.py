@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -83,53 +83,55 @@ def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table:
 
 
 def _value(name: str, text: str) -> Any:
-    words = RULES[name]
-    if text.lower() in words:
-        return words[text.lower()]
-    if name in _NUMBERS and text.isdecimal() and len(text) < 19:
+    rule = RULES[name]
+    if text.lower() in rule.words:
+        return rule.words[text.lower()]
+    if rule.is_number and text.isdecimal() and len(text) < 19:
         return int(text)
     raise UsageError(f"rule: found {name} {text!r}, expected {values_of(name)}")
 
 
 def values_of(rule: str) -> str:
     """What a rule takes, in words."""
-    if rule in _NUMBERS:
+    words, is_number = RULES[rule].words, RULES[rule].is_number
+    if is_number:
         return "a number, 0 or more"
-    return "yes or no" if RULES[rule] is _YES_OR_NO else f"one of {', '.join(RULES[rule])}"
+    return "yes or no" if words is _YES_OR_NO else f"one of {', '.join(words)}"
 
 
 def _as_they_are(*words: str) -> dict[str, str]:
     return {word: word for word in words}
 
 
-_NUMBERS = ("max_delay", "fan_out")
+class Rule(NamedTuple):
+    """A rule that ``--set`` takes."""
 
-#: The rules by their names, and words for values of each.
-RULES: dict[str, Mapping[str, Any]] = {
-    "max_delay": {"none": None, "unlimited": None},
-    "pass_through": _YES_OR_NO,
-    "starts": _as_they_are("flow", "source"),
-    "siblings": _as_they_are("consumers", "consumers_and_producers", "none"),
-    "inputs": _as_they_are(*get_args(Inputs)),
-    "fuse": _YES_OR_NO,
-    "fan_out": {},
-    "strict": _YES_OR_NO,
-    "memory": _as_they_are(*get_args(Memory)),
-    "balance": _YES_OR_NO,
-}
+    meaning: str
+    """For lists of options, without a full stop."""
+    words: Mapping[str, Any]
+    """Values by the words for them."""
+    is_number: bool = False
+    """Whether it also takes whole numbers."""
 
-#: What each rule says, for lists of options.
-MEANINGS = {
-    "max_delay": "Clocks that a value may wait at its consumer",
-    "pass_through": "Whether values may be routed over more than one link",
-    "starts": "Instructions that start on a tile of their own, one source of each flow or every source",
-    "siblings": "Instructions that may not share a tile",
-    "inputs": "What loads, inputs and constants become",
-    "fuse": "Whether a multiplication that only one addition reads is fused with it",
-    "fan_out": "Consumers that a value may have before copy instructions are added; 0 for any number",
-    "strict": "Whether unknown ops are errors",
-    "memory": "Whether loads and stores are instructions of a fixed latency or use the asynchronous fabric",
-    "balance": "Whether copy instructions lengthen the shorter paths if limits on delays allow no schedule",
+
+#: The rules by their names.
+RULES = {
+    "max_delay": Rule("Clocks that a value may wait at its consumer", {"none": None, "unlimited": None}, is_number=True),
+    "pass_through": Rule("Whether values may be routed over more than one link", _YES_OR_NO),
+    "starts": Rule(
+        "Instructions that start on a tile of their own, one source of each flow or every source",
+        _as_they_are("flow", "source"),
+    ),
+    "siblings": Rule("Instructions that may not share a tile", _as_they_are("consumers", "consumers_and_producers", "none")),
+    "inputs": Rule("What loads, inputs and constants become", _as_they_are(*get_args(Inputs))),
+    "fuse": Rule("Whether a multiplication that only one addition reads is fused with it", _YES_OR_NO),
+    "fan_out": Rule("Consumers that a value may have before copy instructions are added; 0 for any number", {}, is_number=True),
+    "strict": Rule("Whether unknown ops are errors", _YES_OR_NO),
+    "memory": Rule(
+        "Whether loads and stores are instructions of a fixed latency or use the asynchronous fabric",
+        _as_they_are(*get_args(Memory)),
+    ),
+    "balance": Rule("Whether copy instructions lengthen the shorter paths if limits on delays allow no schedule", _YES_OR_NO),
 }
 
 

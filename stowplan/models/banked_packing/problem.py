@@ -187,7 +187,9 @@ def find_overload(problem: Problem) -> Overload | None:
             rooms = ", ".join(f"{bank.name} {problem.room(at)}" for at, bank in enumerate(problem.banks))
             return Overload((number,), f"buffer {buffer.id} of {buffer.size} bytes does not fit in {where} (bytes: {rooms})")
     every = frozenset(range(len(problem.banks)))
-    for live in placement_of(problem).moments:
+    for moment in placement_of(problem).moments:
+        # Buffers without bytes explain nothing.
+        live = [number for number in moment if problem.buffers[number].size]
         # Whoever may only be in some banks needs room there; all subsets of banks that turn up are looked at.
         for among in {frozenset(problem.allowed[number]) for number in live} | {every}:
             bound = [number for number in live if among.issuperset(problem.allowed[number])]

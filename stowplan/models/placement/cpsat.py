@@ -18,17 +18,17 @@ Var = cp_model.IntVar
 
 
 class Places:
-    """Where items stand, as variables of a model; every item stands in one memory that it may be in."""
+    """The memory that each item is placed in, as variables of a model: exactly one of those that may hold it."""
 
     def __init__(self, model: cp_model.CpModel, placement: Placement):
         self.model, self.placement = model, placement
         self.inside: dict[tuple[int, int], Var] = {}
-        """Whether an item stands in a memory."""
+        """Whether an item is placed in a memory."""
         self.load: dict[int, Var] = {}
         """Units of the items that always live, in each memory whose loads were added."""
         self._units: dict[int, int] = {}
         self.steps: dict[tuple[int, int], Var] = {}
-        """Offset of an item in a memory, should it stand there, in its steps; of memories whose offsets were added."""
+        """Offset that an item has in a memory if it is placed there, in its steps; for memories whose offsets were added."""
         for number, item in enumerate(placement.items):
             choices = []
             for memory in item.taken:
@@ -109,10 +109,10 @@ class Places:
         }
 
     def total(self, costs: Mapping[tuple[int, int], int]) -> cp_model.LinearExprT:
-        """Sum of what items cost where they stand."""
+        """Sum of the costs of items in the memories that they are placed in."""
         return cp_model.LinearExpr.weighted_sum([self.inside[place] for place in costs], [*costs.values()])
 
     def exclude(self, memory: int, numbers: Iterable[int]) -> None:
-        """These items cannot all stand in a memory."""
+        """Forbid that all of these items are placed in a memory."""
         places = [self.inside[number, memory] for number in numbers]
         self.model.add(sum(places) <= len(places) - 1)

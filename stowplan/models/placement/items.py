@@ -1,7 +1,7 @@
-"""Items that stand in memories for their lives: what the problems of placement have in common.
+"""Items that are each placed in one memory while they live: what the problems of placement have in common.
 
-An *item* takes bytes of one memory from its first moment until its end. A kind says what items are, what each costs where it
-stands, and which rules it has besides; what fits is the same for all.
+An *item* takes bytes of one memory from its first moment until its end. A kind says what items are, what each costs in the
+memory that it is placed in, and which rules it has besides; what fits is the same for all.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Bounds:
             copies = ceil(low / self.bandwidth)
             return max(runs, max(copies, before) + cost[op] + max(copies, behind + runs) - once)
 
-        # The range with the least bound is halved, again and again.
+        # The range with the least bound is halved repeatedly.
         ranges = [(least(0, self.most_bytes), 0, self.most_bytes)]
         for _ in range(HALVINGS):
             _, low, high = ranges[0]

@@ -69,6 +69,14 @@ def test_an_overload_is_one() -> None:
     assert shown > 20
 
 
+def test_an_overload_names_no_buffer_without_bytes() -> None:
+    buffers = tuple(Buffer(id=name, lower=0, upper=3, size=size) for name, size in (("a", 60), ("empty", 0), ("b", 60)))
+    found = find_overload(Problem(buffers=buffers, banks=(Bank(name="m", capacity=100, cost=1),)))
+    assert found is not None
+    assert found.buffers == (0, 2)
+    assert found.reason == "2 buffers (a, b) live at once and take 120 bytes, and m have 100"
+
+
 def test_every_mutation_is_found() -> None:
     for seed in range(150):
         problem = random_problem(seed)
