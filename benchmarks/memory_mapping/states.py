@@ -2,9 +2,9 @@
 
     python -m benchmarks.memory_mapping.states [INPUT ...]
 
-For each compiled program (three examples where none is named) it prints the time of a move of the game, of copying its state,
-and of copying a state of the machine, which cannot take a decision back. The last two columns are of the machine's map of memory
-alone: what a game that shares only the bookkeeping of addresses would copy beside its own state.
+For each compiled program (three examples where none is named) it prints the time of a move of the game, of copying its
+state, and of copying a state of the machine, which cannot take a decision back. The last two columns are of the machine's map
+of memory alone: what a game that shares only the bookkeeping of addresses would copy beside its own state.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:
         It is a hint for something else, or damaged.
     """
     if isinstance(hint, Hint):
-        hints.check(problem, hint, kind.extras().hints)
+        hints.check_hint(problem, hint, kind.extras().hints)
         return hints.plan_of(hint)
     if hint is not None and not isinstance(hint, kind.plan):
         raise UsageError(
@@ -244,7 +244,7 @@ def read_hint(path: Path, problem: Any) -> Any:
     if files.peek_format(data) == hints.FORMAT:
         hint = Hint.decode(data, path)
         try:
-            hints.check(problem, hint, kind_of(problem).extras().hints)
+            hints.check_hint(problem, hint, kind_of(problem).extras().hints)
         except InputError as error:
             raise error.within(path) from None
         return hint

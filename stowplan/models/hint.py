@@ -39,7 +39,7 @@ class Hint(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Values in [0, 1] for the decisions of a problem, or a plan, or both.
 
     Which decisions a kind has, and in which order, its :class:`HintValues` say.
-    :func:`check` says whether a hint fits a problem.
+    :func:`check_hint` says whether a hint fits a problem.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class HintValues(Generic[P, Q]):
 def of_values(
     problem: Any, values: Mapping[str, Sequence[float]], *, confidence: Sequence[float], plan: Any, source: str
 ) -> Hint:
-    """A hint for a problem of any kind; :func:`check` says whether it fits. ``plan`` is a plan of the kind, or None."""
+    """A hint for a problem of any kind; :func:`check_hint` says whether it fits. ``plan`` is a plan of the kind, or None."""
     return Hint(
         kind=kinds.of_problem(problem).name,
         problem=problem.digest,
@@ -90,7 +90,7 @@ def of_values(
     )
 
 
-def check(problem: Any, hint: Hint, known: HintValues[Any, Any] | None) -> None:
+def check_hint(problem: Any, hint: Hint, known: HintValues[Any, Any] | None) -> None:
     """Check that a hint is one for this problem; the validity of its plan is not looked at.
 
     Parameters

@@ -12,7 +12,7 @@ import pytest
 
 import benchmarks.guidance.tables
 from stowplan.learned_guidance.memory_mapping.guide import guide
-from stowplan.models.hint import check
+from stowplan.models.hint import check_hint
 from stowplan.models.memory_mapping.hint import VALUES, of_plan
 from tests.learned_guidance.memory_mapping import programs
 from tests.models.memory_mapping.cases import random_plan, random_problem
@@ -36,7 +36,7 @@ def test_the_control_has_the_same_pairs_of_values_elsewhere(guidance: ModuleType
     problem = random_problem(rng, steps=10, tensors=6)
     hint = of_plan(problem, random_plan(problem, rng))
     control = guidance.shuffled(hint, 1)
-    check(problem, control, VALUES)
+    check_hint(problem, control, VALUES)
     pairs, others = (sorted(zip(*each.values.values(), strict=True)) for each in (hint, control))
     assert pairs == others
     assert guidance.shuffled(hint, 1) == control != guidance.shuffled(hint, 2)
@@ -76,7 +76,7 @@ def test_tables_have_a_row_for_each_guide_and_its_part_of_the_gain(tables: Modul
 def test_without_learning_memory_is_filled_as_far_as_it_goes(guidance: ModuleType) -> None:
     problem = programs.program([">a", ">b", "", "a b", ""], {"a": 30, "b": 60})
     hint, _ = guidance.filled(problem)
-    check(problem, hint, VALUES)
+    check_hint(problem, hint, VALUES)
     assert hint.values["keep"] == (1.0, 0.0, 1.0, 0.0)
     small = programs.program([">a", ">b", "", "a b", ""], {"a": 60, "b": 100})
     hint, _ = guidance.filled(small)

@@ -284,7 +284,7 @@ class WorkerPool:
         """Hand a hint on; in a deterministic run nobody is told, for when it comes is a matter of load."""
         try:
             hint = hints.Hint.decode(data)
-            hints.check(self.state.problem, hint, self.state.kind.extras().hints)
+            hints.check_hint(self.state.problem, hint, self.state.kind.extras().hints)
         except StowplanError as error:
             worker.outcome = "rejected"
             worker.note(f"gave a hint that is none: {error}")

@@ -20,7 +20,19 @@ from functools import cache
 
 import msgspec
 
-from stowplan.models.hint import Hint, HintValues, Steps, aligned, carried, check, in_order, matched, of_values, plan_of, trust
+from stowplan.models.hint import (
+    Hint,
+    HintValues,
+    Steps,
+    aligned,
+    carried,
+    check_hint,
+    in_order,
+    matched,
+    of_values,
+    plan_of,
+    trust,
+)
 from stowplan.models.memory_mapping.accesses import TensorAccesses, access_sequences, accesses_of
 from stowplan.models.memory_mapping.copy_engine import with_whole_copies
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency, by_tensor
@@ -302,7 +314,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     InputError, UsageError
         The hint is not for the earlier version.
     """
-    check(earlier, given, VALUES)
+    check_hint(earlier, given, VALUES)
     known = {access: number for number, access in enumerate(_accesses(earlier))}
     before = matched_steps(problem, earlier)
     numbers: list[int | None] = []

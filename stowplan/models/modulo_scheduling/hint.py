@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.models.hint import Hint, HintValues, Steps, carried, check, matched, of_values, trust
+from stowplan.models.hint import Hint, HintValues, Steps, carried, check_hint, matched, of_values, trust
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
@@ -66,7 +66,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     InputError, UsageError
         The hint is not for the earlier version.
     """
-    check(earlier, given, VALUES)
+    check_hint(earlier, given, VALUES)
     numbers = [None if number < 0 else number for number in matched_instructions(problem, earlier)]
     tiles = [carried(given, tile_name(tile), numbers, 0.0) for tile in range(problem.machine.tiles)]
     time = carried(given, TIME, numbers, 0.5)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowplan.models.hint import Hint, HintValues, Steps, carried, check, matched, of_values, trust
+from stowplan.models.hint import Hint, HintValues, Steps, carried, check_hint, matched, of_values, trust
 from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 
@@ -63,7 +63,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
     InputError, UsageError
         The hint is not for the earlier version.
     """
-    check(earlier, given, VALUES)
+    check_hint(earlier, given, VALUES)
     known = {decision: number for number, decision in enumerate(placed(earlier))}
     before = matched_layers(problem, earlier)
     numbers = [known.get(Placed(before[layer], is_output)) for layer, is_output in placed(problem)]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.models.hint import check
+from stowplan.models.hint import check_hint
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.hint import VALUES, matched_steps, paired_uses, transferred
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
@@ -36,7 +36,7 @@ def test_steps_between_do_not_move_the_values(seed: int) -> None:
     given = hints.of_plan(problem, random_plan(problem, rng))
     assert matched_steps(later, problem) == old
     found = transferred(later, problem, given)
-    check(later, found, VALUES)
+    check_hint(later, found, VALUES)
     # No step that uses anything came or went, so neither did an access.
     assert found.values == given.values
     assert set(found.confidence) <= {1.0}
@@ -73,7 +73,7 @@ def test_steps_with_another_operand_are_known_by_their_place_and_bytes() -> None
         later = with_another_operand(problem, rng)
         given = hints.of_plan(problem, random_plan(problem, rng))
         found = transferred(later, problem, given)
-        check(later, found, VALUES)
+        check_hint(later, found, VALUES)
         before = matched_steps(later, problem)
         for new, old in enumerate(before):
             if old < 0 or len(later.steps[new].uses) == len(problem.steps[old].uses):
@@ -95,7 +95,7 @@ def test_any_other_program_gives_a_hint_that_fits(seed: int) -> None:
     rng = random.Random(seed)
     problem, earlier = (random_problem(rng) for _ in range(2))
     given = hints.of_plan(earlier, random_plan(earlier, rng))
-    check(problem, transferred(problem, earlier, given), VALUES)
+    check_hint(problem, transferred(problem, earlier, given), VALUES)
     matched = [step for step in matched_steps(problem, earlier) if step >= 0]
     assert len(matched) == len({*matched})
 

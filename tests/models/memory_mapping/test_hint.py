@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from stowplan.errors import InputError, UsageError
-from stowplan.models.hint import Hint, check, plan_of
+from stowplan.models.hint import Hint, check_hint, plan_of
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import access_sequences
 from stowplan.models.memory_mapping.hint import VALUES
@@ -35,7 +35,7 @@ def planned(seed: int) -> tuple[Problem, Hint]:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_plan_becomes_a_hint_with_a_value_for_every_access(seed: int, tmp_path: Path) -> None:
     problem, hint = planned(seed)
-    check(problem, hint, VALUES)
+    check_hint(problem, hint, VALUES)
     accesses = [access for sequence in access_sequences(problem) for access in sequence.accesses]
     assert hints.counts(problem) == dict.fromkeys(("fast", "keep", "place"), len(accesses))
     assert {*hint.values} == {*hints.counts(problem)}
@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_one_line(expected: str, changes: dict[str, Any]) -
     problem, hint = planned(3)
     assert len(hint.values["fast"]) > 1
     with pytest.raises(InputError, match=expected) as error:
-        check(problem, msgspec.structs.replace(hint, **changes), VALUES)
+        check_hint(problem, msgspec.structs.replace(hint, **changes), VALUES)
     assert "\n" not in str(error.value)
 
 
@@ -88,7 +88,7 @@ def test_values_out_of_range_are_named(value: float) -> None:
     keep = (*hint.values["keep"][:-1], value)
     place = rf"values\.keep\[{len(keep) - 1}\]: found .*, expected a number from 0 to 1"
     with pytest.raises(InputError, match=place):
-        check(problem, msgspec.structs.replace(hint, values={**hint.values, "keep": keep}), VALUES)
+        check_hint(problem, msgspec.structs.replace(hint, values={**hint.values, "keep": keep}), VALUES)
 
 
 def test_a_kind_without_values_takes_none() -> None:
@@ -98,7 +98,7 @@ def test_a_kind_without_values_takes_none() -> None:
     problem = Packing(name="one", capacity=1, buffers=(Buffer(id="a", lower=0, upper=1, size=1),))
     hint = Hint(kind="packing", problem=problem.digest, values={"offset": (0.5,)})
     with pytest.raises(UsageError, match="expected a plan"):
-        check(problem, hint, None)
+        check_hint(problem, hint, None)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_relaxation_is_a_hint_and_a_bound(seed: int) -> None:
     hint, bound = relaxation_hint(problem, effort())
     assert bound <= optimum(problem)
     if hint is not None:
-        check(problem, hint, VALUES)
+        check_hint(problem, hint, VALUES)
 
 
 def test_where_everything_fits_the_relaxation_says_what_the_best_plan_does() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.models.hint import Hint, check, plan_of
+from stowplan.models.hint import Hint, check_hint, plan_of
 from stowplan.models.modulo_scheduling import hint as hints
 from stowplan.models.modulo_scheduling.hint import VALUES, transferred
 from stowplan.models.modulo_scheduling.plan import Plan
@@ -29,7 +29,7 @@ def test_a_plan_becomes_a_hint_with_values_for_every_instruction() -> None:
     problem = graph(CHAIN)
     plan = planned(problem)
     hint = hints.of_plan(problem, plan)
-    check(problem, hint, VALUES)
+    check_hint(problem, hint, VALUES)
     assert plan_of(hint) == plan
     assert [round(time * max(plan.times)) for time in hint.values[hints.TIME]] == list(plan.times)
     for number, at in enumerate(plan.tiles):
@@ -47,7 +47,7 @@ def test_a_plan_becomes_a_hint_with_values_for_every_instruction() -> None:
 def test_values_that_do_not_fit_are_refused(values: dict[str, tuple[float, ...]], message: str) -> None:
     problem = graph(CHAIN)
     with pytest.raises(InputError, match=message):
-        check(problem, Hint(kind="modulo_scheduling", problem=problem.digest, values=values), VALUES)
+        check_hint(problem, Hint(kind="modulo_scheduling", problem=problem.digest, values=values), VALUES)
 
 
 def test_instructions_of_an_earlier_version_are_known_again() -> None:
@@ -57,7 +57,7 @@ def test_instructions_of_an_earlier_version_are_known_again() -> None:
     renamed = [msgspec.structs.replace(each, id="z") if each.id == "h" else each for each in earlier.instructions]
     problem = msgspec.structs.replace(earlier, instructions=(*renamed[:4], new, *renamed[4:]))
     hint = transferred(problem, earlier, given)
-    check(problem, hint, VALUES)
+    check_hint(problem, hint, VALUES)
     assert [each.id for each, trust in zip(problem.instructions, hint.confidence, strict=True) if not trust] == ["new"]
     for name, values in given.values.items():
         assert [value for value, trust in zip(hint.values[name], hint.confidence, strict=True) if trust] == list(values)
@@ -68,7 +68,7 @@ def test_tiles_that_are_new_are_left_open() -> None:
     given = hints.of_plan(earlier, planned(earlier))
     problem = graph(CHAIN, line(6))
     hint = transferred(problem, earlier, given)
-    check(problem, hint, VALUES)
+    check_hint(problem, hint, VALUES)
     assert not any(hint.values[hints.tile_name(5)])
     with pytest.raises(InputError, match="expected"):
         transferred(problem, problem, given)
@@ -79,4 +79,4 @@ def test_any_other_loop_body_gives_a_hint_that_fits() -> None:
     for _ in range(30):
         one, two = (graph(" ".join(f"n{chance.randrange(number)}>n{number}" for number in range(1, 9))) for _ in range(2))
         given = hints.hint(two, [0.5] * len(two.instructions), [[0.25] * len(two.instructions)] * 4)
-        check(one, transferred(one, two, given), VALUES)
+        check_hint(one, transferred(one, two, given), VALUES)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stowplan.errors import InputError
-from stowplan.models.hint import Hint, check, plan_of
+from stowplan.models.hint import Hint, check_hint, plan_of
 from stowplan.models.tier_placement import cpsat
 from stowplan.models.tier_placement import hint as hints
 from stowplan.models.tier_placement.hint import VALUES, transferred
@@ -30,7 +30,7 @@ def test_a_plan_becomes_a_hint_with_a_value_for_every_tensor_and_tier(seed: int)
     problem = random_problem(seed, layers=6)
     plan = random_map(problem, random.Random(seed))
     hint = hints.of_plan(problem, plan)
-    check(problem, hint, VALUES)
+    check_hint(problem, hint, VALUES)
     assert plan_of(hint) == plan
     for number, (layer, is_output) in enumerate(placed(problem)):
         at = (plan.output_tiers if is_output else plan.weight_tiers)[layer]
@@ -50,7 +50,7 @@ def test_a_plan_becomes_a_hint_with_a_value_for_every_tensor_and_tier(seed: int)
 def test_values_that_do_not_fit_are_refused(values: dict[str, tuple[float, ...]], message: str) -> None:
     problem = chain(3)
     with pytest.raises(InputError, match=message):
-        check(problem, Hint(kind="tier_placement", problem=problem.digest, values=values), VALUES)
+        check_hint(problem, Hint(kind="tier_placement", problem=problem.digest, values=values), VALUES)
 
 
 def test_the_relaxation_says_where_tensors_stand_and_proves_a_bound() -> None:
@@ -63,7 +63,7 @@ def test_the_relaxation_says_where_tensors_stand_and_proves_a_bound() -> None:
             continue
         assert bound <= best
         if hint is not None:
-            check(problem, hint, VALUES)
+            check_hint(problem, hint, VALUES)
             for shares in zip(*(hint.values[tier.name] for tier in problem.tiers), strict=True):
                 assert sum(shares) == pytest.approx(1, abs=1e-6)
             solved += 1
@@ -87,7 +87,7 @@ def test_layers_of_an_earlier_version_are_known_again() -> None:
     later[0] = msgspec.structs.replace(later[0], name="renamed")
     problem = msgspec.structs.replace(earlier, layers=tuple(later))
     hint = transferred(problem, earlier, given)
-    check(problem, hint, VALUES)
+    check_hint(problem, hint, VALUES)
     assert [bool(trust) for trust in hint.confidence] == [layer != 3 for layer, _ in placed(problem)]
     for tier in problem.tiers:
         known = [value for value, trust in zip(hint.values[tier.name], hint.confidence, strict=True) if trust]

@@ -15,7 +15,7 @@ from benchmarks.lib.memory_mapping.constructions import best_guided
 from stowplan.kernel.context import Context, Options
 from stowplan.learned_guidance.memory_mapping.guide import guide as learned_guide
 from stowplan.learned_guidance.memory_mapping.guide.guide import filled_hint
-from stowplan.models.hint import TRUST, Hint, check
+from stowplan.models.hint import TRUST, Hint, check_hint
 from stowplan.models.memory_mapping import hint as hints
 from stowplan.models.memory_mapping.accesses import access_sequences
 from stowplan.models.memory_mapping.hint import VALUES
@@ -224,7 +224,7 @@ def test_the_relaxation_hands_its_hint_on_and_its_bound() -> None:
     context = Recorder(time_limit=5.0, workers=2)
     candidates.relaxation(problem, context)
     assert [hint.source for hint in context.given] == ["relaxation"]
-    check(problem, context.given[0], VALUES)
+    check_hint(problem, context.given[0], VALUES)
     # With one worker, and in deterministic runs, the search has solved it before.
     for options in ({"workers": 1}, {"deterministic": True}):
         again = Recorder(time_limit=5.0, **options)
@@ -314,7 +314,7 @@ def test_without_a_learned_guide_memory_filled_by_density_is_followed(
     candidates.search(problem, context)
     assert len(filled) == expected
     for hint in filled:
-        check(problem, hint, VALUES)
+        check_hint(problem, hint, VALUES)
     for plan, _ in context.plans:
         assert verify(problem, plan).ok
 

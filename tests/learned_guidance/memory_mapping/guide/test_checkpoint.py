@@ -43,7 +43,7 @@ from stowplan.models import hint
 from stowplan.models.memory_mapping.hint import VALUES
 from tests.models.memory_mapping.cases import random_problem
 problem = random_problem(random.Random(1), steps=8, tensors=5)
-hint.check(problem, learned_hint(problem), VALUES)
+hint.check_hint(problem, learned_hint(problem), VALUES)
 assert not [name for name in sys.modules if name.startswith(("torch.", "sklearn", "scipy"))]
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[4])
