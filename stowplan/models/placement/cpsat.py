@@ -58,6 +58,10 @@ class Places:
             elif sum(size for _, size in terms) > room:
                 model.add(used(terms) <= room // unit)
 
+    def bytes_of(self, memory: int) -> Any:
+        """Bytes of the items in a memory that always live, once its loads were added."""
+        return self._units[memory] * self.load[memory]
+
     def add_offsets(self, memory: int) -> None:
         """Items of a memory are rectangles, moments times bytes, that do not overlap."""
         model, placement = self.model, self.placement

@@ -1,0 +1,70 @@
+"""The answer to an LLM placement problem: a memory for every layer, spilled parts, and a micro-batch. Data, no rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stowplan.document import PlanDocument
+from stowplan.models.decisions import Decision, Values
+from stowplan.models.llm_placement.problem import HOST, Problem
+
+
+class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Memories of layers; :func:`stowplan.models.llm_placement.verify.verify` says whether they are valid.
+
+    The objective is the time of the request in picoseconds.
+    """
+
+    memories: tuple[int, ...]
+    """For each layer: 0 for the host, ``d + 1`` for device ``d``."""
+    spilled: tuple[int, ...]
+    """For each layer: how many of its spillable parts are on the host, the first ones; 0 for layers on the host."""
+    micro_batch: int
+    """Number of the micro-batch."""
+    name: str = ""
+    """Name of the problem, for people; the digest decides."""
+    target: str = ""
+    """Name of the machine, likewise."""
+    format: str = "stowplan.llm_placement.plan"
+    version: int = 1
+
+
+def used_devices(memories: Sequence[int]) -> list[int]:
+    """Memories other than the host, in the order of the layers that they hold."""
+    return [memory for memory in dict.fromkeys(memories) if memory != HOST]
+
+
+def request_ps(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> int:
+    """Time of the request, in picoseconds: the layers, and the transfers of activations to each device and from it to the next."""
+    used = used_devices(memories)
+    copier = problem.copier(used)
+    layers = sum(problem.cost(number, memory, batch, copier, spilled[number]) for number, memory in enumerate(memories))
+    transfers = [problem.transfer(memory, batch) for memory in used]
+    # From the last device nothing goes on.
+    return layers + 2 * sum(transfers) - (transfers[-1] if transfers else 0)
+
+
+def plan_of(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> Plan:
+    """A plan with its request time."""
+    return Plan(
+        problem=problem.digest,
+        objective=request_ps(problem, memories, spilled, batch),
+        memories=tuple(memories),
+        spilled=tuple(spilled),
+        micro_batch=batch,
+    )
+
+
+def _layers(problem: Problem, plan: Plan) -> dict[int, Values]:
+    places = zip(plan.memories, plan.spilled, strict=True)
+    return {at: {"device": problem.memories[memory].name, "spilled": count} for at, (memory, count) in enumerate(places)}
+
+
+def _batch(problem: Problem, plan: Plan) -> dict[int, Values]:
+    return {0: {"tokens": problem.micro_batches[plan.micro_batch].size}}
+
+
+DECISIONS = (
+    Decision("layer", lambda problem, at: problem.layers[at].name, _layers),
+    Decision("micro-batch", lambda problem, at: "micro-batch", _batch),
+)
