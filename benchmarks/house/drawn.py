@@ -2,8 +2,8 @@
 
     python -m benchmarks.house.drawn 12 --seed 7
 
-Prints the path and the number of lines of each module that is drawn, one per line. Modules of fewer than 60 lines are never drawn.
-The same seed draws the same modules from the same tree.
+Prints the path and the length in lines of each module that is drawn, one per line. Modules of fewer than 60 lines are never
+drawn. The same seed draws the same modules from the same tree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAST_LINES = 60
 
 
 def modules(folder: Path = PACKAGE, least_lines: int = LEAST_LINES) -> dict[PurePath, int]:
-    """Number of lines, blank ones included, of each module below a folder that is long enough; by its path beside the folder."""
+    """Lengths of the modules below a folder that have enough lines, blank ones included, by path from the folder that holds it."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sorted(folder.rglob("*.py"))}
     return {path.relative_to(folder.parent): lines for path, lines in lengths.items() if lines >= least_lines}
 
