@@ -22,7 +22,7 @@ LEAST_LINES = 60
 
 
 def modules(folder: Path = PACKAGE, least_lines: int = LEAST_LINES) -> dict[PurePath, int]:
-    """Lengths of the modules below a folder that have enough lines, blank ones included, by path from the folder that holds it."""
+    """Lengths of the modules below a folder that have enough lines, blank ones included, by their path in its parent."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sorted(folder.rglob("*.py"))}
     return {path.relative_to(folder.parent): lines for path, lines in lengths.items() if lines >= least_lines}
 

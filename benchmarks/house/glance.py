@@ -96,7 +96,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
             continue
         print(f"{instance.kind}: {instance.path.name}", file=sys.stderr, flush=True)
         rows.append(row(instance, solve(instance, options.time_limit)))
-    text = table(rows, ["kind", "instance", "usual default", "ours", "times better", "gap to the bound"])
+    text = table(rows, ["kind", "instance", "usual default", "stowplan", "default / stowplan", "gap to the bound"])
     if options.write:
         write_into(PAGE, {"glance": text})
     print(text)
