@@ -1,9 +1,9 @@
-"""Results at a glance: of each kind of problem some public instances, ours beside the usual default, and the bound.
+"""Results at a glance: public instances of each kind of problem, with the usual default, our plan and the gap to the bound.
 
     python -m benchmarks.house.glance [--time-limit 10] [--only KIND ...] [--write]
 
-Instances are those of ``examples/data`` and, where it is there, of the corpus beside the checkout. The usual default is what a
-compiler does without a solver: the baseline of the kind, XLA's own plan where it is at hand, the order given. ``--write`` puts
+Instances come from ``examples/data`` and, if it exists, from the corpus beside the checkout. The usual default is what a
+compiler does without a solver: the baseline of the kind, XLA's own plan if there is one, or the order given. ``--write`` puts
 the table into docs/results/at-a-glance.md.
 """
 
@@ -35,7 +35,7 @@ class Instance(NamedTuple):
     kind: str
     path: Path
     target: str | None = None
-    """What others reached, and who."""
+    """Name of the target, for files that need one."""
     xla_plan: Path | None = None
     """The module after XLA's memory-space assignment."""
 
@@ -96,7 +96,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
             continue
         print(f"{instance.kind}: {instance.path.name}", file=sys.stderr, flush=True)
         rows.append(row(instance, solve(instance, options.time_limit)))
-    text = table(rows, ["kind", "instance", "usual default", "ours", "times better", "gap to the bound"])
+    text = table(rows, ["kind", "instance", "usual default", "stowplan", "default / stowplan", "gap to the bound"])
     if options.write:
         write_into(PAGE, {"glance": text})
     print(text)

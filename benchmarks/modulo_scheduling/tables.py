@@ -19,7 +19,8 @@ def delay_name(max_delay: int | None) -> str:
 def kernel_table(rows: Sequence[tuple[Record, Mapping[str, Sequence[Record]]]]) -> str:
     """A row for each graph: the run that proves, and beside it, by method, runs with several seeds."""
     methods = list(rows[0][1]) if rows else []
-    head = ("graph", "instructions", "MII", "II", "proven", "after", "latency", "proven", "seconds", *methods)
+    proven = ("II", "II proven", "II proven after", "latency, clocks", "latency proven", "seconds")
+    head = ("graph", "instructions", "MII", *proven, *methods)
     return table(
         (
             (

@@ -273,30 +273,34 @@ def tables(found: list[dict[str, Any]]) -> str:
         "model",
         "operators",
         "GFLOP",
-        "eager",
-        "stock at 1",
-        "stock's least",
-        "least",
-        "bound",
-        "a checkpoint a layer (MB / GF)",
+        "eager, MB",
+        "PyTorch, MB",
+        "PyTorch, least, MB",
+        "stowplan, least, MB",
+        "bound, MB",
+        "a checkpoint a layer (MB / GFLOP)",
     ]
-    rows = [(each["model"], *map(cell, each["limits"])) for each in found]
-    places = [f"{place:g}" for place in PLACES]
-    return "\n\n".join([table(models, head), table(rows, ["model", *places]), *summary(found)])
+    rows = [
+        (each["model"], f"{place:g}", *cells(limit))
+        for each in found
+        for place, limit in zip(PLACES, each["limits"], strict=False)
+    ]
+    heads = ["model", "limit", "stowplan, GFLOP", "bound, GFLOP", "greedy, GFLOP", "PyTorch, GFLOP"]
+    return "\n\n".join([table(models, head), table(rows, heads), *summary(found)])
 
 
-def cell(limit: dict[str, Any]) -> str:
-    """Added cost of ours, its bound, greedy's and stock's, in GFLOP."""
+def cells(limit: dict[str, Any]) -> list[str]:
+    """Added cost of stowplan's plan, its bound, greedy's and PyTorch's, in GFLOP."""
     ours = limit.get("ours")
     if ours is None:
-        return str(limit["error"])
+        return [str(limit["error"]), "", "", ""]
     bound = ours["bound"] if ours["bound"] or not ours["added_cost"] else None
     costs_of = [
         ours["added_cost"],
         bound,
         *(None if each is None else each["cost"] for each in (limit["greedy"], limit["stock"])),
     ]
-    return "/".join("-" if each is None else f"{each / 1e9:.2f}" for each in costs_of)
+    return ["-" if each is None else f"{each / 1e9:.2f}" for each in costs_of]
 
 
 def summary(found: list[dict[str, Any]]) -> list[str]:

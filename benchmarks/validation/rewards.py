@@ -40,7 +40,7 @@ SHOWN = 3
 #: Correlation that is strong.
 STRONG = -0.9
 
-HEAD = ("program", "Pearson", "ranks", "cycles, least to most", "of them XLA's estimates")
+HEAD = ("program", "Pearson", "ranks", "cycles, least to most", "estimated by XLA")
 
 
 def row_of(path: Path, cycles: Sequence[Path], games: int, seed: int) -> list[str]:
@@ -113,7 +113,10 @@ def main() -> None:
     medians = [f"{median(each):.2f}" for each in known]
     strong = sum(each < STRONG for each in known[0])
     games = 1 + len(TEMPERATURES) * options.games
-    summary = f"{len(rows)} programs, {games} games each: median {medians[0]} (ranks {medians[1]}), {strong} below {STRONG:g}."
+    summary = (
+        f"{len(rows)} programs with {games} games each: the median of Pearson's correlation is {medians[0]}, that of the rank "
+        f"correlation {medians[1]}; Pearson's is below {STRONG:g} on {strong} programs."
+    )
     print(summary)
     if options.write:
         rows.sort(key=lambda row: (row[1] == "none", float(row[1]) if row[1] != "none" else 0.0))

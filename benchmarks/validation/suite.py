@@ -98,17 +98,18 @@ def dearest(found: dict[str, Validation]) -> str:
         ]
         costs.sort(key=lambda one: -one[0])
         rows += [[agent, name, each.name, f"{cost:.1%}", f"{each.share:.0%}"] for cost, name, each in costs[:DEAREST]]
-    return table(rows, ("agent", "problem", "decision", "costs", "of the gap"))
+    return table(rows, ("agent", "problem", "decision", "cost", "share of the gap"))
 
 
 def texts_of(found: dict[str, Validation]) -> dict[str, str]:
     """Tables by the name of their place in the page."""
     summaries = {each.summaries[0].agent: each.summaries[0] for each in found.values()}
-    counts = (f"{each.agent} {each.problems} problems, {each.proven} proven" for each in summaries.values())
+    counts = (f"{each.agent}: {each.problems} problems, {each.proven} proven optimal" for each in summaries.values())
     ranks = (
         f"{each.agent} {each.at_equal_positions:.2f}" for each in summaries.values() if each.at_equal_positions is not None
     )
-    said = f"{'; '.join(counts)}. Rank correlation of values with returns at equal positions: {', '.join(ranks)}."
+    values = f"Rank correlation of predicted values with the returns of games, among equal positions: {', '.join(ranks)}."
+    said = f"{'; '.join(counts)}. {values}"
     named = {each.summaries[0].agent: each for each in found.values()}
     return {"gaps": f"{said}\n\n{spreads(summaries)}", "decisions": dearest(named)}
 

@@ -1,21 +1,21 @@
 """CP-SAT model of LLM placement, on the common model of placements.
 
-Each layer is in one memory (:class:`stowplan.models.placement.cpsat.Places`); those of a device follow one another. Layers that
-are alike are counted, not told apart, where parts of them are spilled: for each class of layers, memory and number of parts
-there is one whole variable. A model is for one micro-batch and for one device that computes the host's weights in prompts, since
-these two decide what a layer costs; :func:`solve` looks at all of them.
+Each layer is in one memory (:class:`stowplan.models.placement.cpsat.Places`); those of a device follow one another. Layers
+that are alike are counted, not told apart, where parts of them are spilled: for each class of layers, memory and number of
+parts there is one integer variable. A model is for one micro-batch and for one device that computes the host's weights in
+prompts, since these two decide what a layer costs; :func:`solve` looks at all of them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import NamedTuple, Unpack
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
-from stowplan.models.cpsat_runner import Search, Value
+from stowplan.models.cpsat_runner import Value
 from stowplan.models.llm_placement.plan import Plan, plan_of, used_devices
 from stowplan.models.llm_placement.problem import HOST, ROUNDED, Problem, layer_bytes, placement_of
 from stowplan.models.outcome import Outcome
@@ -62,7 +62,7 @@ class Model:
         self._add_objective()
 
     def _add_order(self) -> None:
-        """The host's layers come first, a device's follow one another, and the copying device comes before all others that copy."""
+        """The host's layers come first, a device's follow one another, and the case's copying device comes first of those."""
         inside, last = self.places.inside, len(self.problem.layers) - 1
         for number in range(last):
             self.model.add_implication(inside[number + 1, HOST], inside[number, HOST])
@@ -152,23 +152,36 @@ class Model:
         return plan_of(self.problem, memories, spilled, self.case.batch)
 
 
-def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
+def solve(
+    problem: Problem,
+    *,
+    time_limit: float,
+    deterministic_limit: float | None = None,
+    hint: Plan | None = None,
+    on_plan: Callable[[Plan], None] | None = None,
+    on_bound: Callable[[int], None] | None = None,
+    seed: int = 0,
+    should_stop: Callable[[], bool] | None = None,
+) -> Outcome[Plan]:
     """Solve the models of all cases, one after the other.
 
     Parameters
     ----------
-    search
-        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call. The limits are for all models
-        together.
+    time_limit, deterministic_limit
+        Seconds, and CP-SAT's deterministic seconds, for all models together.
+    hint
+        A valid plan; no other model looks for plans that are not faster.
+    on_plan, on_bound
+        Called with every better plan and bound.
+    seed, should_stop
+        As :func:`stowplan.models.cpsat_runner.run` takes them.
 
     Returns
     -------
     Outcome
         Best plan, and what is proven; running out of time is never ``infeasible``.
     """
-    best, on_plan, on_bound = search.pop("hint", None), search.pop("on_plan", None), search.pop("on_bound", None)
-    end = time.monotonic() + search.pop("time_limit")
-    deterministic = search.pop("deterministic_limit", None)
+    best, end = hint, time.monotonic() + time_limit
     first = None if best is None else case_of(problem, best)
     # The case of the hint comes first: what it finds cuts the others short.
     every = sorted(cases(problem), key=lambda case: case != first)
@@ -184,9 +197,10 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
         run = cpsat_runner.run(
             built.model,
             time_limit=max(0.01, left * share),
-            deterministic_limit=None if deterministic is None else deterministic / len(every),
+            deterministic_limit=None if deterministic_limit is None else deterministic_limit / len(every),
             on_bound=bound.append,
-            **search,
+            seed=seed,
+            should_stop=should_stop,
         )
         is_proven &= run.status in ("optimal", "infeasible")
         if run.status != "infeasible":

@@ -35,7 +35,7 @@ def used_devices(memories: Sequence[int]) -> list[int]:
 
 
 def request_ps(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> int:
-    """Time of the request, in picoseconds: the layers, and the transfers of activations to each device and from it to the next."""
+    """Time of the request, in picoseconds: of the layers, and of transfers of activations to each device and on to the next."""
     used = used_devices(memories)
     copier = problem.copier(used)
     layers = sum(problem.cost(number, memory, batch, copier, spilled[number]) for number, memory in enumerate(memories))

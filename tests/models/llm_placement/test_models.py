@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from stowplan.errors import InputError
+from stowplan.models import cpsat_runner
 from stowplan.models.llm_placement import cpsat
 from stowplan.models.llm_placement.plan import Plan, request_ps
 from stowplan.models.llm_placement.problem import Problem, floor
@@ -44,7 +45,7 @@ def test_a_hint_is_complete_and_is_improved() -> None:
         worst = max(plans, key=lambda plan: plan.objective)
         model = cpsat.Model(problem, cpsat.case_of(problem, worst))
         model.add_hint(worst)
-        cpsat.cpsat_runner.run(model.model, time_limit=HANG, log=lines.append)
+        cpsat_runner.run(model.model, time_limit=HANG, log=lines.append)
         assert any("complete_hint" in line or "hint is complete and is feasible" in line for line in lines), seed
         lines.clear()
         found = cpsat.solve(problem, time_limit=HANG, hint=worst)
