@@ -79,6 +79,7 @@ _PLACES = {
         "rematerialization",
         "banked_packing",
         "modulo_scheduling",
+        "llm_placement",
     )
 }
 

@@ -38,7 +38,9 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     name: str
     capacity: int
-    """Bytes that may be used, margins left out."""
+    """Bytes that are free."""
+    margin: int = 0
+    """Bytes of these that are to stay free."""
     compute_bytes: tuple[int, ...]
     """For each micro-batch: bytes of the buffers that hold intermediate results."""
     weight_rate: int
@@ -60,6 +62,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Tensors of a layer that are placed together."""
 
+    name: str = ""
+    """Of a part that may be spilled: ``down``, ``gate``, ``up`` or ``gate_up``, as in the names of its tensors."""
     bytes: int
     step_bytes: int
     """Bytes read in one step of generation: of experts, those that the step is expected to use."""
@@ -113,6 +117,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """Bytes of the activations of one token between two layers."""
     slots: int = 1
     """Sequences that are generated side by side."""
+    experts: int = 0
+    """Experts of each layer of a mixture of experts; 0 for a dense model. The spillable parts of a mixture are its experts."""
     name: str = ""
     target: str = ""
     """Name of the machine."""
@@ -130,6 +136,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             ("host_bytes", self.host_bytes, 0),
             ("hidden_bytes", self.hidden_bytes, 0),
             ("slots", self.slots, 1),
+            ("experts", self.experts, 0),
         ):
             expect_range(field, field, value, least, LIMIT)
         for number, batch in enumerate(self.micro_batches):
@@ -138,6 +145,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         for memory, device in enumerate((self.host, *self.devices)):
             place = "host" if memory == HOST else f"devices[{memory - 1}] ({device.name})"
             expect_range(place, "capacity", device.capacity, 0, LIMIT)
+            expect_range(place, "margin", device.margin, 0, LIMIT)
             for field in ("weight_rate", "cache_rate", "compute_rate", "link_rate"):
                 expect_range(place, field, getattr(device, field), 1, LIMIT)
             for field in ("link_ps", "layer_ps"):
@@ -174,7 +182,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     def room(self, memory: int, batch: int) -> int:
         """Bytes of a memory for layers, with a micro-batch."""
         device = self.memories[memory]
-        return device.capacity - device.compute_bytes[batch] - (self.host_bytes if memory == HOST else 0)
+        return device.capacity - device.margin - device.compute_bytes[batch] - (self.host_bytes if memory == HOST else 0)
 
     def copier(self, devices: Sequence[int]) -> int | None:
         """The memory that computes the host's layers in prompts: the first of those in use, in order, that copies weights."""

@@ -100,8 +100,8 @@ def _overflows(problem: Problem, plan: Plan) -> list[Violation]:
         if memory and memory not in plan.memories:
             continue
         taken = used[memory] + device.compute_bytes[plan.micro_batch]
-        if taken > device.capacity:
-            message = f"{device.name} has {device.capacity} bytes, and the plan takes {taken}"
+        if taken + device.margin > device.capacity:
+            message = f"the plan takes {taken} bytes of {device.name}, where {device.capacity - device.margin} may be used"
             violations.append(Violation("over_capacity", message, {"memories": (memory,)}))
     return violations
 

@@ -41,6 +41,7 @@ def random_problem(seed: int, most: int = 4) -> Problem:
         return Device(
             name=name,
             capacity=capacity,
+            margin=chance.randint(0, 2),
             compute_bytes=tuple(chance.randint(0, 2) for _ in range(batches)),
             weight_rate=chance.randint(1, 50),
             cache_rate=chance.randint(1, 50),

@@ -1,0 +1,82 @@
+"""LLM placement as a kind of problem: how its plans are verified, and its candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stowplan.kernel.context import Context, Options
+from stowplan.kernel.kind import Baseline, Candidate, Kind, identify
+from stowplan.models.llm_placement.plan import DECISIONS, Plan
+from stowplan.models.llm_placement.problem import HOST, Problem, floor, layer_bytes
+from stowplan.models.llm_placement.verify import verify
+from stowplan.portfolio.llm_placement.fit import fit_plan
+from stowplan.portfolio.presolve import PRESOLVER, in_caller
+from stowplan.units import PS
+from stowplan.verification import Verification
+
+
+def _on_host(problem: Problem) -> Plan | None:
+    from stowplan.models.llm_placement.plan import plan_of
+
+    layers = len(problem.layers)
+    plan = plan_of(problem, [HOST] * layers, [0] * layers, 0)
+    return plan if verify(problem, plan).ok else None
+
+
+def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    return [
+        PRESOLVER,
+        in_caller(Candidate("enumeration", "heuristic", share=0.4), options),
+        Candidate("cpsat", "exact"),
+    ]
+
+
+def _function(name: str) -> Callable[[Problem, Context], None]:
+    from stowplan.portfolio.llm_placement import candidates
+
+    return {"presolve": candidates.presolve, "enumeration": candidates.enumeration, "cpsat": candidates.cpsat}[name]
+
+
+def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {"layers": len(problem.layers), "devices": len(problem.devices)}
+    facts["bytes"] = problem.host_bytes + sum(map(layer_bytes, problem.layers))
+    if plan is not None:
+        facts["bytes_by_memory"] = bytes_by_memory(problem, plan)
+        facts["micro_batch"] = problem.micro_batches[plan.micro_batch].size
+    return facts
+
+
+def bytes_by_memory(problem: Problem, plan: Plan) -> dict[str, int]:
+    """Bytes of weights, caches and buffers in each memory that the plan uses."""
+    used = {HOST: problem.host_bytes}
+    for layer, memory, spilled in zip(problem.layers, plan.memories, plan.spilled, strict=True):
+        used[memory] = used.get(memory, 0) + layer_bytes(layer, spilled)
+        used[HOST] += layer_bytes(layer) - layer_bytes(layer, spilled)
+    memories = problem.memories
+    return {
+        memories[memory].name: size + memories[memory].compute_bytes[plan.micro_batch] for memory, size in sorted(used.items())
+    }
+
+
+def _identity(problem: Problem) -> dict[str, str]:
+    names = ", ".join(device.name for device in problem.memories)
+    return identify(problem, "LLM placement", problem.target or names)
+
+
+KIND = Kind(
+    name="llm_placement",
+    problem=Problem,
+    plan=Plan,
+    verify=verify,
+    bound=floor,
+    candidates=_candidates,
+    function=_function,
+    baselines=(Baseline(name="fit", plan=fit_plan, is_known=True), Baseline(name="host", plan=_on_host, is_known=True)),
+    assumptions=("devices.margin=0", "micro_batches"),
+    facts=_facts,
+    counts=("layers", "devices"),
+    identity=_identity,
+    unit=PS,
+    decisions=DECISIONS,
+)
