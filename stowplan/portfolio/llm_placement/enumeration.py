@@ -1,8 +1,8 @@
 """Enumeration of LLM placements: every sequence of devices, the numbers of layers on each by descent, spills by their price.
 
-For a sequence of devices and a micro-batch, a placement is the number of layers on the host and on each device. Where the layers
-of a device do not fit, parts of them are spilled to the host: those that cost the least for each byte that they free (a greedy
-solution of the knapsack). Numbers of layers are changed by moving some from one memory to another while that is an improvement.
+For a sequence of devices and a micro-batch, a placement is the number of layers on the host and on each device. Where the
+layers of a device do not fit, parts of them are spilled to the host: those that cost the least for each byte that they free (a
+greedy solution of the knapsack). Numbers of layers are changed by moving some from one memory to another while that improves.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Chain:
         return sorted(found)
 
     def start(self, kind: str) -> list[int]:
-        """Numbers of layers, the host first: ``filled`` gives the fastest devices as many as they hold, ``shared`` all by room."""
+        """Numbers of layers, the host first: ``filled`` fills the fastest devices, ``shared`` gives all layers out by room."""
         count = len(self.problem.layers)
         mean = max(1, sum(map(layer_bytes, self.problem.layers)) // count)
         devices = self.order[1:]

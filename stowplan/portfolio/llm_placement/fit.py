@@ -41,13 +41,15 @@ def fit_plan(problem: Problem) -> Plan | None:
 
 
 def default_split(problem: Problem) -> list[int]:
-    """Memory of each layer by llama.cpp's default: all on devices, in shares of their free memory, with 32-bit floats as there."""
+    """Memory of each layer by llama.cpp's default: all on devices, in shares of their free memory."""
     free = np.array([device.capacity for device in problem.devices], np.float32)
     return split(len(problem.layers), free, len(problem.layers))
 
 
 def split(count: int, shares: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float32]], offloaded: int) -> list[int]:
-    """Memory of each layer for shares of devices (``-ts``) and a number of layers on devices (``-ngl``), as llama.cpp computes it.
+    """Memory of each layer for shares of devices (``-ts``) and a number of layers on devices (``-ngl``).
+
+    Computed with 32-bit floats, as llama.cpp does.
 
     Parameters
     ----------

@@ -1,0 +1,184 @@
+"""llama.cpp's options for a placement, and what such options mean: the device of every tensor and cache.
+
+:func:`command_of` writes a plan as options. :func:`placement_of` reads options as llama.cpp does (``src/llama-model.cpp``),
+from the text alone, so that it checks what was written: bytes are counted from the file again.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stowplan.backends.llama.model import Context, LanguageModel, cache_bytes
+from stowplan.errors import UsageError
+from stowplan.models.llm_placement.plan import Plan, used_devices
+from stowplan.models.llm_placement.problem import HOST, Problem
+
+#: Name of the host's buffers in ``-ot``.
+CPU = "CPU"
+
+#: Options with a value that :func:`placement_of` reads, by their long names.
+_NAMES = {
+    "-ngl": "layers",
+    "--n-gpu-layers": "layers",
+    "--gpu-layers": "layers",
+    "-dev": "devices",
+    "--device": "devices",
+    "-ts": "shares",
+    "--tensor-split": "shares",
+    "-ot": "overrides",
+    "--override-tensor": "overrides",
+    "-ub": "micro_batch",
+    "--ubatch-size": "micro_batch",
+    "-c": "context",
+    "--ctx-size": "context",
+    "-np": "slots",
+    "--parallel": "slots",
+    "-ctk": "key_type",
+    "--cache-type-k": "key_type",
+    "-ctv": "value_type",
+    "--cache-type-v": "value_type",
+}
+
+
+def command_of(problem: Problem, plan: Plan, context: Context) -> list[str]:
+    """Options for a plan, one entry a word."""
+    used = used_devices(plan.memories)
+    offloaded = len(plan.memories) - plan.memories.count(HOST)
+    size = problem.micro_batches[plan.micro_batch].size
+    words = ["-c", str(context.tokens), "-fa", "on", "-ub", str(size)]
+    if size > 2048:
+        # A batch is not smaller than its micro-batches.
+        words += ["-b", str(size)]
+    if context.slots > 1:
+        words += ["-np", str(context.slots)]
+    for flag, value in (("-ctk", context.key_type), ("-ctv", context.value_type)):
+        if value != "f16":
+            words += [flag, value]
+    words += ["--fit", "off", "-ngl", str(offloaded)]
+    words += ["-dev", ",".join(problem.memories[memory].name for memory in used) if used else "none"]
+    if len(used) > 1:
+        words += ["-ts", ",".join(str(plan.memories.count(memory)) for memory in used)]
+    patterns = _patterns(problem, plan)
+    if patterns:
+        words += ["-ot", ",".join(f"{pattern}={CPU}" for pattern in patterns)]
+    return words
+
+
+def text_of(words: Sequence[str]) -> str:
+    """Options as a line of a shell."""
+    return shlex.join(words)
+
+
+def _patterns(problem: Problem, plan: Plan) -> list[str]:
+    """A regular expression for each combination of parts, of the tensors that stay on the host alone."""
+    layers: dict[tuple[str, ...], list[int]] = {}
+    for number, (layer, spilled) in enumerate(zip(problem.layers, plan.spilled, strict=True)):
+        if spilled:
+            names = tuple(part.name for part in layer.spillable[:spilled])
+            layers.setdefault(names, []).append(number)
+    suffix = r"_(ch)?exps" if problem.experts else ""
+    return [
+        rf"blk\.({'|'.join(map(str, numbers))})\.ffn_({'|'.join(names)}){suffix}\.weight" for names, numbers in layers.items()
+    ]
+
+
+@dataclass
+class Placement:
+    """What options mean for a model."""
+
+    devices: list[str]
+    """Names of the devices in use, in order."""
+    layers: list[str]
+    """Name of the device of each layer, the output layer last; CPU for the host."""
+    tensors: dict[str, str]
+    """The same for each tensor of a layer."""
+    context: Context
+    weights: dict[str, int] = field(default_factory=dict)
+    """Bytes of weights by device."""
+    caches: dict[str, int] = field(default_factory=dict)
+    """Bytes of caches and states by device."""
+
+
+def placement_of(model: LanguageModel, words: Sequence[str], names: Sequence[str], free: Sequence[int]) -> Placement:
+    """Read options as llama.cpp does.
+
+    Parameters
+    ----------
+    words
+        Options, one entry a word; those that place nothing are skipped.
+    names, free
+        All devices in the runtime's order, and their free bytes, which the default split is made of.
+
+    Raises
+    ------
+    UsageError
+        A device or a buffer that is not known, a number that is none, or ``-sm row``.
+    """
+    found = _parsed(words)
+    devices = [*names] if "devices" not in found else [name for name in found["devices"].split(",") if name != "none"]
+    for name in devices:
+        if name not in names:
+            raise UsageError(f"found the device {name!r}, expected one of {', '.join(names) or 'none'}")
+    count = len(model.layers)
+    layers = _number(found, "layers", -1)
+    offloaded = count if layers < 0 else min(layers, count)
+    shares = [float(share) for share in re.split("[,/]", found["shares"])] if "shares" in found else []
+    if not any(shares):
+        shares = [float(free[names.index(name)]) for name in devices]
+    shares = [*shares, *[0.0] * len(devices)][: len(devices)]
+    ends = np.cumsum(np.array(shares, np.float32), dtype=np.float32)
+    ends = ends / ends[-1] if len(ends) and ends[-1] else ends
+    start = count - offloaded
+    placed = []
+    for number in range(count):
+        if number < start or not devices:
+            placed.append(CPU)
+            continue
+        at = int(np.searchsorted(ends, np.float32(number - start) / np.float32(offloaded), side="right"))
+        placed.append(devices[min(at, len(devices) - 1)])
+    rules = []
+    for rule in found["overrides"].split(",") if "overrides" in found else []:
+        pattern, _, buffer = rule.rpartition("=")
+        if buffer != CPU and buffer not in devices:
+            raise UsageError(f"found the buffer {buffer!r} in {rule!r}, expected CPU or a device in use")
+        rules.append((re.compile(pattern), buffer))
+    context = Context(
+        tokens=_number(found, "context", model.trained_context),
+        slots=_number(found, "slots", 1),
+        micro_batch=_number(found, "micro_batch", 512),
+        key_type=found.get("key_type", "f16"),
+        value_type=found.get("value_type", "f16"),
+    )
+    result = Placement(devices, placed, {}, context)
+    result.weights = dict.fromkeys((CPU, *devices), 0)
+    result.caches = dict.fromkeys((CPU, *devices), 0)
+    result.weights[CPU] += model.input_bytes
+    for layer, device in zip(model.layers, placed, strict=True):
+        result.caches[device] += cache_bytes(layer, context)
+        for tensor in layer.tensors:
+            where = next((buffer for pattern, buffer in rules if pattern.search(tensor.name)), device)
+            result.tensors[tensor.name] = where
+            result.weights[where] += tensor.bytes
+    return result
+
+
+def _parsed(words: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word, value in zip(words, [*words[1:], ""], strict=True):
+        if word in ("-sm", "--split-mode") and value in ("row", "tensor"):
+            raise UsageError(f"found -sm {value}, expected layers on devices (-sm layer): other splits are not modelled")
+        if word in _NAMES:
+            found[_NAMES[word]] = value
+    return found
+
+
+def _number(found: dict[str, str], name: str, default: int) -> int:
+    try:
+        return int(found.get(name, default))
+    except ValueError:
+        raise UsageError(f"found {found[name]!r} for {name.replace('_', ' ')}, expected a whole number") from None

@@ -1,0 +1,242 @@
+"""Headers of GGUF files, the format of llama.cpp's models: metadata, and the name, type and shape of each tensor.
+
+Data are not read, so that a file of any size takes milliseconds. Arrays of strings, such as vocabularies, are only counted. A
+model in several files (``-00001-of-00003.gguf``) is read whole from its first one. The format is documented in ggml's
+``docs/gguf.md``; sizes of blocks of quantized types are those of ``ggml.h``.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stowplan.errors import InputError, brief
+
+MAGIC, VERSIONS = b"GGUF", (2, 3)
+
+#: Name, values in a block and bytes of a block, by the number of the type.
+TYPES: dict[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 36),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+}
+
+#: Formats of the scalar types of metadata, by their numbers; 8 is a string and 9 an array.
+_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+
+#: Characters of a name, and entries of an array, that are read at most.
+_LONGEST, _MOST = 1 << 16, 1 << 24
+
+_SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+
+
+class Tensor(NamedTuple):
+    """A tensor of a model."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    """The contiguous dimension first."""
+    bytes: int
+
+    @property
+    def values(self) -> int:
+        """How many numbers it has."""
+        return prod(self.shape)
+
+
+class Strings(NamedTuple):
+    """An array of strings, of which only the number is known."""
+
+    length: int
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """The header of a model."""
+
+    path: Path
+    metadata: dict[str, Any]
+    """Values by their keys; arrays of numbers as lists, arrays of strings as :class:`Strings`."""
+    tensors: list[Tensor] = field(default_factory=list)
+
+    @property
+    def architecture(self) -> str:
+        """``general.architecture``."""
+        return str(self.metadata.get("general.architecture", ""))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key of the architecture, such as ``block_count``."""
+        return self.metadata.get(f"{self.architecture}.{key}", default)
+
+
+def is_gguf(data: bytes) -> bool:
+    """Whether a file begins as GGUF files do."""
+    return data[:4] == MAGIC
+
+
+def read_gguf(path: str | Path) -> GgufFile:
+    """Read the header of a model, and of all of its files where it is in several.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, is no GGUF file, is damaged, or has a type of tensor that is not known; a file of several is missing.
+    """
+    path = Path(path)
+    first = _read(path)
+    count = first.metadata.get("split.count", 1)
+    match = _SPLIT.fullmatch(path.name)
+    if count <= 1 or match is None:
+        return first
+    for number in range(1, count + 1):
+        other = path.with_name(f"{match[1]}-{number:05d}-of-{match[3]}.gguf")
+        if other != path:
+            first.tensors.extend(_read(other).tensors)
+    return first
+
+
+def _read(path: Path) -> GgufFile:
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size < 24:
+                raise InputError("found a file of less than 24 bytes, expected a GGUF file", source=path)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _Reader(path, data).file()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", source=path) from None
+
+
+class _Reader:
+    """Reads one header from its begin to its end."""
+
+    def __init__(self, path: Path, data: mmap.mmap):
+        self.path, self.data, self.at = path, data, 0
+
+    def file(self) -> GgufFile:
+        if self.data[:4] != MAGIC:
+            raise self._wrong(f"found {self.data[:4]!r} at its begin, expected {MAGIC!r}: a GGUF file")
+        self.at = 4
+        version = self._number("<I")
+        if version not in VERSIONS:
+            raise self._wrong(f"found version {version}, expected one of {', '.join(map(str, VERSIONS))}")
+        tensors, entries = self._number("<Q"), self._number("<Q")
+        if tensors > _MOST or entries > _MOST:
+            raise self._wrong(f"found {tensors} tensors and {entries} keys in its header, expected at most {_MOST} of each")
+        metadata = {}
+        for _ in range(entries):
+            key = self._string()
+            metadata[key] = self._value(self._number("<I"))
+        return GgufFile(self.path, metadata, [self._tensor() for _ in range(tensors)])
+
+    def _tensor(self) -> Tensor:
+        name = self._string()
+        shape = tuple(self._number("<Q") for _ in range(self._number("<I")))
+        kind = self._number("<I")
+        self._number("<Q")
+        if kind not in TYPES:
+            raise self._wrong(f"found type {kind}, expected one that is known: {', '.join(map(str, TYPES))}", f"tensor {name}")
+        type_name, values, size = TYPES[kind]
+        if not shape or shape[0] % values:
+            raise self._wrong(
+                f"found shape {shape}, expected a multiple of {values} first, as {type_name} has", f"tensor {name}"
+            )
+        return Tensor(name, type_name, shape, prod(shape) // values * size)
+
+    def _value(self, kind: int) -> Any:
+        if kind in _SCALARS:
+            return self._number(_SCALARS[kind])
+        if kind == _STRING:
+            return self._string()
+        if kind != _ARRAY:
+            raise self._wrong(f"found a value of type {kind}, expected 0 to 12")
+        inner, count = self._number("<I"), self._number("<Q")
+        if count > _MOST:
+            raise self._wrong(f"found an array of {count} entries, expected at most {_MOST}")
+        if inner == _STRING:
+            self._skip_strings(count)
+            return Strings(count)
+        if inner in _SCALARS:
+            form = f"<{count}{_SCALARS[inner][1]}"
+            self._need(struct.calcsize(form))
+            values = struct.unpack_from(form, self.data, self.at)
+            self.at += struct.calcsize(form)
+            return list(values)
+        return [self._value(inner) for _ in range(count)]
+
+    def _skip_strings(self, count: int) -> None:
+        data, at, end = self.data, self.at, len(self.data)
+        unpack = struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            if at + 8 > end:
+                raise self._short()
+            at += 8 + unpack(data, at)[0]
+        self.at = at
+        self._need(0)
+
+    def _string(self) -> str:
+        length = self._number("<Q")
+        if length > _LONGEST:
+            self._need(length)
+            self.at += length
+            return ""
+        self._need(length)
+        text = self.data[self.at : self.at + length]
+        self.at += length
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            raise self._wrong(f"found the text {brief(repr(text), 40)}, expected UTF-8") from None
+
+    def _number(self, form: str) -> Any:
+        size = struct.calcsize(form)
+        self._need(size)
+        (value,) = struct.unpack_from(form, self.data, self.at)
+        self.at += size
+        return value
+
+    def _need(self, size: int) -> None:
+        if self.at + size > len(self.data):
+            raise self._short()
+
+    def _short(self) -> InputError:
+        return self._wrong(f"ends after {len(self.data)} bytes, within its header: expected a whole file")
+
+    def _wrong(self, message: str, place: str | None = None) -> InputError:
+        return InputError(message, source=self.path, place=place)
