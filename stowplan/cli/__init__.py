@@ -15,6 +15,7 @@ Each file knows only those before it:
 - ``fit_jax``: ``stowplan fit-jax``
 - ``frontier``: ``stowplan frontier``
 - ``inspect``: commands that look at what is there
+- ``llm``: ``stowplan llm``
 - ``compare``: ``stowplan compare``
 - ``solve``: ``stowplan solve``
 - ``tflm``: ``stowplan tflm``
@@ -97,7 +98,7 @@ def _run(arguments: list[str] | None) -> int:
     light_imports()
     from typer.exceptions import Abort, TyperException
 
-    from stowplan.cli.app import app_for
+    from stowplan.cli.app import app_for, completed
     from stowplan.cli.output import drop, note, prepare_streams
     from stowplan.errors import StowplanError
 
@@ -108,7 +109,8 @@ def _run(arguments: list[str] | None) -> int:
 
             # A file that they do not take is refused here, before workers read it.
             every()
-        code = app_for(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="stowplan", standalone_mode=False)
+        words = completed(sys.argv[1:] if arguments is None else arguments)
+        code = app_for(words)(words, prog_name="stowplan", standalone_mode=False)
     except StowplanError as error:
         note("\n    ".join((f"stowplan: {error}", *error.advice)))
         return error.exit_code

@@ -98,7 +98,22 @@ _COMMANDS = {
 _GROUPS = {
     "cache": ("Look at a plan cache, or clear it.", {"info": "inspect", "clear": "inspect"}),
     "train": ("Train a learned policy.", {agent: f"train.{agent}" for agent in ("muzero", "egrl", "ppo")}),
+    "llm": (
+        "Place a language model on devices for llama.cpp: 'stowplan llm MODEL' is short for 'stowplan llm plan MODEL'.",
+        {"plan": "llm", "calibrate": "llm"},
+    ),
 }
+
+#: Of a group whose first command may be left out: that command.
+_FIRST = {"llm": "plan"}
+
+
+def completed(arguments: Sequence[str]) -> list[str]:
+    """Arguments of the command line, with the command of a group that may be left out."""
+    group, *rest = arguments or [""]
+    if group in _FIRST and rest and rest[0] not in (*_GROUPS[group][1], "-h", "--help"):
+        return [group, _FIRST[group], *rest]
+    return [*arguments]
 
 
 def _load(module: str, *words: str) -> Any:

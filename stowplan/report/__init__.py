@@ -22,6 +22,7 @@ Each file knows only those before it:
 - ``rematerialization``: how plans of rematerialization are shown
 - ``snapshot``: what a plan says of a memory snapshot, in lines and as a part of the report
 - ``packing``: how packings are shown
+- ``llm_placement``: how placements of language models are shown
 - ``banked_packing``: how banked packings are shown
 - ``operator_order``: how operator orders are shown
 - ``tier_placement``: how tier placements are shown

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stowplan.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.llm_placement.problem import HOST, Problem
+from stowplan.models.llm_placement.problem import HOST, Problem, Times
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,6 +42,19 @@ def request_ps(problem: Problem, memories: Sequence[int], spilled: Sequence[int]
     transfers = [problem.transfer(memory, batch) for memory in used]
     # From the last device nothing goes on.
     return layers + 2 * sum(transfers) - (transfers[-1] if transfers else 0)
+
+
+def times_of(problem: Problem, plan: Plan) -> Times:
+    """What the request time of a valid plan consists of; without the rounding of its terms."""
+    used = used_devices(plan.memories)
+    copier = problem.copier(used)
+    rows = [
+        problem.times(number, memory, plan.micro_batch, copier, plan.spilled[number])
+        for number, memory in enumerate(plan.memories)
+    ]
+    total = Times(*map(sum, zip(*rows, strict=True)))
+    hops = plan.objective - sum(total)
+    return total._replace(transfers=total.transfers + hops)
 
 
 def plan_of(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> Plan:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -102,6 +102,21 @@ class MicroBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Batches of the prompt."""
 
 
+class Times(NamedTuple):
+    """What the time of a request consists of, in picoseconds."""
+
+    device_weights: int
+    """Generation: reading weights on devices."""
+    host_weights: int
+    """Generation: reading weights on the host."""
+    caches: int
+    """Generation: reading caches."""
+    prompt: int
+    """Computing the prompt, with all that it reads and copies."""
+    transfers: int
+    """Generation: transfers of activations, and fixed times of layers."""
+
+
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
 
@@ -189,7 +204,11 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         return next((memory for memory in devices if self.memories[memory].copies_weights), None)
 
     def cost(self, layer: int, memory: int, batch: int, copier: int | None, spilled: int = 0) -> int:
-        """Picoseconds that a layer adds to the request, whole nanoseconds.
+        """Picoseconds that a layer adds to the request, whole nanoseconds: the sum of :meth:`times`."""
+        return _rounded(sum(self.times(layer, memory, batch, copier, spilled)))
+
+    def times(self, layer: int, memory: int, batch: int, copier: int | None, spilled: int = 0) -> Times:
+        """What a layer adds to the request.
 
         Parameters
         ----------
@@ -207,21 +226,25 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         # The logits of the prompt's last token alone are computed: too few for a copy.
         may_copy = chosen.tokens >= LEAST_COPIED and layer < len(self.layers) - 1
         other = self.memories[copier] if may_copy and copier is not None else None
-        step = device.layer_ps + _time(row.step_cache_bytes, device.cache_rate)
+        read = [0, 0]
         prompt = device.layer_ps + self._attention(row, batch, device, other if memory == HOST else None)
         for number, part in enumerate((row.fixed, *row.spillable)):
             on_host = memory == HOST or 0 < number <= spilled
             where = self.host if on_host else device
-            step += _time(part.step_bytes, where.weight_rate)
+            read[on_host] += _time(part.step_bytes, where.weight_rate)
             size, flops = part.batch_bytes[batch], part.batch_flops[batch]
             if on_host and other is not None:
                 prompt += _time(size, other.link_rate) + _time(flops, other.compute_rate)
             else:
                 prompt += max(_time(size, where.weight_rate), _time(flops, where.compute_rate))
-        if spilled:
-            step += 2 * self._hop(device, self.slots)
-            prompt += 2 * self._hop(device, chosen.tokens)
-        return _rounded(self.steps * step + chosen.batches * prompt)
+        hops = 2 if spilled else 0
+        return Times(
+            device_weights=self.steps * read[False],
+            host_weights=self.steps * read[True],
+            caches=self.steps * _time(row.step_cache_bytes, device.cache_rate),
+            prompt=chosen.batches * (prompt + hops * self._hop(device, chosen.tokens)),
+            transfers=self.steps * (device.layer_ps + hops * self._hop(device, self.slots)),
+        )
 
     def _attention(self, row: Layer, batch: int, device: Device, other: Device | None) -> int:
         size = row.batch_cache_bytes[batch] if row.batch_cache_bytes else 0

@@ -1,0 +1,308 @@
+"""Speeds of a machine from runs of ``llama-bench``: few parameters, fitted to measured rates, with their error.
+
+Each measurement is one placement with its rate of generation at a depth (tokens before) or of a prompt. By the model, a
+placement takes a sum of terms, each a known number of bytes, operations or layers over an unknown rate; the inverse rates are
+fitted by non-negative least squares of relative errors (Lawson and Hanson 1974). The next measurement is the one whose
+predicted time varies most over the fits that leave one measurement out (a query by committee, Seung et al. 1992).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stowplan.backends.llama.flags import CPU, Placement, placement_of
+from stowplan.backends.llama.machine import MIB, Machine, MachineDevice
+from stowplan.backends.llama.model import Context, LanguageModel, read_bytes
+from stowplan.errors import InputError, StowplanError, UsageError
+
+#: Parameters of each device: inverse rates of weights, of the cache, and of prompts; fixed time of a layer.
+TERMS = ("weight", "cache", "prompt", "layer")
+
+#: Two depths at which generation is measured, as parts of the context.
+DEPTHS = (0.0, 0.9)
+
+#: Tokens that one measurement of generation generates, and that one of a prompt has.
+GENERATED, PROMPT = 32, 512
+
+#: Relative error below which more measurements are not worth their time.
+ENOUGH = 0.05
+
+#: Times that the largest error of a fit is multiplied by for predictions of other placements.
+CAUTION = 1.5
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One rate of ``llama-bench``."""
+
+    words: tuple[str, ...]
+    """Options that place the model: ``-ngl``, ``-ts``, ``-ot``, ``-dev``."""
+    prompt: int
+    """Tokens of the prompt; 0 where generation is measured."""
+    generated: int
+    depth: int
+    """Tokens before."""
+    rate: float
+    """Tokens in a second."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Fitted speeds."""
+
+    seconds: dict[tuple[str, str], float]
+    """By device and term: seconds for a byte, an operation, or a layer."""
+    error: float
+    """The largest relative error of a measurement."""
+
+
+def terms_of(model: LanguageModel, placed: Placement, measurement: Measurement) -> dict[tuple[str, str], float]:
+    """Amounts for one token of generation, or of the prompt, by device and term."""
+    amounts: dict[tuple[str, str], float] = {}
+
+    def add(device: str, term: str, amount: float) -> None:
+        amounts[device, term] = amounts.get((device, term), 0.0) + amount
+
+    share = model.experts_used / model.experts if model.experts else 1.0
+    for layer, device in zip(model.layers, placed.layers, strict=True):
+        add(device, "layer", 1.0 / max(1, measurement.prompt))
+        if not measurement.prompt:
+            add(device, "cache", read_bytes(layer, placed.context, measurement.depth + measurement.generated // 2))
+        for tensor in layer.tensors:
+            used = share if "_exps" in tensor.name else 1.0
+            where = placed.tensors[tensor.name]
+            if measurement.prompt:
+                add(where, "prompt", 2.0 * tensor.values * used)
+            else:
+                add(where, "weight", tensor.bytes * used)
+    return amounts
+
+
+def fit(model: LanguageModel, machine: Machine, measurements: Sequence[Measurement]) -> Fit:
+    """Fit the speeds of the devices that the measurements use.
+
+    Raises
+    ------
+    UsageError
+        There is no measurement.
+    """
+    if not measurements:
+        raise UsageError("found no measurement, expected at least one of generation")
+    rows = [terms_of(model, _placed(model, machine, one), one) for one in measurements]
+    names = sorted({key for row in rows for key in row})
+    matrix = np.array([[row.get(name, 0.0) for name in names] for row in rows])
+    measured = np.array([1.0 / one.rate for one in measurements])
+    scale = np.maximum(matrix.max(axis=0), 1e-30)
+    solution = _non_negative(matrix / measured[:, None] / scale, np.ones(len(rows)))
+    seconds = dict(zip(names, (solution / scale).tolist(), strict=True))
+    errors = matrix @ (solution / scale) / measured - 1.0
+    return Fit(seconds, float(np.abs(errors).max()))
+
+
+def _non_negative(matrix: Any, target: Any) -> Any:
+    """Least squares with no negative entry, by projected coordinate descent; the smallest such where there are several."""
+    ridge = 1e-6
+    gram, right = matrix.T @ matrix + ridge * np.eye(matrix.shape[1]), matrix.T @ target
+    solution = np.zeros(matrix.shape[1])
+    for _ in range(20_000):
+        before = solution.copy()
+        for at in range(len(solution)):
+            rest = right[at] - gram[at] @ solution + gram[at, at] * solution[at]
+            solution[at] = max(0.0, rest / gram[at, at])
+        if np.abs(solution - before).max() <= 1e-12 * max(1.0, np.abs(solution).max()):
+            break
+    return solution
+
+
+def calibrated(machine: Machine, found: Fit) -> Machine:
+    """The machine with fitted speeds; what was not measured stays as it is."""
+
+    def device(one: MachineDevice) -> MachineDevice:
+        def rate(term: str, known: int | None) -> int | None:
+            seconds = found.seconds.get((one.name, term))
+            return known if not seconds else max(1, round(1.0 / seconds))
+
+        weights = rate("weight", one.weight_rate)
+        layer = found.seconds.get((one.name, "layer"), one.layer_ps / 1e12)
+        return replace(
+            one,
+            weight_rate=weights,
+            cache_rate=rate("cache", one.cache_rate) or weights,
+            compute_rate=rate("prompt", one.compute_rate),
+            layer_ps=round(layer * 1e12),
+        )
+
+    return replace(
+        machine, host=device(machine.host), devices=tuple(map(device, machine.devices)), error=round(CAUTION * found.error, 4)
+    )
+
+
+def machine_text(machine: Machine) -> str:
+    """A machine as its TOML file."""
+
+    def table(head: str, one: MachineDevice) -> list[str]:
+        lines = [head, f'name = "{one.name}"'] if head == "[[device]]" else [head]
+        lines.append(f"free_mib = {one.free / MIB:.0f}")
+        lines.append(f"margin_mib = {one.margin / MIB:.0f}")
+        for key, value, unit in (
+            ("weight_gbs", one.weight_rate, 1e9),
+            ("cache_gbs", one.cache_rate, 1e9),
+            ("tflops", one.compute_rate, 1e12),
+            ("link_gbs", one.link_rate, 1e9),
+        ):
+            if value is not None:
+                lines.append(f"{key} = {value / unit:.6g}")
+        lines.append(f"link_us = {one.link_ps / 1e6:.6g}")
+        lines.append(f"layer_us = {one.layer_ps / 1e6:.6g}")
+        lines.append(f"copies_weights = {str(one.copies_weights).lower()}")
+        return [*lines, ""]
+
+    lines = [f'name = "{machine.name}"', "", *table("[host]", machine.host)]
+    for device in machine.devices:
+        lines += table("[[device]]", device)
+    if machine.error is not None:
+        lines += ["[calibration]", f"error = {machine.error:.4g}", ""]
+    return "\n".join(lines)
+
+
+def placements(model: LanguageModel, machine: Machine) -> list[tuple[str, ...]]:
+    """Placements that tell speeds apart: all on the host, and on each device alone as many layers as it holds."""
+    count = len(model.layers)
+    found: list[tuple[str, ...]] = [("-ngl", "0")]
+    for device in machine.devices:
+        room = device.free - device.margin - (512 << 20)
+        layers, size = 0, 0
+        for layer in reversed(model.layers):
+            size += layer.bytes
+            if size > room:
+                break
+            layers += 1
+        parts = sorted({layers, layers // 2} - {0}, reverse=True)
+        found += [("-ngl", str(min(part, count)), "-dev", device.name) for part in parts]
+    return found
+
+
+def next_measurement(
+    model: LanguageModel, machine: Machine, done: Sequence[Measurement], choices: Sequence[Measurement]
+) -> Measurement | None:
+    """The measurement, of those that could be made, on which fits that leave out one of those done agree least.
+
+    None where they agree within :data:`ENOUGH`, or nothing is left to measure.
+    """
+    left = [choice for choice in choices if not any(_is_same(choice, one) for one in done)]
+    if not left:
+        return None
+    known = {key for one in done for key in terms_of(model, _placed(model, machine, one), one)}
+    unseen = [choice for choice in left if not {*terms_of(model, _placed(model, machine, choice), choice)} <= known]
+    if unseen:
+        # A speed that no measurement depends on comes first.
+        return unseen[0]
+    fits = [fit(model, machine, [*done[:at], *done[at + 1 :]]) for at in range(len(done))] if len(done) > 1 else []
+    spread = [_spread(terms_of(model, _placed(model, machine, choice), choice), fits) for choice in left]
+    best = max(range(len(left)), key=lambda at: spread[at])
+    return left[best] if spread[best] > ENOUGH else None
+
+
+def _spread(amounts: Mapping[tuple[str, str], float], fits: Iterable[Fit]) -> float:
+    """Relative standard deviation of what fits predict."""
+    times = [sum(amount * found.seconds.get(key, 0.0) for key, amount in amounts.items()) for found in fits]
+    mean = sum(times) / len(times) if times else 0.0
+    if not mean:
+        return math.inf
+    return math.sqrt(sum((time - mean) ** 2 for time in times) / len(times)) / mean
+
+
+def _is_same(one: Measurement, other: Measurement) -> bool:
+    return (one.words, one.prompt, one.depth) == (other.words, other.prompt, other.depth)
+
+
+def choices_of(model: LanguageModel, machine: Machine, context: int) -> list[Measurement]:
+    """All measurements that a calibration may make: each placement at two depths, and a prompt."""
+    found = []
+    for words in placements(model, machine):
+        for part in DEPTHS:
+            depth = int(part * max(0, context - GENERATED - 1))
+            found.append(Measurement(words, 0, GENERATED, depth, 0.0))
+        found.append(Measurement(words, min(PROMPT, context), 0, 0, 0.0))
+    return found
+
+
+def measure(program: str | Path, model: LanguageModel, wanted: Measurement, patience: float = 1800.0) -> Measurement:
+    """Run ``llama-bench`` for one measurement; raises StowplanError where it fails."""
+    value = dict(zip(wanted.words, [*wanted.words[1:], ""], strict=True))
+    words = [str(program), "-m", str(model.path), "-o", "json", "-fa", "1", "-r", "3", "-ngl", value.get("-ngl", "99")]
+    words += ["-p", str(wanted.prompt), "-n", str(wanted.generated), "-d", str(wanted.depth)]
+    for flag, separator in (("-dev", "/"), ("-ts", "/"), ("-ot", ";")):
+        if flag in value:
+            words += [flag, value[flag].replace(",", separator)]
+    try:
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=patience, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StowplanError(f"{program}: cannot be run: {error}") from None
+    rows = read_bench(answer.stdout, str(program))
+    if not rows:
+        raise StowplanError(f"{program}: measured nothing: {answer.stderr.strip()[-200:]}")
+    return replace(rows[-1], words=wanted.words)
+
+
+def read_bench(text: str, source: str) -> list[Measurement]:
+    """What ``llama-bench -o json`` printed; raises InputError where it is something else."""
+    try:
+        rows = json.loads(text)
+        found = [_row(row) for row in rows]
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"found {type(error).__name__}: {error}, expected what llama-bench -o json prints", source=source
+        ) from None
+    return [one for one in found if one.rate > 0]
+
+
+def _row(row: Mapping[str, Any]) -> Measurement:
+    words = ["-ngl", str(int(row["n_gpu_layers"]))]
+    devices, shares, overrides = row.get("devices", "auto"), row.get("tensor_split", ""), row.get("tensor_buft_overrides", "")
+    if devices not in ("auto", "", None):
+        words += ["-dev", str(devices).replace("/", ",")]
+    if shares and any(float(share) for share in str(shares).split("/")):
+        words += ["-ts", str(shares).replace("/", ",")]
+    if overrides not in ("", "none", None):
+        words += ["-ot", str(overrides).replace(";", ",")]
+    return Measurement(tuple(words), int(row["n_prompt"]), int(row["n_gen"]), int(row.get("n_depth", 0)), float(row["avg_ts"]))
+
+
+def calibrate(
+    model: LanguageModel,
+    machine: Machine,
+    run: Callable[[Measurement], Measurement],
+    *,
+    context: int,
+    most: int = 12,
+    known: Sequence[Measurement] = (),
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> tuple[Machine, list[Measurement]]:
+    """Measure until the fits agree, or ``most`` measurements are made; the machine with its speeds, and all measurements."""
+    done, choices = [*known], choices_of(model, machine, context)
+    while len(done) < most:
+        wanted = next_measurement(model, machine, done, choices)
+        if wanted is None:
+            break
+        what = f"prompt of {wanted.prompt}" if wanted.prompt else f"generation at depth {wanted.depth}"
+        on_progress(f"measurement {len(done) + 1} of at most {most}: {' '.join(wanted.words)}, {what}")
+        done.append(run(wanted))
+    return calibrated(machine, fit(model, machine, done)), done
+
+
+def _placed(model: LanguageModel, machine: Machine, one: Measurement) -> Placement:
+    names = [device.name for device in machine.devices]
+    tokens = max(256, one.depth + one.prompt + one.generated)
+    placed = placement_of(model, one.words, names, [device.free for device in machine.devices])
+    placed.context = Context(tokens=tokens)
+    assert CPU not in names
+    return placed

@@ -1,0 +1,34 @@
+"""llama.cpp's options in files: presets of llama-server, environment variables, a shell script."""
+
+from __future__ import annotations
+
+from stowplan.backends.llama.flags import text_of
+from stowplan.backends.llama.planning import Summary
+
+#: Names of environment variables that llama.cpp reads, and keys of its presets, by option.
+_KEYS = {
+    "-c": ("LLAMA_ARG_CTX_SIZE", "ctx-size"),
+    "-fa": ("LLAMA_ARG_FLASH_ATTN", "flash-attn"),
+    "-ub": ("LLAMA_ARG_UBATCH", "ubatch-size"),
+    "-b": ("LLAMA_ARG_BATCH", "batch-size"),
+    "-np": ("LLAMA_ARG_N_PARALLEL", "parallel"),
+    "-ctk": ("LLAMA_ARG_CACHE_TYPE_K", "cache-type-k"),
+    "-ctv": ("LLAMA_ARG_CACHE_TYPE_V", "cache-type-v"),
+    "--fit": ("LLAMA_ARG_FIT", "fit"),
+    "-ngl": ("LLAMA_ARG_N_GPU_LAYERS", "n-gpu-layers"),
+    "-dev": ("LLAMA_ARG_DEVICE", "device"),
+    "-ts": ("LLAMA_ARG_TENSOR_SPLIT", "tensor-split"),
+    "-ot": ("LLAMA_ARG_OVERRIDE_TENSOR", "override-tensor"),
+}
+
+
+def emitted(summary: Summary, suffix: str) -> str:
+    """The text of a file: ``.ini``, ``.env`` or ``.sh``."""
+    words = summary.command
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    if suffix == ".env":
+        return "".join(f"{_KEYS[flag][0]}={value}\n" for flag, value in (("-m", summary.file), *pairs) if flag in _KEYS)
+    if suffix == ".ini":
+        lines = [f"[{summary.model}]", f"model = {summary.file}", *(f"{_KEYS[flag][1]} = {value}" for flag, value in pairs)]
+        return "\n".join(lines) + "\n"
+    return f'#!/bin/sh\n# {summary.reason}\nexec llama-server -m "{summary.file}" {text_of(words)} "$@"\n'

@@ -1,0 +1,189 @@
+"""``stowplan llm``: a placement of a language model for llama.cpp, and the calibration of a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from stowplan import files
+from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli.options import Picture, Quiet, Report, option, with_options
+from stowplan.cli.output import note, say, say_json
+from stowplan.cli.outputs import check_outputs, check_picture
+from stowplan.errors import UsageError
+from stowplan.frontends.options import ReadOptions
+from stowplan.kernel.context import Options
+
+if TYPE_CHECKING:
+    from stowplan.backends.llama.planning import Planned
+
+#: Endings of files with llama.cpp's options.
+_EMITTED = (".ini", ".env", ".sh")
+
+_NO_MACHINE = """no machine is named: expected --devices machine.toml, a file with the devices and their free memory, such as
+
+    [host]
+    free_mib = 60000
+
+    [[device]]
+    name = "CUDA0"      # as 'llama-bench --list-devices' prints it
+    free_mib = 23000
+
+'stowplan llm calibrate MODEL.gguf --devices machine.toml -o measured.toml' then measures their speeds"""
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="GGUF file; of a model in several files, the first one.")]
+
+
+@with_options(search=("deterministic", "seed", "workers"))
+def llm_plan_command(
+    model: Model,
+    options: ReadOptions,
+    devices: Annotated[
+        Path | None, option("--devices", "FILE", "Machine file (TOML): devices with free memory and measured speeds.")
+    ] = None,
+    context: Annotated[int, option("--ctx", "N", "Tokens of context, for all slots together.", min=1)] = 4096,
+    prompt: Annotated[int, option("--prompt", "N", "Tokens of the prompt of each slot.", min=0)] = 512,
+    generate: Annotated[int, option("--generate", "N", "Tokens that each slot generates.", min=1)] = 256,
+    slots: Annotated[int, option("--slots", "N", "Sequences that are generated side by side.", min=1)] = 1,
+    key_type: Annotated[str, option("-ctk --cache-type-k", "TYPE", "Type of cached keys, for example q8_0.")] = "f16",
+    value_type: Annotated[str, option("-ctv --cache-type-v", "TYPE", "Type of cached values.")] = "f16",
+    oracle: Annotated[
+        Path | None,
+        option(
+            "--oracle", "PROGRAM", "Program built from stowplan's oracle.cpp; it asks llama.cpp for the sizes of its buffers."
+        ),
+    ] = None,
+    time_limit: Annotated[float, option("--time-limit", "SECONDS", "Time limit of the search.")] = 10.0,
+    output: Annotated[Path | None, option("-o --output", "FILE", "Write what was planned as JSON.")] = None,
+    emit: Annotated[
+        list[Path] | None,
+        option(
+            "--emit",
+            "FILE",
+            "Write llama.cpp's options: .ini (llama-server's presets), .env or .sh. May be given several times.",
+        ),
+    ] = None,
+    report: Report = None,
+    png: Picture = None,
+    as_json: Annotated[bool, option("--json", "", "Print what was planned as JSON.")] = False,
+    quiet: Quiet = False,
+    *,
+    search: Options,
+) -> None:
+    """Place a language model on the devices of a machine, for llama.cpp.
+
+    Prints the options for llama.cpp that make a request of this size fastest, the bytes of each device, and the time beside
+    that of llama.cpp's own --fit. If the machine was not calibrated, or if the gain is within the error of predictions, the
+    placement is that of --fit, and the output says so.
+    """
+    if devices is None:
+        raise UsageError(_NO_MACHINE)
+    for path in emit or ():
+        if path.suffix not in _EMITTED:
+            raise UsageError(f"--emit: found {path.name!r}, expected a name that ends in {', '.join(_EMITTED)}")
+    check_outputs((output, *(emit or ()), report, png), inputs=(model, devices))
+    from stowplan.backends.llama import plan
+    from stowplan.backends.llama.emit import emitted
+    from stowplan.backends.llama.planning import lines_of
+
+    with stopping() as cancel:
+        planned = plan(
+            model,
+            devices,
+            context=context,
+            prompt=prompt,
+            generate=generate,
+            slots=slots,
+            key_type=key_type,
+            value_type=value_type,
+            oracle=oracle,
+            options=msgspec.structs.replace(search, time_limit=time_limit),
+            cancel=cancel,
+            on_progress=(lambda text: None) if quiet else note,
+        )
+    check_picture(planned.problem, png)
+    if output is not None:
+        planned.summary.save(output)
+    for path in emit or ():
+        files.write_atomic(path, emitted(planned.summary, path.suffix).encode())
+    if as_json:
+        say_json(msgspec.to_builtins(planned.summary))
+    else:
+        say("\n".join(lines_of(planned.summary)))
+    _draw(planned, png, report)
+    raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
+
+
+def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:
+    from stowplan.portfolio.llm_placement.fit import fit_plan
+
+    own = fit_plan(planned.problem)
+    if png is not None:
+        from stowplan.report.presenter import draw
+
+        others = [] if own is None or own.memories == planned.plan.memories else [("--fit", own)]
+        draw(planned.problem, [("plan", planned.plan), *others], png)
+    if report is not None:
+        from stowplan.kernel.solve import solve
+        from stowplan.report.html import write_report
+
+        result = planned.result or solve(
+            planned.problem, time_limit=0.2, candidates="heuristic", plans={"placed": planned.plan}
+        )
+        write_report(planned.problem, result, report, compare=None if own is None else ("--fit", own))
+
+
+def llm_calibrate_command(
+    model: Model,
+    devices: Annotated[
+        Path | None, option("--devices", "FILE", "Machine file (TOML): devices with free memory; speeds in it are replaced.")
+    ] = None,
+    bench: Annotated[str, option("--bench", "PROGRAM", "llama.cpp's benchmark.")] = "llama-bench",
+    read: Annotated[
+        list[Path] | None,
+        option("--read", "FILE", "Read what 'llama-bench -o json' printed instead of running it. May be given several times."),
+    ] = None,
+    context: Annotated[int, option("--ctx", "N", "Tokens of context up to which generation is measured.", min=256)] = 4096,
+    most: Annotated[int, option("--most", "N", "Maximum number of measurements.", min=1)] = 12,
+    output: Annotated[Path | None, option("-o --output", "FILE", "Write the machine file with its speeds.")] = None,
+    as_json: Annotated[bool, option("--json", "", "Print the measurements and speeds as JSON.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the speeds of a machine's devices with llama-bench.
+
+    It measures generation at two depths of context, and prompts, for placements that tell the devices apart. The next
+    measurement is always the one that the measurements so far predict least surely. It ends once they agree.
+    """
+    if devices is None:
+        raise UsageError(_NO_MACHINE)
+    check_outputs((output,), inputs=(model, devices, *(read or ())))
+    from stowplan.backends.llama import calibration
+    from stowplan.backends.llama.machine import read_machine
+    from stowplan.backends.llama.model import read_model
+
+    language, machine = read_model(model), read_machine(devices)
+    known = [row for path in read or () for row in calibration.read_bench(files.read_bytes(path).decode(), str(path))]
+    with stopping() as cancel:
+        if known:
+            found, done = calibration.calibrated(machine, calibration.fit(language, machine, known)), known
+        else:
+
+            def run(wanted: calibration.Measurement) -> calibration.Measurement:
+                if cancel.is_set():
+                    raise KeyboardInterrupt
+                return calibration.measure(bench, language, wanted)
+
+            found, done = calibration.calibrate(
+                language, machine, run, context=context, most=most, on_progress=(lambda text: None) if quiet else note
+            )
+    text = calibration.machine_text(found)
+    if output is not None:
+        files.write_atomic(output, text.encode())
+    if as_json:
+        say_json({"measurements": [one.__dict__ for one in done], "machine": text, "error": found.error})
+    else:
+        say(text)
+    raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
