@@ -11,7 +11,7 @@ from stowplan.report.colours import PALETTE
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Axis, Key, Line, Panel, Picture, Plot, Rect, Style, Text, byte_axis, patches
-from stowplan.report.text import format_bytes, name_of, plan_line, printable
+from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable
 from stowplan.result import Result
 from stowplan.tables import text_table
 from stowplan.units import format_ps
@@ -119,7 +119,7 @@ def memory_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, 
 
 
 def _plot(problem: Problem, label: str, plan: Plan, most: int) -> Plot:
-    across = byte_axis(most, "bytes")
+    across = byte_axis(most, byte_unit(most)[0])
     panels = []
     for memory, device in enumerate(problem.memories):
         marks: list[Rect | Line | Text] = []

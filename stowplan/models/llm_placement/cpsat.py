@@ -9,15 +9,15 @@ prompts, since these two decide what a layer costs; :func:`solve` looks at all o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
 
 from ortools.sat.python import cp_model
 
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Value
-from stowplan.models.llm_placement.plan import Plan, plan_of, used_devices
+from stowplan.models.llm_placement.plan import Case, Plan, case_of, cases, plan_of
 from stowplan.models.llm_placement.problem import HOST, ROUNDED, Problem, layer_bytes, placement_of
+from stowplan.models.llm_placement.relaxation import Relaxation
 from stowplan.models.outcome import Outcome
 from stowplan.models.placement.cpsat import Places
 
@@ -25,23 +25,6 @@ Var = cp_model.IntVar
 
 #: Part of the time left that the model of one case may take.
 CASE_SHARE = 0.6
-
-
-class Case(NamedTuple):
-    """What one model fixes."""
-
-    batch: int
-    """Number of the micro-batch."""
-    copier: int | None
-    """Memory of the device that computes the host's weights in prompts; None if none of the devices in use copies weights."""
-
-
-def cases(problem: Problem) -> Iterator[Case]:
-    """All cases; each plan belongs to one of them."""
-    copiers = [memory for memory, device in enumerate(problem.memories) if memory != HOST and device.copies_weights]
-    for batch in range(len(problem.micro_batches)):
-        for copier in (*copiers, None):
-            yield Case(batch, copier)
 
 
 class Model:
@@ -183,17 +166,22 @@ def solve(
     """
     best, end = hint, time.monotonic() + time_limit
     first = None if best is None else case_of(problem, best)
-    # The case of the hint comes first: what it finds cuts the others short.
-    every = sorted(cases(problem), key=lambda case: case != first)
+    known = {case: Relaxation(problem, case).bound() or 0 for case in cases(problem)}
+    if on_bound is not None and known:
+        on_bound(min(known.values()))
+    # The case of the hint comes first, then those that promise most: what they find cuts the others short.
+    every = sorted(known, key=lambda case: (case != first, known[case]))
     is_proven, bounds = True, list[int]()
     for number, case in enumerate(every):
+        if best is not None and known[case] >= best.objective:
+            continue
         built = Model(problem, case)
         if best is not None and case == first:
             built.add_hint(best)
         elif best is not None:
             built.add_cutoff(best)
         left, share = end - time.monotonic(), 1.0 if number == len(every) - 1 else CASE_SHARE
-        bound = [0]
+        bound = [known[case] // ROUNDED]
         run = cpsat_runner.run(
             built.model,
             time_limit=max(0.01, left * share),
@@ -217,8 +205,3 @@ def solve(
     if on_bound is not None:
         on_bound(proven)
     return Outcome("optimal" if proven == best.objective else "feasible", best, proven)
-
-
-def case_of(problem: Problem, plan: Plan) -> Case:
-    """The case that a plan belongs to."""
-    return Case(plan.micro_batch, problem.copier(used_devices(plan.memories)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from stowplan.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
@@ -42,6 +43,28 @@ def request_ps(problem: Problem, memories: Sequence[int], spilled: Sequence[int]
     transfers = [problem.transfer(memory, batch) for memory in used]
     # From the last device nothing goes on.
     return layers + 2 * sum(transfers) - (transfers[-1] if transfers else 0)
+
+
+class Case(NamedTuple):
+    """What decides how long a layer takes in a memory: exact models and bounds are of one case each."""
+
+    batch: int
+    """Number of the micro-batch."""
+    copier: int | None
+    """Memory of the device that computes the host's weights in prompts; None if none of the devices in use copies weights."""
+
+
+def cases(problem: Problem) -> Iterator[Case]:
+    """All cases; each plan belongs to one of them."""
+    copiers = [memory for memory, device in enumerate(problem.memories) if memory != HOST and device.copies_weights]
+    for batch in range(len(problem.micro_batches)):
+        for copier in (*copiers, None):
+            yield Case(batch, copier)
+
+
+def case_of(problem: Problem, plan: Plan) -> Case:
+    """The case that a plan belongs to."""
+    return Case(plan.micro_batch, problem.copier(used_devices(plan.memories)))
 
 
 def times_of(problem: Problem, plan: Plan) -> Times:

@@ -8,8 +8,9 @@ import pytest
 from stowplan.errors import InputError
 from stowplan.models import cpsat_runner
 from stowplan.models.llm_placement import cpsat
-from stowplan.models.llm_placement.plan import Plan, request_ps
+from stowplan.models.llm_placement.plan import Plan, case_of, cases, request_ps
 from stowplan.models.llm_placement.problem import Problem, floor
+from stowplan.models.llm_placement.relaxation import Relaxation
 from stowplan.models.llm_placement.verify import verify
 from tests.models.llm_placement.cases import every_plan, least_time, random_problem
 from tests.patience import HANG
@@ -31,6 +32,7 @@ def test_the_exact_model_finds_the_optimum(first: int) -> None:
         assert found.plan.objective == found.bound == best, seed
         assert verify(problem, found.plan).ok, seed
         assert floor(problem) <= best, seed
+        assert min(Relaxation(problem, case).bound() or 0 for case in cases(problem)) <= best, seed
     assert infeasible < 25
 
 
@@ -43,7 +45,7 @@ def test_a_hint_is_complete_and_is_improved() -> None:
         if not plans:
             continue
         worst = max(plans, key=lambda plan: plan.objective)
-        model = cpsat.Model(problem, cpsat.case_of(problem, worst))
+        model = cpsat.Model(problem, case_of(problem, worst))
         model.add_hint(worst)
         cpsat_runner.run(model.model, time_limit=HANG, log=lines.append)
         assert any("complete_hint" in line or "hint is complete and is feasible" in line for line in lines), seed
