@@ -35,6 +35,9 @@ GENERATED, PROMPT = 32, 512
 #: Relative error below which more measurements are not worth their time.
 ENOUGH = 0.05
 
+#: Rate of what takes no time beside the rest.
+UNSEEN = 10**17
+
 #: Times that the largest error of a fit is multiplied by for predictions of other placements.
 CAUTION = 1.5
 
@@ -101,25 +104,13 @@ def fit(model: LanguageModel, machine: Machine, measurements: Sequence[Measureme
     matrix = np.array([[row.get(name, 0.0) for name in names] for row in rows])
     measured = np.array([1.0 / one.rate for one in measurements])
     scale = np.maximum(matrix.max(axis=0), 1e-30)
-    solution = _non_negative(matrix / measured[:, None] / scale, np.ones(len(rows)))
+    # Not at the top: it takes long to import.
+    from scipy.optimize import nnls
+
+    solution, _ = nnls(matrix / measured[:, None] / scale, np.ones(len(rows)))
     seconds = dict(zip(names, (solution / scale).tolist(), strict=True))
     errors = matrix @ (solution / scale) / measured - 1.0
     return Fit(seconds, float(np.abs(errors).max()))
-
-
-def _non_negative(matrix: Any, target: Any) -> Any:
-    """Least squares with no negative entry, by projected coordinate descent; the smallest such where there are several."""
-    ridge = 1e-6
-    gram, right = matrix.T @ matrix + ridge * np.eye(matrix.shape[1]), matrix.T @ target
-    solution = np.zeros(matrix.shape[1])
-    for _ in range(20_000):
-        before = solution.copy()
-        for at in range(len(solution)):
-            rest = right[at] - gram[at] @ solution + gram[at, at] * solution[at]
-            solution[at] = max(0.0, rest / gram[at, at])
-        if np.abs(solution - before).max() <= 1e-12 * max(1.0, np.abs(solution).max()):
-            break
-    return solution
 
 
 def calibrated(machine: Machine, found: Fit) -> Machine:
@@ -128,7 +119,10 @@ def calibrated(machine: Machine, found: Fit) -> Machine:
     def device(one: MachineDevice) -> MachineDevice:
         def rate(term: str, known: int | None) -> int | None:
             seconds = found.seconds.get((one.name, term))
-            return known if not seconds else max(1, round(1.0 / seconds))
+            if seconds is None:
+                return known
+            # What is fitted as nothing is too fast to be seen beside the rest.
+            return UNSEEN if seconds * UNSEEN < 1.0 else max(1, round(1.0 / seconds))
 
         weights = rate("weight", one.weight_rate)
         layer = found.seconds.get((one.name, "layer"), one.layer_ps / 1e12)

@@ -1,0 +1,141 @@
+"""Plans of models on machines: options that mean what was planned, guard, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from stowplan.backends import llama
+from stowplan.backends.llama.emit import emitted
+from stowplan.backends.llama.flags import command_of, placement_of, text_of
+from stowplan.backends.llama.lowering import Request, problem_of
+from stowplan.backends.llama.model import Context, read_model
+from stowplan.backends.llama.planning import Summary, lines_of
+from stowplan.errors import StowplanError, UsageError
+from stowplan.models.llm_placement.plan import plan_of
+from stowplan.models.llm_placement.problem import HOST
+from tests.backends.llama.cases import DENSE, EXPERTS, WINDOWS, device, machine, write
+
+FAST = device("CUDA0", 12, 800.0)
+SLOW = device("CUDA1", 12, 100.0)
+
+
+def test_options_mean_the_plan(tmp_path: Path) -> None:
+    """Random contiguous placements with random spills, read back from the options' text."""
+    chance = random.Random(0)
+    there = machine(FAST, SLOW, device("CUDA2", 30, 50.0))
+    for shape in (DENSE, EXPERTS, WINDOWS):
+        model = read_model(write(shape, tmp_path))
+        problem = problem_of(model, there, Request(2048, 600, 64))
+        for _ in range(60):
+            order = chance.sample([1, 2, 3], chance.randint(0, 3))
+            cuts = sorted(chance.randint(0, len(problem.layers)) for _ in order)
+            memories = [HOST] * (cuts[0] if cuts else len(problem.layers))
+            for memory, begin, end in zip(order, cuts, [*cuts[1:], len(problem.layers)], strict=True):
+                memories += [memory] * (end - begin)
+            spilled = [
+                chance.randint(0, len(layer.spillable)) if memory != HOST and chance.random() < 0.4 else 0
+                for layer, memory in zip(problem.layers, memories, strict=True)
+            ]
+            plan = plan_of(problem, memories, spilled, chance.randrange(len(problem.micro_batches)))
+            words = command_of(problem, plan, Context(2048))
+            found = placement_of(model, words, ["CUDA0", "CUDA1", "CUDA2"], [1, 1, 1])
+            names = [memory.name for memory in problem.memories]
+            assert found.layers == [names[memory] for memory in memories]
+            on_host = sum(
+                tensor.bytes for layer in model.layers for tensor in layer.tensors if found.tensors[tensor.name] == "CPU"
+            )
+            expected = sum(
+                sum(part.bytes for part in (layer.spillable[:parts] if memory != HOST else (layer.fixed, *layer.spillable)))
+                for layer, memory, parts in zip(problem.layers, memories, spilled, strict=True)
+            )
+            assert on_host == expected == found.weights["CPU"] - model.input_bytes
+
+
+def test_the_fast_device_is_used_alone(tmp_path: Path) -> None:
+    big = machine(device("CUDA0", 100, 100.0), device("CUDA1", 100, 800.0))
+    planned = llama.plan(write(DENSE, tmp_path), big, context=1024, prompt=100, generate=64)
+    summary = planned.summary
+    assert summary.recommended == "plan"
+    assert summary.is_proven
+    assert "-dev CUDA1" in text_of(summary.command)
+    assert summary.fit_ps is not None
+    assert summary.request_ps is not None
+    assert summary.fit_ps > 2 * summary.request_ps
+    text = "\n".join(lines_of(summary))
+    assert "times as fast as what --fit places" in text
+    assert summary.command == (*summary.command,)
+    assert sum(summary.parts.values()) == summary.request_ps
+
+
+def test_a_small_gain_is_not_taken(tmp_path: Path) -> None:
+    same = machine(device("CUDA0", 6, 100.0), device("CUDA1", 6, 101.0), error=0.2)
+    summary = llama.plan(write(DENSE, tmp_path), same, context=256, prompt=100, generate=64).summary
+    assert summary.recommended == "fit"
+    assert "no more than the error of predictions, 20%" in summary.reason
+    assert summary.request_ps == summary.fit_ps
+
+
+def test_without_speeds_it_is_what_fit_places(tmp_path: Path) -> None:
+    row = {"name": "CUDA0", "free_mib": 8, "margin_mib": 0, "compute_mib": 0.5}
+    summary = llama.plan(write(DENSE, tmp_path), machine(row), context=256, prompt=100, generate=64).summary
+    assert summary.recommended == "fit"
+    assert "the speeds of CUDA0 are not known. 'stowplan llm calibrate' measures them" in summary.reason
+    assert summary.request_ps is None
+    assert "CUDA0 has no measured speed" in summary.unknown
+    unknown = llama.plan(write(DENSE, tmp_path), machine(FAST, error=None), context=256, prompt=9, generate=9).summary
+    assert "the error of predicted request times are not known" in unknown.reason
+
+
+def test_experts_stay_on_the_host(tmp_path: Path) -> None:
+    planned = llama.plan(write(EXPERTS, tmp_path), machine(device("CUDA0", 6, 800.0)), context=512, prompt=64, generate=64)
+    assert any(planned.plan.spilled)
+    assert "_(ch)?exps" in text_of(planned.summary.command)
+
+
+def test_what_cannot_be(tmp_path: Path) -> None:
+    path = write(DENSE, tmp_path)
+    with pytest.raises(
+        UsageError, match="found a prompt of 900 and an answer of 200 tokens, expected at most the context of 1024"
+    ):
+        llama.plan(path, machine(FAST), context=1024, prompt=900, generate=200)
+    with pytest.raises(UsageError, match="found a context of 8192 tokens, expected at most the 4096"):
+        llama.plan(path, machine(FAST), context=8192, prompt=1, generate=1)
+    with pytest.raises(UsageError, match="found the cache type 'q9'"):
+        llama.plan(path, machine(FAST), context=1024, prompt=1, generate=1, key_type="q9")
+    with pytest.raises(StowplanError, match="nothing fits: the model and its caches take"):
+        llama.plan(path, machine(device("CUDA0", 1, 8.0), host=1), context=1024, prompt=1, generate=1)
+    with pytest.raises(UsageError, match=r"several devices\. They compute it side by side"):
+        llama.plan(path, machine(device("CUDA0", 7, 8.0), device("CUDA1", 7, 7.0)), context=4096, prompt=4000, generate=1)
+    for words, message in (
+        (["-sm", "row"], "found -sm row"),
+        (["-dev", "CUDA7"], "found the device 'CUDA7'"),
+        (["-ngl", "all"], "found 'all' for layers"),
+        (["-ot", "x=CUDA7"], "found the buffer 'CUDA7'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            placement_of(read_model(path), words, ["CUDA0"], [1])
+
+
+def test_a_summary_is_a_document(tmp_path: Path) -> None:
+    summary = llama.plan(write(DENSE, tmp_path), machine(FAST), context=512, prompt=64, generate=64).summary
+    summary.save(tmp_path / "plan.json")
+    assert Summary.load(tmp_path / "plan.json") == summary
+    script, preset, variables = (emitted(summary, suffix) for suffix in (".sh", ".ini", ".env"))
+    assert f'exec llama-server -m "{tmp_path / "model.gguf"}" {text_of(summary.command)}' in script
+    assert "n-gpu-layers = 13\n" in preset
+    assert "LLAMA_ARG_N_GPU_LAYERS=13\n" in variables
+
+
+def test_deterministic_plans_are_the_same(tmp_path: Path) -> None:
+    path = write(EXPERTS, tmp_path)
+    from stowplan.kernel.context import Options
+
+    options = Options(time_limit=2.0, candidates=("heuristic", "exact"), deterministic=True)
+    plans = [
+        llama.plan(path, machine(device("CUDA0", 4, 800.0), SLOW), context=512, prompt=64, generate=64, options=options).plan
+        for _ in range(2)
+    ]
+    assert plans[0] == plans[1]

@@ -1,0 +1,107 @@
+"""Headers of GGUF files: what is read, and what is refused in one line."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from benchmarks.llama.gguf_files import NUMBERS, TensorSpec, write_gguf
+from stowplan.errors import InputError
+from stowplan.frontends.gguf import TYPES, Strings, read_gguf
+
+KEYS = {
+    "general.architecture": "llama",
+    "llama.block_count": 2,
+    "llama.rope.freq_base": 500000.0,
+    "llama.attention.head_count_kv": [8, 0],
+    "tokenizer.ggml.tokens": ["a", "bc", ""],
+    "flag": True,
+}
+
+
+def test_keys_and_tensors_are_read(tmp_path: Path) -> None:
+    tensors = [TensorSpec(f"blk.0.{name}", name, (256 * 2, 3)) for name in NUMBERS]
+    path = tmp_path / "model.gguf"
+    total = write_gguf(path, KEYS, tensors)
+    assert path.stat().st_size == total
+    found = read_gguf(path)
+    assert found.metadata == KEYS | {"tokenizer.ggml.tokens": Strings(3)}
+    assert found.architecture == "llama"
+    assert found.get("block_count") == 2
+    assert found.get("missing", 7) == 7
+    assert [(each.name, each.type, each.shape, each.bytes) for each in found.tensors] == [
+        (each.name, each.type, each.shape, each.bytes) for each in tensors
+    ]
+    assert sum(each.bytes for each in found.tensors if each.type == "Q4_K") == 512 * 3 // 256 * 144
+
+
+def test_version_2_and_models_in_several_files(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        keys = KEYS | {"split.count": 3}
+        write_gguf(tmp_path / f"m-{number:05d}-of-00003.gguf", keys, [TensorSpec(f"t{number}", "F32", (4,))], version=2)
+    found = read_gguf(tmp_path / "m-00001-of-00003.gguf")
+    assert [each.name for each in found.tensors] == ["t1", "t2", "t3"]
+    (tmp_path / "m-00002-of-00003.gguf").unlink()
+    with pytest.raises(InputError, match=r"00002-of-00003\.gguf: cannot be read: No such file"):
+        read_gguf(tmp_path / "m-00001-of-00003.gguf")
+
+
+def test_every_shortened_header_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path, KEYS, [TensorSpec("t", "Q8_0", (64, 2))])
+    data = path.read_bytes()
+    header = data.rindex(b"t" + struct.pack("<I", 2)) + 1 + 4 + 16 + 12
+    cut = tmp_path / "cut.gguf"
+    for length in [*range(0, header, 3), header - 1]:
+        cut.write_bytes(data[:length])
+        with pytest.raises(InputError, match=r"cut\.gguf"):
+            read_gguf(cut)
+    cut.write_bytes(data[:header])
+    assert read_gguf(cut).tensors[0].bytes == 128 // 32 * 34
+
+
+def test_damaged_headers_raise_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path, KEYS, [TensorSpec("t", "Q8_0", (64, 2))])
+    data, chance, refused = path.read_bytes(), random.Random(0), 0
+    for _ in range(500):
+        changed = bytearray(data)
+        for _ in range(chance.randint(1, 3)):
+            changed[chance.randrange(min(len(changed), 400))] = chance.randrange(256)
+        path.write_bytes(bytes(changed))
+        try:
+            read_gguf(path)
+        except InputError as error:
+            refused += len(str(error).splitlines()) == 1
+    assert refused > 200
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: b"GGML" + data[4:], "expected b'GGUF'"),
+        (lambda data: data[:4] + struct.pack("<I", 9) + data[8:], "found version 9, expected one of 2, 3"),
+        (lambda data: data[:8] + struct.pack("<Q", 1 << 40) + data[16:], "found 1099511627776 tensors"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, change: object, message: str) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path, KEYS, [TensorSpec("t", "F32", (4,))])
+    path.write_bytes(change(path.read_bytes()))  # type: ignore[operator]
+    with pytest.raises(InputError, match=message):
+        read_gguf(path)
+
+
+def test_unknown_types_and_shapes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path, KEYS, [TensorSpec("odd", "F32", (4,))])
+    data = path.read_bytes()
+    at = data.rindex(b"odd") + 3 + 4 + 8
+    for kind, message in ((99, "tensor odd: found type 99"), (12, r"found shape \(4,\), expected a multiple of 256")):
+        path.write_bytes(data[:at] + struct.pack("<I", kind) + data[at + 4 :])
+        with pytest.raises(InputError, match=message):
+            read_gguf(path)
+    assert 99 not in TYPES
