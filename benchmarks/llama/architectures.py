@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.llama.gguf_files import TensorSpec, write_gguf
+from benchmarks.llama.other_architectures import OTHERS
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ SHAPES: dict[str, Shape] = {
 MAKERS: dict[str, Callable[[], tuple[dict[str, Any], list[TensorSpec]]]] = {
     name: (lambda shape=shape, name=name: (shape.metadata(name), [*shape.tensors()]))  # type: ignore[misc]
     for name, shape in SHAPES.items()
-}
+} | OTHERS
 
 
 def write_model(name: str, folder: Path) -> Path:

@@ -251,6 +251,8 @@ def read_bench(text: str, source: str) -> list[Measurement]:
     """What ``llama-bench -o json`` printed; raises InputError where it is something else."""
     try:
         rows = json.loads(text)
+        if not isinstance(rows, list):
+            raise TypeError(f"a {type(rows).__name__}")
         found = [_row(row) for row in rows]
     except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(

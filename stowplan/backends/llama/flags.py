@@ -54,8 +54,8 @@ def command_of(problem: Problem, plan: Plan, context: Context) -> list[str]:
     if size > 2048:
         # A batch is not smaller than its micro-batches.
         words += ["-b", str(size)]
-    if context.slots > 1:
-        words += ["-np", str(context.slots)]
+    # Left out, the server takes several slots with one cache.
+    words += ["-np", str(context.slots)]
     for flag, value in (("-ctk", context.key_type), ("-ctv", context.value_type)):
         if value != "f16":
             words += [flag, value]

@@ -86,6 +86,8 @@ static void answer(const char * path, const std::string & line) {
     context_params.type_k = type_of(fields[7]);
     context_params.type_v = type_of(fields[8]);
     context_params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    context_params.swa_full = false;
+    context_params.kv_unified = false;
     llama_context * context = llama_init_from_model(model, context_params);
     if (context == nullptr) {
         puts("FAILED: no context");

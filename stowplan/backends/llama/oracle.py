@@ -28,54 +28,62 @@ class Oracle:
     servers: tuple[str, ...] = ()
     """Addresses of RPC servers whose devices are used."""
 
-    def bytes_of(self, words: Sequence[str]) -> dict[str, tuple[int, int, int]]:
-        """Bytes of weights, caches and intermediate results by buffer name, for options of llama.cpp.
+    def ask(self, placements: Sequence[Sequence[str]]) -> list[dict[str, tuple[int, int, int]]]:
+        """Bytes of weights, caches and intermediate results by buffer name, for each list of llama.cpp's options.
 
         Raises
         ------
         StowplanError
-            The program cannot be run, or says nothing.
+            The program cannot be run, or does not answer for every placement.
         """
-        value = dict(zip(words, [*words[1:], ""], strict=True))
-        devices = value.get("-dev", "")
-        fields = [
-            value.get("-ngl", "-1"),
-            value.get("-ts", ""),
-            value.get("-ot", ""),
-            value["-c"],
-            value.get("-ub", "512"),
-            "" if devices == "none" else devices,
-            value.get("-np", "1"),
-            value.get("-ctk", "f16"),
-            value.get("-ctv", "f16"),
-        ]
-        line = "\t".join(fields) + "\n"
+        lines = "".join(map(_line, placements))
         try:
             answer = subprocess.run(
                 [str(self.program), str(self.model), ",".join(self.servers)],
-                input=line,
+                input=lines,
                 capture_output=True,
                 text=True,
-                timeout=PATIENCE,
+                timeout=PATIENCE * len(placements),
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise StowplanError(f"{self.program}: cannot be run: {error}") from None
-        return parse(answer.stdout, self.program)
+        rows = answer.stdout.splitlines()
+        if len(rows) != len(placements):
+            raise StowplanError(f"{self.program}: has {len(rows)} answers for {len(placements)} placements")
+        return [parse(row, self.program) for row in rows]
 
     def compute_bytes(self, words: Sequence[str]) -> dict[str, int]:
         """Bytes of intermediate results by device, CPU for the host."""
         found: dict[str, int] = {}
-        for name, (_, _, compute) in self.bytes_of(words).items():
+        for name, (_, _, compute) in self.ask([words])[0].items():
             device = device_of(name)
             found[device] = found.get(device, 0) + compute
         return found
 
 
+def _line(words: Sequence[str]) -> str:
+    """A placement as the program reads it."""
+    value = dict(zip(words, [*words[1:], ""], strict=True))
+    devices = value.get("-dev", "")
+    fields = (
+        value.get("-ngl", "-1"),
+        value.get("-ts", ""),
+        value.get("-ot", ""),
+        value["-c"],
+        value.get("-ub", "512"),
+        "" if devices == "none" else devices,
+        value.get("-np", "1"),
+        value.get("-ctk", "f16"),
+        value.get("-ctv", "f16"),
+    )
+    return "\t".join(fields) + "\n"
+
+
 def parse(text: str, program: Path) -> dict[str, tuple[int, int, int]]:
     """One answer of the program."""
     found = {}
-    for part in text.strip().split("\n")[0].split(";"):
+    for part in text.split(";"):
         words = part.split("\t")
         if len(words) == 4:
             found[words[0].strip()] = (int(words[1]), int(words[2]), int(words[3]))

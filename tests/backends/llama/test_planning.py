@@ -33,7 +33,7 @@ def test_options_mean_the_plan(tmp_path: Path) -> None:
             order = chance.sample([1, 2, 3], chance.randint(0, 3))
             cuts = sorted(chance.randint(0, len(problem.layers)) for _ in order)
             memories = [HOST] * (cuts[0] if cuts else len(problem.layers))
-            for memory, begin, end in zip(order, cuts, [*cuts[1:], len(problem.layers)], strict=True):
+            for memory, begin, end in zip(order, cuts, [*cuts[1:], len(problem.layers)][: len(order)], strict=True):
                 memories += [memory] * (end - begin)
             spilled = [
                 chance.randint(0, len(layer.spillable)) if memory != HOST and chance.random() < 0.4 else 0
@@ -108,7 +108,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(StowplanError, match="nothing fits: the model and its caches take"):
         llama.plan(path, machine(device("CUDA0", 1, 8.0), host=1), context=1024, prompt=1, generate=1)
     with pytest.raises(UsageError, match=r"several devices\. They compute it side by side"):
-        llama.plan(path, machine(device("CUDA0", 7, 8.0), device("CUDA1", 7, 7.0)), context=4096, prompt=4000, generate=1)
+        llama.plan(path, machine(device("CUDA0", 16, 8.0), device("CUDA1", 16, 7.0)), context=4096, prompt=4000, generate=1)
     for words, message in (
         (["-sm", "row"], "found -sm row"),
         (["-dev", "CUDA7"], "found the device 'CUDA7'"),
