@@ -36,7 +36,7 @@ from stowplan.models.modulo_scheduling.plan import describe_objective
 from stowplan.models.modulo_scheduling.problem import Problem as LoopBody
 from stowplan.models.tier_placement.problem import Problem as Network
 
-HEAD = ("later version", "steps known again", "baseline", "no hint", "shuffled", "hint", "full", "of the result", "share")
+HEAD = ("later version", "steps matched", "baseline", "no hint", "shuffled", "hint", "full", "of the result", "share")
 
 
 def shortened(problem: Any, seed: int, part: float) -> Any:

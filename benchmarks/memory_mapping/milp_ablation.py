@@ -4,8 +4,9 @@
 
 Modules come from ../shared/corpus/tpu_v4 (or $STOWPLAN_SHARED/corpus/tpu_v4, or a folder that is named). Each bound is found
 in a process of its own with one thread, nothing beside it. Limits are seconds of that process's CPU time, so that other work on
-the machine weighs little; the variants of one module run one after the other. Gaps are to the best objectives known, from the
-tables of a Markdown file. Results are kept in the JSON file as they come: a run that is started again goes on where it was.
+the machine weighs little; the variants of one module run one after the other. Gaps are measured to the best objectives known,
+which ``tpu_v4_objectives.json`` beside this file has. Results are written to the JSON file as they come, so that a run that was
+interrupted continues where it ended.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 import highspy
 
-from benchmarks.lib.places import ROOT, SHARED
+from benchmarks.lib.places import SHARED
 from stowplan import files
 from stowplan.frontends.read import read
 from stowplan.models.memory_mapping.milp import solve as solving
@@ -33,8 +34,11 @@ from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch, 
 from stowplan.models.memory_mapping.milp.tightening import DetailedModel
 from stowplan.models.memory_mapping.problem import Problem
 
-#: A gap below this is called closed: the tables of objectives have four digits after the point.
+#: A gap below this is called closed: some of the objectives known are rounded to four digits after the point of milliseconds.
 CLOSED = 1e-4
+
+#: The best objective known of each module, in picoseconds.
+OBJECTIVES = Path(__file__).with_name("tpu_v4_objectives.json")
 
 VARIANTS = {
     "full": "as the candidate `relaxation` does it: segments, cuts, integers",
@@ -91,17 +95,12 @@ def measure(problem: Problem, variant: str, seconds: float) -> dict[str, Any]:
     return {"bound": value, "seconds": used}
 
 
-def objectives(path: Path) -> dict[str, float]:
-    """Best objective of each module in ps, from all tables of a file that have module, uses and objective in front."""
-    best: dict[str, float] = {}
-    for line in path.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if len(cells) > 3 and cells[1].replace(",", "").isdigit():
-            best[cells[0]] = min(best.get(cells[0], math.inf), float(cells[2]) * 1e9)
-    return best
+def objectives(path: Path) -> dict[str, int]:
+    """Objective of each module in picoseconds, from a file in the form that ``modules --json-out`` writes."""
+    return {name: row["objective"] for name, row in json.loads(path.read_bytes()).items()}
 
 
-def table(rows: dict[str, Any], known: dict[str, float], variants: list[str]) -> str:
+def table(rows: dict[str, Any], known: dict[str, int], variants: list[str]) -> str:
     """Gap and CPU seconds of each variant for each module."""
     lines = ["| module | uses | best bound ms | " + " | ".join(f"{v} %" for v in variants) + " |"]
     lines.append("|" + " --- |" * (3 + len(variants)))
@@ -140,7 +139,12 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="bounds at the same time")
     parser.add_argument("--variants", default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--only", default="", help="modules whose names contain one of these, with commas between")
-    parser.add_argument("--objectives", type=Path, default=ROOT / "docs" / "results" / "memory-mapping.md")
+    parser.add_argument(
+        "--objectives",
+        type=Path,
+        default=OBJECTIVES,
+        help="best objectives known: a file that modules --json-out wrote (default: the one beside this file)",
+    )
     parser.add_argument("--json-out", type=Path, default=Path("ablation.json"))
     options = parser.parse_args()
     variants = options.variants.split(",")

@@ -72,13 +72,18 @@ def outcome_table(records: Mapping[str, Sequence[Record]]) -> str:
     for title, test in (
         ("initiation interval proven minimal", lambda each: each.is_proven),
         ("proven infeasible", lambda each: each.status == "infeasible"),
-        ("a schedule and a smaller bound", lambda each: each.ii is not None and not each.is_proven),
-        ("neither schedule nor proof", lambda each: each.ii is None and each.status != "infeasible"),
+        ("mapping found, minimum not proven", lambda each: each.ii is not None and not each.is_proven),
+        ("neither mapping nor proof", lambda each: each.ii is None and each.status != "infeasible"),
     ):
         rows.append((title, *(sum(map(test, column)) for column in records.values())))
-    for title, part in (("half of all proven after", 50), ("nine of ten proven after", 90)):
+    for title, part in (
+        ("time after which half of all graphs are proven", 50),
+        ("time after which nine of ten graphs are proven", 90),
+    ):
         rows.append((title, *(_quantile(column, part) for column in records.values())))
-    rows.append(("II of the proven over MII, mean", *(_over_mii(column) for column in records.values())))
+    rows.append(
+        ("II divided by MII, mean over graphs with a proven minimum", *(_over_mii(column) for column in records.values()))
+    )
     return table(rows, ("outcome", *(f"delays {name}" for name in records)))
 
 

@@ -100,8 +100,8 @@ def test_tables() -> None:
     outcomes = tables.outcome_table(columns).splitlines()
     assert "| initiation interval proven minimal | 1 | 1 |" in outcomes
     assert "| proven infeasible | 1 | 2 |" in outcomes
-    assert "| half of all proven after | 1.5 s | 0.5 s |" in outcomes
-    assert "| nine of ten proven after | not within the limit | not within the limit |" in outcomes
+    assert "| time after which half of all graphs are proven | 1.5 s | 0.5 s |" in outcomes
+    assert "| time after which nine of ten graphs are proven | not within the limit | not within the limit |" in outcomes
     assert "| two | 1 | 0, 0, 0 | 0, 0, 0 |" in tables.suite_table(columns)
     assert "| b (one) | unlimited | 9 | 2 | 4 | 3 or more |" in tables.open_table(columns)
     assert tables.open_table({"0": [proven]}) == "None."
