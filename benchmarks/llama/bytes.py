@@ -24,7 +24,7 @@ from benchmarks.llama.rig import Rig
 from stowplan.backends.llama.flags import placement_of
 from stowplan.backends.llama.lowering import estimated_compute
 from stowplan.backends.llama.machine import machine_of
-from stowplan.backends.llama.model import LanguageModel, read_model, spilled_parts
+from stowplan.backends.llama.model import ARCHITECTURES, LanguageModel, read_model, spilled_parts
 from stowplan.backends.llama.oracle import Oracle, device_of
 
 #: Types of caches that are drawn, the usual one most often.
@@ -41,7 +41,8 @@ def drawn(model: LanguageModel, names: list[str], chance: random.Random) -> list
     slots = chance.choice([1, 1, 2, 4])
     words = ["-ngl", str(layers), "-ts", ",".join(map(str, shares)), "-c", str(slots * chance.choice([300, 2048, 5000]))]
     words += ["-ub", str(chance.choice([128, 512, 1024])), "-np", str(slots)]
-    words += ["-ctk", chance.choice(CACHE_TYPES), "-ctv", chance.choice(CACHE_TYPES)]
+    keys, values = chance.choice(CACHE_TYPES), chance.choice(CACHE_TYPES)
+    words += ["-ctk", keys, "-ctv", keys if ARCHITECTURES[model.architecture].latent else values]
     spilled = [number for number, layer in enumerate(model.layers) if spilled_parts(layer, model.experts)]
     if spilled and chance.random() < 0.7:
         some = chance.sample(spilled, chance.randint(1, len(spilled)))

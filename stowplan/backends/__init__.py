@@ -6,6 +6,7 @@ Each file knows only those before it:
 - ``fallback``: what happens where a back end cannot do what it is asked for
 - ``search``: how back ends call the search
 - ``executorch``: memory plans for exported models
+- ``llama``: placements of language models for llama.cpp
 - ``tflm``: plans for TensorFlow Lite Micro
 - ``torch``: training within a memory limit, orders for Inductor
 - ``trainers``: what the callbacks for trainers share

@@ -4,6 +4,7 @@ Each file knows only those before it:
 
 - ``options``: what may be said of an input beside its path
 - ``formats``: the formats of input files that can be read, and the targets that are made for each
+- ``gguf``: headers of GGUF files, the models of llama.cpp
 - ``hlo``: HLO text, and the program that it is
 - ``onnx_sizes``: open sizes of an ONNX model's inputs, and the values that the user gives for them
 - ``onnx_shapes``: shapes of an ONNX graph that onnx's own inference leaves open

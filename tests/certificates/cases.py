@@ -10,6 +10,7 @@ from stowplan.models.bank_mapping.verify import verify
 from stowplan.models.modulo_scheduling.plan import encode_objective
 from tests.models.bank_mapping import cases as bank_mapping
 from tests.models.banked_packing import cases as banked_packing
+from tests.models.llm_placement import cases as llm_placement
 from tests.models.memory_mapping import brute_force as memory_mapping_force
 from tests.models.memory_mapping import cases as memory_mapping
 from tests.models.modulo_scheduling import brute_force as modulo_scheduling_force
@@ -82,6 +83,11 @@ def _memory_mapping(seed: int) -> Case:
     return problem, memory_mapping_force.optimum(problem)
 
 
+def _llm_placement(seed: int) -> Case:
+    problem = llm_placement.random_problem(seed, most=3)
+    return problem, llm_placement.least_time(problem)
+
+
 CASES: dict[str, Callable[[int], Case]] = {
     "packing": _packing,
     "banked_packing": _banked_packing,
@@ -91,4 +97,5 @@ CASES: dict[str, Callable[[int], Case]] = {
     "modulo_scheduling": _modulo_scheduling,
     "tier_placement": _tier_placement,
     "memory_mapping": _memory_mapping,
+    "llm_placement": _llm_placement,
 }

@@ -29,6 +29,7 @@ OF_EACH_KIND = {
     "operator_order": ("cells.graph.json", None),
     "rematerialization": ("training.remat.json", None),
     "banked_packing": ("banks.json", None),
+    "llm_placement": ("llm.json", None),
 }
 
 

@@ -18,6 +18,7 @@ from stowplan.kernel.kind import check, describe_plan, kind
 from stowplan.verification import Verification
 from tests.models.bank_mapping import cases as banks
 from tests.models.banked_packing import cases as banked
+from tests.models.llm_placement import cases as llm
 from tests.models.memory_mapping import cases as programs
 from tests.models.modulo_scheduling import cases as loops
 from tests.models.operator_order import cases as operators
@@ -35,6 +36,7 @@ PROBLEMS: dict[str, Any] = {
     "tier_placement": networks.chain(3),
     "bank_mapping": banks.random_problem(0),
     "modulo_scheduling": loops.graph("a>b"),
+    "llm_placement": llm.random_problem(1),
 }
 PLANS = {name: next(iter(kind(name).initial(problem).values()), None) for name, problem in PROBLEMS.items()}
 

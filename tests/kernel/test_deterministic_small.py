@@ -19,6 +19,7 @@ from stowplan.models.packing.problem import Buffer
 from stowplan.models.packing.problem import Problem as PackingProblem
 from tests.models.bank_mapping import cases as bank_mapping
 from tests.models.banked_packing import cases as banked_packing
+from tests.models.llm_placement import cases as llm_placement
 from tests.models.memory_mapping import cases as memory_mapping
 from tests.models.modulo_scheduling import cases as modulo_scheduling
 from tests.models.operator_order import cases as operator_order
@@ -59,6 +60,7 @@ MAKERS: dict[str, tuple[Callable[[int], Any], ...]] = {
     "operator_order": (operator_order.random_problem, aligned_chain),
     "rematerialization": (rematerialization.limited,),
     "banked_packing": (banked_packing.random_problem,),
+    "llm_placement": (llm_placement.random_problem,),
     "tier_placement": (lambda seed: tier_placement.random_problem(seed, address_spaces=bool(seed % 2)),),
     "modulo_scheduling": (modulo_scheduling.random_problem,),
     "bank_mapping": (bank_mapping.random_problem,),

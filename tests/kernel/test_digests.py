@@ -18,6 +18,7 @@ from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from tests.models.bank_mapping import cases as banks
 from tests.models.banked_packing import cases as banked
+from tests.models.llm_placement import cases as llm
 from tests.models.memory_mapping import cases as programs
 from tests.models.modulo_scheduling import cases as loops
 from tests.models.operator_order import cases as operators
@@ -51,6 +52,7 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "tier_placement": networks.random_problem,
     "bank_mapping": banks.random_problem,
     "modulo_scheduling": _loop,
+    "llm_placement": llm.random_problem,
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from stowplan.models.modulo_scheduling.plan import encode_objective
 from tests.models.bank_mapping import reference as bank_reference
 from tests.models.banked_packing import cases as banked
+from tests.models.llm_placement import reference as llm
 from tests.models.memory_mapping import reference
 from tests.models.modulo_scheduling.brute_force import Reference, ways
 from tests.models.operator_order import test_verify as operator_order
@@ -194,6 +195,7 @@ ORACLES: dict[str, Callable[[Any, Any], bool]] = {
     "memory_mapping": reference.is_valid,
     "packing": packing,
     "banked_packing": banked_packing,
+    "llm_placement": llm.is_valid,
     "operator_order": operator_order_,
     "tier_placement": tier_placement,
     "bank_mapping": bank_mapping,

@@ -13,7 +13,7 @@ import msgspec
 from stowplan.backends.llama import flags
 from stowplan.backends.llama.lowering import MICRO_BATCHES, Request, problem_of
 from stowplan.backends.llama.machine import MIB, Machine, read_machine
-from stowplan.backends.llama.model import CACHE_TYPES, Context, LanguageModel, read_model
+from stowplan.backends.llama.model import ARCHITECTURES, CACHE_TYPES, Context, LanguageModel, read_model
 from stowplan.backends.llama.oracle import Oracle
 from stowplan.document import Document
 from stowplan.errors import StowplanError, UsageError
@@ -165,6 +165,11 @@ def plan(
     for name in (key_type, value_type):
         if name not in CACHE_TYPES:
             raise UsageError(f"found the cache type {name!r}, expected one of {', '.join(CACHE_TYPES)}")
+    if ARCHITECTURES[language.architecture].latent and key_type != value_type:
+        raise UsageError(
+            f"found the cache types {key_type} and {value_type}, expected the same twice: {language.architecture} keeps keys and "
+            "values in one row"
+        )
     request = Request(context, prompt, generate, slots, key_type, value_type)
     measure = None if oracle is None else Oracle(Path(oracle), language.path, made)
     compute: dict[tuple[str, int], int] = {}

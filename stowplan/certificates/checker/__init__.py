@@ -12,7 +12,8 @@ knowing only those before it:
 - ``packing``: forms ``load`` and ``search`` of packing
 - ``graphs``, ``orders``: operators and storages, forms ``cut`` and ``ranges``; form ``search`` of operator order
 - ``loops``: loop bodies; forms ``recurrence``, ``resource`` and ``search`` of modulo scheduling
-- ``prices``, ``placement``, ``mapping``: forms ``prices`` and ``tree`` of all other kinds
+- ``prices``, ``placement``, ``mapping``: forms ``prices`` and ``tree`` of tiers, banks and memory mapping
+- ``models``: form ``prices`` of LLM placement
 - this file: which form belongs to which kind, and the order of checks
 
 A function of a form returns the largest bound that a proof shows, and its docstring has the inequality. Wherever a proof could
@@ -27,7 +28,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from stowplan.certificates.checker import graphs, loops, mapping, orders, packing, placement
+from stowplan.certificates.checker import graphs, loops, mapping, models, orders, packing, placement
 from stowplan.certificates.checker.prices import Prices, Splits, tree
 from stowplan.certificates.checker.reading import (
     KNOWN,
@@ -69,6 +70,7 @@ FORMS: dict[str, dict[str, Form]] = {
     "tier_placement": _priced(partial(placement.prices, placement.tiers)),
     "banked_packing": _priced(partial(placement.prices, placement.banks)),
     "bank_mapping": _priced(partial(placement.prices, placement.chip)),
+    "llm_placement": {"prices": models.prices},
 }
 
 #: What Python raises where a proof is not of the shape that its form reads.

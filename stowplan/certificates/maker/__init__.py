@@ -10,6 +10,7 @@ Each file knows only those before it:
 - ``tree``: branching for proofs
 - ``linear``: proofs of tier placement, banked packing and bank mapping
 - ``mapping``: proofs of memory mapping
+- ``models``: proofs of LLM placement
 """
 
 from __future__ import annotations

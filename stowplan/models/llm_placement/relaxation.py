@@ -14,8 +14,11 @@ import numpy as np
 
 from stowplan.models.llm_placement.plan import Case
 from stowplan.models.llm_placement.problem import HOST, ROUNDED, Problem, layer_bytes
-from stowplan.models.mip.matrix import Program
+from stowplan.models.mip.matrix import FloatArray, Program
 from stowplan.models.mip.with_highs import one_thread, pass_model
+
+#: More bytes than there are.
+_ANY = float(1 << 50)
 
 
 @dataclass
@@ -28,7 +31,7 @@ class Relaxation:
 
     def __post_init__(self) -> None:
         problem, (batch, copier) = self.problem, self.case
-        loads: dict[int, list[tuple[int, float]]] = {memory: [] for memory in range(len(problem.memories))}
+        loads = self._loads = {memory: list[tuple[int, float]]() for memory in range(len(problem.memories))}
         for same in problem.classes:
             layer, columns = problem.layers[same[0]], []
             for memory, device in enumerate(problem.memories):
@@ -47,17 +50,38 @@ class Relaxation:
 
     def bound(self) -> int | None:
         """Picoseconds that no plan of the case is below, whole nanoseconds; None where nothing is shown."""
+        duals = self._duals()
+        if duals is None:
+            return None
+        shown = self.program.dual_bound(duals)
+        # The copying device is used: activations go there at least once, one way.
+        once = 0 if self.case.copier is None else self.problem.transfer(self.case.copier, self.case.batch) // ROUNDED
+        return ROUNDED * (math.ceil(shown) + once)
+
+    def prices(self) -> list[float]:
+        """Picoseconds that a byte of each memory is worth; where nothing fits, prices at which the layers' bytes exceed the rooms."""
+        duals = self._duals()
+        if duals is None:
+            self._allow_excess()
+            duals = self._duals()
+        count = len(self.problem.memories)
+        return [0.0] * count if duals is None else [max(0.0, -float(dual)) * ROUNDED for dual in duals[-count:]]
+
+    def _allow_excess(self) -> None:
+        """Count nothing but the bytes that are beyond the rooms."""
+        self.program.cost = [0.0] * len(self.program.cost)
+        first = len(self.program.rows.lower) - len(self.problem.memories)
+        for memory, terms in enumerate(self._loads.values()):
+            excess = self.program.column(_ANY, cost=1, integer=False)
+            self.program.add_row([*terms, (excess, -1)], upper=self.program.rows.upper[first + memory])
+
+    def _duals(self) -> FloatArray | None:
+        """What one more of each row's side costs, in nanoseconds."""
         program = self.program
-        scale = np.ones(len(program.cost))
         unit = max(1.0, float(np.array(program.cost, float).max(initial=0)))
-        matrix, rows = program.scaled("llm placement", scale, unit)
+        matrix, rows = program.scaled("llm placement", np.ones(len(program.cost)), unit)
         highs = one_thread(0)
         pass_model(highs, matrix)
         highs.run()
         solution = highs.getSolution()
-        if not solution.dual_valid:
-            return None
-        shown = program.dual_bound(np.array(solution.row_dual) * rows * unit)
-        # The copying device is used: activations go there at least once, one way.
-        once = 0 if self.case.copier is None else self.problem.transfer(self.case.copier, self.case.batch) // ROUNDED
-        return ROUNDED * (math.ceil(shown) + once)
+        return np.array(solution.row_dual) * rows * unit if solution.dual_valid and solution.value_valid else None

@@ -7,6 +7,7 @@ from typing import Any
 
 from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Baseline, Candidate, Kind, identify
+from stowplan.kinds import Prover
 from stowplan.models.llm_placement.plan import DECISIONS, Plan
 from stowplan.models.llm_placement.problem import HOST, Problem, floor, layer_bytes
 from stowplan.models.llm_placement.verify import verify
@@ -64,6 +65,12 @@ def _identity(problem: Problem) -> dict[str, str]:
     return identify(problem, "LLM placement", problem.target or names)
 
 
+def _prover() -> Prover:
+    from stowplan.certificates.maker.models import models
+
+    return models
+
+
 KIND = Kind(
     name="llm_placement",
     problem=Problem,
@@ -73,10 +80,11 @@ KIND = Kind(
     candidates=_candidates,
     function=_function,
     baselines=(Baseline(name="fit", plan=fit_plan, is_known=True), Baseline(name="host", plan=_on_host, is_known=True)),
-    assumptions=("devices.margin=0", "micro_batches"),
+    assumptions=("devices.capacity", "devices.margin=0", "host.capacity"),
     facts=_facts,
     counts=("layers", "devices"),
     identity=_identity,
     unit=PS,
     decisions=DECISIONS,
+    certificate=_prover,
 )

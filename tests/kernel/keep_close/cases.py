@@ -21,6 +21,7 @@ from stowplan.portfolio.modulo_scheduling.candidates import list_plan
 from stowplan.portfolio.operator_order.arena import Lives
 from tests.models.bank_mapping import cases as bank_mapping
 from tests.models.banked_packing import cases as banked_packing
+from tests.models.llm_placement import cases as llm_placement
 from tests.models.memory_mapping import cases as memory_mapping
 from tests.models.modulo_scheduling import cases as modulo_scheduling
 from tests.models.operator_order import cases as operator_order
@@ -170,7 +171,14 @@ def _memory_mapping(seed: int, chance: random.Random) -> tuple[Any, Iterator[Any
     return problem, (memory_mapping.random_plan(problem, chance) for _ in itertools.count())
 
 
+def _llm_placement(seed: int, chance: random.Random) -> tuple[Any, Iterator[Any]]:
+    problem = llm_placement.random_problem(seed, most=4)
+    plans = llm_placement.every_plan(problem)
+    return problem, (chance.choice(plans) for _ in itertools.count())
+
+
 _KINDS = {
+    "llm_placement": _llm_placement,
     "memory_mapping": _memory_mapping,
     "packing": _packing,
     "tier_placement": _tier_placement,

@@ -1,0 +1,20 @@
+"""Proofs of LLM placement: prices of memory by the duals of the linear relaxation of each case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stowplan.certificates.maker import Proof, Wish
+from stowplan.models.llm_placement.plan import cases
+from stowplan.models.llm_placement.relaxation import Relaxation
+
+#: Prices are whole multiples of one over this; where a proof is that nothing fits, times it.
+DENOMINATOR = 1 << 24
+
+
+def models(wish: Wish) -> Iterator[Proof]:
+    """One proof; of infeasibility, costs count nothing."""
+    rows = [Relaxation(wish.problem, case).prices() for case in cases(wish.problem)]
+    scale = max([1e-12, *(price for row in rows for price in row)]) if wish.infeasible else 1.0
+    given = [[round(price / scale * DENOMINATOR) for price in row] for row in rows]
+    yield {"form": "prices", "denominator": 0 if wish.infeasible else DENOMINATOR, "cases": given}
