@@ -44,8 +44,8 @@ class GuideParameters(Parameters, frozen=True):
 
     thresholds: tuple[float, float] = (0.2, 0.05)
     """Values of a hint, between 0 and 1; plans are built for each. A tensor enters fast memory only at accesses whose ``fast``
-    reaches the value, and stays there only from accesses whose ``keep`` reaches the same value. Both are small: a tensor of which
-    the relaxation keeps a little in fast memory is worth trying, and one half is much worse (docs/results/guidance.md).
+    reaches the value, and stays there only from accesses whose ``keep`` reaches the same value. Both are small: a tensor that
+    the relaxation keeps only partly in fast memory is worth trying, and one half is much worse (docs/results/guidance.md).
     """
     margin: float = 0.02
     """Part of an objective by which a plan that follows a hint may be worse and still be near it (docs/results/guidance.md)."""
