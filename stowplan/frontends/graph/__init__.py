@@ -119,7 +119,7 @@ def _open_arena(source: Source, options: ReadOptions) -> Opened:
         return Opened(model.problem)
     from stowplan.frontends.graph.lowering import arena_problem
 
-    # It has pairs only where --in-place asks for them.
+    # The graph has pairs of results and operands that may share bytes only if --set in_place=elementwise asks for them.
     graph = read_graph(source, options, keeps_order=True)
     return Opened(arena_problem(graph, options.capacity, in_place=True))
 

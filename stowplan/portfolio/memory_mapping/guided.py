@@ -43,8 +43,9 @@ class GuideParameters(Parameters, frozen=True):
     """Parameters of guided plans."""
 
     thresholds: tuple[float, float] = (0.2, 0.05)
-    """Value of a hint at which a tensor comes in, and at which it stays. Small: what a relaxation has a little of in fast
-    memory is worth trying, and one half is much worse (docs/results/guidance.md).
+    """Values of a hint, between 0 and 1; plans are built for each. A tensor enters fast memory only at accesses whose ``fast``
+    reaches the value, and stays there only from accesses whose ``keep`` reaches the same value. Both are small: a tensor that
+    the relaxation keeps only partly in fast memory is worth trying, and one half is much worse (docs/results/guidance.md).
     """
     margin: float = 0.02
     """Part of an objective by which a plan that follows a hint may be worse and still be near it (docs/results/guidance.md)."""

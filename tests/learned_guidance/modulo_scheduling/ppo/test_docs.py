@@ -15,5 +15,5 @@ PAGE = (ROOT / "docs" / "reference" / "ppo.md").read_text(encoding="utf-8")
 
 
 def test_every_column_of_the_curve_is_explained() -> None:
-    table = PAGE.partition("| column | |")[2].partition("\n\n")[0]
+    table = PAGE.partition("| column | meaning |")[2].partition("\n\n")[0]
     assert re.findall(r"`(\w+)`", table) == [*Trainer.COLUMNS]
