@@ -2,10 +2,10 @@
 
     python -m benchmarks.llama.bytes BUILD ORACLE [--placements N] [--seed N] [--record FILE] [--models NAME ...]
 
-BUILD is a build folder of llama.cpp with ggml-rpc-server, ORACLE the program built from stowplan/backends/llama/oracle.cpp. For each
-model of ``benchmarks.llama.architectures``, placements are drawn at random: layers on devices, shares, spilled parts, context, slots,
-micro-batch and types of the cache. Prints how many bytes of which device differ, and how the buffers of intermediate results compare
-with what is set aside where they are not measured.
+BUILD is a build folder of llama.cpp with ggml-rpc-server, ORACLE the program built from stowplan/backends/llama/oracle.cpp.
+For each model of ``benchmarks.llama.architectures``, placements are drawn at random: layers on devices, shares, spilled
+parts, context, slots, micro-batch and types of the cache. Prints how many bytes of which device differ, and how the buffers
+of intermediate results compare with what is set aside where they are not measured.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Architectures with other layers than attention and one feed-forward part: latent attention, sinks, state spaces, biases.
 
-Each function gives the keys and tensors of one model, as ``src/models`` of llama.cpp loads them; shapes are those of published models.
+Each function gives the keys and tensors of one model, as ``src/models`` of llama.cpp loads them; shapes are those of
+published models.
 """
 
 from __future__ import annotations
@@ -150,8 +151,8 @@ def deepseek2() -> Made:
         "deepseek2", "deepseek-v2-lite", layers, e, vocabulary, feed_forward_length=10944, expert_feed_forward_length=f,
         expert_count=64, expert_used_count=6, expert_shared_count=2, leading_dense_block_count=1, attention__head_count=heads,
         attention__head_count_kv=1, attention__kv_lora_rank=latent, attention__key_length=latent + rope,
-        attention__value_length=latent, attention__key_length_mla=192, attention__value_length_mla=128, rope__dimension_count=rope,
-        expert_weights_scale=1.0,
+        attention__value_length=latent, attention__key_length_mla=192, attention__value_length_mla=128,
+        rope__dimension_count=rope, expert_weights_scale=1.0,
     )  # fmt: skip
     tensors = ends(e, vocabulary)
     for number in range(layers):

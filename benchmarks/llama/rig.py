@@ -1,7 +1,7 @@
 """RPC servers of llama.cpp as devices: memories that say what they are told, and, in a patched build, speeds.
 
-``benchmarks.llama.build`` makes the build. Environment variables of a server, and of the programs that use it: STOW_VMEM (MiB of
-memory), STOW_VBW and STOW_VKV (GB/s of weights and caches), STOW_VFLOPS (GFLOP/s), STOW_SKIP (compute nothing, only wait).
+``benchmarks.llama.build`` makes the build. Environment variables of a server, and of the programs that use it: STOW_VMEM (MiB
+of memory), STOW_VBW and STOW_VKV (GB/s of weights and caches), STOW_VFLOPS (GFLOP/s), STOW_SKIP (compute nothing, only wait).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Rig:
 
 
 def environment(device: Mapping[str, float]) -> dict[str, str]:
-    """Variables for a device: ``memory`` (MiB), ``weights`` and ``cache`` (GB/s), ``flops`` (GFLOP/s); it waits only, with speeds."""
+    """Variables for a device: ``memory`` (MiB), ``weights`` and ``cache`` (GB/s), ``flops`` (GFLOP/s); with speeds it waits."""
     names = {"memory": "STOW_VMEM", "weights": "STOW_VBW", "cache": "STOW_VKV", "flops": "STOW_VFLOPS"}
     given = {names[key]: f"{value:g}" for key, value in device.items()}
     return {**os.environ, **given, **({"STOW_SKIP": "1"} if "weights" in device else {})}

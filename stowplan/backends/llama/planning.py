@@ -167,8 +167,8 @@ def plan(
             raise UsageError(f"found the cache type {name!r}, expected one of {', '.join(CACHE_TYPES)}")
     if ARCHITECTURES[language.architecture].latent and key_type != value_type:
         raise UsageError(
-            f"found the cache types {key_type} and {value_type}, expected the same twice: {language.architecture} keeps keys and "
-            "values in one row"
+            f"found the cache types {key_type} and {value_type}, expected the same twice: {language.architecture} keeps keys "
+            "and values in one row"
         )
     request = Request(context, prompt, generate, slots, key_type, value_type)
     measure = None if oracle is None else Oracle(Path(oracle), language.path, made)

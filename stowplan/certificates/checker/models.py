@@ -1,8 +1,8 @@
 """Form ``prices`` of LLM placement: a byte of each memory has a price, and what is left is a shortest path over the layers.
 
 Read from docs/reference/llm-placement.md. A *case* is a micro-batch and the device that computes the host's weights in prompts,
-or none; every plan is of one case. The proof has a row of prices for each case, in this order: for each micro-batch, each device
-that copies weights, then none.
+or none; every plan is of one case. The proof has a row of prices for each case, in this order: for each micro-batch, each
+device that copies weights, then none.
 """
 
 from __future__ import annotations
@@ -49,12 +49,8 @@ def prices(problem: Fields, proof: Fields) -> int | None:
     need(len(given) == len(every), "proof.cases", f"it has {len(given)} rows, and there are {len(every)} cases")
     steps = len(every) * len(problem["layers"]) * (1 + len(problem["devices"])) << len(problem["devices"])
     need(steps <= MOST_STEPS, "proof.cases", "there are more paths than can be looked at")
-    shown = [
-        least for case, row in zip(every, given, strict=True) if (least := _path(problem, case, row, denominator)) is not None
-    ]
-    if not shown:
-        return None
-    bounds = [bound_of(total, denominator) for total in shown]
+    paths = (_path(problem, case, row, denominator) for case, row in zip(every, given, strict=True))
+    bounds = [bound_of(total, denominator) for total in paths if total is not None]
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
@@ -64,7 +60,8 @@ def _path(problem: Fields, case: Case, paid: list[int], denominator: int) -> int
     total = 0
     for number, memory in enumerate(memories):
         room = memory["capacity"] - memory["margin"] - memory["compute_bytes"][case.batch]
-        total -= paid[number] * (room - (problem["host_bytes"] if number == HOST else 0))
+        # A device that is not used needs no room, not even for its buffers.
+        total -= paid[number] * (room - problem["host_bytes"] if number == HOST else max(0, room))
     moved = [denominator * transfer(problem, case, number) for number in range(len(memories))]
     # Where a path is, and the devices that it has been to, as bits.
     best: dict[tuple[int, int], int] = {(HOST, 0): 0}
@@ -132,7 +129,7 @@ def time_of(problem: Fields, case: Case, layer: int, memory: int, spilled: int) 
         else:
             prompt += max(_time(size, where["weight_rate"]), _time(flops, where["compute_rate"]))
     total = problem["steps"] * step + batch["batches"] * prompt
-    return _rounded(total + (2 * _transfers(problem, case, device) if spilled else 0))
+    return _rounded(int(total + (2 * _transfers(problem, case, device) if spilled else 0)))
 
 
 def transfer(problem: Fields, case: Case, memory: int) -> int:

@@ -59,7 +59,7 @@ class Relaxation:
         return ROUNDED * (math.ceil(shown) + once)
 
     def prices(self) -> list[float]:
-        """Picoseconds that a byte of each memory is worth; where nothing fits, prices at which the layers' bytes exceed the rooms."""
+        """Picoseconds that a byte of each memory is worth; where nothing fits, prices at which bytes exceed the rooms."""
         duals = self._duals()
         if duals is None:
             self._allow_excess()

@@ -59,7 +59,10 @@ def random_problem(seed: int, most: int = 4) -> Problem:
     return Problem(
         layers=(*layers, output),
         host=device("host", chance.choice([15, 30, 60])),
-        devices=tuple(device(f"device {number}", chance.randint(4, 40)) for number in range(chance.randint(0, 2))),
+        devices=tuple(
+            device(f"device {number}", chance.choice([0, *[chance.randint(4, 40)] * 5]))
+            for number in range(chance.randint(0, 2))
+        ),
         micro_batches=tuple(
             MicroBatch(size=size, tokens=min(size, chance.choice([8, 40])), batches=chance.randint(1, 3))
             for size in (16, 64)[:batches]
