@@ -33,7 +33,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OUTPUT = re.compile(r"^```sh\n([^`]*?)^```\n\n```\n([^`]*?)^```$", re.MULTILINE)
 
 #: The command of the example with a further option, and what it prints then.
-VARIANT = re.compile(r"With\s+`(--[^`]+)`, the\s+example gives:\s+```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+VARIANT = re.compile(r"With\s+`(--[^`]+)`,\s+the\s+example\s+gives:\s+```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: What a run prints and a page cannot foretell, and what stands in its place.
 UNSTABLE = (
