@@ -1,7 +1,8 @@
 """Bytes of weights and caches against those that the runtime itself reported, recorded for random placements of 17 models.
 
-``python -m benchmarks.llama.bytes BUILD ORACLE --placements 8 --seed 5 --record tests/data/llama_bytes.json`` recorded them, with
-llama.cpp as of llama_cpp_python 0.3.36. Where STOWPLAN_LLAMA_BUILD and STOWPLAN_LLAMA_ORACLE name a build of it, new ones are drawn.
+``python -m benchmarks.llama.bytes BUILD ORACLE --placements 8 --seed 5 --record tests/data/llama_bytes.json`` recorded them,
+with llama.cpp as of llama_cpp_python 0.3.36. If STOWPLAN_LLAMA_BUILD and STOWPLAN_LLAMA_ORACLE name a build of it, new
+placements are drawn.
 """
 
 from __future__ import annotations
