@@ -2,8 +2,8 @@
 
     python -m benchmarks.llama.times [--time-limit SECONDS]
 
-Prints, for each model and number of devices, the seconds to the best plan, to its proof (or to the limit), and how many times as
-long as the plan ``--fit`` would take by the speeds of the machine.
+Prints, for each model and number of devices, the seconds to the best plan, to its proof (or to the limit), and how many times
+as long as the plan ``--fit`` would take by the speeds of the machine.
 """
 
 from __future__ import annotations
