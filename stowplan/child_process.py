@@ -21,11 +21,11 @@ from types import ModuleType
 from typing import BinaryIO, cast
 
 #: A process that uses more bytes than this after its work is not reused for other work.
-MOST_KEPT_MEMORY = 1 << 30
+MAX_REUSE_MEMORY = 1 << 30
 
 _PR_SET_PDEATHSIG = 1
 
-_LENGTH = struct.Struct("<Q")
+_LENGTH_PREFIX = struct.Struct("<Q")
 
 #: Maximum length of a message in bytes. A greater length means that something other than a message was written to the pipe.
 _MAX_MESSAGE = 1 << 31
@@ -37,7 +37,7 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
-def begin(parent: int) -> tuple[BinaryIO, BinaryIO]:
+def become_child(parent: int) -> tuple[BinaryIO, BinaryIO]:
     """Prepares a new child process so that only its parent ends it.
 
     Parameters
@@ -75,7 +75,7 @@ def _end_with_parent(parent: int) -> None:
 
 def write_encoded(stream: BinaryIO, data: bytes) -> None:
     """Sends a message, preceded by its length, and flushes the pipe; raises OSError if the reader has closed it."""
-    stream.write(_LENGTH.pack(len(data)))
+    stream.write(_LENGTH_PREFIX.pack(len(data)))
     stream.write(data)
     stream.flush()
 
@@ -98,10 +98,10 @@ def read_message(stream: BinaryIO) -> bytes | None:
     ValueError
         The data does not begin like a message.
     """
-    head = stream.read(_LENGTH.size)
-    if head is None or len(head) < _LENGTH.size:
+    head = stream.read(_LENGTH_PREFIX.size)
+    if head is None or len(head) < _LENGTH_PREFIX.size:
         return None
-    (length,) = _LENGTH.unpack(head)
+    (length,) = _LENGTH_PREFIX.unpack(head)
     if length > _MAX_MESSAGE:
         raise ValueError(f"found a message of {length} bytes, expected at most {_MAX_MESSAGE}")
     data = stream.read(length)
@@ -111,7 +111,7 @@ def read_message(stream: BinaryIO) -> bytes | None:
 class ChildProcess:
     """A child process with which messages are exchanged. It is killed together with all processes that it has started.
 
-    If the child calls :func:`begin`, it also ends when the thread that started it ends.
+    If the child calls :func:`become_child`, it also ends when the thread that started it ends.
 
     Parameters
     ----------
@@ -194,18 +194,18 @@ def describe_end(code: int) -> str:
 
 #: Thresholds of Python's garbage collector: new objects before it runs, and how many collections of one generation precede one
 #: of the next. With Python's own 700 it runs more than a thousand times while solvers are imported.
-_THRESHOLDS = 100_000, 10, 10
+_GC_THRESHOLDS = 100_000, 10, 10
 
 
 @cache
-def collect_seldom() -> None:
+def collect_garbage_seldom() -> None:
     """Runs the garbage collector seldom, and not at all at exit.
 
     This saves a fifth of the time that a small problem takes on the command line, because imported modules are full of
     reference cycles and none of them is garbage. It is not meant for processes in which other code may rely on Python's default
     settings.
     """
-    gc.set_threshold(*_THRESHOLDS)
+    gc.set_threshold(*_GC_THRESHOLDS)
     # Exit handlers run in reverse order: the collector is disabled, then all objects are exempted, before the interpreter
     # collects what is left.
     atexit.register(gc.freeze)
@@ -223,11 +223,11 @@ def light_imports() -> None:
     The methods of CP-SAT that accept series then refuse them. This is not meant for processes in which other code may use
     pandas.
     """
-    if CP_MODEL not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if CP_MODEL not in sys.modules and not any(isinstance(finder, _CpsatFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _CpsatFinder())
 
 
-class _Finder(MetaPathFinder):
+class _CpsatFinder(MetaPathFinder):
     """Finds :data:`CP_MODEL` once and gives it a loader that hides pandas."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -236,11 +236,11 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _WithoutPandas(spec.loader)
+            spec.loader = _LoaderWithoutPandas(spec.loader)
         return spec
 
 
-class _WithoutPandas(Loader):
+class _LoaderWithoutPandas(Loader):
     """Loads a module with an empty stand-in for pandas, and with the real package if that does not suffice."""
 
     def __init__(self, loader: Loader):

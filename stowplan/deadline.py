@@ -68,7 +68,7 @@ class Deadline:
         return lambda: self.expired
 
 
-class Watch:
+class Watchdog:
     """Context manager with a thread that stops the code in the block when time is up or ``should_stop`` says so.
 
     Parameters
@@ -119,7 +119,7 @@ _IMPORTED = time.monotonic()
 
 #: A process that was started more seconds ago than this did something else first, such as a shell that replaced itself with the
 #: command.
-_LONGEST_START = 30.0
+_MAX_START_SECONDS = 30.0
 
 
 def process_began() -> float:
@@ -131,11 +131,11 @@ def process_began() -> float:
     except (OSError, ValueError, IndexError, AttributeError):
         return _IMPORTED
     began = time.monotonic() - age
-    return began if 0 <= _IMPORTED - began <= _LONGEST_START else _IMPORTED
+    return began if 0 <= _IMPORTED - began <= _MAX_START_SECONDS else _IMPORTED
 
 
 #: Seconds that reading may take whatever the limit: every limit may be exceeded by this much.
-LEAST_READING = 0.5
+MIN_READING_SECONDS = 0.5
 
 _READING: ContextVar[tuple[Deadline, float] | None] = ContextVar("reading", default=None)
 
@@ -155,7 +155,7 @@ def read_within(seconds: float | None, read: Callable[[], T], began: float | Non
     Parameters
     ----------
     seconds
-        Time limit, at least :data:`LEAST_READING`; ``None`` sets no limit.
+        Time limit, at least :data:`MIN_READING_SECONDS`; ``None`` sets no limit.
     read
         Reads the input.
     began
@@ -168,7 +168,7 @@ def read_within(seconds: float | None, read: Callable[[], T], began: float | Non
     """
     if seconds is None or math.isnan(seconds):
         return read()
-    deadline, context, outcome = Deadline(max(seconds, LEAST_READING), began=began), copy_context(), Future[T]()
+    deadline, context, outcome = Deadline(max(seconds, MIN_READING_SECONDS), began=began), copy_context(), Future[T]()
     context.run(_READING.set, (deadline, seconds))
 
     def run() -> None:
@@ -181,7 +181,7 @@ def read_within(seconds: float | None, read: Callable[[], T], began: float | Non
     with suppress(TimeoutError):
         outcome.exception(min(deadline.remaining, threading.TIMEOUT_MAX))
     if not outcome.done():
-        raise _not_read(deadline, seconds)
+        raise _reading_error(deadline, seconds)
     return outcome.result()
 
 
@@ -194,9 +194,9 @@ def check_reading() -> None:
     """Raises :class:`~stowplan.errors.TimeLimitError` if the input of this thread has taken longer to read than its limit."""
     reading = _READING.get()
     if reading is not None and reading[0].expired:
-        raise _not_read(*reading)
+        raise _reading_error(*reading)
 
 
-def _not_read(deadline: Deadline, seconds: float) -> TimeLimitError:
+def _reading_error(deadline: Deadline, seconds: float) -> TimeLimitError:
     over = f"the time limit of {seconds:g} s was over after {deadline.elapsed:.1f} s"
     return TimeLimitError(f"{over}, before the input was read: give it more")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 #: Maximum number of characters of a message, and of a place in a file. Both may quote text of a user's file, which can have any
 #: size.
-MOST_MESSAGE, MOST_PLACE = 700, 160
+MAX_MESSAGE_LENGTH, MAX_PLACE_LENGTH = 700, 160
 #: Maximum number of characters of one word of a message.
-MOST_WORD = 200
+MAX_WORD_LENGTH = 200
 
-_LONG_WORD = re.compile(rf"\S{{{MOST_WORD + 1},}}")
+_LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH + 1},}}")
 
 
 class StowplanError(Exception):
@@ -42,8 +42,8 @@ class InputError(StowplanError):
     def __init__(self, message: str, *, source: str | Path | None = None, place: str | None = None):
         self.message = brief(message)
         self.source = None if source is None else str(source)
-        self.place = None if place is None else brief(place, MOST_PLACE)
-        where = ": ".join(part for part in (None if source is None else _one_line(str(source)), self.place) if part)
+        self.place = None if place is None else brief(place, MAX_PLACE_LENGTH)
+        where = ": ".join(part for part in (None if source is None else _escaped(str(source)), self.place) if part)
         super().__init__(f"{where}: {self.message}" if where else self.message)
 
     def within(self, source: str | Path) -> InputError:
@@ -98,7 +98,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def brief(text: str, most: int = MOST_MESSAGE) -> str:
+def brief(text: str, most: int = MAX_MESSAGE_LENGTH) -> str:
     """Shortens a text to one line of at most ``most`` characters: ``...`` replaces the middle of long words, then the middle of
     the text.
 
@@ -107,16 +107,16 @@ def brief(text: str, most: int = MOST_MESSAGE) -> str:
     # The text may be a whole file. Text that will be cut anyway is dropped before the slower steps below.
     if len(text) > 20 * most:
         text = f"{text[: 10 * most]} {text[-10 * most :]}"
-    shortened = _LONG_WORD.sub(lambda match: _cut(match[0], MOST_WORD), _one_line(" ".join(text.split())))
-    return _cut(shortened, most)
+    shortened = _LONG_WORD.sub(lambda match: _cut_middle(match[0], MAX_WORD_LENGTH), _escaped(" ".join(text.split())))
+    return _cut_middle(shortened, most)
 
 
-def _cut(text: str, most: int) -> str:
+def _cut_middle(text: str, most: int) -> str:
     """The beginning and the end of a text. The end, a quarter of it, is where messages say what was expected."""
     return text if len(text) <= most else f"{text[: most - most // 4 - 3]}...{text[len(text) - most // 4 :]}"
 
 
-def _one_line(text: str) -> str:
+def _escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else character.encode("unicode_escape").decode() for character in text)

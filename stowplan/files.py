@@ -45,7 +45,7 @@ MAX_TEXT_BYTES = 1 << 30
 _HEAD_BYTES = 1 << 12
 
 #: Maximum number of keys that an error message lists of an object of unknown format.
-_MOST_KEYS = 8
+_MAX_KEYS_SHOWN = 8
 
 #: Limit on the size of an archive of arrays, unpacked (bytes).
 MAX_ARRAY_BYTES = 1 << 27
@@ -54,24 +54,24 @@ MAX_ARRAY_BYTES = 1 << 27
 MAX_LINE_BYTES = 1 << 20
 
 
-#: The paths of files that have been read, while :func:`noting_reads` is active.
-_read: ContextVar[dict[str, None] | None] = ContextVar("read", default=None)
+#: The paths of files that have been read, while :func:`recording_reads` is active.
+_recorded_reads: ContextVar[dict[str, None] | None] = ContextVar("read", default=None)
 
 
 @contextlib.contextmanager
-def noting_reads() -> Iterator[dict[str, None]]:
+def recording_reads() -> Iterator[dict[str, None]]:
     """Records the paths of all files that are read within the block, in the order in which each was read first."""
     paths: dict[str, None] = {}
-    token = _read.set(paths)
+    token = _recorded_reads.set(paths)
     try:
         yield paths
     finally:
-        _read.reset(token)
+        _recorded_reads.reset(token)
 
 
-def note_read(path: str | Path) -> None:
+def record_read(path: str | Path) -> None:
     """Records a file that is read by other means than the functions of this module."""
-    paths = _read.get()
+    paths = _recorded_reads.get()
     if paths is not None:
         paths[os.fspath(path)] = None
 
@@ -89,7 +89,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
     try:
         handle = open_through(path)
         if handle is None:
-            _replace(Path(os.path.realpath(path)), data)
+            _write_and_rename(Path(os.path.realpath(path)), data)
         else:
             with open(handle, "wb") as stream:
                 stream.write(data)
@@ -97,7 +97,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
         raise InputError(f"cannot write: {error.strerror or error}", source=path) from error
 
 
-def _replace(target: Path, data: bytes) -> None:
+def _write_and_rename(target: Path, data: bytes) -> None:
     """Writes a temporary file and renames it to ``target``."""
     # The temporary name has only the last 60 characters of the target's, of at most four bytes each, because the target's own
     # name may already have the maximum length.
@@ -188,7 +188,7 @@ def _unpacked(path: str | Path) -> Iterator[IO[bytes]]:
     """Opens a plain or gzip file for reading; every error of reading it becomes an InputError."""
     try:
         with open(path, "rb") as stream:
-            note_read(path)
+            record_read(path)
             head = stream.read(2)
             stream.seek(0)
             if head != b"\x1f\x8b":
@@ -308,7 +308,7 @@ def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
 
 
 #: Errors that msgspec raises for bytes that are not JSON, or that are nested too deeply.
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Head(msgspec.Struct):
@@ -337,7 +337,7 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
     """
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except _UNREADABLE as error:
+    except _DECODE_ERRORS as error:
         raise InputError(f"not a {format_name} file: {error}", source=source) from error
     if head.format != format_name:
         raise InputError(f"found format {head.format!r}, expected {format_name!r}", source=source, place="format")
@@ -360,15 +360,15 @@ def decode_json(data: bytes, kind: type[T], what: str, source: str | Path | None
             # msgspec silently keeps only the last value of a field that occurs twice. Then the decoded value has fewer colons
             # than the data, and the slower parser of the standard library looks for the field.
             if msgspec.json.encode(msgspec.json.decode(data)).count(b":") < data.count(b":"):
-                json.loads(data, object_pairs_hook=_once)
+                json.loads(data, object_pairs_hook=_refuse_duplicate_fields)
             return value
     except msgspec.ValidationError as error:
-        raise misfit(error, kind, source) from error
-    except _UNREADABLE as error:
+        raise type_mismatch(error, kind, source) from error
+    except _DECODE_ERRORS as error:
         raise InputError(f"not {what}: {error}", source=source) from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> None:
+def _refuse_duplicate_fields(pairs: list[tuple[str, Any]]) -> None:
     """Raises InputError if a field occurs twice in an object."""
     for name, times in Counter(name for name, _ in pairs).items():
         if times > 1:
@@ -383,7 +383,7 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"cannot make the folder: {error.strerror or error}", source=folder) from error
 
 
-def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None = None, at: str = "") -> InputError:
+def type_mismatch(error: msgspec.ValidationError, kind: Any, source: str | Path | None = None, at: str = "") -> InputError:
     """Makes an InputError of a msgspec error about a value that does not fit its type.
 
     The message says where the value is. For an unknown field it suggests a similar one or lists all fields, and for a value
@@ -435,7 +435,7 @@ def peek_format(data: bytes) -> str | None:
         return None
     try:
         return msgspec.json.decode(data, type=_Head).format
-    except _UNREADABLE:
+    except _DECODE_ERRORS:
         return None
 
 
@@ -446,13 +446,13 @@ def describe(data: bytes) -> str:
         return "no JSON object"
     try:
         value = msgspec.json.decode(data)
-    except _UNREADABLE as error:
+    except _DECODE_ERRORS as error:
         said = re.search(rb'"format"\s*:\s*"(\w+(?:\.\w+)*)"', data[:_HEAD_BYTES])
         return f"damaged JSON ({error})" + (f" of the format {said[1].decode()!r}" if said else "")
     if isinstance(value, dict) and "format" in value:
         return f"format {value['format']!r}"
     example = value[0] if isinstance(value, list) and value else value
-    keys = f"the keys {', '.join(list(example)[:_MOST_KEYS])}" if isinstance(example, dict) and example else ""
+    keys = f"the keys {', '.join(list(example)[:_MAX_KEYS_SHOWN])}" if isinstance(example, dict) and example else ""
     if isinstance(value, list):
         return f"no JSON object but a list of {len(value)}" + (f", the first an object with {keys}" if keys else "")
     return f"a JSON object without a format{f', with {keys}' if keys else ''}"

@@ -22,7 +22,7 @@ from stowplan.units import PS, Unit
 
 #: Group of the entry points by which other packages add kinds. Each entry has the name of the kind and ``module:name`` of its
 #: object.
-GROUP = "stowplan.kinds"
+ENTRY_POINT_GROUP = "stowplan.kinds"
 
 #: A function that takes a wish, a :class:`stowplan.certificates.maker.Wish`, and yields proofs of its bound, the cheapest
 #: first.
@@ -99,48 +99,48 @@ def register(name: str, place: str) -> None:
     _PLACES[name] = place
 
 
-def place_of(name: str) -> str | None:
+def import_path(name: str) -> str | None:
     """``module:name`` of the kind of this name, or None if there is no such kind. Entry points are read only for names that are
     not this package's own."""
-    return _PLACES.get(name) or _installed().get(name)
+    return _PLACES.get(name) or _from_entry_points().get(name)
 
 
-def places() -> dict[str, str]:
+def import_paths() -> dict[str, str]:
     """``module:name`` of every kind, by the kind's name. Nothing is imported."""
-    return _installed() | _PLACES
+    return _from_entry_points() | _PLACES
 
 
 def formats(what: Literal["problem", "plan"]) -> list[str]:
     """The ``format`` fields of the problem files, or of the plan files, of all kinds."""
-    return [_format(name, what) for name in places()]
+    return [_format(name, what) for name in import_paths()]
 
 
 def registered() -> tuple[BaseKind, ...]:
     """All kinds. This imports every one of them."""
-    return tuple(map(named, places()))
+    return tuple(map(by_name, import_paths()))
 
 
-def named(name: str) -> BaseKind:
+def by_name(name: str) -> BaseKind:
     """The kind of this name; raises UsageError if there is none."""
-    place = place_of(name)
+    place = import_path(name)
     if place is None:
-        raise UsageError(f"found kind {name!r}, expected one of {', '.join(places())}")
-    return _loaded(place)
+        raise UsageError(f"found kind {name!r}, expected one of {', '.join(import_paths())}")
+    return _imported(place)
 
 
 @cache
 def unit(name: str) -> Unit:
     """The unit of this name, as files state it. If no kind has such a unit, a new unit that has only the name is returned."""
-    every = map(named, (*_PLACES, *_installed()))
+    every = map(by_name, (*_PLACES, *_from_entry_points()))
     return next((kind.unit for kind in every if kind.unit.name == name), Unit(name))
 
 
 def of_format(text: object, what: Literal["problem", "plan"]) -> BaseKind | None:
     """The kind whose problem files, or plan files, have this ``format`` field; None if there is none."""
     match = _FORMAT.fullmatch(text) if isinstance(text, str) else None
-    if match is None or match[2] != what or place_of(match[1]) is None:
+    if match is None or match[2] != what or import_path(match[1]) is None:
         return None
-    return named(match[1])
+    return by_name(match[1])
 
 
 def of_problem(problem: object) -> BaseKind:
@@ -166,14 +166,14 @@ def _format(name: str, what: str) -> str:
 
 
 @cache
-def _installed() -> dict[str, str]:
+def _from_entry_points() -> dict[str, str]:
     # Imported here because this import takes longer than all the rest of this module.
     from importlib.metadata import entry_points
 
-    return {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 @cache
-def _loaded(place: str) -> BaseKind:
+def _imported(place: str) -> BaseKind:
     kind: BaseKind = load(place)
     return kind

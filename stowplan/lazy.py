@@ -28,7 +28,7 @@ def lazy_names(package: str, places: Mapping[str, Sequence[str]]) -> Callable[[s
     return look_up
 
 
-def listed(module: dict[str, Any]) -> Callable[[], list[str]]:
+def public_names(module: dict[str, Any]) -> Callable[[], list[str]]:
     """Returns a function to use as ``__dir__`` of such a package: its public names, whether they are imported already or not.
 
     Parameters

@@ -22,24 +22,24 @@ LOGGER.addHandler(logging.NullHandler())
 
 #: Maximum number of notes of one source, of which the last says how many were left out; and maximum number of characters of
 #: each.
-MOST, LENGTH = 20, 300
+MAX_NOTES, MAX_NOTE_LENGTH = 20, 300
 
 
 def bounded(notes: Iterable[str]) -> tuple[str, ...]:
-    """Removes repeated notes, shortens each to :data:`LENGTH` characters and keeps at most :data:`MOST` of them.
+    """Removes repeated notes, shortens each to :data:`MAX_NOTE_LENGTH` characters and keeps at most :data:`MAX_NOTES` of them.
 
     Applying it to its own result changes nothing.
     """
     every = list(dict.fromkeys(cut(note) for note in notes))
-    if len(every) <= MOST:
+    if len(every) <= MAX_NOTES:
         return tuple(every)
-    return (*every[: MOST - 1], f"and {len(every) - MOST + 1} more")
+    return (*every[: MAX_NOTES - 1], f"and {len(every) - MAX_NOTES + 1} more")
 
 
 def cut(text: str) -> str:
-    """A text in one line, shortened to :data:`LENGTH` characters."""
+    """A text in one line, shortened to :data:`MAX_NOTE_LENGTH` characters."""
     line = " ".join(text.split())
-    return line if len(line) <= LENGTH else f"{line[: LENGTH - 3]}..."
+    return line if len(line) <= MAX_NOTE_LENGTH else f"{line[: MAX_NOTE_LENGTH - 3]}..."
 
 
 class UnmodelledWarning(UserWarning):

@@ -64,7 +64,7 @@ def parameters(kind: type[P], module: str) -> P:
     """
     name = module.removeprefix(f"{PACKAGE}.")
     group, _, last = name.partition(".")
-    changes = _changes().get(group, {})
+    changes = _overrides().get(group, {})
     try:
         loaded = msgspec.convert(changes.get(last, {}) if isinstance(changes, dict) else changes, kind)
     except msgspec.ValidationError as error:
@@ -74,7 +74,7 @@ def parameters(kind: type[P], module: str) -> P:
 
 
 @cache
-def _changes() -> dict[str, Any]:
+def _overrides() -> dict[str, Any]:
     """The content of the TOML file; empty if the environment variable is not set."""
     path = os.environ.get(VARIABLE)
     if not path:
@@ -85,7 +85,7 @@ def _changes() -> dict[str, Any]:
         raise InputError(str(error), source=path) from error
 
 
-def every() -> dict[str, Parameters]:
+def all_parameters() -> dict[str, Parameters]:
     """Parameters of all candidates, by ``kind.module``.
 
     Raises
@@ -97,7 +97,7 @@ def every() -> dict[str, Parameters]:
     for path in sorted(Path(import_module(PACKAGE).__path__[0]).glob("*/*.py")):
         if "PARAMS = parameters(" in path.read_text(encoding="utf-8"):
             import_module(f"{PACKAGE}.{path.parent.name}.{path.stem}")
-    for group, modules in _changes().items():
+    for group, modules in _overrides().items():
         for last in modules if isinstance(modules, dict) else ("",):
             if f"{group}.{last}" not in _LOADED:
                 expected = f"one of {', '.join(sorted(_LOADED))}"
@@ -114,7 +114,7 @@ def rows(names: Sequence[str]) -> list[tuple[str, str, str]]:
         Beginnings of module names to list; an empty sequence lists all modules.
     """
     found = []
-    for module, values in every().items():
+    for module, values in all_parameters().items():
         if not names or any(module.startswith(name) for name in names):
             docs = _docstrings(type(values))
             found += [(f"{module}.{field}", str(value), docs[field]) for field, value in msgspec.structs.asdict(values).items()]

@@ -342,7 +342,7 @@ def _summary(result: Result) -> str:
             continue
         given = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
         lines.append(f"  {what:<9}  {given}" if given else f"  baseline   {name}")
-    if "baseline" in result.provenance.options and (gain := gained(result)):
+    if "baseline" in result.provenance.options and (gain := describe_gain(result)):
         lines.append(f"  gain       {gain}")
     lines.extend(f"  warning    {warning}" for warning in result.warnings)
     return "\n".join(lines)
@@ -359,7 +359,7 @@ def certified(result: Result, shown: Mapping[Any, str]) -> str:
     return f"{shown[result.certificate.bound]}{gap_text}  (by {result.proof})"
 
 
-def gained(result: Result) -> str:
+def describe_gain(result: Result) -> str:
     """Says how much the plan improves on the baseline; empty if there is nothing to compare."""
     if result.baseline is None or result.objective is None:
         return ""

@@ -91,9 +91,9 @@ def began() -> float:
 
 def _run(arguments: list[str] | None) -> int:
     # Imported here, so that Ctrl-C is met with an answer from the first moment on.
-    from stowplan.child_process import collect_seldom, light_imports
+    from stowplan.child_process import collect_garbage_seldom, light_imports
 
-    collect_seldom()
+    collect_garbage_seldom()
     light_imports()
     from typer.exceptions import Abort, TyperException
 
@@ -104,10 +104,10 @@ def _run(arguments: list[str] | None) -> int:
     prepare_streams()
     try:
         if os.environ.get("STOWPLAN_PARAMETERS"):
-            from stowplan.parameters import every
+            from stowplan.parameters import all_parameters
 
             # A file that they do not take is refused here, before workers read it.
-            every()
+            all_parameters()
         code = app_for(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="stowplan", standalone_mode=False)
     except StowplanError as error:
         note("\n    ".join((f"stowplan: {error}", *error.advice)))

@@ -82,7 +82,7 @@ def solve_command(
     outputs.check(inputs=given.files)
     search = msgspec.structs.replace(search, certify=search.certify or certificate is not None)
     kept = _cache(cache, cache_bytes, search)
-    with files.noting_reads() as read:
+    with files.recording_reads() as read:
         if cache is None:
             # Else the plan may be there already.
             _load_ahead(source)

@@ -164,7 +164,7 @@ def describe_plan(plan: Any) -> str:
 
 def kind(name: str) -> Kind[Any, Any]:
     """Kind of this name; raises UsageError where there is none."""
-    return _whole(kinds.named(name))
+    return _whole(kinds.by_name(name))
 
 
 def kind_of(problem: object) -> Kind[Any, Any]:

@@ -17,7 +17,7 @@ from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, cards_list, facts_list, table, warnings_box, whole_page
 from stowplan.report.presenter import Labelled, Presenter, presenter_for
 from stowplan.report.text import format_values
-from stowplan.result import CandidateReport, Result, certified, gained
+from stowplan.result import CandidateReport, Result, certified, describe_gain
 from stowplan.result_text import format_gap, format_ratio
 from stowplan.units import PS
 
@@ -113,7 +113,7 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
             else f", {'speedup' if result.unit == PS else 'ratio'} {format_ratio(ratio)}"
         )
         facts.append((f"Baseline {name}", shown[value] + faster))
-    if "baseline" in result.provenance.options and (gain := gained(result)):
+    if "baseline" in result.provenance.options and (gain := describe_gain(result)):
         facts.append(("Gain", gain))
     return cards_list(cards) + facts_list(facts)
 

@@ -32,7 +32,7 @@ class CandidateId(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, kind: str, name: str) -> Self:
         """Of a kind that this process knows."""
-        return cls(kind, name, kinds.place_of(kind))
+        return cls(kind, name, kinds.import_path(kind))
 
     def load(self) -> Callable[[Any, Any], None]:
         """What it does, with all that this needs."""
@@ -83,7 +83,7 @@ class WorkerContext(Context):
     """That of a run; ``send`` takes the reports, and is called from the candidate's threads."""
 
     def __init__(self, job: Job, send: Callable[[Report], None]):
-        self._kind = kinds.named(job.candidate.kind)
+        self._kind = kinds.by_name(job.candidate.kind)
         super().__init__(job.options, None if job.start_plan is None else self._kind.plan.decode(job.start_plan))
         self._end, self._latest = job.end, max(job.end, job.latest)
         self._told = math.inf

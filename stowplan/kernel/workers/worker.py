@@ -20,7 +20,14 @@ from typing import BinaryIO
 import msgspec
 
 from stowplan import kinds
-from stowplan.child_process import MOST_KEPT_MEMORY, begin, collect_seldom, light_imports, read_message, write_encoded
+from stowplan.child_process import (
+    MAX_REUSE_MEMORY,
+    become_child,
+    collect_garbage_seldom,
+    light_imports,
+    read_message,
+    write_encoded,
+)
 from stowplan.kernel.context import Report
 from stowplan.kernel.workers.messages import Job, Load, ToWorker, WorkerContext
 from stowplan.process_memory import prefer_to_end, resident
@@ -88,7 +95,7 @@ class Worker:
         assert context is not None
         threads = threading.active_count()
         try:
-            problem = kinds.named(job.candidate.kind).problem.decode(job.problem)
+            problem = kinds.by_name(job.candidate.kind).problem.decode(job.problem)
             # Large ones take as much memory again.
             job.problem = b""
             function = job.candidate.load()
@@ -101,7 +108,7 @@ class Worker:
             return False
         del problem
         waits = threading.active_count() == threads and not _has_children() and _environment() == self._environment
-        waits = waits and resident(os.getpid()) <= MOST_KEPT_MEMORY
+        waits = waits and resident(os.getpid()) <= MAX_REUSE_MEMORY
         self._context = None
         self.send(context.last_word(waits))
         return waits
@@ -129,9 +136,9 @@ def _has_children() -> bool:
 
 def main() -> None:
     """Run jobs until the parent has no more."""
-    incoming, outgoing = begin(int(sys.argv[1]))
+    incoming, outgoing = become_child(int(sys.argv[1]))
     prefer_to_end(OOM_SCORE)
-    collect_seldom()
+    collect_garbage_seldom()
     light_imports()
     Worker(incoming, outgoing).work()
     # Threads of solvers may still be running; nothing here is worth waiting for.
