@@ -1,4 +1,4 @@
-"""The certificate of a result: what is shown of its bound, beside what solvers claim."""
+"""Adds a certificate to a result: a proof of its bound that does not rest on trusting solvers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from stowplan.result import Result
 if TYPE_CHECKING:
     from stowplan.kernel.state import RunState
 
-#: Part of the time limit that is set aside for a certificate, at least so many seconds, and the most where solving ends early.
+#: Part of the time limit that is set aside for a certificate, the minimum in seconds, and the largest part if solving ends
+#: early.
 SHARE, LEAST, MOST_SHARE = 0.05, 0.02, 0.2
 
 
@@ -22,13 +23,14 @@ def seconds_for(time_limit: float) -> float:
 
 
 def seconds_after(time_limit: float, left: float) -> float:
-    """Seconds for the certificate of a run that has ended with so many ``left``, beside those set aside."""
+    """Seconds for the certificate of a run that ended with ``left`` seconds to spare, in addition to those that were set
+    aside."""
     own = seconds_for(time_limit)
     return max(own, min(own + left, MOST_SHARE * time_limit))
 
 
 def certified(result: Result, problem: object, state: RunState) -> Result:
-    """The result with a certificate; what goes wrong with making one costs a warning, not the result."""
+    """Returns the result with a certificate. If an error occurs, the result gets a warning instead."""
     from stowplan.certificates.maker import certify
 
     source = max(state.bounds, key=lambda name: state.bounds[name], default="")

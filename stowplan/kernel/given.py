@@ -1,7 +1,7 @@
-"""What a call may be given beside a problem, checked: plans at hand, the name of a baseline, a hint; and hints in files.
+"""Checks of plans, baseline names and hints that a caller gives, and reading hints from files.
 
-The result is no worse than the baseline that is named, as ``-prod`` of Wang et al. 2023 (section 5, table 3): the better of a
-search's plan and the compiler's.
+The result is never worse than a named baseline: as ``-prod`` of Wang et al. 2023 (section 5, table 3), it is the better of the
+plan found and the compiler's.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
 from stowplan.result import CandidateReport
 
-#: Names the production baseline: the compiler's own plan where it is at hand, else what the kind compares with.
+#: Name of the production baseline: the compiler's own plan if the caller gave it, otherwise the kind's default baseline.
 PRODUCTION = "prod"
 
-#: Name of the plan that XLA itself made.
+#: Name of XLA's own plan.
 XLA = "xla"
 
 
 class Given(NamedTuple):
-    """What a call is given beside its problem, checked."""
+    """The checked inputs of a call besides its problem."""
 
     candidates: list[Candidate]
     """The candidates to run, the most useful first. If the named baseline has no plan yet, its maker comes first."""
     starts: dict[str, Start]
     """Plans to start from, by name."""
     baseline: str | None
-    """The baseline that the result is no worse than, where one was named."""
+    """Name of the baseline that the result must be no worse than; None if the caller named none."""
     hints: list[Hint]
-    """Values to follow."""
+    """Hints with values, which guide constructive heuristics."""
     warnings: list[str]
 
 
@@ -53,7 +53,16 @@ def check_given(
     hint: Any,
     earlier: Mapping[str, Start],
 ) -> Given:
-    """Check what a call is given; ``earlier`` are plans that have been checked, to start from beside all others.
+    """Checks the inputs of a call besides its problem.
+
+    Parameters
+    ----------
+    kind, problem, candidates
+        The problem, and the candidates that were selected for it.
+    baseline, plans, hint
+        Arguments of :func:`stowplan.solve`.
+    earlier
+        Earlier plans to keep close to, which have been checked.
 
     Raises
     ------
@@ -69,16 +78,16 @@ def check_given(
 
 
 def resolve(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) -> str | None:
-    """The name of the baseline that a caller means, None where none was named.
+    """Resolves the name of a baseline that a caller gave; returns None for None.
 
     Parameters
     ----------
     kind
-        Of the problem.
+        Kind of the problem.
     baseline
-        As given: a name, or :data:`PRODUCTION`.
+        The name as given, or :data:`PRODUCTION`.
     at_hand
-        Names of the kind's initial plans and of those that the caller gave, be they valid or not.
+        Names of the kind's initial plans and of the caller's plans, whether they are valid or not.
 
     Raises
     ------
@@ -96,7 +105,7 @@ def resolve(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) 
 def with_maker(
     kind: Kind[Any, Any], problem: Any, baseline: str | None, starts: Iterable[str], chosen: Sequence[Candidate]
 ) -> list[Candidate]:
-    """The candidates of a run, before them what makes the baseline that was named, where no plan of it is at hand."""
+    """Returns the candidates of a run. If the named baseline has no plan yet, the candidate that makes it is put first."""
     if baseline is None or baseline in starts:
         return list(chosen)
     maker = kind.makers(problem).get(baseline)
@@ -104,7 +113,7 @@ def with_maker(
 
 
 def names_taken(kind: Kind[Any, Any]) -> list[str]:
-    """Names of baselines that no other plan may have, whether or not there is a plan of them for a problem."""
+    """Names of baselines that are reserved: no other plan may have them, whether or not the problem has such a plan."""
     others = (baseline for baseline in kind.baselines[1:] if baseline.is_known or baseline.maker is not None)
     return [kind.baseline, *(baseline.name for baseline in others)]
 
@@ -115,7 +124,7 @@ def left_out(name: str, why: str) -> str:
 
 
 def why_missing(name: str, reports: Sequence[CandidateReport]) -> str:
-    """The warning that the baseline that was named has no plan, and that the result is compared with nothing."""
+    """The warning that the named baseline has no plan, so that the result is not compared with it."""
     maker = next((report for report in reports if report.name == name), None)
     if maker is None:
         why = "it has no valid plan for this problem"
@@ -155,19 +164,19 @@ def checked_plans(
     return starts, warnings
 
 
-#: Name of the plan that comes with a hint.
+#: Name under which the plan of a hint takes part.
 HINT = "hint"
 
 
 def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:
-    """The plan of a hint, or that is given as one; None where there is none. It has not been verified.
+    """The plan of a hint, or the plan that was given as a hint, not verified; None if there is none.
 
     Raises
     ------
     UsageError
-        It is neither a hint nor a plan of the kind, or has values that the kind does not take.
+        It is neither a hint nor a plan of the kind, or has values that the kind does not accept.
     InputError
-        It is a hint for something else, or damaged.
+        The hint is for another problem, or damaged.
     """
     if isinstance(hint, Hint):
         hints.check(problem, hint, kind.extras().hints)
@@ -180,7 +189,7 @@ def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:
 
 
 def with_hinted(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], hint: Any) -> dict[str, Any]:
-    """The plans at hand, by name, and that of a hint (:func:`hinted_plan`, which see for what it raises)."""
+    """Returns the given plans by name, with the plan of the hint added. Raises what :func:`hinted_plan` does."""
     plan = hinted_plan(kind, problem, hint)
     if plan is not None and HINT in plans:
         raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
@@ -188,16 +197,17 @@ def with_hinted(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], hi
 
 
 def hinted_values(kind: Kind[Any, Any], problem: Any, hint: Any, plan: Any) -> list[Hint]:
-    """The values of a hint without its plan, or those of the plan; nothing where the kind takes no values.
+    """The hint's values without its plan; for a hint that is a plan, values derived from the plan; empty if the kind accepts
+    none.
 
     Parameters
     ----------
     kind, problem
-        What is to be solved.
+        The problem to solve.
     hint
-        As it was given, checked.
+        The hint as given, checked.
     plan
-        What :func:`hinted_plan` found in it, verified.
+        The verified plan that :func:`hinted_plan` found in it.
     """
     if isinstance(hint, Hint) and hint.values:
         return [msgspec.structs.replace(hint, plan=None)]
@@ -208,14 +218,14 @@ def hinted_values(kind: Kind[Any, Any], problem: Any, hint: Any, plan: Any) -> l
 
 
 def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
-    """The hint, or the plan, in a file that is for an earlier version of a problem, as a hint for the problem.
+    """Reads a hint or a plan for an earlier version of a problem, and transfers it to the problem.
 
     Raises
     ------
     InputError
-        As :func:`read_hint`; or a plan that is not valid for the earlier version.
+        As :func:`read_hint`; or the plan is not valid for the earlier version.
     UsageError
-        The kind does not know steps again, or the two are of different kinds.
+        The two problems are of different kinds, or the kind cannot match the steps of two versions.
     """
     kind = kind_of(problem)
     if kind_of(earlier) is not kind:
@@ -233,12 +243,12 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
 
 
 def read_hint(path: Path, problem: Any) -> Any:
-    """The hint, or the plan, in a file.
+    """Reads a hint or a plan from a file.
 
     Raises
     ------
     InputError
-        It is neither, or not for this problem; the message names the file.
+        The file has neither, or it is for another problem; the message names the file.
     """
     data = files.read_bytes(path)
     if files.peek_format(data) == hints.FORMAT:

@@ -1,4 +1,4 @@
-"""The result of a run: its plan, what is proven of it, how it came about, and what must be warned of."""
+"""Makes the result of a run: the plan, what is proven about it, how it was found, and warnings."""
 
 from __future__ import annotations
 
@@ -40,18 +40,19 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         seconds=round(state.deadline.elapsed, 3),
         unit=kind.unit,
         highlights=kind.highlights,
-        # What every heuristic and model reached, not only the best.
+        # The best objective of every source, not only that of the best plan.
         details=(state.why if state.infeasible else {})
         | kind.facts(problem, state.plan, None if state.best is None else state.best.check)
         | ({} if state.infeasible else kind.proven(problem, state.objective, state.bound))
         | {"sources": dict(state.sources)},
-        # What the problem's front end could not take literally.
+        # Notes of the front end about parts of the input that it does not model.
         warnings=(*bounded(getattr(problem, "notes", ())), *dict.fromkeys(state.warnings)),
         cut_short=run.was_cut or state.cut_short,
     )
 
 
 def _status(state: RunState) -> Status:
+    """Status of a run that is over."""
     if state.infeasible:
         return "infeasible"
     if state.objective is None:
@@ -60,6 +61,7 @@ def _status(state: RunState) -> Status:
 
 
 def _provenance(run: Run, call: Call) -> Provenance:
+    """Provenance of the best plan, with the options that are needed to find it again."""
     state, options = run.state, call.options
     identity = call.kind.identity(call.problem)
     checkpoint, training = _checkpoint(run, call.candidates)
@@ -96,7 +98,7 @@ def _provenance(run: Run, call: Call) -> Provenance:
 
 
 def _warn(run: Run, call: Call) -> None:
-    """Add what must be said of a run that is over to its warnings."""
+    """Adds warnings that can be given only once the run is over."""
     state = run.state
     if without_code := trouble(f"stowplan.portfolio.{call.kind.name}"):
         state.warnings.append(f"heuristics ran interpreted, many times slower: {without_code}")
@@ -112,7 +114,8 @@ def _warn(run: Run, call: Call) -> None:
 
 
 def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> tuple[str | None, str]:
-    """Hash of the policy that took part, and how it was trained: others may have gone on from its plans."""
+    """Hash and training of the policy that took part. It need not have found the best plan, because others may have improved
+    its plans."""
     ran = {report.name for report in run.reports if report.outcome != "skipped"}
     took_part = (candidate for candidate in chosen if candidate.checkpoint and candidate.name in ran)
     return next(((candidate.checkpoint, candidate.training) for candidate in took_part), (None, ""))

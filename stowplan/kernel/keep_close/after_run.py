@@ -1,4 +1,5 @@
-"""A run whose plan changes little: the earlier plan takes part in it, and what it finds is brought closer afterwards."""
+"""Keeps a plan close to an earlier one: the earlier plan takes part in the run, and the best plan is brought closer to it
+afterwards."""
 
 from __future__ import annotations
 
@@ -20,15 +21,21 @@ from stowplan.log import LOGGER
 from stowplan.result import Result
 from stowplan.verification import Verification
 
-#: What provenance calls plans that were brought closer.
+#: Source of plans that were brought closer, as the provenance names it.
 SOURCE = "keep_close"
 
-#: Plans of a run that are looked at again.
+#: Maximum number of plans of a run that are tried as starting points.
 MOST_PLANS = 50
 
 
 def keeper_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
-    """What keeps close to what :func:`stowplan.solve` was given for that; raises what :func:`given` and the class do."""
+    """Makes the pass that keeps close to what ``keep_close`` of :func:`stowplan.solve` says.
+
+    Raises
+    ------
+    UsageError, InputError
+        As :func:`given` and :class:`StabilityPass`; also if the caller gave a plan under the name of the earlier one.
+    """
     keeper = StabilityPass(kind, problem, given(keep_close, kind))
     if EARLIER in plans:
         raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
@@ -36,19 +43,21 @@ def keeper_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mappin
 
 
 class StabilityPass:
-    """What :func:`stowplan.solve` does besides a run where it is to keep close.
+    """The steps that :func:`stowplan.solve` adds to a run in order to keep close to an earlier plan.
 
     Parameters
     ----------
-    kind, problem, given
-        What is solved, and the earlier plan, checked.
+    kind, problem
+        The problem to solve.
+    given
+        The earlier plan, checked.
 
     Raises
     ------
     InputError
-        The earlier plan is of this very problem, and not valid.
+        The earlier plan belongs to this problem, and is not valid.
     UsageError
-        It is of another problem, and what it decides cannot be known again.
+        The earlier plan belongs to another problem, and its decisions cannot be matched to those of this one.
     """
 
     def __init__(self, kind: Kind[Any, Any], problem: Any, given: KeepClose):
@@ -67,18 +76,18 @@ class StabilityPass:
 
     @property
     def starts(self) -> dict[str, Start]:
-        """The earlier plan by its name, where it is valid for this problem."""
+        """The earlier plan by its name, if it is valid for this problem."""
         return {} if self._earlier is None else {EARLIER: Start(self._earlier.plan, self._earlier.check)}
 
     def limits(self, options: Options, deadline: Deadline) -> tuple[Options, Deadline]:
-        """Options and deadline of the run: it leaves a part of the time."""
+        """Options and deadline of the run, which leave a part of the time for the search after it."""
         part = 1 - SHARE
         if not options.deterministic:
             deadline = deadline.within(part * deadline.remaining)
         return options.limited(part * options.time_limit, part * options.extent), deadline
 
     def described(self, result: Result) -> Result:
-        """The result with what is to be said of the earlier plan."""
+        """The result with details and warnings about the earlier plan."""
         return msgspec.structs.replace(
             result,
             details=result.details | self.details,
@@ -87,19 +96,19 @@ class StabilityPass:
         )
 
     def take(self, plan: Any, verdict: Verification[Any]) -> None:
-        """Remember a valid plan of the run; of many the best, the first of equals."""
+        """Remembers a valid plan of the run. If there are too many, the best are kept, and of equal ones the first."""
         assert verdict.objective is not None
         self._plans.append((verdict.objective, verdict.tie_break, plan, verdict))
         if len(self._plans) > 2 * MOST_PLANS:
             self._trim()
 
     def finish(self, state: RunState) -> bool:
-        """Put the closest plan that is good enough in the place of the best, in what time the run has left.
+        """Replaces the best plan by the closest one that is good enough, in the time that the run has left.
 
         Returns
         -------
         bool
-            Whether it was cancelled.
+            Whether the run was cancelled.
         """
         options, deadline, best = state.options, state.deadline, state.best
         if best is None:
@@ -165,5 +174,6 @@ class StabilityPass:
         return cancelled or deadline.was_cancelled
 
     def _trim(self) -> None:
+        """Forgets all but the best plans."""
         self._plans.sort(key=itemgetter(0, 1))
         del self._plans[MOST_PLANS:]
