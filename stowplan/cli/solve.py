@@ -241,9 +241,9 @@ def _cache(folder: Path | None, most_bytes: int | None, search: Options) -> Any:
         arguments.whole("a cache of {} bytes", most_bytes, 1)
     if folder is None:
         return None
-    from stowplan.kernel.plan_cache import MOST_BYTES, PlanCache
+    from stowplan.kernel.plan_cache import MAX_BYTES, PlanCache
 
-    return PlanCache(folder, most_bytes or MOST_BYTES, search.time_limit)
+    return PlanCache(folder, most_bytes or MAX_BYTES, search.time_limit)
 
 
 #: Files of compiled programs of so many bytes, packed, are for workers: what these load takes as long as reading does.

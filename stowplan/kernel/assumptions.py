@@ -11,7 +11,7 @@ from stowplan.kernel.kind import Kind
 from stowplan.result import Assumption
 
 #: Maximum number of different values that are listed for a rule.
-MOST_VALUES = 4
+MAX_VALUES = 4
 
 
 def assumptions(kind: Kind[Any, Any], problem: Any) -> tuple[Assumption, ...]:
@@ -22,7 +22,7 @@ def assumptions(kind: Kind[Any, Any], problem: Any) -> tuple[Assumption, ...]:
         words = dict.fromkeys(_word(value) for value in _values(problem, path.split(".")) if value is not None)
         binding = [word for word in words if word != free]
         if binding:
-            shown = ", ".join(binding[:MOST_VALUES]) + (", ..." if len(binding) > MOST_VALUES else "")
+            shown = ", ".join(binding[:MAX_VALUES]) + (", ..." if len(binding) > MAX_VALUES else "")
             made.append(Assumption(path.removeprefix("rules."), shown, _instead(kind, path, free)))
     return tuple(made)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stowplan.arguments import show
 from stowplan.errors import UsageError
 from stowplan.kernel.context import FAMILIES, Options
-from stowplan.kernel.given import check_given
+from stowplan.kernel.given import check_inputs
 from stowplan.kernel.kind import Candidate, Kind
 from stowplan.kernel.state import Start
 from stowplan.models.hint import Hint
@@ -38,7 +38,7 @@ class Call:
     """Plans of the caller by name, as they were passed."""
     hint: Any
     """The hint of the caller, as it was passed."""
-    keeper: StabilityPass | None
+    stability_pass: StabilityPass | None
     """Brings the result close to an earlier plan; None if the caller gave no such plan."""
 
 
@@ -52,15 +52,15 @@ def build_call(
     keep_close: Any = None,
 ) -> Call:
     """Checks the arguments and makes a call of them. The arguments and errors are those of :func:`stowplan.solve`."""
-    candidates = chosen_candidates(kind.candidates(problem, options), options)
-    keeper = None
+    candidates = select_candidates(kind.candidates(problem, options), options)
+    stability_pass = None
     if keep_close is not None:
         # Imported here because most runs have no earlier plan.
-        from stowplan.kernel.keep_close.after_run import keeper_of
+        from stowplan.kernel.keep_close.after_run import stability_pass_of
 
-        keeper = keeper_of(kind, problem, keep_close, plans)
-    earlier = {} if keeper is None else keeper.starts
-    given = check_given(kind, problem, candidates, baseline=options.baseline, plans=plans, hint=hint, earlier=earlier)
+        stability_pass = stability_pass_of(kind, problem, keep_close, plans)
+    earlier = {} if stability_pass is None else stability_pass.starts
+    given = check_inputs(kind, problem, candidates, baseline=options.baseline, plans=plans, hint=hint, earlier=earlier)
     return Call(
         kind=kind,
         problem=problem,
@@ -72,11 +72,11 @@ def build_call(
         warnings=given.warnings,
         plans=plans,
         hint=hint,
-        keeper=keeper,
+        stability_pass=stability_pass,
     )
 
 
-def check_others(options: Options, plans: Any, on_progress: Any, stop: Any, cancel: Any) -> None:
+def check_other_arguments(options: Options, plans: Any, on_progress: Any, stop: Any, cancel: Any) -> None:
     """Raises UsageError if an argument of :func:`stowplan.solve` that is not one of its options has a wrong type."""
     if plans is not None and not (isinstance(plans, Mapping) and all(isinstance(name, str) for name in plans)):
         raise UsageError(f"found plans {show(plans)}, expected plans by name, a dictionary")
@@ -90,7 +90,7 @@ def check_others(options: Options, plans: Any, on_progress: Any, stop: Any, canc
         raise UsageError("found stop and deterministic, expected one of them: what is known at a moment is a matter of load")
 
 
-def chosen_candidates(every: list[Candidate], options: Options) -> list[Candidate]:
+def select_candidates(available: list[Candidate], options: Options) -> list[Candidate]:
     """Selects the candidates that the options name, by family or by name.
 
     Raises
@@ -98,15 +98,15 @@ def chosen_candidates(every: list[Candidate], options: Options) -> list[Candidat
     UsageError
         There is no candidate of some name, or no selected candidate can run here.
     """
-    known = {*FAMILIES, *(candidate.name for candidate in every)}
-    unknown = [name for name in options.candidates if name not in known]
+    known_names = {*FAMILIES, *(candidate.name for candidate in available)}
+    unknown = [name for name in options.candidates if name not in known_names]
     if unknown:
-        raise UsageError(f"found candidate {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
+        raise UsageError(f"found candidate {unknown[0]!r}, expected some of {', '.join(sorted(known_names))}")
     wanted = set(options.candidates)
-    by_name = [candidate for candidate in every if candidate.name in wanted]
-    by_family = [candidate for candidate in every if candidate.family in wanted and not candidate.by_name_only]
+    by_name = [candidate for candidate in available if candidate.name in wanted]
+    by_family = [candidate for candidate in available if candidate.family in wanted and not candidate.by_name_only]
     chosen = [
-        candidate for candidate in every if candidate in by_name or (candidate in by_family and not candidate.unavailable)
+        candidate for candidate in available if candidate in by_name or (candidate in by_family and not candidate.unavailable)
     ]
     if options.deterministic:
         # Presolvers stop by the clock, which a deterministic run must not do; the other candidates do the same work anyway.

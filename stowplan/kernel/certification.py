@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 #: Part of the time limit that is set aside for a certificate, the minimum in seconds, and the largest part if solving ends
 #: early.
-SHARE, LEAST, MOST_SHARE = 0.05, 0.02, 0.2
+SHARE, MIN_SECONDS, MAX_SHARE = 0.05, 0.02, 0.2
 
 
 def seconds_for(time_limit: float) -> float:
     """Seconds that are set aside for the certificate."""
-    return max(LEAST, SHARE * time_limit)
+    return max(MIN_SECONDS, SHARE * time_limit)
 
 
 def seconds_after(time_limit: float, left: float) -> float:
     """Seconds for the certificate of a run that ended with ``left`` seconds to spare, in addition to those that were set
     aside."""
     own = seconds_for(time_limit)
-    return max(own, min(own + left, MOST_SHARE * time_limit))
+    return max(own, min(own + left, MAX_SHARE * time_limit))
 
 
 def certified(result: Result, problem: object, state: RunState) -> Result:

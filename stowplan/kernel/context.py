@@ -33,10 +33,10 @@ MAX_SEED = 2**31
 _flag = partial(Option, SEARCH, has_flag=True)
 
 #: A limit of seconds or work for a stage that has nothing left; it must be positive.
-_NEXT_TO_NONE = 1e-9
+_SMALLEST_LIMIT = 1e-9
 
 #: A time limit in seconds that no solver reaches.
-_ENDLESS = 1e6
+_NO_TIME_LIMIT = 1e6
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,8 +100,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def limited(self, seconds: float, work: float) -> Options:
         """Returns the options with other limits. The limit on work is used only by deterministic runs."""
-        limit = max(work, _NEXT_TO_NONE) if self.deterministic else None
-        return msgspec.structs.replace(self, time_limit=max(seconds, _NEXT_TO_NONE), work_limit=limit)
+        limit = max(work, _SMALLEST_LIMIT) if self.deterministic else None
+        return msgspec.structs.replace(self, time_limit=max(seconds, _SMALLEST_LIMIT), work_limit=limit)
 
 
 def _checked(options: Options) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class Report(msgspec.Struct):
     text: str = ""
     why: dict[str, Any] | None = None
     """With ``infeasible``: details for the result."""
-    waits: bool = False
+    is_reusable: bool = False
     """With the last message: whether the worker process is in the same state as before the job, so that it can take another
     one."""
 
@@ -234,7 +234,7 @@ class Context:
     def limits(self, seconds: float, work: W) -> tuple[float, W | None]:
         """The limits for a call of a solver: ``(seconds, None)``, or in a deterministic run ``work`` with a time limit that is
         never reached."""
-        return (_ENDLESS, work) if self.options.deterministic else (seconds, None)
+        return (_NO_TIME_LIMIT, work) if self.options.deterministic else (seconds, None)
 
     def units(self, rate: Rate) -> float | None:
         """A limit in units that a solver counts itself, such as CP-SAT's deterministic seconds; None if the clock is the

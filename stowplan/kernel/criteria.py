@@ -1,7 +1,7 @@
 """Criteria for ending a run. Each is a function of the worker pool that returns a reason to stop, or None.
 
-The caller's criterion (:mod:`stowplan.stop`) becomes one of them (:func:`asked`). The run ends as soon as one of the criteria
-holds (:func:`first_of`).
+The caller's criterion (:mod:`stowplan.stop`) becomes one of them (:func:`user_criterion`). The run ends as soon as one of the
+criteria holds (:func:`first_of`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stowplan.result import StopReason
 Criterion = Callable[[WorkerPool], StopReason | None]
 
 #: Reasons by which a run ends without an answer. A message that arrived at the last moment may still contain a proof.
-OPEN: tuple[StopReason | None, ...] = ("time_limit", "work_limit", "candidates_done", "cancelled")
+LIMIT_REASONS: tuple[StopReason | None, ...] = ("time_limit", "work_limit", "candidates_done", "cancelled")
 
 
 def first_of(*criteria: Criterion) -> Criterion:
@@ -26,12 +26,12 @@ def first_of(*criteria: Criterion) -> Criterion:
     return lambda pool: next((reason for criterion in criteria if (reason := criterion(pool)) is not None), None)
 
 
-def proven(pool: WorkerPool) -> StopReason | None:
+def settled(pool: WorkerPool) -> StopReason | None:
     """Holds if nothing is left to gain and no candidate is waited for."""
     return _unless_awaited(pool, pool.state.closed())
 
 
-def asked(criterion: stop.Criterion | None) -> Criterion:
+def user_criterion(criterion: stop.Criterion | None) -> Criterion:
     """Turns the caller's criterion into one that holds if it does and no candidate is waited for."""
 
     def holds(pool: WorkerPool) -> StopReason | None:
@@ -43,7 +43,7 @@ def asked(criterion: stop.Criterion | None) -> Criterion:
 
 def out_of_time(pool: WorkerPool) -> StopReason | None:
     """Holds if the limit is reached or the run was cancelled."""
-    return None if pool.clock.time_left(pool.at_work) > 0 else _limit(pool)
+    return None if pool.clock.time_left(pool.running_or_waiting) > 0 else _limit(pool)
 
 
 def idle(pool: WorkerPool) -> StopReason | None:
@@ -68,9 +68,9 @@ def _unless_awaited(pool: WorkerPool, reason: StopReason | None) -> StopReason |
     """Returns the reason only if the run need not wait for any candidate."""
     if reason is None or reason == "infeasible":
         return reason
-    if pool.state.options.deterministic and not is_decided(pool.state, pool.at_work, pool.ahead):
+    if pool.state.options.deterministic and not is_decided(pool.state, pool.running_or_waiting, pool.could_win_ties):
         return None
-    return None if any(pool.state.is_awaited(candidate) for candidate in pool.at_work) else reason
+    return None if any(pool.state.is_awaited(candidate) for candidate in pool.running_or_waiting) else reason
 
 
 def is_decided(state: RunState, unfinished: Sequence[Candidate], ahead: Sequence[Candidate]) -> bool:

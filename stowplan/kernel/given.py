@@ -29,7 +29,7 @@ PRODUCTION = "prod"
 XLA = "xla"
 
 
-class Given(NamedTuple):
+class CheckedInputs(NamedTuple):
     """The checked inputs of a call besides its problem."""
 
     candidates: list[Candidate]
@@ -43,7 +43,7 @@ class Given(NamedTuple):
     warnings: list[str]
 
 
-def check_given(
+def check_inputs(
     kind: Kind[Any, Any],
     problem: Any,
     candidates: Sequence[Candidate],
@@ -52,7 +52,7 @@ def check_given(
     plans: Mapping[str, Any],
     hint: Any,
     earlier: Mapping[str, Start],
-) -> Given:
+) -> CheckedInputs:
     """Checks the inputs of a call besides its problem.
 
     Parameters
@@ -67,17 +67,23 @@ def check_given(
     Raises
     ------
     UsageError, InputError
-        As :func:`resolve`, :func:`with_hinted` and :func:`checked_plans`.
+        As :func:`resolve_baseline`, :func:`add_hinted_plan` and :func:`checked_plans`.
     """
-    at_hand, initial = with_hinted(kind, problem, plans, hint), kind.initial(problem)
-    named = resolve(kind, baseline, (*initial, *at_hand, *earlier))
-    given, warnings = checked_plans(kind, problem, at_hand, named, {*initial, *names_taken(kind)}) if at_hand else ({}, [])
+    caller_plans, initial = add_hinted_plan(kind, problem, plans, hint), kind.initial(problem)
+    baseline_name = resolve_baseline(kind, baseline, (*initial, *caller_plans, *earlier))
+    given, warnings = (
+        checked_plans(kind, problem, caller_plans, baseline_name, {*initial, *reserved_names(kind)})
+        if caller_plans
+        else ({}, [])
+    )
     starts = {**{name: Start(plan) for name, plan in initial.items()}, **given, **earlier}
-    guiding = hinted_values(kind, problem, hint, starts[HINT].plan if HINT in starts else None)
-    return Given(with_maker(kind, problem, named, starts, candidates), starts, named, guiding, warnings)
+    hint_values = hinted_values(kind, problem, hint, starts[HINT].plan if HINT in starts else None)
+    return CheckedInputs(
+        add_baseline_maker(kind, problem, baseline_name, starts, candidates), starts, baseline_name, hint_values, warnings
+    )
 
 
-def resolve(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) -> str | None:
+def resolve_baseline(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) -> str | None:
     """Resolves the name of a baseline that a caller gave; returns None for None.
 
     Parameters
@@ -94,7 +100,7 @@ def resolve(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) 
     UsageError
         There is no baseline of that name.
     """
-    known = dict.fromkeys((*at_hand, *names_taken(kind)))
+    known = dict.fromkeys((*at_hand, *reserved_names(kind)))
     if baseline == PRODUCTION and PRODUCTION not in known:
         return XLA if XLA in known else kind.baseline
     if baseline is not None and baseline not in known:
@@ -102,7 +108,7 @@ def resolve(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) 
     return baseline
 
 
-def with_maker(
+def add_baseline_maker(
     kind: Kind[Any, Any], problem: Any, baseline: str | None, starts: Iterable[str], chosen: Sequence[Candidate]
 ) -> list[Candidate]:
     """Returns the candidates of a run. If the named baseline has no plan yet, the candidate that makes it is put first."""
@@ -112,18 +118,18 @@ def with_maker(
     return list(chosen) if maker is None else [maker, *(candidate for candidate in chosen if candidate.name != baseline)]
 
 
-def names_taken(kind: Kind[Any, Any]) -> list[str]:
+def reserved_names(kind: Kind[Any, Any]) -> list[str]:
     """Names of baselines that are reserved: no other plan may have them, whether or not the problem has such a plan."""
     others = (baseline for baseline in kind.baselines[1:] if baseline.is_known or baseline.maker is not None)
     return [kind.baseline, *(baseline.name for baseline in others)]
 
 
-def left_out(name: str, why: str) -> str:
+def baseline_warning(name: str, why: str) -> str:
     """The warning that a baseline has no plan."""
     return f"the baseline {name} is left out: {why}"
 
 
-def why_missing(name: str, reports: Sequence[CandidateReport]) -> str:
+def missing_baseline_warning(name: str, reports: Sequence[CandidateReport]) -> str:
     """The warning that the named baseline has no plan, so that the result is not compared with it."""
     maker = next((report for report in reports if report.name == name), None)
     if maker is None:
@@ -132,7 +138,7 @@ def why_missing(name: str, reports: Sequence[CandidateReport]) -> str:
         why = "it was not done within the limit"
     else:
         why = cut(maker.note) or "it has no valid plan for this problem"
-    return left_out(name, why)
+    return baseline_warning(name, why)
 
 
 def checked_plans(
@@ -158,7 +164,7 @@ def checked_plans(
         if verification.ok:
             starts[name] = Start(plan, verification)
         elif name == baseline and plan.problem == problem.digest:
-            warnings.append(left_out(name, f"its plan is not valid: {'; '.join(verification.lines[:1])}"))
+            warnings.append(baseline_warning(name, f"its plan is not valid: {'; '.join(verification.lines[:1])}"))
         else:
             raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(verification.lines[:3])}")
     return starts, warnings
@@ -188,7 +194,7 @@ def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:
     return hint
 
 
-def with_hinted(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], hint: Any) -> dict[str, Any]:
+def add_hinted_plan(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], hint: Any) -> dict[str, Any]:
     """Returns the given plans by name, with the plan of the hint added. Raises what :func:`hinted_plan` does."""
     plan = hinted_plan(kind, problem, hint)
     if plan is not None and HINT in plans:

@@ -169,20 +169,20 @@ def describe_plan(plan: Any) -> str:
 
 def kind(name: str) -> Kind[Any, Any]:
     """The kind of this name; raises UsageError if there is none."""
-    return _whole(kinds.by_name(name))
+    return _checked_kind(kinds.by_name(name))
 
 
 def kind_of(problem: object) -> Kind[Any, Any]:
     """The kind of a problem object; raises UsageError for other objects. Only that kind is imported."""
-    return _whole(kinds.of_problem(problem))
+    return _checked_kind(kinds.of_problem(problem))
 
 
 def registered() -> list[Kind[Any, Any]]:
     """All kinds. This imports every one of them."""
-    return list(map(_whole, kinds.registered()))
+    return list(map(_checked_kind, kinds.registered()))
 
 
-def _whole(kind: kinds.BaseKind) -> Kind[Any, Any]:
+def _checked_kind(kind: kinds.BaseKind) -> Kind[Any, Any]:
     """Checks that a registered kind is a complete :class:`Kind`."""
     if not isinstance(kind, Kind):
         raise UsageError(f"found a {type(kind).__name__} as the kind {kind.name}, expected a stowplan.kernel.kind.Kind")

@@ -37,7 +37,7 @@ from stowplan.version import versions
 T = TypeVar("T")
 
 #: Default limit on the bytes of stored results.
-MOST_BYTES = 1 << 28
+MAX_BYTES = 1 << 28
 
 #: Version of the table. It is increased when older entries can no longer be read.
 _SCHEMA = 2
@@ -45,16 +45,22 @@ _SCHEMA = 2
 _FILE = "plans.sqlite"
 
 #: Errors that SQLite raises. For a damaged file, its error messages may not be valid text.
-_UNUSABLE = (OSError, sqlite3.Error, UnicodeDecodeError)
+_DATABASE_ERRORS = (OSError, sqlite3.Error, UnicodeDecodeError)
 
 #: Environment variables that do not influence results.
-_NO_MATTER = {"STOWPLAN_CACHE", "STOWPLAN_COMPILE_CACHE", "STOWPLAN_DEBUG", "STOWPLAN_INTERPRET", "STOWPLAN_KEEP_WORKERS"}
+_IRRELEVANT_VARIABLES = {
+    "STOWPLAN_CACHE",
+    "STOWPLAN_COMPILE_CACHE",
+    "STOWPLAN_DEBUG",
+    "STOWPLAN_INTERPRET",
+    "STOWPLAN_KEEP_WORKERS",
+}
 
 #: Options that the key contains in another form, or on which results do not depend.
 _NOT_IN_KEY = {"time_limit", "work_limit", "baseline", "memory_limit"}
 
 #: Nanoseconds before another use of an entry is recorded, because writing takes longer than reading.
-USED_AGAIN_NS = 10 * 10**9
+USE_INTERVAL_NS = 10 * 10**9
 
 #: Seconds that SQLite waits for other processes, and seconds between two checks of the lock that another process holds.
 _BUSY, _POLL = 2.0, 0.02
@@ -104,7 +110,7 @@ class PlanCache:
     """
 
     folder: Path
-    most_bytes: int = MOST_BYTES
+    most_bytes: int = MAX_BYTES
     time_limit: float | None = None
     notes: list[str] = field(default_factory=list)
     """Warnings about problems with the cache in this call."""
@@ -142,20 +148,20 @@ class PlanCache:
         """
         limit = call.options.time_limit if self.time_limit is None else self.time_limit
         key = key_of(call)
-        kept = self.get(call.kind, call.problem, key, limit)
-        if kept is None:
+        stored = self.get(call.kind, call.problem, key, limit)
+        if stored is None:
             with self.turn(key, deadline) as waited:
-                kept = self.get(call.kind, call.problem, key, limit) if waited else None
-                if kept is None:
+                stored = self.get(call.kind, call.problem, key, limit) if waited else None
+                if stored is None:
                     result = compute()
                     # A call that has waited for another process did not have its whole time limit.
                     if not (waited and result.depends_on_limit):
                         self.put(key, result, limit)
-        if kept is not None:
-            LOGGER.info("found in the plan cache: %s, from a run of %.3f s", kept.status, kept.seconds)
-            cached = {"cached": {"seconds": kept.seconds}}
+        if stored is not None:
+            LOGGER.info("found in the plan cache: %s, from a run of %.3f s", stored.status, stored.seconds)
+            cached = {"cached": {"seconds": stored.seconds}}
             seconds = round(deadline.elapsed, 3)
-            result = msgspec.structs.replace(kept, seconds=seconds, details=kept.details | cached)
+            result = msgspec.structs.replace(stored, seconds=seconds, details=stored.details | cached)
             if on_progress is not None:
                 on_progress(Progress(seconds, result.objective, result.bound, result.provenance.candidate, seconds))
         return msgspec.structs.replace(result, warnings=(*result.warnings, *self.notes))
@@ -298,7 +304,7 @@ class PlanCache:
             if not all(isinstance(value, kinds) for value, kinds in zip(row, _COLUMNS, strict=True)):
                 raise sqlite3.DatabaseError("an entry has values of other types")
             now = time.time_ns()
-            if not 0 <= now - used <= USED_AGAIN_NS:
+            if not 0 <= now - used <= USE_INTERVAL_NS:
                 # A file that cannot be written can still be read.
                 update = "UPDATE results SET used = ? WHERE key = ?"
                 self._safely("write", lambda: database.execute(update, (now, key)), None)
@@ -331,12 +337,12 @@ class PlanCache:
         """Calls ``work`` and returns its value. If the files cannot be used, notes that and returns ``otherwise``."""
         try:
             value: T = work()
-        except _UNUSABLE as error:
+        except _DATABASE_ERRORS as error:
             # One warning suffices, because later steps fail for the same reason.
             if not self.notes:
                 self.notes.append(f"the plan cache {self.folder} cannot be used ({what}): {error}")
             if _is_damaged(error):
-                self._start_again()
+                self._delete_files()
             return otherwise
         return value
 
@@ -346,10 +352,10 @@ class PlanCache:
         try:
             with self._open() as database:
                 yield database
-        except _UNUSABLE as error:
+        except _DATABASE_ERRORS as error:
             raise StowplanError(f"{self.folder}: the plan cache cannot be used: {error}") from error
 
-    def _start_again(self) -> None:
+    def _delete_files(self) -> None:
         """Deletes a file that is no longer a valid database."""
         for path in self._files:
             with contextlib.suppress(OSError):
@@ -361,11 +367,11 @@ def key_of(call: Call) -> str:
     deterministic."""
     options = call.options
     limit = options.extent if options.deterministic else None
-    others = {name: value for name, value in msgspec.structs.asdict(options).items() if name not in _NOT_IN_KEY}
-    said = {
+    other_options = {name: value for name, value in msgspec.structs.asdict(options).items() if name not in _NOT_IN_KEY}
+    key_fields = {
         "schema": _SCHEMA,
         "kind": call.kind.name,
-        "options": others | {"limit": limit},
+        "options": other_options | {"limit": limit},
         "candidates": [[candidate.name, candidate.checkpoint] for candidate in call.candidates],
         "baseline": call.baseline,
         "versions": sorted(versions(with_policy=True).items()),
@@ -374,16 +380,16 @@ def key_of(call: Call) -> str:
         "hint": None if call.hint is None else digest(call.hint),
         "problem": digest(call.problem),
     }
-    if call.keeper is not None:
-        said["keep_close"] = digest(call.keeper.given)
-    return digest(said)
+    if call.stability_pass is not None:
+        key_fields["keep_close"] = digest(call.stability_pass.given)
+    return digest(key_fields)
 
 
 def _environment() -> list[tuple[str, str]]:
     """Environment variables of the package that may influence a result, with hashes of the files that they name."""
     variables = []
     for name, value in sorted(os.environ.items()):
-        if name.startswith("STOWPLAN_") and name not in _NO_MATTER:
+        if name.startswith("STOWPLAN_") and name not in _IRRELEVANT_VARIABLES:
             with contextlib.suppress(OSError):
                 value += hashlib.sha256(Path(value).read_bytes()).hexdigest()
             variables.append((name, value))

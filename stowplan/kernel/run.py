@@ -87,8 +87,10 @@ class Run:
         """Options that reproduce the plan if time ran out before all work was done; empty if no stage was finished."""
         self._options, self._deadline = options, deadline
         self._clock = Clock(state, options, deadline, candidates)
-        self._reason = criteria.first_of(criteria.proven, criteria.asked(criterion), criteria.out_of_time, criteria.idle)
-        self._first_bounds, self._bounding = iter(state.kind.first_bounds(state.problem)), 0.0
+        self._stop_reason = criteria.first_of(
+            criteria.settled, criteria.user_criterion(criterion), criteria.out_of_time, criteria.idle
+        )
+        self._first_bounds, self._bounding_seconds = iter(state.kind.first_bounds(state.problem)), 0.0
         self._stages = stages_of(options, candidates)
         self._pool = WorkerPool(state, self._clock, *self._stages.pop(0))
 
@@ -108,7 +110,7 @@ class Run:
             "run of %s %s: %s; limit %.3g s",
             state.kind.title,
             state.problem.digest[:12],
-            ", ".join(candidate.name for candidate in self._pool.at_work) or "no candidates",
+            ", ".join(candidate.name for candidate in self._pool.running_or_waiting) or "no candidates",
             self._deadline.remaining,
         )
         try:
@@ -122,10 +124,10 @@ class Run:
         return reason
 
     @property
-    def was_cut(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether a deterministic run was ended before all the work was complete on which its plan may depend."""
         pool = self._pool
-        is_whole = criteria.is_decided(self.state, pool.unfinished, pool.ahead) and not pool.has_dropped
+        is_whole = criteria.is_decided(self.state, pool.unfinished, pool.could_win_ties) and not pool.has_dropped
         return self._options.deterministic and not is_whole
 
     def _run(self, starts: Mapping[str, Start]) -> StopReason:
@@ -133,59 +135,59 @@ class Run:
         state, is_deterministic = self.state, self._options.deterministic
         # Candidates in threads start before the initial plan is verified, because some find a better plan in less time than
         # that takes. Plans that the caller gave are verified first.
-        at_work = self._pool.at_work
-        if not is_deterministic and at_work and at_work[0].in_thread and len(starts) <= 1:
+        running_or_waiting = self._pool.running_or_waiting
+        if not is_deterministic and running_or_waiting and running_or_waiting[0].in_thread and len(starts) <= 1:
             self._pool.start_waiting()
         self._offer_starts(starts)
-        if not at_work:
+        if not running_or_waiting:
             return state.closed() or "candidates_done"
         # All first bounds are proven now. Otherwise the moment at which they arrive would depend on the load of the machine.
         while is_deterministic and self._offer_first_bound():
             pass
-        done: dict[str, Any] = {}
-        known = state.plans_known()
+        completed_options: dict[str, Any] = {}
+        snapshot = state.snapshot_plans()
         while (reason := self._stage()) == "work_limit" and self._stages:
             stage = self._pool.options
-            done = {"work_limit": stage.work_limit, "candidates": [*stage.candidates]}
-            known = state.plans_known()
+            completed_options = {"work_limit": stage.work_limit, "candidates": [*stage.candidates]}
+            snapshot = state.snapshot_plans()
             self._close_pool(reason)
             self._pool = WorkerPool(state, self._clock, *self._stages.pop(0))
-        if reason != "cancelled" and self.was_cut:
-            self.reproducing_options = done
+        if reason != "cancelled" and self.is_truncated:
+            self.reproducing_options = completed_options
             # If no stage was completed with a plan, the plan of an incomplete stage is kept: it may not be found again, but is
             # better than none.
-            if known[0] is not None:
-                state.forget_later_plans(known)
+            if snapshot[0] is not None:
+                state.restore_plans(snapshot)
             return state.closed() or "time_limit"
         return reason
 
     def _stage(self) -> StopReason:
         """Runs the candidates of one stage until a criterion holds, and returns the reason."""
         pool = self._pool
-        while (reason := self._reason(pool)) is None:
+        while (reason := self._stop_reason(pool)) is None:
             pool.start_waiting()
             pool.end_overdue()
-            self._hear()
-        if reason in criteria.OPEN:
+            self._handle_messages()
+        if reason in criteria.LIMIT_REASONS:
             # Messages that have arrived are read first: they may contain a proof that the plan is optimal.
-            pool.take_messages(wait=False)
-            reason = self.state.closed() or self._reason(pool) or reason
+            pool.handle_messages(wait=False)
+            reason = self.state.closed() or self._stop_reason(pool) or reason
         return reason
 
-    def _hear(self) -> None:
+    def _handle_messages(self) -> None:
         """Reads the reports of candidates; while there are none, proves first bounds in this process."""
         pool = self._pool
-        if self._clock.waits_for_last(pool.at_work):
-            time.sleep(max(0.0, self._clock.time_left(pool.at_work)))
-        elif pool.has_news or not self._offer_first_bound():
-            pool.take_messages()
+        if self._clock.waits_for_last(pool.running_or_waiting):
+            time.sleep(max(0.0, self._clock.time_left(pool.running_or_waiting)))
+        elif pool.has_messages or not self._offer_first_bound():
+            pool.handle_messages()
 
     def _close_pool(self, reason: StopReason | None) -> None:
         """Ends the workers of a stage and merges their reports with those of earlier turns and stages."""
         merged: dict[str, CandidateReport] = {}
         for report in (*self.reports, *self._pool.close(reason)):
             before = merged.get(report.name)
-            merged[report.name] = report if before is None else _together(before, report)
+            merged[report.name] = report if before is None else _merged_reports(before, report)
         self.reports = [*merged.values()]
 
     def _offer_starts(self, starts: Mapping[str, Start]) -> None:
@@ -199,19 +201,19 @@ class Run:
     def _offer_first_bound(self) -> bool:
         """Offers the next of the kind's first bounds; returns False if there is none or no time for it."""
         began, options = time.thread_time(), self._options
-        is_over = not options.deterministic and self._bounding >= FIRST_BOUNDS * options.time_limit
+        is_over = not options.deterministic and self._bounding_seconds >= FIRST_BOUNDS * options.time_limit
         bound = None
         try:
             bound = None if is_over else next(self._first_bounds, None)
         except Exception as error:  # an error in a bound must not end a run that has plans
             self.state.warnings.append(f"the first bounds failed: {type(error).__name__}: {error}")
-        self._bounding += time.thread_time() - began
+        self._bounding_seconds += time.thread_time() - began
         if bound is not None:
             self.state.offer_bound(bound, "prices")
         return bound is not None
 
 
-def _together(first: CandidateReport, last: CandidateReport) -> CandidateReport:
+def _merged_reports(first: CandidateReport, last: CandidateReport) -> CandidateReport:
     """Merges the reports of two turns of a candidate."""
     objective = min((each.objective for each in (first, last) if each.objective is not None), default=None)
     bound = max((each.bound for each in (first, last) if each.bound is not None), default=None)

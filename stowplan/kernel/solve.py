@@ -13,7 +13,7 @@ import msgspec
 from stowplan.deadline import Deadline
 from stowplan.document import PlanDocument, ProblemDocument
 from stowplan.kernel.assumptions import assumptions
-from stowplan.kernel.call import Call, build_call, check_others
+from stowplan.kernel.call import Call, build_call, check_other_arguments
 from stowplan.kernel.certification import certified, seconds_for
 from stowplan.kernel.context import FAMILIES, Options
 from stowplan.kernel.kind import kind_of
@@ -141,7 +141,7 @@ def solve(
         baseline=baseline,
         certify=certify,
     )
-    check_others(options, plans, on_progress, stop, cancel)
+    check_other_arguments(options, plans, on_progress, stop, cancel)
     kind = kind_of(problem)
     if options.certify and kind.certificate:
         # Imported now, so that the time it takes counts towards the limit.
@@ -169,7 +169,7 @@ def run_call(
 ) -> Result:
     """Runs the candidates of a call and makes the result. With an earlier plan, it then looks for a plan that is closer to
     that."""
-    keeper, options = call.keeper, call.options
+    stability_pass, options = call.stability_pass, call.options
     state = RunState(
         call.kind,
         call.problem,
@@ -177,15 +177,20 @@ def run_call(
         deadline,
         on_progress,
         baseline=call.baseline,
-        on_plan=None if keeper is None else keeper.take,
+        on_plan=None if stability_pass is None else stability_pass.take,
         hints=[*call.hints],
         warnings=[*call.warnings],
     )
-    run = Run(state, call.candidates, *((options, deadline) if keeper is None else keeper.limits(options, deadline)), stop)
+    run = Run(
+        state,
+        call.candidates,
+        *((options, deadline) if stability_pass is None else stability_pass.limits(options, deadline)),
+        stop,
+    )
     stop_reason = run.run(call.starts)
-    if keeper is not None and keeper.finish(state):
+    if stability_pass is not None and stability_pass.finish(state):
         stop_reason = "cancelled"
     result = result_of(run, call, stop_reason)
     if options.certify:
         result = certified(result, call.problem, state)
-    return result if keeper is None else keeper.described(result)
+    return result if stability_pass is None else stability_pass.add_details(result)

@@ -85,7 +85,7 @@ class RunState:
     """Whether a deterministic run had too little time for a step on which its plan depends."""
     numbers: Iterator[int] = field(default_factory=itertools.count)
     """Numbers for workers, in the order in which they start."""
-    _verified: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    _verify_times: deque[float] = field(default_factory=lambda: deque(maxlen=5))
     """Seconds that it took to verify each of the latest plans."""
     _refuted: set[str] = field(default_factory=set)
     """Sources that reported a bound greater than the objective of a verified plan."""
@@ -104,7 +104,7 @@ class RunState:
     def verify_seconds(self) -> float:
         """The longest time that verifying one of the latest plans took. Only a few plans are remembered, so that one slow
         moment of the machine is soon forgotten."""
-        return max(self._verified, default=0.0)
+        return max(self._verify_times, default=0.0)
 
     @property
     def progress(self) -> Progress:
@@ -162,7 +162,7 @@ class RunState:
         if checked is None:
             began = time.monotonic()
             checked = check(self.kind, self.problem, plan)
-            self._verified.append(time.monotonic() - began)
+            self._verify_times.append(time.monotonic() - began)
         objective = checked.objective
         if not checked.ok or objective is None:
             violations = "; ".join(checked.lines[:3])
@@ -195,12 +195,12 @@ class RunState:
             return source == self.baseline
         return self.options.deterministic and order < best.order
 
-    def plans_known(self) -> tuple[Best | None, dict[str, int], int]:
-        """A snapshot of the plans for :meth:`forget_later_plans`: the best plan, the objective of each source, and the length
+    def snapshot_plans(self) -> tuple[Best | None, dict[str, int], int]:
+        """A snapshot of the plans for :meth:`restore_plans`: the best plan, the objective of each source, and the length
         of the history."""
         return self.best, dict(self.sources), len(self.history)
 
-    def forget_later_plans(self, known: tuple[Best | None, dict[str, int], int]) -> None:
+    def restore_plans(self, known: tuple[Best | None, dict[str, int], int]) -> None:
         """Restores the plans of a snapshot; bounds that were proven since are kept."""
         self.best, self.sources, entries = known
         del self.history[entries:]

@@ -12,7 +12,7 @@ import msgspec
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 from stowplan.kernel.context import Options
-from stowplan.kernel.keep_close.earlier_plan import changes_of, given, of_this_problem
+from stowplan.kernel.keep_close.earlier_plan import changes_of, given, is_of_problem
 from stowplan.kernel.keep_close.reverting import AcceptedPlan, RevertingSearch, cost_limit
 from stowplan.kernel.kind import Kind, check
 from stowplan.kernel.plan_changes import EARLIER, SHARE, Budget, KeepClose
@@ -25,10 +25,10 @@ from stowplan.verification import Verification
 SOURCE = "keep_close"
 
 #: Maximum number of plans of a run that are tried as starting points.
-MOST_PLANS = 50
+MAX_PLANS = 50
 
 
-def keeper_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
+def stability_pass_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
     """Makes the pass that keeps close to what ``keep_close`` of :func:`stowplan.solve` says.
 
     Raises
@@ -71,7 +71,7 @@ class StabilityPass:
             verdict = check(kind, problem, plan)
             if verdict.ok:
                 self._earlier = AcceptedPlan(plan, verdict, self._changes.counts(plan))
-            elif of_this_problem(problem, given):
+            elif is_of_problem(problem, given):
                 raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(verdict.lines[:3])}")
 
     @property
@@ -86,7 +86,7 @@ class StabilityPass:
             deadline = deadline.within(part * deadline.remaining)
         return options.limited(part * options.time_limit, part * options.extent), deadline
 
-    def described(self, result: Result) -> Result:
+    def add_details(self, result: Result) -> Result:
         """The result with details and warnings about the earlier plan."""
         return msgspec.structs.replace(
             result,
@@ -99,7 +99,7 @@ class StabilityPass:
         """Remembers a valid plan of the run. If there are too many, the best are kept, and of equal ones the first."""
         assert verdict.objective is not None
         self._plans.append((verdict.objective, verdict.tie_break, plan, verdict))
-        if len(self._plans) > 2 * MOST_PLANS:
+        if len(self._plans) > 2 * MAX_PLANS:
             self._trim()
 
     def finish(self, state: RunState) -> bool:
@@ -176,4 +176,4 @@ class StabilityPass:
     def _trim(self) -> None:
         """Forgets all but the best plans."""
         self._plans.sort(key=itemgetter(0, 1))
-        del self._plans[MOST_PLANS:]
+        del self._plans[MAX_PLANS:]

@@ -63,15 +63,15 @@ def read_earlier_plan(path: Path, problem: Any) -> Any:
 
 
 #: Sets of more decisions than this that must be reverted together are ignored.
-MOST_TOGETHER = 256
+MAX_COUPLED = 256
 
 
-def of_this_problem(problem: Any, given: KeepClose) -> bool:
+def is_of_problem(problem: Any, given: KeepClose) -> bool:
     """Whether the earlier plan belongs to this problem and not to an earlier version."""
     return bool(given.plan.problem == problem.digest)
 
 
-def compared(problem: Any, earlier: Any, plan: Any) -> Counts:
+def count_changes(problem: Any, earlier: Any, plan: Any) -> Counts:
     """Counts the changed decisions, as ``stowplan compare`` does."""
     return {part.what: (len(part.changes), part.total) for part in kind_of(problem).diff(problem, earlier, plan)}
 
@@ -101,14 +101,14 @@ class ByValues:
 
     def __init__(self, problem: Any, given: KeepClose):
         self.problem = problem
-        self._is_of_this = of_this_problem(problem, given)
-        self.earlier: list[Any] = list(self.values(given.plan) if self._is_of_this else self.known_again(given))
+        self._is_of_this = is_of_problem(problem, given)
+        self.earlier: list[Any] = list(self.values(given.plan) if self._is_of_this else self.match_values(given))
         """The earlier plan's value of each decision; None for decisions that it does not have."""
         self.start = given.plan
         if not self._is_of_this:
             self.start = None if None in self.earlier else self.plan(self.earlier, given.plan)
 
-    def known_again(self, given: KeepClose) -> Sequence[Hashable | None]:
+    def match_values(self, given: KeepClose) -> Sequence[Hashable | None]:
         """The value of each decision in a plan of an earlier version; None for decisions that the plan does not have.
 
         Raises
@@ -133,12 +133,12 @@ class ByValues:
     def counts(self, plan: Any) -> Counts:
         """Counts the decisions in which a valid plan differs from the earlier one."""
         if self._is_of_this:
-            return compared(self.problem, self.start, plan)
+            return count_changes(self.problem, self.start, plan)
         return {self.what: (len(self.differing(plan)), sum(value is not None for value in self.earlier))}
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
         """Each differing decision with those that must be reverted with it, the smallest sets first."""
-        return together(self.differing(plan), self.coupled(plan), should_stop)
+        return coupled_groups(self.differing(plan), self.coupled(plan), should_stop)
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Any:
         """The plan with these decisions as in the earlier one."""
@@ -157,7 +157,7 @@ class ByValues:
         return [number for number, (before, after) in enumerate(pairs) if before is not None and before != after]
 
 
-def together(
+def coupled_groups(
     changed: Sequence[int], coupled: Callable[[int], Iterable[int]], should_stop: Callable[[], bool]
 ) -> list[frozenset[int]]:
     """The set of each decision with all that must be reverted with it. Sets that contain decisions other than ``changed`` are
@@ -169,7 +169,7 @@ def together(
         if should_stop():
             break
         group, front = {first}, [first]
-        while front and len(group) <= MOST_TOGETHER:
+        while front and len(group) <= MAX_COUPLED:
             member = front.pop()
             if member not in known:
                 known[member] = list(coupled(member))
@@ -177,7 +177,7 @@ def together(
                 if other not in group:
                     group.add(other)
                     front.append(other)
-        if group <= free and len(group) <= MOST_TOGETHER:
+        if group <= free and len(group) <= MAX_COUPLED:
             groups[frozenset(group)] = None
     return sorted(groups, key=len)
 
@@ -194,7 +194,7 @@ class FieldByField(ByValues):
             self._places += [(name, place) for place in range(len(value))] if isinstance(value, tuple) else [(name, None)]
         super().__init__(problem, given)
 
-    def known_again(self, given: KeepClose) -> Sequence[Hashable | None]:
+    def match_values(self, given: KeepClose) -> Sequence[Hashable | None]:
         """Raises UsageError: without a description, decisions of another problem cannot be matched."""
         raise UsageError(
             f"found an earlier plan of another problem: plans of {kind_of(self.problem).title} are only kept close to "

@@ -18,7 +18,7 @@ from stowplan.kernel.plan_changes import Budget, Counts, PlanChanges
 from stowplan.verification import Verification
 
 #: Maximum number of pairs of sets that are tried if no set can be reverted alone.
-MOST_PAIRS = 3000
+MAX_PAIRS = 3000
 
 
 @dataclass(frozen=True)
@@ -159,14 +159,14 @@ class RevertingSearch:
     def _keep(self, plan: Any, verdict: Verification[Any]) -> bool:
         """Keeps a plan that is good enough if it is closer."""
         close = AcceptedPlan(plan, verdict, self._changes.counts(plan))
-        if (close.changed, *_values(verdict)) >= (self.best.changed, *_values(self.best.check)):
+        if (close.changed, *_cost(verdict)) >= (self.best.changed, *_cost(self.best.check)):
             return False
         self.best = close
         return True
 
     def _revert(self) -> None:
         """Reverts decisions until no set can be reverted alone, and no two sets together."""
-        pairs_left = MOST_PAIRS
+        pairs_left = MAX_PAIRS
         while not self._budget.is_over():
             groups = self._changes.groups(self.best.plan, self._budget.is_over)
             if not groups:
@@ -221,7 +221,7 @@ class RevertingSearch:
         return left
 
 
-def _values(verification: Verification[Any]) -> tuple[int, int]:
+def _cost(verification: Verification[Any]) -> tuple[int, int]:
     return verification.objective or 0, verification.tie_break
 
 

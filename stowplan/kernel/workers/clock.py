@@ -64,9 +64,9 @@ class Clock:
         most, part = RESERVE
         self._reserve = min(most, part * options.time_limit)
         sharing = [candidate for candidate in candidates if not (candidate.makes_baseline or candidate.turn != "share")]
-        self._crowd = max(1.0, sum(candidate.share for candidate in sharing) / options.workers)
-        self._is_crowded = len(sharing) > options.workers
-        self._used = time.process_time()
+        self._oversubscription = max(1.0, sum(candidate.share for candidate in sharing) / options.workers)
+        self._is_oversubscribed = len(sharing) > options.workers
+        self._cpu_at_start = time.process_time()
 
     # ------------------------------------------------------------------------------------------------- of one candidate
 
@@ -77,11 +77,13 @@ class Clock:
             # A presolver builds models in Python code, which only one thread at a time can execute.
             return True
         most = max(ALONE_AT_LEAST, min(ALONE_AT_MOST, ALONE_PART * self._options.time_limit))
-        is_late = time.process_time() - self._used >= ALONE_SECONDS or self.deadline.elapsed >= most
+        is_late = time.process_time() - self._cpu_at_start >= ALONE_SECONDS or self.deadline.elapsed >= most
         if self._options.deterministic or is_late:
             return False
         is_there = workers().is_ready(CandidateId.of(self._state.kind.name, candidate.name))
-        return any(not (worker.candidate.place == "compiled thread" and (is_there or worker.is_heard)) for worker in threads)
+        return any(
+            not (worker.candidate.place == "compiled thread" and (is_there or worker.has_reported)) for worker in threads
+        )
 
     def worker_seconds(self, candidate: Candidate, waiting: Sequence[Candidate] = ()) -> float:
         """Seconds that a candidate may work while ``waiting`` candidates wait behind it. It should not start if the number is
@@ -111,7 +113,11 @@ class Clock:
         if candidate.makes_baseline:
             return BASELINE_SHARE if self._options.workers == 1 else 1.0
         # If there are more candidates than workers, each gets its share.
-        return 1.0 if not self._is_crowded else candidate.share / (1.0 if candidate.turn == "presolver" else self._crowd)
+        return (
+            1.0
+            if not self._is_oversubscribed
+            else candidate.share / (1.0 if candidate.turn == "presolver" else self._oversubscription)
+        )
 
     def _to_first_plan(self, candidate: Candidate) -> float:
         """Seconds that a heuristic in a thread has in any case while no candidate has found a plan; minus infinity for other

@@ -57,7 +57,7 @@ class Job(msgspec.Struct, tag="job"):
     """The latest time to which :attr:`News.end` may extend ``end``."""
 
 
-class News(msgspec.Struct, tag="news"):
+class RunUpdate(msgspec.Struct, tag="news"):
     """An update from the parent to a worker: a better plan or bound, a hint, or a change of the time limit."""
 
     plan: bytes | None = None
@@ -77,7 +77,7 @@ class Load(msgspec.Struct, tag="load"):
     candidate: CandidateId
 
 
-ToWorker = Job | News | Load
+ToWorker = Job | RunUpdate | Load
 
 
 class WorkerContext(Context):
@@ -87,7 +87,7 @@ class WorkerContext(Context):
         self._kind = kinds.by_name(job.candidate.kind)
         super().__init__(job.options, None if job.start_plan is None else self._kind.plan.decode(job.start_plan))
         self._end, self._latest = job.end, max(job.end, job.latest)
-        self._told = math.inf
+        self._end_when_asked = math.inf
         self._is_closed = job.closed
         self.send = send
         self._incumbent = (self.start_plan, job.start_bound)
@@ -99,14 +99,14 @@ class WorkerContext(Context):
 
     def remaining(self) -> float:
         """Seconds until this candidate must stop."""
-        self._told = self._end
+        self._end_when_asked = self._end
         return max(0.0, self._end - time.monotonic())
 
     def longest(self) -> float:
         """Seconds until the latest time to which the limit may be extended."""
         return max(0.0, self._latest - time.monotonic())
 
-    def take(self, message: News) -> None:
+    def take(self, message: RunUpdate) -> None:
         """Applies an update."""
         if message.is_over:
             self._end = 0.0
@@ -126,4 +126,6 @@ class WorkerContext(Context):
     def last_word(self, waits: bool = False) -> Report:
         """The last report of a candidate that returned. It was stopped by the limit if the end that it last asked for has
         come."""
-        return Report("stopped" if time.monotonic() > min(self._end, self._told) - _CLOSE else "done", waits=waits)
+        return Report(
+            "stopped" if time.monotonic() > min(self._end, self._end_when_asked) - _CLOSE else "done", is_reusable=waits
+        )

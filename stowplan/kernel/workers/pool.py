@@ -18,7 +18,7 @@ from stowplan.kernel.context import MAX_SEED, Options, Report
 from stowplan.kernel.kind import Candidate
 from stowplan.kernel.state import RunState
 from stowplan.kernel.workers.clock import Clock
-from stowplan.kernel.workers.messages import CandidateId, Job, News
+from stowplan.kernel.workers.messages import CandidateId, Job, RunUpdate
 from stowplan.kernel.workers.process import ProcessTurn
 from stowplan.kernel.workers.started import QUEUE_SIZE, MessageQueue, Started, Turn, WorkerMessage
 from stowplan.kernel.workers.thread import ThreadTurn
@@ -66,7 +66,7 @@ class WorkerPool:
         workers().begin_run(self.options.workers)
 
     @property
-    def at_work(self) -> list[Candidate]:
+    def running_or_waiting(self) -> list[Candidate]:
         """Candidates that are running or waiting to start."""
         return [*self._waiting, *(worker.candidate for worker in self._busy())]
 
@@ -76,7 +76,7 @@ class WorkerPool:
         return [*self._waiting, *(worker.candidate for worker in self._unfinished())]
 
     @property
-    def ahead(self) -> list[Candidate]:
+    def could_win_ties(self) -> list[Candidate]:
         """Those of :attr:`unfinished` whose plans would be preferred to the best one if they are equally good
         (:attr:`Best.order`)."""
         best = self.state.best
@@ -88,7 +88,7 @@ class WorkerPool:
         return not self._busy() and not self._next_may_start()
 
     @property
-    def has_news(self) -> bool:
+    def has_messages(self) -> bool:
         """Whether there is a report that has not been read yet."""
         return not self._messages.empty()
 
@@ -116,7 +116,7 @@ class WorkerPool:
             until = self.clock.deadline.elapsed + self.clock.worker_seconds(worker.candidate)
             if until > worker.until + _TICK:
                 worker.until, end = until, self.clock.deadline.began + until
-                worker.turn.tell(News(closed=self.state.is_needless(worker.candidate), end=end))
+                worker.turn.tell(RunUpdate(closed=self.state.is_needless(worker.candidate), end=end))
 
     def _next_may_start(self) -> bool:
         """Whether a candidate is waiting and there is time for it."""
@@ -186,7 +186,7 @@ class WorkerPool:
 
     # ---------------------------------------------------------------------------------------------------------- report
 
-    def _tell_others(self, finder: Started, message: News) -> None:
+    def _send_to_others(self, finder: Started, message: RunUpdate) -> None:
         """Sends the finding of one worker to all others, unless the run is deterministic."""
         if not self.options.deterministic:
             for worker in self._busy():
@@ -194,11 +194,11 @@ class WorkerPool:
                     is_needless = self.state.is_needless(worker.candidate)
                     worker.turn.tell(msgspec.structs.replace(message, closed=is_needless))
 
-    def take_messages(self, wait: bool = True) -> None:
+    def handle_messages(self, wait: bool = True) -> None:
         """Reads the reports of workers. If there are none and ``wait`` is set, it waits up to :data:`_TICK` seconds for one."""
         messages: list[WorkerMessage] = []
         try:
-            timeout = max(0.001, min(_TICK, self.clock.time_left(self.at_work))) if wait and self._busy() else 0.0
+            timeout = max(0.001, min(_TICK, self.clock.time_left(self.running_or_waiting))) if wait and self._busy() else 0.0
             messages.append(self._messages.get(timeout=timeout))
             # At most one full queue is read at a time, because candidates may report faster than this loop reads.
             while len(messages) < QUEUE_SIZE:
@@ -209,24 +209,24 @@ class WorkerPool:
         for number, report in messages:
             worker = self._workers[number]
             if report is None:
-                self._take_end(worker)
+                self._handle_end(worker)
             elif report.what == "plan":
                 worker.plans += 1
-                worker.is_heard = True
+                worker.has_reported = True
                 # Only the latest plan of each source is verified. In a deterministic run all are, because which one is the
                 # latest depends on the load of the machine.
                 if self.options.deterministic or report is latest[number, report.source]:
-                    self._take_plan(worker, report.data, report.source)
+                    self._handle_plan(worker, report.data, report.source)
             else:
-                self._take_report(worker, report)
+                self._handle_report(worker, report)
 
-    def _take_end(self, worker: Started) -> None:
+    def _handle_end(self, worker: Started) -> None:
         """Handles the end of a process, which comes after its last report or instead of it."""
         if worker.ended is not None:
             return
-        if worker.turn.lost_job is not None:
+        if worker.turn.unstarted_job is not None:
             # The process had been waiting since an earlier run, and was killed in the meantime.
-            self._give_turn(worker, worker.turn.lost_job, fresh=True)
+            self._give_turn(worker, worker.turn.unstarted_job, fresh=True)
         else:
             # A signal that cancels the run may also reach its workers, and one that has just started does not handle it yet.
             self._end(worker, "stopped" if self.clock.deadline.was_cancelled else "failed", worker.turn.cause_of_death())
@@ -246,7 +246,7 @@ class WorkerPool:
             # The candidate was stopped at the end of its share. If others end early, it gets another turn.
             self._waiting.append(replace(worker.candidate, turn="reserve"))
 
-    def _take_plan(self, worker: Started, data: bytes, source: str) -> None:
+    def _handle_plan(self, worker: Started, data: bytes, source: str) -> None:
         """Verifies a plan that a worker reported, and sends it to the others if it is the best."""
         if not self.clock.may_verify():
             self.has_dropped = True
@@ -268,19 +268,19 @@ class WorkerPool:
         if worker.objective is None or self.state.sources[source] < worker.objective:
             worker.objective = self.state.sources[source]
         if self.state.best is not before:
-            self._tell_others(worker, News(plan=self._best_plan()))
+            self._send_to_others(worker, RunUpdate(plan=self._best_plan()))
 
-    def _take_report(self, worker: Started, report: Report) -> None:
+    def _handle_report(self, worker: Started, report: Report) -> None:
         """Handles a report that is not a plan."""
         # A solver may use all its time and find nothing better, but a heuristic that was stopped without a report did not even
         # reach its first plan.
-        worker.is_heard = worker.is_heard or report.what != "stopped" or worker.candidate.family != "heuristic"
+        worker.has_reported = worker.has_reported or report.what != "stopped" or worker.candidate.family != "heuristic"
         if report.what == "bound":
             before = self.state.bound
             self.state.offer_bound(report.bound, report.source)
             worker.bound = report.bound if worker.bound is None else max(worker.bound, report.bound)
             if self.state.bound != before:
-                self._tell_others(worker, News(bound=self.state.bound))
+                self._send_to_others(worker, RunUpdate(bound=self.state.bound))
         elif report.what == "no_plan":
             self.state.without_plan.add(report.source)
         elif report.what == "evidence":
@@ -289,7 +289,7 @@ class WorkerPool:
             if not self.state.offer_infeasibility(report.source, report.why):
                 worker.outcome = "rejected"
         elif report.what == "hint":
-            self._take_hint(worker, report.data)
+            self._handle_hint(worker, report.data)
         elif report.what == "follows":
             self.state.guides |= {report.text: None}
         elif report.what == "note":
@@ -301,7 +301,7 @@ class WorkerPool:
                 is_finished = report.what == "done" and worker.outcome == "stopped"
                 self._end(worker, "finished" if is_finished else worker.outcome)
 
-    def _take_hint(self, worker: Started, data: bytes) -> None:
+    def _handle_hint(self, worker: Started, data: bytes) -> None:
         """Checks a hint and sends it to the other candidates; in a deterministic run, whose result must not depend on when it
         arrives, it is not sent."""
         try:
@@ -313,7 +313,7 @@ class WorkerPool:
             return
         if not self.options.deterministic:
             self.state.hints.append(hint)
-            self._tell_others(worker, News(hint=data))
+            self._send_to_others(worker, RunUpdate(hint=data))
 
     # ------------------------------------------------------------------------------------------------------------- end
 
@@ -366,7 +366,7 @@ class WorkerPool:
         """Adds a warning that names the candidates that reported nothing, because the result does not show what they could have
         found."""
         unheard = [worker.candidate for worker in self._workers.values() if worker.outcome == "stopped"] + self._waiting
-        heard = {worker.candidate.name for worker in self._workers.values() if worker.is_heard}
+        heard = {worker.candidate.name for worker in self._workers.values() if worker.has_reported}
         # In a deterministic run, candidates that only prove bounds get whatever time is left, so their silence is no reason for
         # a warning. A missing baseline has a warning of its own.
         of_itself = [each for each in unheard if not (each.makes_baseline or (self.options.deterministic and each.proves_only))]

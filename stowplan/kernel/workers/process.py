@@ -12,7 +12,7 @@ import msgspec
 
 from stowplan.child_process import ChildProcess, describe_end
 from stowplan.kernel.context import Report
-from stowplan.kernel.workers.messages import CandidateId, Job, Load, News, ToWorker
+from stowplan.kernel.workers.messages import CandidateId, Job, Load, RunUpdate, ToWorker
 from stowplan.kernel.workers.started import MessageQueue, Turn
 
 #: Seconds to wait for a thread whose process has ended.
@@ -30,14 +30,14 @@ class ProcessTurn(Turn):
         """Set once no further report can come: the process has ended, or waits for another job."""
         self._killed_for = ""
         # Only a process that has been waiting may have died before it got the job.
-        self.lost_job = job if process.was_kept else None
+        self.unstarted_job = job if process.has_waited else None
 
     @property
     def is_current(self) -> bool:
         """Whether the process still belongs to this turn, be it alive or dead."""
         return self.process.turn is self
 
-    def tell(self, message: News) -> None:
+    def tell(self, message: RunUpdate) -> None:
         """Sends an update to the candidate if its turn is not over. Returns at once."""
         with self.process.lock:
             if self.is_current:
@@ -75,7 +75,7 @@ class WorkerProcess(ChildProcess):
         super().__init__("stowplan.kernel.workers.worker", str(os.getpid()), environment=environment)
         self._on_waiting = on_waiting
         self.turn: ProcessTurn | None = None
-        self.was_kept = False
+        self.has_waited = False
         """Whether it has had a job before, or has been waiting for one."""
         self.has_run = False
         """Whether it has completed a job."""
@@ -149,16 +149,16 @@ class WorkerProcess(ChildProcess):
     def _take(self, report: Report) -> None:
         """Handles one report."""
         turn = self.turn
-        if report.waits:
+        if report.is_reusable:
             # The process becomes available before the last report is read, so that the next candidate can use it.
             with self.lock:
-                self.turn, self.was_kept, self.has_run = None, True, True
+                self.turn, self.has_waited, self.has_run = None, True, True
             self._on_waiting(self)
         if turn is not None and report.what == "started":
-            turn.lost_job = None
+            turn.unstarted_job = None
         elif turn is not None:
             turn.post(report)
-            if report.waits:
+            if report.is_reusable:
                 turn.is_over.set()
 
     def _post(self, report: Report | None) -> None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from stowplan.kernel.context import Report
 from stowplan.kernel.kind import Candidate
-from stowplan.kernel.workers.messages import Job, News
+from stowplan.kernel.workers.messages import Job, RunUpdate
 from stowplan.result import CandidateReport, Outcome
 
 #: Maximum number of reports that wait to be read. A candidate that reports faster than plans are verified has to wait.
 QUEUE_SIZE = 64
 
 #: Maximum number of remarks that are kept of a candidate, and of characters of each.
-_NOTES, _NOTE_LENGTH = 10, 500
+_MAX_NOTES, _MAX_NOTE_LENGTH = 10, 500
 
 
 WorkerMessage = tuple[int, Report | None]
@@ -31,7 +31,7 @@ class Turn:
     Its reports are put into the queue ``messages`` together with ``number``.
     """
 
-    lost_job: Job | None = None
+    unstarted_job: Job | None = None
     """The job, as long as a process that had been waiting for one has not started it. If that process dies, another can run the
     job."""
 
@@ -47,13 +47,13 @@ class Turn:
                 self._messages.put((self._number, report), timeout=0.1)
                 return
 
-    def tell(self, message: News) -> None:
+    def tell(self, message: RunUpdate) -> None:
         """Sends an update to the candidate if its turn is not over. Returns at once."""
 
     def stop(self) -> None:
         """Asks the candidate to return. Its further reports are ignored."""
         self._is_unwanted.set()
-        self.tell(News(is_over=True))
+        self.tell(RunUpdate(is_over=True))
 
     def kill(self, why: str = "") -> None:
         """Kills the candidate's process and all its children, if its turn is not over. ``why`` is reported as the cause.
@@ -83,13 +83,13 @@ class Started:
     plans: int = 0
     notes: list[str] = field(default_factory=list)
     ended: float | None = None
-    is_heard: bool = False
+    has_reported: bool = False
     """Whether it has reported anything; for a heuristic, whether it has found anything."""
 
     def note(self, text: str) -> None:
         """Adds a remark to the candidate's report."""
-        if len(self.notes) < _NOTES:
-            self.notes.append(text[:_NOTE_LENGTH])
+        if len(self.notes) < _MAX_NOTES:
+            self.notes.append(text[:_MAX_NOTE_LENGTH])
 
     def report(self, now: float) -> CandidateReport:
         """The entry for the result."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from stowplan.kernel.context import Report
 from stowplan.kernel.kind import Function
-from stowplan.kernel.workers.messages import Job, News, WorkerContext
+from stowplan.kernel.workers.messages import Job, RunUpdate, WorkerContext
 from stowplan.kernel.workers.started import MessageQueue, Turn
 
 #: Seconds that a process waits for these threads at exit, because solvers crash if the interpreter ends while they run.
@@ -36,7 +36,7 @@ class ThreadTurn(Turn):
         _running.add(self)
         self.thread.start()
 
-    def tell(self, message: News) -> None:
+    def tell(self, message: RunUpdate) -> None:
         """Sends an update to the candidate."""
         self._context.take(message)
 

@@ -25,16 +25,16 @@ from stowplan.kernel.workers.process import ProcessTurn, WorkerProcess
 from stowplan.process_memory import resident
 
 #: Environment variable; if it is 0, every job gets a new process.
-KEEP = "STOWPLAN_KEEP_WORKERS"
+KEEP_VARIABLE = "STOWPLAN_KEEP_WORKERS"
 
 #: Seconds that a run waits at its limit for candidates to return, and seconds that they have afterwards before they are killed.
 STOP_SECONDS, LINGER_SECONDS = 0.1, 2.0
 
 #: A variable that pytest changes for every test. Workers ignore it; otherwise no test could reuse the workers of another.
-_PASSING = "PYTEST_CURRENT_TEST"
+_PYTEST_VARIABLE = "PYTEST_CURRENT_TEST"
 
 
-class Start(NamedTuple):
+class ProcessSettings(NamedTuple):
     """What a process was started with. A call in another folder or environment needs other processes."""
 
     executable: str
@@ -47,21 +47,21 @@ class WarmWorkers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[WorkerProcess, Start] = {}
+        self._settings: dict[WorkerProcess, ProcessSettings] = {}
         self._waiting: set[WorkerProcess] = set()
-        self._most = 1
-        self._closes = 0
-        self._runs = 0
-        self._keeps = True
-        self._requests: queue.SimpleQueue[tuple[Future[WorkerProcess], Start]] = queue.SimpleQueue()
+        self._max_waiting = 1
+        self._close_count = 0
+        self._run_count = 0
+        self._keeps_processes = True
+        self._requests: queue.SimpleQueue[tuple[Future[WorkerProcess], ProcessSettings]] = queue.SimpleQueue()
         self._starter: threading.Thread | None = None
 
     def begin_run(self, workers: int) -> None:
         """Records that a run with so many workers begins, so that at least as many processes are kept."""
         with self._lock:
-            self._runs += 1
-            self._most = max(self._most, workers + 1)
-            self._keeps = os.environ.get(KEEP) != "0"
+            self._run_count += 1
+            self._max_waiting = max(self._max_waiting, workers + 1)
+            self._keeps_processes = os.environ.get(KEEP_VARIABLE) != "0"
 
     def get(self, candidate: CandidateId, *, fresh: bool = False, most_bytes: int | None = None) -> WorkerProcess:
         """Returns a process that waits for a job: if possible one that has run this candidate before, otherwise another or a
@@ -98,13 +98,13 @@ class WarmWorkers:
 
     def prepare(self, *candidates: CandidateId) -> None:
         """Starts a process that imports these candidates for a run that will follow; does nothing if processes are not kept."""
-        if os.environ.get(KEEP) == "0":
+        if os.environ.get(KEEP_VARIABLE) == "0":
             return
         with contextlib.suppress(OSError):
             process = self._start()
             for candidate in candidates:
                 process.load(candidate)
-            process.was_kept = True
+            process.has_waited = True
             self._keep(process)
 
     def finish(self, turns: Iterable[ProcessTurn], *, at_limit: bool, are_awaited: bool = False) -> None:
@@ -129,12 +129,12 @@ class WarmWorkers:
             turn.stop()
         end = time.monotonic() + STOP_SECONDS
         for turn in current:
-            if (at_limit or are_awaited) and self._keeps:
+            if (at_limit or are_awaited) and self._keeps_processes:
                 turn.is_over.wait(max(0.0, end - time.monotonic()))
-        lingering = [turn for turn in current if self._keeps and not turn.is_over.is_set()]
-        self._end([turn for turn in current if turn not in lingering], self._closes)
+        lingering = [turn for turn in current if self._keeps_processes and not turn.is_over.is_set()]
+        self._end([turn for turn in current if turn not in lingering], self._close_count)
         if lingering:
-            timer = threading.Timer(LINGER_SECONDS, self._end, (lingering, self._closes))
+            timer = threading.Timer(LINGER_SECONDS, self._end, (lingering, self._close_count))
             timer.daemon = True
             timer.start()
         self._trim()
@@ -147,7 +147,7 @@ class WarmWorkers:
         """
         gone = [turn.process for turn in turns if turn.is_current]
         self._drop(gone)
-        if closes == self._closes and self._runs > 1 and self._keeps:
+        if closes == self._close_count and self._run_count > 1 and self._keeps_processes:
             for process in gone:
                 self.prepare(*process.candidates)
 
@@ -155,21 +155,21 @@ class WarmWorkers:
         """Ends all waiting workers, so that later runs get new ones."""
         with self._lock:
             every, self._waiting = self._waiting, set()
-            self._closes += 1
+            self._close_count += 1
         self._drop(every)
 
     def end(self) -> None:
         """Kills all workers when this process ends."""
         with self._lock:
-            self._keeps = False
-            every = list(self._made)
+            self._keeps_processes = False
+            every = list(self._settings)
         for process in every:
             process.kill()
 
     def _fitting(self) -> list[WorkerProcess]:
         """Waiting processes that are equivalent to new ones. The caller holds the lock."""
-        start = _start_of()
-        return [process for process in self._waiting if self._made[process] == start and process.is_alive]
+        start = _current_settings()
+        return [process for process in self._waiting if self._settings[process] == start and process.is_alive]
 
     def _drop(self, processes: Collection[WorkerProcess]) -> None:
         """Kills processes and forgets them."""
@@ -178,13 +178,13 @@ class WarmWorkers:
         for process in processes:
             process.close()
             with self._lock:
-                self._made.pop(process, None)
+                self._settings.pop(process, None)
                 self._waiting.discard(process)
 
     def _keep(self, process: WorkerProcess) -> None:
         """Makes a process wait for another job, or kills it if enough are waiting."""
         with self._lock:
-            if self._keeps and process in self._made and len(self._waiting) < self._most:
+            if self._keeps_processes and process in self._settings and len(self._waiting) < self._max_waiting:
                 self._waiting.add(process)
             else:
                 process.kill()
@@ -193,9 +193,11 @@ class WarmWorkers:
         """Ends superfluous processes: first those that are dead, then those that a call like the last could not use."""
         with self._lock:
             fit = self._fitting()
-            kept = [*fit, *(process for process in self._waiting if process not in fit and process.is_alive)][: self._most]
+            kept = [*fit, *(process for process in self._waiting if process not in fit and process.is_alive)][
+                : self._max_waiting
+            ]
             ended = [process for process in self._waiting if process not in kept]
-            ended += [process for process in self._made if process.turn is None and not process.is_alive]
+            ended += [process for process in self._settings if process.turn is None and not process.is_alive]
             self._waiting = {*kept}
         self._drop({*ended})
 
@@ -204,7 +206,7 @@ class WarmWorkers:
     def _start(self) -> WorkerProcess:
         """Starts a process."""
         future: Future[WorkerProcess] = Future()
-        start = _start_of()
+        start = _current_settings()
         with self._lock:
             if self._starter is None:
                 self._starter = threading.Thread(target=self._serve, daemon=True)
@@ -212,7 +214,7 @@ class WarmWorkers:
         self._requests.put((future, start))
         process = future.result()
         with self._lock:
-            self._made[process] = start
+            self._settings[process] = start
         return process
 
     def _serve(self) -> None:
@@ -225,28 +227,28 @@ class WarmWorkers:
                 future.set_exception(error)
 
 
-def _start_of() -> Start:
+def _current_settings() -> ProcessSettings:
     """What a process that is started now gets."""
     # Numerical libraries use one thread in each process, because the processes run in parallel.
     environment = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1") | child_environment()
-    environment.pop(_PASSING, None)
-    return Start(sys.executable, os.getcwd(), environment)
+    environment.pop(_PYTEST_VARIABLE, None)
+    return ProcessSettings(sys.executable, os.getcwd(), environment)
 
 
-_own = WarmWorkers()
+_workers = WarmWorkers()
 
 
 def workers() -> WarmWorkers:
     """The worker processes of this process."""
-    return _own
+    return _workers
 
 
 def _forget() -> None:
     """In a forked child, forgets the workers, which belong to the parent."""
-    global _own
-    _own = WarmWorkers()
+    global _workers
+    _workers = WarmWorkers()
 
 
-atexit.register(lambda: _own.end())
+atexit.register(lambda: _workers.end())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)

@@ -57,10 +57,10 @@ class Worker:
     def listen(self) -> None:
         """Reads messages until the parent closes the pipe, then ends the process at once."""
         while (data := read_message(self._incoming)) is not None:
-            self.hear(msgspec.msgpack.decode(data, type=ToWorker))
+            self.handle(msgspec.msgpack.decode(data, type=ToWorker))
         os._exit(0)
 
-    def hear(self, message: ToWorker) -> None:
+    def handle(self, message: ToWorker) -> None:
         """Handles one message. Updates refer to the latest job; one that arrives between jobs was for the job before and is
         harmless."""
         if isinstance(message, Job | Load):
