@@ -278,7 +278,7 @@ class Bare:
         elif report.what == "bound":
             self._bound = max(self._bound, report.bound)
         if self._context is not None and self._is_closed:
-            self._context.take(RunUpdate(is_over=True))
+            self._context.apply(RunUpdate(is_over=True))
 
     def _offer(self, data: bytes, source: str) -> None:
         verdict = check(self._kind, self._problem, self._kind.plan.decode(data))

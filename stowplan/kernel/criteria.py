@@ -28,7 +28,7 @@ def first_of(*criteria: Criterion) -> Criterion:
 
 def settled(pool: WorkerPool) -> StopReason | None:
     """Holds if nothing is left to gain and no candidate is waited for."""
-    return _unless_awaited(pool, pool.state.closed())
+    return _unless_awaited(pool, pool.state.settled_reason())
 
 
 def user_criterion(criterion: stop.Criterion | None) -> Criterion:
@@ -73,7 +73,7 @@ def _unless_awaited(pool: WorkerPool, reason: StopReason | None) -> StopReason |
     return None if any(pool.state.is_awaited(candidate) for candidate in pool.running_or_waiting) else reason
 
 
-def is_decided(state: RunState, unfinished: Sequence[Candidate], ahead: Sequence[Candidate]) -> bool:
+def is_decided(state: RunState, unfinished: Sequence[Candidate], could_win_ties: Sequence[Candidate]) -> bool:
     """Whether the plan of a deterministic run is certain to be the one that all its work would lead to, so that it can end now.
 
     Without a proof, all candidates that make plans must finish. With a proof that no better plan exists, only equally good
@@ -84,13 +84,13 @@ def is_decided(state: RunState, unfinished: Sequence[Candidate], ahead: Sequence
     ----------
     state
         State of the run.
-    unfinished, ahead
+    unfinished, could_win_ties
         Candidates as in :class:`~stowplan.kernel.workers.pool.WorkerPool`.
     """
     if state.infeasible:
         return True
-    only_ties_count = state.closed() == "optimal" and state.on_plan is None
+    only_ties_count = state.settled_reason() == "optimal" and state.on_plan is None
     # The plan of a named baseline is preferred to equally good ones, whichever candidate made it.
     if only_ties_count and state.best is not None and state.baseline in (None, state.best.source):
-        return proves_only(ahead)
+        return proves_only(could_win_ties)
     return proves_only(unfinished)

@@ -41,7 +41,7 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         unit=kind.unit,
         highlights=kind.highlights,
         # The best objective of every source, not only that of the best plan.
-        details=(state.why if state.infeasible else {})
+        details=(state.infeasibility_details if state.infeasible else {})
         | kind.facts(problem, state.plan, None if state.best is None else state.best.check)
         | ({} if state.infeasible else kind.proven(problem, state.objective, state.bound))
         | {"sources": dict(state.sources)},

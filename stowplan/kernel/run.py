@@ -140,7 +140,7 @@ class Run:
             self._pool.start_waiting()
         self._offer_starts(starts)
         if not running_or_waiting:
-            return state.closed() or "candidates_done"
+            return state.settled_reason() or "candidates_done"
         # All first bounds are proven now. Otherwise the moment at which they arrive would depend on the load of the machine.
         while is_deterministic and self._offer_first_bound():
             pass
@@ -158,7 +158,7 @@ class Run:
             # better than none.
             if snapshot[0] is not None:
                 state.restore_plans(snapshot)
-            return state.closed() or "time_limit"
+            return state.settled_reason() or "time_limit"
         return reason
 
     def _stage(self) -> StopReason:
@@ -171,7 +171,7 @@ class Run:
         if reason in criteria.LIMIT_REASONS:
             # Messages that have arrived are read first: they may contain a proof that the plan is optimal.
             pool.handle_messages(wait=False)
-            reason = self.state.closed() or self._stop_reason(pool) or reason
+            reason = self.state.settled_reason() or self._stop_reason(pool) or reason
         return reason
 
     def _handle_messages(self) -> None:

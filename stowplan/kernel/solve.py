@@ -177,7 +177,7 @@ def run_call(
         deadline,
         on_progress,
         baseline=call.baseline,
-        on_plan=None if stability_pass is None else stability_pass.take,
+        on_plan=None if stability_pass is None else stability_pass.remember,
         hints=[*call.hints],
         warnings=[*call.warnings],
     )

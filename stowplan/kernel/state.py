@@ -69,7 +69,7 @@ class RunState:
     evidence: deque[bytes] = field(default_factory=lambda: deque(maxlen=2))
     """The latest evidence for bounds that candidates reported."""
     infeasible: bool = False
-    why: dict[str, Any] = field(default_factory=dict)
+    infeasibility_details: dict[str, Any] = field(default_factory=dict)
     """Details of a proof that no plan exists."""
     sources: dict[str, int] = field(default_factory=dict)
     """Objective of the best verified plan of each source."""
@@ -113,7 +113,7 @@ class RunState:
         improved = None if self.best is None else self.best.seconds
         return Progress(round(self.deadline.elapsed, 3), self.objective, self.bound, source, improved)
 
-    def closed(self) -> StopReason | None:
+    def settled_reason(self) -> StopReason | None:
         """Why nothing more can be gained; None if something can."""
         if self.infeasible:
             return "infeasible"
@@ -139,7 +139,7 @@ class RunState:
 
     def is_needless(self, candidate: Candidate) -> bool:
         """Whether nothing that a candidate may still find would count, while the run waits for others."""
-        return not self.options.deterministic and self.closed() is not None and not self.is_awaited(candidate)
+        return not self.options.deterministic and self.settled_reason() is not None and not self.is_awaited(candidate)
 
     # ------------------------------------------------------------------------------------------------------------ plans
 
@@ -222,14 +222,14 @@ class RunState:
             self._record(source)
             LOGGER.info("bound %s by %s after %.3f s", self.words(bound), source, self.deadline.elapsed)
 
-    def offer_infeasibility(self, source: str, why: dict[str, Any] | None = None) -> bool:
+    def offer_infeasibility(self, source: str, infeasibility_details: dict[str, Any] | None = None) -> bool:
         """Records a proof that no plan exists, unless there is a plan. Returns whether the problem counts as infeasible now.
 
-        ``why`` has details for the result, of which those of the first proof are kept.
+        The details are for the result; those of the first proof are kept.
         """
         if self.best is None:
             self.infeasible = True
-            self.why = self.why or why or {}
+            self.infeasibility_details = self.infeasibility_details or infeasibility_details or {}
             LOGGER.info("proven infeasible by %s after %.3f s", source, self.deadline.elapsed)
         else:
             self.warnings.append(f"{source} called the problem infeasible, but a plan of {self.best.source} is valid")

@@ -36,10 +36,10 @@ def stability_pass_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans
     UsageError, InputError
         As :func:`given` and :class:`StabilityPass`; also if the caller gave a plan under the name of the earlier one.
     """
-    keeper = StabilityPass(kind, problem, given(keep_close, kind))
+    stability_pass = StabilityPass(kind, problem, given(keep_close, kind))
     if EARLIER in plans:
         raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
-    return keeper
+    return stability_pass
 
 
 class StabilityPass:
@@ -81,10 +81,10 @@ class StabilityPass:
 
     def limits(self, options: Options, deadline: Deadline) -> tuple[Options, Deadline]:
         """Options and deadline of the run, which leave a part of the time for the search after it."""
-        part = 1 - SHARE
+        run_share = 1 - SHARE
         if not options.deterministic:
-            deadline = deadline.within(part * deadline.remaining)
-        return options.limited(part * options.time_limit, part * options.extent), deadline
+            deadline = deadline.within(run_share * deadline.remaining)
+        return options.limited(run_share * options.time_limit, run_share * options.extent), deadline
 
     def add_details(self, result: Result) -> Result:
         """The result with details and warnings about the earlier plan."""
@@ -95,7 +95,7 @@ class StabilityPass:
             warnings=(*result.warnings, *self._changes.notes),
         )
 
-    def take(self, plan: Any, verdict: Verification[Any]) -> None:
+    def remember(self, plan: Any, verdict: Verification[Any]) -> None:
         """Remembers a valid plan of the run. If there are too many, the best are kept, and of equal ones the first."""
         assert verdict.objective is not None
         self._plans.append((verdict.objective, verdict.tie_break, plan, verdict))
@@ -140,31 +140,31 @@ class StabilityPass:
         if options.deterministic and deadline.expired:
             state.cut_short = True
             state.warnings.append("there was too little time for plans closer to the earlier one: another run may differ")
-        kept = search.best
+        chosen = search.best
         self._plans.clear()
-        if kept is not plain:
-            assert kept.check.objective is not None
-            source = EARLIER if kept is earlier else SOURCE
-            plan = self._kind.finish(self._problem, kept.plan, kept.check.objective)
-            state.best = Best(plan, kept.check.objective, source, best.order, kept.check, deadline.elapsed)
-            state.sources.setdefault(source, kept.check.objective)
+        if chosen is not plain:
+            assert chosen.check.objective is not None
+            source = EARLIER if chosen is earlier else SOURCE
+            plan = self._kind.finish(self._problem, chosen.plan, chosen.check.objective)
+            state.best = Best(plan, chosen.check.objective, source, best.order, chosen.check, deadline.elapsed)
+            state.sources.setdefault(source, chosen.check.objective)
             if source == SOURCE:
                 state.families.setdefault(source, "heuristic")
-            if state.bound is not None and state.bound > kept.check.objective:
+            if state.bound is not None and state.bound > chosen.check.objective:
                 state.offer_bound(state.bound, SOURCE)
         LOGGER.info(
             "kept close: %d of %d decisions changed, %d by the best plan found; objective %s",
-            kept.changed,
-            kept.total,
+            chosen.changed,
+            chosen.total,
             plain.changed,
-            state.words(kept.check.objective),
+            state.words(chosen.check.objective),
         )
         self.details = {
-            "changed": f"{kept.changed:,} of {kept.total:,} decisions of the earlier plan (the best found: {plain.changed:,})",
+            "changed": f"{chosen.changed:,} of {chosen.total:,} decisions of the earlier plan (the best found: {plain.changed:,})",
             "keep_close": {
-                "changed": kept.changed,
-                "of": kept.total,
-                "parts": {what: list(pair) for what, pair in kept.counts.items()},
+                "changed": chosen.changed,
+                "of": chosen.total,
+                "parts": {what: list(pair) for what, pair in chosen.counts.items()},
                 "within": self.given.within,
                 "best_changed": plain.changed,
                 "best_objective": plain.check.objective,

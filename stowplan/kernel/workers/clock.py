@@ -128,13 +128,13 @@ class Clock:
 
     # ------------------------------------------------------------------------------------------------------- of the run
 
-    def time_left(self, at_work: list[Candidate]) -> float:
+    def time_left(self, running_or_waiting: list[Candidate]) -> float:
         """Seconds until the run must end, if these candidates are running or waiting to start."""
-        return max([self._until_limit(proves_only(at_work)), *map(self._to_first_plan, at_work)])
+        return max([self._until_limit(proves_only(running_or_waiting)), *map(self._to_first_plan, running_or_waiting)])
 
-    def waits_for_last(self, at_work: list[Candidate]) -> bool:
+    def waits_for_last(self, running_or_waiting: list[Candidate]) -> bool:
         """Whether so little time is left that verifying another plan now could delay the last reports."""
-        return not self._options.deterministic and 0 < self.time_left(at_work) <= self._state.verify_seconds
+        return not self._options.deterministic and 0 < self.time_left(running_or_waiting) <= self._state.verify_seconds
 
     def may_verify(self) -> bool:
         """Whether there is time to verify another plan; for the first plan of all candidates, somewhat more time is allowed."""

@@ -106,7 +106,7 @@ class WorkerContext(Context):
         """Seconds until the latest time to which the limit may be extended."""
         return max(0.0, self._latest - time.monotonic())
 
-    def take(self, message: RunUpdate) -> None:
+    def apply(self, message: RunUpdate) -> None:
         """Applies an update."""
         if message.is_over:
             self._end = 0.0

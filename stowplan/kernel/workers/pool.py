@@ -116,7 +116,7 @@ class WorkerPool:
             until = self.clock.deadline.elapsed + self.clock.worker_seconds(worker.candidate)
             if until > worker.until + _TICK:
                 worker.until, end = until, self.clock.deadline.began + until
-                worker.turn.tell(RunUpdate(closed=self.state.is_needless(worker.candidate), end=end))
+                worker.turn.send_update(RunUpdate(closed=self.state.is_needless(worker.candidate), end=end))
 
     def _next_may_start(self) -> bool:
         """Whether a candidate is waiting and there is time for it."""
@@ -192,7 +192,7 @@ class WorkerPool:
             for worker in self._busy():
                 if worker is not finder:
                     is_needless = self.state.is_needless(worker.candidate)
-                    worker.turn.tell(msgspec.structs.replace(message, closed=is_needless))
+                    worker.turn.send_update(msgspec.structs.replace(message, closed=is_needless))
 
     def handle_messages(self, wait: bool = True) -> None:
         """Reads the reports of workers. If there are none and ``wait`` is set, it waits up to :data:`_TICK` seconds for one."""
@@ -335,7 +335,7 @@ class WorkerPool:
         reason
             Why the run ends; None after an error.
         """
-        is_early = self.state.closed() is not None and not self.clock.deadline.was_cancelled
+        is_early = self.state.settled_reason() is not None and not self.clock.deadline.was_cancelled
         turns = [worker.turn for worker in self._workers.values()]
         for turn in turns:
             if isinstance(turn, ThreadTurn):
@@ -353,7 +353,7 @@ class WorkerPool:
             if worker.outcome == "failed":
                 why = worker.notes[-1] if worker.notes else "for no known reason"
                 self.state.warnings.append(cut(f"the candidate {worker.candidate.name} failed: {why}"))
-        had_its_time = self.state.closed() is None and reason != "criterion"
+        had_its_time = self.state.settled_reason() is None and reason != "criterion"
         if had_its_time:
             self._warn_of_the_unheard()
         note = "no time was left for it" if had_its_time else "was not needed"

@@ -37,7 +37,7 @@ class ProcessTurn(Turn):
         """Whether the process still belongs to this turn, be it alive or dead."""
         return self.process.turn is self
 
-    def tell(self, message: RunUpdate) -> None:
+    def send_update(self, message: RunUpdate) -> None:
         """Sends an update to the candidate if its turn is not over. Returns at once."""
         with self.process.lock:
             if self.is_current:

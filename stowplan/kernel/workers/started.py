@@ -47,13 +47,13 @@ class Turn:
                 self._messages.put((self._number, report), timeout=0.1)
                 return
 
-    def tell(self, message: RunUpdate) -> None:
+    def send_update(self, message: RunUpdate) -> None:
         """Sends an update to the candidate if its turn is not over. Returns at once."""
 
     def stop(self) -> None:
         """Asks the candidate to return. Its further reports are ignored."""
         self._is_unwanted.set()
-        self.tell(RunUpdate(is_over=True))
+        self.send_update(RunUpdate(is_over=True))
 
     def kill(self, why: str = "") -> None:
         """Kills the candidate's process and all its children, if its turn is not over. ``why`` is reported as the cause.

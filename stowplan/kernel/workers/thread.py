@@ -36,9 +36,9 @@ class ThreadTurn(Turn):
         _running.add(self)
         self.thread.start()
 
-    def tell(self, message: RunUpdate) -> None:
+    def send_update(self, message: RunUpdate) -> None:
         """Sends an update to the candidate."""
-        self._context.take(message)
+        self._context.apply(message)
 
     def _run(self, load: Callable[[], Function], problem: Any) -> None:
         """Runs the candidate and posts its last report."""

@@ -75,7 +75,7 @@ class Worker:
                     return
             self._jobs.put(message)
         elif self._context is not None:
-            self._context.take(message)
+            self._context.apply(message)
 
     def work(self) -> None:
         """Runs jobs until none has come for :data:`IDLE_SECONDS`, or a job leaves something behind."""

@@ -82,8 +82,8 @@ class FakeTurn(Turn):
     def is_done(self) -> bool:
         return self.context.closed() or self._world.now >= self._done
 
-    def tell(self, message: RunUpdate) -> None:
-        self.context.take(message)
+    def send_update(self, message: RunUpdate) -> None:
+        self.context.apply(message)
 
 
 class FakeQueue(queue.SimpleQueue[Any]):
@@ -208,11 +208,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_an_end_may_be_moved_before_it_has_come(world: World) -> None:
     told = context(world)
     assert (told.remaining(), told.longest()) == (10.0, 30.0)
-    told.take(RunUpdate(end=world.now + 30.0))
+    told.apply(RunUpdate(end=world.now + 30.0))
     assert (told.remaining(), told.longest(), told.closed()) == (30.0, 30.0, False)
     late = context(world)
     world.advance(10.0)
-    late.take(RunUpdate(end=world.now + 20.0))
+    late.apply(RunUpdate(end=world.now + 20.0))
     assert (late.closed(), late.last_word()) == (True, Report("stopped"))
 
 
@@ -221,6 +221,6 @@ def test_one_that_ends_where_its_share_was_to_end_is_not_done(world: World) -> N
     asked, never_asked = context(world), context(world)
     asked.remaining()
     for each in (asked, never_asked):
-        each.take(RunUpdate(end=world.now + 30.0))
+        each.apply(RunUpdate(end=world.now + 30.0))
     world.advance(10.0)
     assert (asked.last_word().what, never_asked.last_word().what) == ("stopped", "done")

@@ -84,7 +84,7 @@ def test_a_candidate_out_of_time_was_stopped() -> None:
 
 def test_the_end_of_the_run_is_the_end_of_the_time() -> None:
     ample = context(1000.0)
-    ample.take(RunUpdate(is_over=True))
+    ample.apply(RunUpdate(is_over=True))
     assert (ample.closed(), ample.remaining(), ample.last_word().what) == (True, 0, "stopped")
 
 
