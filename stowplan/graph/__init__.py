@@ -1,4 +1,4 @@
-"""Graphs of operators and tensors: what every reader makes, and every problem with a graph is made of.
+"""Graphs of operators and tensors, which all readers make and from which all problems with graphs are made.
 
 Each file knows only those before it:
 

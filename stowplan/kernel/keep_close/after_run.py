@@ -160,7 +160,8 @@ class StabilityPass:
             state.words(chosen.check.objective),
         )
         self.details = {
-            "changed": f"{chosen.changed:,} of {chosen.total:,} decisions of the earlier plan (the best found: {plain.changed:,})",
+            "changed": f"{chosen.changed:,} of {chosen.total:,} decisions of the earlier plan "
+            f"(the best found: {plain.changed:,})",
             "keep_close": {
                 "changed": chosen.changed,
                 "of": chosen.total,
