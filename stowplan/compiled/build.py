@@ -49,7 +49,7 @@ def main() -> int:
 
 def _build_all(packages: list[str], folder: Path, levels: tuple[str, ...], jobs: int) -> int:
     """Builds each package in a process of its own, because the decorators in this process are not numba's."""
-    if packages and (find_spec("numba") is None or _compiler() is None):
+    if packages and (find_spec("numba") is None or _c_compiler() is None):
         missing = "numba is not installed" if find_spec("numba") is None else "there is no C compiler: name one in CC"
         print(f"heuristics were not compiled: {missing}", file=sys.stderr)
         return 1
@@ -64,9 +64,9 @@ def _build_all(packages: list[str], folder: Path, levels: tuple[str, ...], jobs:
     # The largest packages are built first, so that no long build is left at the end.
     order = sorted(packages, key=lambda package: -_size(package))
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        for number, (package, done) in enumerate(pool.map(start, order), 1):
-            failed |= done.returncode != 0
-            outcome = "compiled" if done.returncode == 0 else f"failed: {done.stderr.strip()[-2000:]}"
+        for number, (package, completed) in enumerate(pool.map(start, order), 1):
+            failed |= completed.returncode != 0
+            outcome = "compiled" if completed.returncode == 0 else f"failed: {completed.stderr.strip()[-2000:]}"
             print(f"[{number}/{len(packages)}] {package}: {outcome}", file=sys.stderr, flush=True)
     return int(failed)
 
@@ -95,7 +95,7 @@ def build(package: str, folder: Path, levels: tuple[str, ...]) -> None:
         if b"@njit\n" in path.read_bytes():
             importlib.import_module(f"{package}.{path.stem}")
     functions = [function for function in TO_BUILD if function.py_func.__module__.rpartition(".")[0] == package]
-    module = _module(package, functions)
+    module = _llvm_module(package, functions)
     folder.mkdir(parents=True, exist_ok=True)
     for name in levels:
         # LLVM accepts the levels of x86-64 as names of processors.
@@ -108,17 +108,17 @@ def build(package: str, folder: Path, levels: tuple[str, ...]) -> None:
             object_file.write_bytes(machine.emit_object(module))
             _link(object_file, library)
             library.replace(folder / file_name(package, name))
-    _forget_others(package, folder, {file_name(package, name) for name in levels})
+    _remove_stale(package, folder, {file_name(package, name) for name in levels})
 
 
-def _forget_others(package: str, folder: Path, kept: set[str]) -> None:
+def _remove_stale(package: str, folder: Path, current: set[str]) -> None:
     """Removes shared objects of the package that were built for the same levels from other sources."""
     for path in folder.glob(f"{package}-*.so"):
-        if path.name not in kept and any(path.name[len(package) + 18 :] == name[len(package) + 18 :] for name in kept):
+        if path.name not in current and any(path.name[len(package) + 18 :] == name[len(package) + 18 :] for name in current):
             path.unlink(missing_ok=True)
 
 
-def _compiler() -> str | None:
+def _c_compiler() -> str | None:
     """Path of the C compiler, which only links; numba compiles."""
     names = (os.environ.get("CC"), "cc", "gcc", "clang")
     return next((path for name in names if name and (path := shutil.which(name))), None)
@@ -126,14 +126,14 @@ def _compiler() -> str | None:
 
 def _link(object_file: Path, library: Path) -> None:
     """Links an object file into a shared object."""
-    compiler = _compiler() or "cc"
+    compiler = _c_compiler() or "cc"
     command = [compiler, "-shared", "-s", "-o", str(library), str(object_file), "-lm"]
     linked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if linked.returncode:
         raise RuntimeError(f"{compiler} failed: {linked.stderr.strip()[-1000:]}")
 
 
-def _module(package: str, functions: list[Any]) -> Any:
+def _llvm_module(package: str, functions: list[Any]) -> Any:
     """All functions and their entry points as one LLVM module, in which only the entry points have public names."""
     import llvmlite.binding as llvm
     from llvmlite import ir

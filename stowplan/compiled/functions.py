@@ -137,8 +137,8 @@ class Compiled:
 
     def _of_tuple(self, place: int, value: tuple[Any, ...]) -> Sequence[int]:
         """The slots of a tuple, from the cache if it is the same object as in the last call."""
-        known, slots = self._tuples.get(place, (None, []))
-        if known is not value:
+        cached_tuple, slots = self._tuples.get(place, (None, []))
+        if cached_tuple is not value:
             slots = self._signature.parameters[place].slots(value)
             self._tuples[place] = value, slots
         return slots

@@ -31,15 +31,15 @@ Entry = Callable[[int], Any]
 
 #: The folder of the shared objects that come with the package, and the environment variable that names a folder for those that
 #: are built on this machine.
-SHIPPED, FOLDER = Path(__file__).parent / "objects", "STOWPLAN_COMPILE_CACHE"
+SHIPPED, FOLDER_VARIABLE = Path(__file__).parent / "objects", "STOWPLAN_COMPILE_CACHE"
 
-_COMPILES = re.compile(rb"^@njit$", re.MULTILINE)
+_NJIT_LINE = re.compile(rb"^@njit$", re.MULTILINE)
 
 #: An import statement at the top of a module: the module and the names.
 _IMPORT = re.compile(rb"^from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
 
 #: CPU flags, as Linux calls them, that x86-64-v3 has in addition to x86-64-v2.
-_LEVEL_3 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}
+_LEVEL_3_FLAGS = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}
 
 
 def entry_of(function: Callable[..., Any]) -> Entry | None:
@@ -61,11 +61,11 @@ def symbol(function: Callable[..., Any]) -> str:
 @cache
 def _library(package: str) -> ctypes.CDLL | None:
     """The loaded shared object of a package's folder; None if there is none and it cannot be built."""
-    path = _existing(package) or _built(package)
+    path = _find(package) or _build(package)
     return None if path is None else ctypes.CDLL(str(path))
 
 
-def _existing(package: str) -> Path | None:
+def _find(package: str) -> Path | None:
     """Path of the shared object, if it exists."""
     name = file_name(package, level())
     return next((folder / name for folder in _folders() if (folder / name).exists()), None)
@@ -75,7 +75,7 @@ def trouble(*packages: str) -> str:
     """Why the functions of these packages, by default of all, run interpreted; empty if they run as machine code."""
     for package in packages or compiling_packages(Path(__file__).parents[1]):
         # This is called for each result, so the sources are read only if there is no machine code.
-        if _existing(package) is None and sources(package):
+        if _find(package) is None and sources(package):
             return f"there is no machine code of {package} for this processor"
     return ""
 
@@ -90,7 +90,7 @@ def level() -> str:
             flags = next((line for line in lines if line.startswith("flags")), "").split()
     except OSError:
         flags = []
-    return "x86-64-v3" if set(flags) >= _LEVEL_3 else "x86-64-v2"
+    return "x86-64-v3" if set(flags) >= _LEVEL_3_FLAGS else "x86-64-v2"
 
 
 def file_name(package: str, processor: str) -> str:
@@ -117,21 +117,24 @@ def sources(package: str) -> tuple[Path, ...]:
     """
     roots = {name: _folder_of(name).parent for name in {package.partition(".")[0], __package__.partition(".")[0]}}
     folder = _folder_of(package)
-    waiting = [path for path in sorted(folder.glob("*.py")) if _COMPILES.search(path.read_bytes())]
-    taken: set[Path] = set()
+    waiting = [path for path in sorted(folder.glob("*.py")) if _NJIT_LINE.search(path.read_bytes())]
+    visited: set[Path] = set()
     while waiting:
         path = waiting.pop()
-        if path in taken or not path.is_file():
+        if path in visited or not path.is_file():
             continue
-        taken.add(path)
+        visited.add(path)
         for module, names in _IMPORT.findall(path.read_bytes()):
             parts = module.decode().split(".")
             if parts[0] not in roots or parts[:2] in (["stowplan", "compiled"], ["stowplan", "version"]):
                 continue
-            place = roots[parts[0]].joinpath(*parts)
-            for candidate in (place, *(place / name.decode() for name in re.findall(rb"\w+", names))):
+            path_without_suffix = roots[parts[0]].joinpath(*parts)
+            for candidate in (
+                path_without_suffix,
+                *(path_without_suffix / name.decode() for name in re.findall(rb"\w+", names)),
+            ):
                 waiting += (candidate.with_name(f"{candidate.name}.py"), candidate / "__init__.py")
-    return tuple(sorted(taken))
+    return tuple(sorted(visited))
 
 
 def _folder_of(package: str) -> Path:
@@ -142,7 +145,7 @@ def _folder_of(package: str) -> Path:
 
 def compiling_packages(top: Path) -> list[str]:
     """Names of the packages in the folder ``top`` of a top-level package that contain compiled functions."""
-    folders = {path.parent for path in top.rglob("*.py") if _COMPILES.search(path.read_bytes())}
+    folders = {path.parent for path in top.rglob("*.py") if _NJIT_LINE.search(path.read_bytes())}
     return sorted(".".join((top.name, *folder.relative_to(top).parts)) for folder in folders)
 
 
@@ -152,18 +155,18 @@ def compiling_packages(top: Path) -> list[str]:
 def _folders() -> Iterator[Path]:
     """Folders that may contain shared objects: the package's own, and those for objects that are built on this machine."""
     yield SHIPPED
-    yield from (folder for place in _places() if (folder := _private(place)) is not None)
+    yield from (folder for place in _candidate_folders() if (folder := _private_folder(place)) is not None)
 
 
-def _places() -> Iterator[Path]:
+def _candidate_folders() -> Iterator[Path]:
     """Candidates for the folder of objects that are built on this machine."""
-    named = os.environ.get(FOLDER)
+    named = os.environ.get(FOLDER_VARIABLE)
     home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "stowplan"
     yield from [Path(named)] if named else [home] if home.is_absolute() else []
     yield Path(tempfile.gettempdir()) / f"stowplan-{os.getuid()}"
 
 
-def _private(folder: Path) -> Path | None:
+def _private_folder(folder: Path) -> Path | None:
     """The folder, created if it is missing, if it belongs to this user and nobody else can write to it; otherwise None.
 
     A symbolic link to it must belong to this user as well, because the files in the folder are executed.
@@ -178,12 +181,12 @@ def _private(folder: Path) -> Path | None:
     return folder
 
 
-def _built(package: str) -> Path | None:
+def _build(package: str) -> Path | None:
     """Builds the shared object with numba and a C compiler; returns None if that fails, and logs the first failure."""
     name = file_name(package, level())
     folder = next((folder for folder in _folders() if os.access(folder, os.W_OK)), None)
     if find_spec("numba") is None or folder is None:
-        _say_interpreted(f"{trouble(package)}, and numba is not installed")
+        _warn_interpreted(f"{trouble(package)}, and numba is not installed")
         return None
     LOGGER.info("compiling %s, once", package)
     with open(folder / f"{package}.lock", "w", encoding="ascii") as lock:
@@ -191,19 +194,19 @@ def _built(package: str) -> Path | None:
         if not (folder / name).exists():
             command = [sys.executable, "-m", "stowplan.compiled.build", "--to", str(folder), "--level", level(), package]
             environment, nothing = child_environment(), subprocess.DEVNULL
-            built = subprocess.run(command, env=environment, stdin=nothing, capture_output=True, text=True)
-            if built.returncode:
-                _say_interpreted(f"{package}: {(built.stderr.strip() or 'not compiled').splitlines()[-1][:300]}")
+            completed = subprocess.run(command, env=environment, stdin=nothing, capture_output=True, text=True)
+            if completed.returncode:
+                _warn_interpreted(f"{package}: {(completed.stderr.strip() or 'not compiled').splitlines()[-1][:300]}")
                 return None
     return folder / name
 
 
-def _say_interpreted(why: str) -> None:
+def _warn_interpreted(why: str) -> None:
     """Logs once why functions run interpreted."""
-    if not _said:
+    if not _warnings:
         LOGGER.warning("heuristics run interpreted, many times slower: %s", why)
-    _said.append(why)
+    _warnings.append(why)
 
 
 #: Reasons why functions run interpreted in this process.
-_said: list[str] = []
+_warnings: list[str] = []

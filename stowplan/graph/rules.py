@@ -147,9 +147,9 @@ class GraphRules:
                 # A view that no operator writes exists as soon as its base does.
                 while at is not None and self.writer[at] is None:
                     at = self.tensors[at].alias_of
-                who = None if at is None else self.writer[at]
-                if who is not None:
-                    before[number].add(who)
+                producer = None if at is None else self.writer[at]
+                if producer is not None:
+                    before[number].add(producer)
         for first, second in self.precedences:
             before[second].add(first)
         return tuple(tuple(sorted(others)) for others in before)
@@ -203,7 +203,7 @@ def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
     if both:
         name = problem.tensors[min(both)].id
         raise InputError(f"found tensor {name} both read and written, expected two tensors (in_place or alias_of)", place=place)
-    taken: set[int] = set()
+    paired: set[int] = set()
     for operand, result in op.in_place:
         _check_numbers((operand, result), count, f"{place}.in_place")
         one, other = problem.tensors[operand], problem.tensors[result]
@@ -215,8 +215,8 @@ def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
         expect(is_own, at, f"the view {other.id} as result", "a tensor of its own")
         size = problem.tensors[bases[0]].size
         expect(size == other.size, at, f"{size} and {other.size} bytes", f"the same for {pair}")
-        expect(taken.isdisjoint(bases), at, f"the bytes of {one.id} or {other.id} in two pairs", "each in one")
-        taken |= set(bases)
+        expect(paired.isdisjoint(bases), at, f"the bytes of {one.id} or {other.id} in two pairs", "each in one")
+        paired |= set(bases)
 
 
 def _check_writers(problem: GraphRules) -> None:
@@ -231,17 +231,17 @@ def _check_writers(problem: GraphRules) -> None:
                 raise InputError(f"found tensor {name} written twice, first by {other}, expected one writer", place=place)
             expect(tensor not in inputs, place, f"the input {name} written", "it to be there from the start")
             writer[tensor] = number
-    there = [
+    available = [
         number in inputs or number in writer or tensor.alias_of is not None for number, tensor in enumerate(problem.tensors)
     ]
     for number, op in enumerate(problem.ops):
         for tensor in (*op.reads, *(base for base in map(problem.base.__getitem__, op.writes))):
-            if not there[tensor] or not there[problem.base[tensor]]:
+            if not available[tensor] or not available[problem.base[tensor]]:
                 name = problem.tensors[problem.base[tensor]].id
                 place = f"ops[{number}] ({op.id})"
                 raise InputError(f"found it reading tensor {name}, which no operator writes and is no input", place=place)
     for tensor in problem.outputs:
-        if not there[problem.base[tensor]]:
+        if not available[problem.base[tensor]]:
             name = problem.tensors[problem.base[tensor]].id
             raise InputError(f"found tensor {name}, which no operator writes and is no input", place="outputs")
     for number, tensor_ in enumerate(problem.tensors):

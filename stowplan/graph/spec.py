@@ -36,10 +36,10 @@ def _tensors(graph: Graph) -> Iterator[str]:
         if tensor.shape is not None and any(extent < 0 for extent in tensor.shape):
             yield f"{tensor.id} has the shape {list(tensor.shape)}, which is not fixed"
     written = {number for op in graph.ops for number in op.writes}
-    there = {*graph.inputs, *written}
-    used = {number for op in graph.ops for number in op.reads} | {*graph.outputs}
-    alone = set(range(len(graph.tensors))) - used - there - {*graph.results}
-    for number in sorted(alone):
+    available = {*graph.inputs, *written}
+    read_or_output = {number for op in graph.ops for number in op.reads} | {*graph.outputs}
+    unused = set(range(len(graph.tensors))) - read_or_output - available - {*graph.results}
+    for number in sorted(unused):
         if graph.tensors[number].alias_of is None:
             yield f"{graph.tensors[number].id} is no input, and no operator touches it"
 
@@ -58,10 +58,10 @@ def _order(graph: Graph) -> Iterator[str]:
 def _results(graph: Graph) -> Iterator[str]:
     """Every tensor that is returned exists at the end, unless it is a constant, which no operator touches."""
     touched = {graph.base[number] for op in graph.ops for number in (*op.reads, *op.writes)}
-    kept = {graph.base[number] for number in graph.outputs}
+    final_bases = {graph.base[number] for number in graph.outputs}
     for number in graph.results:
         base = graph.base[number]
-        if base not in kept and base in touched:
+        if base not in final_bases and base in touched:
             yield f"{graph.tensors[number].id} is returned, but not there at the end"
 
 

@@ -142,12 +142,12 @@ def substituted(load: Load, values: Sequence[Expression], domain: Sequence[Bound
 
 def until_certain(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
     """Pieces up to the first one that always applies."""
-    kept = []
+    needed = []
     for piece in pieces:
-        kept.append(piece)
+        needed.append(piece)
         if not piece.domain:
             break
-    return tuple(kept)
+    return tuple(needed)
 
 
 def compose(load: Load, views: Mapping[str, Load]) -> Load:

@@ -19,7 +19,7 @@ from stowplan.transforms import compose as views
 Reason = Literal["not affine", "not invertible", "observable output", "too long"]
 
 #: A pair is kept if the resulting access has more terms than this in all its pieces: each shuffle of a shuffle doubles them.
-MOST_TERMS = 2000
+MAX_TERMS = 2000
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Report:
 
     def by_op(self) -> dict[str, tuple[int, int]]:
         """(eliminated, found) for each kind of operator."""
-        total, gone = Counter(pair.op for pair in self.pairs), Counter(pair.op for pair in self.pairs if pair.eliminated)
-        return {op: (gone[op], count) for op, count in total.most_common()}
+        total, eliminated = Counter(pair.op for pair in self.pairs), Counter(pair.op for pair in self.pairs if pair.eliminated)
+        return {op: (eliminated[op], count) for op, count in total.most_common()}
 
 
 def eliminate(program: Program) -> tuple[Program, Report]:
@@ -143,11 +143,11 @@ class _Pass:
                     self._decide(copy.store.tensor, parts)
             else:
                 statements.append(replace(statement, loads=tuple(views.compose(load, self._views) for load in statement.loads)))
-        kept = [
+        remaining = [
             statement for statement in statements if not (isinstance(statement, Copy) and statement.store.tensor in self._views)
         ]
         tensors = {name: tensor for name, tensor in self._program.tensors.items() if name not in self._views}
-        return replace(self._program, statements=tuple(kept), tensors=tensors), self._report()
+        return replace(self._program, statements=tuple(remaining), tensors=tensors), self._report()
 
     def _decide(self, name: str, writers: list[Copy]) -> None:
         """Finds an access that replaces a tensor, or records why there is none."""
@@ -169,8 +169,8 @@ class _Pass:
         terms = sum(
             part.size for piece in view.pieces for part in (*piece.index, *(bound.expression for bound in piece.domain))
         )
-        if terms > MOST_TERMS:
-            self._reasons[name] = "too long", f"its access has {terms} terms, more than {MOST_TERMS}"
+        if terms > MAX_TERMS:
+            self._reasons[name] = "too long", f"its access has {terms} terms, more than {MAX_TERMS}"
             return
         self._views[name] = view
 
@@ -185,12 +185,12 @@ class _Pass:
             written.add(tensor.name)
             reason, detail = self._reasons.get(tensor.name, (None, ""))
             pairs.append(Pair(copy.name, copy.op, tensor.name, prod(copy.extents) * tensor.item_bytes, reason, detail))
-        gone = tuple(self._views)
+        eliminated = tuple(self._views)
         tensors = self._program.tensors
         return Report(
             pairs=tuple(pairs),
-            tensors=gone,
-            tensor_bytes=sum(tensors[name].bytes for name in gone),
+            tensors=eliminated,
+            tensor_bytes=sum(tensors[name].bytes for name in eliminated),
             movement_bytes=sum(tensors[name].bytes for name in written),
             set_calls=self._set_calls,
         )
