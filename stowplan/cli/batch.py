@@ -1,4 +1,4 @@
-"""``stowplan batch``."""
+"""The command ``stowplan batch``."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def batch_command(
     in_turn = jobs in (None, 1) and scheduler is None
     progress = _Progress(len(items), in_turn=in_turn, quiet=quiet)
     try:
-        # Of inputs in their turn, Ctrl-C is to end the reading of one at once, too.
+        # If inputs are solved one after another, Ctrl-C must also interrupt the reading of an input.
         with contextlib.nullcontext() if in_turn else stopping() as cancel:
             for item, record, was_finished in run_batch(
                 items,
@@ -120,7 +120,7 @@ def batch_command(
 
 
 def xla_folders(texts: Sequence[str]) -> tuple[str, ...]:
-    """The folders in texts ``xla=FOLDER``; raises UsageError for others."""
+    """The folders in texts ``xla=FOLDER``; raises UsageError for other texts."""
     for text in texts:
         if not text.removeprefix("xla=") or not text.startswith("xla="):
             raise UsageError(f"--plan: found {text!r}, expected xla=FOLDER")
@@ -128,7 +128,8 @@ def xla_folders(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 class _Progress:
-    """Lines on standard error: of inputs in their turn one as they begin and one as they end, else one as they end."""
+    """Progress on standard error: a line for each input that ends and, if inputs are solved one after another, one for each
+    that begins."""
 
     def __init__(self, total: int, *, in_turn: bool, quiet: bool):
         self._total, self._in_turn, self._tell = total, in_turn, telling(quiet)
@@ -136,12 +137,12 @@ class _Progress:
         self._done = self._solved = 0
 
     def begin(self, item: Item) -> None:
-        """The turn of an input comes."""
+        """Reports that an input begins."""
         if self._in_turn:
             self._tell(f"[{self._done + 1}/{self._total}] {files.printable(item.name)}")
 
     def end(self, item: Item, record: Record, was_finished: bool) -> None:
-        """There is a record of it."""
+        """Reports that an input has ended."""
         self._done += 1
         self._solved += not was_finished
         text = f"{_outcome(record)}{', finished before' if was_finished else ''}"
@@ -151,7 +152,7 @@ class _Progress:
             self._tell(f"[{self._done}/{self._total}] {files.printable(item.name)}: {text}{self._time_left()}")
 
     def _time_left(self) -> str:
-        """How long the others will take, if they are like those that were solved; nothing where that is soon."""
+        """Text that estimates the remaining time from the inputs that were solved; empty if it is less than a minute."""
         if not self._solved:
             return ""
         seconds = (self._total - self._done) * (time.monotonic() - self._began) / self._solved
@@ -161,18 +162,20 @@ class _Progress:
 
 
 def _outcome(record: Record) -> str:
+    """The outcome of one input in a few words."""
     if record.result is None:
         return f"failed: {record.error}"
     from stowplan.result import STOPPED
 
     result = record.result
     if result["objective"] is None:
-        # Records of earlier versions do not say it.
+        # Records of earlier versions have no such entry.
         return f"{result['status']}, {result.get('stopped') or STOPPED[result['stop_reason']]}"
     return f"{result['status']}, {as_quantity(result['objective'], result['unit'])}, gap {as_gap(result['gap'])}"
 
 
 def _summary(done: list[tuple[Item, Record]], total: int) -> str:
+    """The table of all results."""
     rows = []
     failures = []
     is_certified = any(record.settings.certify for _, record in done)

@@ -1,4 +1,4 @@
-"""``stowplan compare``."""
+"""The command ``stowplan compare``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stowplan.portfolio.batch.records import Record
     from stowplan.portfolio.plan_comparison import PlanComparison
 
-#: What the table says of programs that are not compared.
+#: Remarks in the table about programs that are not compared.
 _REMARKS = {
     "only_first": "only in the first",
     "only_second": "only in the second",
@@ -30,7 +30,7 @@ _REMARKS = {
     "unsolved": "neither has a plan",
 }
 
-#: Changes of a sort that are listed without ``--all``.
+#: Maximum number of changes of one sort that are listed without ``--all``.
 _MOST_ROWS = 40
 
 
@@ -82,7 +82,7 @@ def compare_command(
 
 
 def _check_folders(paths: list[Path], options: ReadOptions, *, everything: bool) -> None:
-    """Raise UsageError where what is given belongs to the comparison of plans."""
+    """Raises UsageError if the arguments mix up folders of results with plans."""
     for path in paths:
         if path.is_file():
             raise UsageError(f"{path}: is a file: expected folders of results, or two plans and their input: PLAN PLAN2 INPUT")
@@ -93,6 +93,7 @@ def _check_folders(paths: list[Path], options: ReadOptions, *, everything: bool)
 
 
 def _compare_plans(first: Path, second: Path, source: Path, options: ReadOptions, *, everything: bool, as_json: bool) -> None:
+    """Compares two plans for one input."""
     for path in (first, second):
         if path.is_dir():
             raise UsageError(f"{path}: is a folder, expected a plan: an INPUT is given, which two plans are compared for")
@@ -111,6 +112,7 @@ def _compare_plans(first: Path, second: Path, source: Path, options: ReadOptions
 
 
 def _plans(comparison: PlanComparison, everything: bool) -> str:
+    """Tables of the differences between two plans."""
     pair = (comparison.first, comparison.second)
     shown = kinds.unit(comparison.unit).write_apart(pair)
     rows = [("objective", *(shown[value] for value in pair), _cost(comparison))]
@@ -130,7 +132,7 @@ def _plans(comparison: PlanComparison, everything: bool) -> str:
 
 
 def _cost(comparison: PlanComparison) -> str:
-    """The difference for people."""
+    """The difference between two objectives as text."""
     value = comparison.difference
     if value == 0:
         return "the same"
@@ -147,6 +149,7 @@ def _figure(value: float | None) -> str:
 
 
 def _changes(part: Part, everything: bool) -> str:
+    """Table of the changed decisions of one sort."""
     most = len(part.changes) if everything else _MOST_ROWS
     rows = [(change.name, change.change, _values(change.before), _values(change.after)) for change in part.changes[:most]]
     text = render((part.what, "change", "first", "second"), rows, left=4)
@@ -162,6 +165,7 @@ def _values(values: Mapping[str, int | str | bool] | None) -> str:
 
 
 def _rows(records: Mapping[str, Record]) -> dict[str, Any]:
+    """The results of one folder, with speedups and their geometric means."""
     from stowplan.portfolio.batch.compare import geometric_mean, speedups
 
     programs: list[dict[str, Any]] = []
@@ -180,6 +184,7 @@ def _rows(records: Mapping[str, Record]) -> dict[str, Any]:
 
 
 def _one(values: dict[str, Any]) -> str:
+    """Table of one folder."""
     means = values["geometric_mean_speedups"]
     rows = [
         (
@@ -197,6 +202,7 @@ def _one(values: dict[str, Any]) -> str:
 
 
 def _two(comparison: Comparison) -> str:
+    """Table of two folders."""
     rows = [
         (
             pair.name,

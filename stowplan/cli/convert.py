@@ -1,4 +1,4 @@
-"""``convert`` and ``export``: a problem as a file, and its MILP as one for solvers that are not called from here."""
+"""The commands ``convert``, which writes a problem to a file, and ``export``, which writes its MILP for other solvers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stowplan.frontends.options import OPTIONS, ReadOptions
 from stowplan.kernel.context import Options
 from stowplan.options import PROGRAMS
 
-#: Options of inputs that are compiled programs.
+#: Options for compiled programs.
 OF_PROGRAMS = tuple(name for name, option in OPTIONS.items() if option.heading == PROGRAMS or name in ("target", "capacity"))
 
-#: Beyond this many windows a file with all of them is of no use to any solver.
+#: Maximum number of windows for ``--set windows=all``; no solver can use a file with more.
 MAX_WINDOWS = 200_000
 
 

@@ -1,4 +1,4 @@
-"""``stowplan fit-jax``."""
+"""The command ``stowplan fit-jax``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stowplan.backends.jax import FitReport
     from stowplan.report.scene import Picture
 
-#: Size at which the largest is looked for first.
+#: First size that is tried when the largest one is searched.
 _START = 8
 
 
@@ -89,7 +89,7 @@ def fit_jax_command(
     from stowplan.backends.xla.workload import PACKAGES
 
     require("fitting a program of jax", (*PACKAGES, "cloudpickle"), "xla")
-    # It is traced here, on no accelerator.
+    # The function is traced in this process, which must not use an accelerator.
     os.environ["JAX_PLATFORMS"] = "cpu"
 
     def made(size: int | None = None) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
@@ -140,7 +140,7 @@ def fit_jax_command(
 
 
 def _largest(text: str, function: str, shapes: Sequence[str]) -> tuple[str, int]:
-    """A size's name, empty where there is none to find, and what it is a multiple of."""
+    """Name of the size to maximize, empty if there is none, and the number that it must be a multiple of."""
     if not text:
         return "", 1
     match = re.fullmatch(r"([A-Za-z_]\w*)(?::([1-9]\d{0,8}))?", text)
@@ -157,7 +157,7 @@ def _largest(text: str, function: str, shapes: Sequence[str]) -> tuple[str, int]
 def _loaded(
     function: str, shapes: Sequence[str], arguments: str, donated: Sequence[int]
 ) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
-    """Function, arguments and donated positions, imported."""
+    """Imports the function; returns it with its arguments and the positions of donated arguments."""
     import jax
 
     from stowplan.backends.xla import CompileError, by_name
@@ -175,7 +175,8 @@ def _loaded(
 
 
 def _picture(report: FitReport) -> Picture:
-    """What is made again over the peak: greedy plans, as they are expected, and policies as the compiler has them."""
+    """Picture of the recomputed work over the peak: plans of the greedy method with estimated peaks, and policies with the
+    compiler's peaks."""
     from stowplan.report.rematerialization import steps_plot
     from stowplan.report.scene import Picture
 

@@ -1,4 +1,4 @@
-"""``stowplan frontier``: peak against added cost of a problem of rematerialization."""
+"""The command ``stowplan frontier``: the added cost of recomputation for several limits on the peak."""
 
 from __future__ import annotations
 
@@ -102,18 +102,18 @@ def frontier_command(
     if cancel.is_set():
         raise typer.Exit(INTERRUPTED)
     if not any(map(_fits, points)):
-        # As of one limit, of which none is known to be met.
+        # The same exit codes as for a single limit for which no plan was found.
         raise typer.Exit(1 if all(point.is_infeasible for point in points) else 3)
 
 
 def _steps(plan: Plan | None) -> dict[str, Any]:
-    """What a point says of its plan, in a file."""
+    """The plan of a point, as it is written to a file."""
     steps: dict[str, Any] = {"sequence": None if plan is None else plan.sequence}
     return steps if plan is None or not plan.moves else steps | {"moves": plan.moves}
 
 
 def _limits(text: str) -> int | list[int]:
-    """A number of limits, or their bytes."""
+    """The number of limits, or the limits in bytes."""
     expected = "a number from 1 to 1000, or sizes separated by commas"
     if "," in text or not text.strip().isdecimal():
         return _sizes("--limits", text, expected)
@@ -123,6 +123,7 @@ def _limits(text: str) -> int | list[int]:
 
 
 def _sizes(name: str, text: str, expected: str) -> list[int]:
+    """Sizes in bytes, separated by commas."""
     try:
         return [size(part.strip()) for part in text.split(",")]
     except typer.BadParameter:
@@ -130,11 +131,12 @@ def _sizes(name: str, text: str, expected: str) -> list[int]:
 
 
 def _fits(point: Point) -> bool | None:
-    """Whether a plan fits; None where that is open."""
+    """Whether there is a plan within the limit; None if that is not known."""
     return True if point.plan is not None else False if point.is_infeasible else None
 
 
 def _line(point: Point) -> str:
+    """One line of the table."""
     head = f"limit {point.limit:>16,}"
     if point.host_limit is not None:
         head += f"  host {point.host_limit:>16,}"

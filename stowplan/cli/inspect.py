@@ -1,6 +1,5 @@
-"""Commands that look at what is there: ``verify`` and ``show`` at plans, ``cache`` at a plan cache, ``targets``, ``settings``,
-``show-versions``.
-"""
+"""Commands that inspect plans and settings: ``verify`` and ``show``, ``cache``, ``targets``, ``settings``,
+``show-versions``."""
 
 from __future__ import annotations
 
@@ -96,13 +95,13 @@ def verify_command(
 
 
 def _is_tflm_plan(plan: Path) -> bool:
-    """Whether a plan is what ``stowplan tflm`` writes as JSON."""
-    # The format of stowplan.backends.tflm, which takes too long to import for every plan.
+    """Whether a file is JSON that ``stowplan tflm`` has written."""
+    # The name of the format is repeated here because importing stowplan.backends.tflm takes too long.
     return files.is_json(plan) and files.peek_format(files.read_bytes(plan)) == "stowplan.tflm"
 
 
 def _verify_tflm(model: Path, plan: Path, as_json: bool) -> None:
-    """Check such a plan against its model."""
+    """Checks such a plan against its model."""
     from stowplan.backends.tflm.recheck import read_summary, recheck
 
     summary = read_summary(plan)
@@ -116,7 +115,7 @@ def _verify_tflm(model: Path, plan: Path, as_json: bool) -> None:
 
 
 def _of_capacity(unit: Unit, problem: Any) -> str:
-    """What a plan's bytes were compared with, where the problem may have a capacity for them."""
+    """Text about the capacity that a plan was checked against, for kinds whose problems may have one."""
     if unit != BYTES or not hasattr(problem, "capacity"):
         return ""
     none = "; there was no capacity to compare it with (--capacity SIZE gives one)"
@@ -124,7 +123,7 @@ def _of_capacity(unit: Unit, problem: Any) -> str:
 
 
 def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdict | None, str]:
-    """What a certificate proves; and where its proof fails, empty where it does not."""
+    """The verdict on a certificate, or None, and why its proof fails; empty if it does not fail."""
     from stowplan.certificates.checker import check
     from stowplan.certificates.checker.reading import MalformedError, UnprovenError
 
@@ -136,7 +135,7 @@ def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdi
     except MalformedError as error:
         raise InputError(str(error), source=path) from None
     if objective is not None and (verdict.bound is None or verdict.bound > objective):
-        # Either the verifier or the checker is wrong then.
+        # A valid plan below a proven bound means that the verifier or the checker is wrong.
         return None, f"it proves that no plan is as good as this one, of {objective}"
     return verdict, ""
 
@@ -185,7 +184,8 @@ def show_command(
 
 
 def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assumed: str | None) -> None:
-    """Raise where a plan cannot be shown for a problem: the error names the file, and a target not named that may be why."""
+    """Raises an error if a plan cannot be shown for a problem. It names the file, and the assumed target if that may be the
+    reason."""
     from stowplan.kernel.kind import describe_plan, kind_of
 
     kind = kind_of(problem)
@@ -201,20 +201,21 @@ def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assum
 
 
 def open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any, str | None]:
-    """Problem, plan, and the target of the plan where it decided: an input that needs one is read for it if none is named.
+    """Reads a problem and a plan; returns them with the plan's target if the problem was read for it.
 
-    A plan of a kind that knows no targets, such as offsets of an ONNX model, is for the one that the input has for its kind.
+    If the input needs a target and none is named, it is read for the target of the plan. A plan of a kind without targets, such
+    as offsets of an ONNX model, stands for the only target of its kind that the input has.
 
     Raises
     ------
     UsageError
-        The plan was made for a target file: its name is none of those that come with the package.
+        The plan was made for a target file, whose name is not that of a target that comes with the package.
     """
     from stowplan.frontends.formats import check_regular, format_of, look
     from stowplan.frontends.read import only_target, read_plan
 
     check_regular(plan)
-    # Other tables are plans only for a problem that is known.
+    # Plans in other formats can be read only together with the problem.
     given = read_plan(plan) if files.is_json(plan) else None
     assumed: str | None = None
     if given is not None and options.target is None and format_of(look(problem)).targets is not None:
@@ -227,7 +228,7 @@ def open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any
 
 
 def _is_shipped(target: str) -> bool:
-    """Whether a target is known by its name."""
+    """Whether a target of this name comes with the package."""
     from stowplan.frontends.formats import target_family
 
     try:
@@ -238,7 +239,7 @@ def _is_shipped(target: str) -> bool:
 
 
 def target_hint(assumed: str | None) -> str:
-    """What to say of a plan for another problem where its own target was assumed."""
+    """Text for the error about a plan of another problem, if its own target was assumed."""
     if assumed is None:
         return ""
     how = "pass --target FILE if that was a file of yours, and all options of the solve"
@@ -273,6 +274,7 @@ def targets_command(
 
 
 def _cache(folder: Path | None) -> PlanCache:
+    """The plan cache in a folder."""
     from stowplan.kernel.plan_cache import PlanCache
 
     if folder is None:
@@ -304,10 +306,10 @@ def cache_clear_command(folder: CacheFolder = None) -> None:
 
 
 class Setting(NamedTuple):
-    """A row of the list."""
+    """One row of the list of settings."""
 
     heading: str
-    """What it is for: inputs, searches, or one command."""
+    """What the setting applies to: inputs, the search, or a single command."""
     usage: str
     text: str
 
@@ -340,7 +342,7 @@ def settings_command() -> None:
         say(("\n" if number else "") + "\n".join([f"{heading}:", *lines]))
 
 
-#: What plans depend on, and what extras bring.
+#: Packages that plans depend on, and packages of the extras.
 PACKAGES = (
     *("numpy", "scipy", "ortools", "highspy", "pulp", "numba", "joblib", "msgspec", "typer", "rich"),
     *("torch", "torch-geometric", "gymnasium", "sb3-contrib", "onnx", "executorch", "tflite-micro", "jax", "jaxlib", "libtpu"),
@@ -355,7 +357,7 @@ def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print i
 
 
 def versions() -> dict[str, str | int]:
-    """Versions and facts by name; those of packages are read from their metadata."""
+    """Versions and facts about the machine by name; versions of packages are read from their metadata."""
     from stowplan.compiled.library import trouble
 
     has_affinity = hasattr(os, "sched_getaffinity")

@@ -1,8 +1,8 @@
-"""Options of commands: those that several share, ``--set``, and flags that are settings now.
+"""Options of commands: those that several commands share, ``--set``, and replacements of removed flags.
 
-Those of inputs are declared in :mod:`stowplan.frontends.options`, those of searches in :mod:`stowplan.kernel.context`. A
-command declares its own by annotating a parameter: with :func:`option` for a flag, with :class:`~stowplan.options.Option` for a
-setting.
+Options of inputs are declared in :mod:`stowplan.frontends.options`, and options of the search in
+:mod:`stowplan.kernel.context`. A command declares options of its own by annotating a parameter: with :func:`option` for a flag,
+with :class:`~stowplan.options.Option` for a setting.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 def option(flags: str, metavar: str, text: str, **others: Any) -> Any:
-    """An option: its flags, what stands for its value (nothing for a switch), and its help."""
+    """An option with flags, a placeholder for its value (empty for a switch), and its help text."""
     return typer.Option(*flags.split(), metavar=metavar or None, help=text, **others)
 
 
-#: What one command takes, by ``--set``.
+#: Declares a setting of a single command, which ``--set`` sets.
 setting = functools.partial(Option, "")
 
 
 def size(text: str) -> int:
-    """Bytes, as an option says them (:func:`stowplan.arguments.size`)."""
+    """Converts the text of an option to bytes (:func:`stowplan.arguments.size`)."""
     try:
         return arguments.size("{}", text)
     except UsageError as error:
@@ -71,13 +71,13 @@ CacheFolder = Annotated[
         "--cache",
         metavar="DIR",
         envvar="STOWPLAN_CACHE",
-        # A cache that cannot be read costs a warning, not the result.
+        # If the cache cannot be read, the command warns and still solves the problem.
         readable=False,
         help="Keep results in this folder, and reuse those for the same problem, options and versions.",
     ),
 ]
 
-# Of programs of jax that are compiled ahead of time.
+# Options for JAX programs that are compiled ahead of time.
 Shapes = Annotated[
     list[str] | None,
     option(
@@ -99,10 +99,10 @@ CompileFolder = Annotated[
     Path | None, option("--folder", "FOLDER", "Keep compilations in this folder; a second run continues from them.")
 ]
 
-#: Options of inputs that all inputs of a suite may share.
+#: Options of inputs whose value the inputs of a suite may share.
 SHARED = tuple(name for name, option in OPTIONS.items() if option.is_shared)
 
-#: What flags that are no more are now, where that is not a setting of the same name.
+#: Replacements of removed flags that are not settings of the same name.
 NOW = {
     "--certify": "--set certify=yes",
     "--config": "--emit config=FILE",
@@ -116,15 +116,23 @@ NOW = {
 def with_options(
     inputs: Collection[str] = tuple(OPTIONS), search: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of inputs and of searches, by their names, and ``--set`` where some have no flag.
+    """Decorator that gives a command options of inputs and of the search, and ``--set`` if some of them have no flag.
 
-    It gets those of inputs as one keyword argument, ``options``, and those of a search, where it has any, as ``search``. What
-    ``--set`` has beside settings goes to its parameter ``settings`` where it has one, and is an error elsewhere.
+    The command gets the options of inputs as one keyword argument, ``options``, and those of the search as ``search``. If it
+    has a parameter ``settings``, it also gets the other texts of ``--set``; otherwise these are errors.
+
+    Parameters
+    ----------
+    inputs
+        Names of options of inputs.
+    search
+        Names of options of the search.
     """
     return functools.partial(_with_options, inputs=inputs, search=search)
 
 
 def _with_options(command: Callable[..., None], inputs: Collection[str], search: Collection[str]) -> Callable[..., None]:
+    """Implements :func:`with_options`."""
     signature = inspect.signature(command, eval_str=True).parameters
     own = [parameter for name, parameter in signature.items() if name not in ("options", "search")]
     its = declared((parameter.name, parameter.annotation, parameter.default) for parameter in own)
@@ -156,7 +164,7 @@ def _with_options(command: Callable[..., None], inputs: Collection[str], search:
 
 
 def with_parameters(command: Callable[..., None], parameters: Collection[inspect.Parameter]) -> Callable[..., None]:
-    """A command with the parameters that its command line is made of, whatever its own signature is."""
+    """Replaces the signature from which typer makes the command line."""
     command.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__dict__.pop("__wrapped__", None)
@@ -164,7 +172,7 @@ def with_parameters(command: Callable[..., None], parameters: Collection[inspect
 
 
 def _parameter(declared: Option) -> inspect.Parameter:
-    """An option with a flag as a parameter of a command."""
+    """The parameter of a command for an option with a flag."""
     default = ",".join(declared.default) if declared.has_commas else None if declared.is_several else declared.default
     kind: Any = str if declared.has_commas else next((scalar for scalar in (bool, int, float) if scalar in declared.types), str)
     told = option(declared.flag, declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
@@ -175,7 +183,7 @@ def _parameter(declared: Option) -> inspect.Parameter:
 
 
 def _set(settings: Mapping[str, Option]) -> inspect.Parameter:
-    """``--set``, which completes names."""
+    """The parameter for ``--set``, with completion of names."""
 
     def complete(incomplete: str) -> list[str]:
         return [f"{name}=" for name in names_of(settings) if name.startswith(incomplete)]
@@ -191,24 +199,25 @@ def _set(settings: Mapping[str, Option]) -> inspect.Parameter:
 
 
 def names_of(settings: Mapping[str, Option]) -> list[str]:
-    """All names that ``--set`` takes."""
+    """All names that ``--set`` accepts."""
     return [name for key in settings for name in (_rules() if key == "rules" else [key])]
 
 
 def _rules() -> Collection[str]:
-    # Not at the top: what reads loop bodies takes time to import.
+    """Names of the rules of loop bodies, which are settings too."""
+    # Imported here because the reader of loop bodies takes time to import.
     from stowplan.frontends.dfg import RULES
 
     return RULES
 
 
 def read_settings(texts: Sequence[str], settings: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
-    """Values of settings by name, and the texts that are of none of them.
+    """Values of settings by name, and the texts whose names are not those of settings.
 
     Raises
     ------
     UsageError
-        A text that is not ``NAME=VALUE``, or a value that a setting does not take.
+        A text is not of the form ``NAME=VALUE``, or its value is not valid.
     """
     given: dict[str, list[str]] = {}
     others = []
@@ -226,31 +235,31 @@ def read_settings(texts: Sequence[str], settings: Mapping[str, Option]) -> tuple
 
 
 def no_setting(text: str, settings: Mapping[str, Option]) -> UsageError:
-    """What to say of a text whose name is that of no setting."""
+    """The error for a text whose name is not that of a setting."""
     name, names = text.partition("=")[0], names_of(settings)
     meant = "".join(f"; perhaps {close}" for close in difflib.get_close_matches(name, names, 1))
     return UsageError(f"--set: found {name!r}, expected one of {', '.join(names)}{meant}")
 
 
 def instead_of(flag: str, command: Any) -> str | None:
-    """How what a flag was for is said now; None where there was no such flag of the command."""
+    """What replaces a removed flag of a command; None if the command never had this flag."""
     settings: Mapping[str, Option] = getattr(command, "settings", {})
     setting = settings.get(flag.removeprefix("--").replace("-", "_"))
     return NOW.get(flag) if setting is None else f"--set {setting.usage}"
 
 
 def settings_of(options: ReadOptions, targets: Sequence[str] = (), **others: Any) -> Settings:
-    """Settings of a suite: options that all its inputs share, its targets, and ``others`` as they are.
+    """Settings of a suite: options that all its inputs share, its targets, and ``others``.
 
     Raises
     ------
     UsageError
-        Options that no suite can share.
+        An option that the inputs of a suite cannot share.
     """
     from stowplan.portfolio.batch.records import Settings
 
     given: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in options.given().items()}
-    # One target is kept as text, as in records of earlier versions.
+    # A single target is stored as text, as in records of earlier versions.
     target = given.pop("target", None) or (targets[0] if len(targets) == 1 else tuple(targets) or None)
     alone = [name for name in given if name not in SHARED]
     if alone:

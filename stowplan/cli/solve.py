@@ -1,4 +1,4 @@
-"""``stowplan solve``."""
+"""The command ``stowplan solve``."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def solve_command(
     kept = _cache(cache, cache_bytes, search)
     with files.recording_reads() as read:
         if cache is None:
-            # Else the plan may be there already.
+            # With a cache, the result may be stored, so that no worker is needed.
             _load_ahead(source)
         asked = given.read(search)
-        # To draw takes about as long as to load what draws.
+        # Drawing takes about as long as importing the modules for it, so the time of the import is set aside for it.
         before = time.monotonic()
         outputs.check_problem(asked.problem, source)
         drawing = min(time.monotonic() - before, search.time_limit / 4)
@@ -100,7 +100,7 @@ def solve_command(
                 say_json(result.to_dict() | {"plan_file": files.printable(str(outputs.plan)) if has_plan else None})
             else:
                 say("\n".join((result.summary(), *asked.remarks(result))))
-        # Last, for it is what takes longest, and what may fail.
+        # Drawing comes last because it takes longest and may fail.
         outputs.draw(asked.problem, result, asked.plans)
     if depfile is not None and result.plan is not None:
         write_depfile(depfile, outputs.files, read)
@@ -108,21 +108,21 @@ def solve_command(
 
 
 class _Asked(NamedTuple):
-    """What is solved, and what helps."""
+    """The problem to solve, with plans and hints."""
 
     opened: Opened
     hint: Any
     keep_close: Any
     plans: dict[str, Any]
     notes: tuple[str, ...]
-    """Remarks on XLA's plan."""
+    """Remarks about XLA's plan."""
 
     @property
     def problem(self) -> Any:
         return self.opened.problem
 
     def remarks(self, result: Result) -> Iterator[str]:
-        """Lines below the summary of a result."""
+        """Lines that are printed below the summary of a result."""
         if "snapshot" in result.details:
             from stowplan.report.snapshot import lines
 
@@ -138,7 +138,7 @@ class _Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class _Given:
-    """The input, what is at hand, and how they are read."""
+    """The files on the command line and how to read them."""
 
     source: Path
     plans: dict[str, Path]
@@ -146,7 +146,7 @@ class _Given:
     hint_program: Path | None
     keep_close: Path | None
     within: float | None
-    """What little change may cost, as a part of the objective."""
+    """How much worse the objective may become for fewer changes, as a fraction."""
     options: ReadOptions
 
     def __post_init__(self) -> None:
@@ -160,8 +160,8 @@ class _Given:
         return (self.source, *self.plans.values(), self.hint, self.hint_program, self.keep_close, *self.options.files)
 
     def read(self, search: Options) -> _Asked:
-        """Read all of it, the programs within the limit."""
-        # A deterministic run must not depend on how long reading took.
+        """Reads all files; reading programs counts towards the time limit."""
+        # The result of a deterministic run must not depend on how long reading took.
         limit = None if search.deterministic else search.time_limit
         opened, earlier = read_within(limit, self._open, cli.began())
         problem = opened.problem
@@ -170,7 +170,7 @@ class _Given:
         return _Asked(opened, hint, close, *self._read_plans(opened))
 
     def _open(self) -> tuple[Opened, Any]:
-        """The input, and the problem that a hint is for where that is another."""
+        """Reads the input, and the earlier version of the problem that a hint is for, if there is one."""
         from stowplan.frontends.read import NoTargetError, open_input
 
         options = self.options
@@ -197,7 +197,7 @@ class _Given:
             raise
 
     def _read_plans(self, opened: Opened) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Plans by name, and remarks on XLA's."""
+        """Plans by name, and remarks about XLA's plan."""
         from stowplan.frontends.read import read_plan
         from stowplan.kernel.given import XLA
 
@@ -217,7 +217,8 @@ class _Given:
 
 
 def _solved(asked: _Asked, search: Options, drawing: float, **others: Any) -> Result:
-    """The result, with what reading warned of; ``drawing`` are seconds of the limit that are for pictures."""
+    """Solves the problem and adds the reader's warnings to the result. ``drawing`` seconds of the limit are set aside for
+    pictures."""
     from stowplan.kernel.given import XLA
     from stowplan.kernel.solve import solve
 
@@ -236,7 +237,7 @@ def _solved(asked: _Asked, search: Options, drawing: float, **others: Any) -> Re
 
 
 def _cache(folder: Path | None, most_bytes: int | None, search: Options) -> Any:
-    """The cache that is asked for; raises UsageError where it has no bytes."""
+    """The plan cache to use, or None; raises UsageError if its size is not positive."""
     if most_bytes is not None:
         arguments.whole("a cache of {} bytes", most_bytes, 1)
     if folder is None:
@@ -246,12 +247,13 @@ def _cache(folder: Path | None, most_bytes: int | None, search: Options) -> Any:
     return PlanCache(folder, most_bytes or MAX_BYTES, search.time_limit)
 
 
-#: Files of compiled programs of so many bytes, packed, are for workers: what these load takes as long as reading does.
+#: Compressed size in bytes from which a compiled program will need a worker process: importing what the worker needs takes
+#: about as long as reading such a file.
 LARGE_FILE = 12_000
 
 
 def _load_ahead(source: Path) -> None:
-    """Have a worker load what neighbourhoods of a large program need, while it is read."""
+    """Starts a worker that imports large-neighbourhood search while a large program is being read."""
     from stowplan.kernel.workers.messages import CandidateId
     from stowplan.kernel.workers.warm import workers
 
@@ -260,24 +262,24 @@ def _load_ahead(source: Path) -> None:
 
 
 def _read_hint(hint: Path, earlier: Any, problem: Any) -> Any:
-    """What guides the search; ``earlier`` is the problem that it is for, None where it is this one."""
+    """Reads a hint. ``earlier`` is the problem that it is for, or None if it is for this one."""
     from stowplan.kernel.given import read_hint, read_hint_of_earlier
 
     return read_hint(hint, problem) if earlier is None else read_hint_of_earlier(hint, earlier, problem)
 
 
 def _read_keep_close(path: Path, within: float, earlier: Any, problem: Any) -> Any:
-    """The plan to keep close to, of ``earlier`` where that is not None."""
+    """Reads the plan to keep close to, which may be of the problem ``earlier``."""
     from stowplan.kernel.keep_close.earlier_plan import read_earlier_plan
     from stowplan.kernel.plan_changes import KeepClose
 
     plan = read_earlier_plan(path, problem)
-    # A plan of this very problem needs no other.
+    # A plan of this problem does not need the earlier version.
     return KeepClose(plan=plan, within=within, problem=None if plan.problem == problem.digest else earlier)
 
 
 def _part(text: str | None) -> float | None:
-    """A part: ``1%`` or ``0.01``; None where there is no text."""
+    """Converts ``1%`` or ``0.01`` to a fraction; None stays None."""
     if text is None:
         return None
     try:

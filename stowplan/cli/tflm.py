@@ -1,4 +1,4 @@
-"""``stowplan tflm``."""
+"""The command ``stowplan tflm``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stowplan.backends.tflm.runtime import Run
     from stowplan.certificates.certificate import Certificate
 
-#: Endings of files that are written.
+#: Extensions of output files.
 _ENDINGS = (".tflite", ".c", ".cc", ".h", ".json")
 
 
@@ -138,6 +138,7 @@ def tflm_command(
 
 
 def _as_json(planned: Planned, run: Run | None) -> dict[str, object]:
+    """Result for ``--json``."""
     summary = planned.summary
     return {
         **msgspec.to_builtins(summary, str_keys=True),
@@ -147,13 +148,15 @@ def _as_json(planned: Planned, run: Run | None) -> dict[str, object]:
 
 
 def _certified(planned: Planned, seconds: float, should_stop: Callable[[], bool]) -> Certificate:
-    """A proof that nothing is lower than the plan in its order, or than as much as can be shown."""
+    """A certificate that no offsets are better than the plan's in its order of operators, or of the best bound that can be
+    proven."""
     from stowplan.certificates.maker import certify
 
     return certify(planned.problem, bound=planned.plan.objective, plan=planned.plan, seconds=seconds, should_stop=should_stop)
 
 
 def _content(path: Path, planned: Planned, run: Run | None) -> bytes:
+    """Content of an output file, chosen by its extension."""
     from stowplan.backends.tflm.write import header_text, source_text
 
     if path.suffix == ".tflite":
@@ -167,7 +170,7 @@ def _content(path: Path, planned: Planned, run: Run | None) -> bytes:
 
 
 def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
-    """What people read."""
+    """The summary."""
     gain = summary.greedy - summary.head
     what = "no order and no offsets take less" if summary.any_order else "no offsets take less in this order"
     shares = (
@@ -191,7 +194,8 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         lines.append(f"  scratch    {peak:,} bytes at most, for {len(summary.scratch)} operators ({summary.scratch_from})")
     if run is None:
         return [*lines, f"  run        nothing was run: {why}"]
-    # Sizes that were given are in the plan alone: the runtime's own planner sees what the kernels of this machine ask for.
+    # Scratch sizes that the user gave are only in the plan. Without a plan, the runtime's own planner uses the sizes of this
+    # machine's kernels.
     other = (
         f"without the plan {run.greedy_arena:,} with the scratch memory of this machine's kernels"
         if summary.scratch_from == "given"
@@ -219,7 +223,7 @@ def _less(gain: int, before: int) -> str:
 
 
 def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:
-    """The arena as packing has it, beside that of the runtime's own planner."""
+    """Draws the arena next to that of the runtime's own planner."""
     beside = [] if planned.runtime is None else [("runtime", planned.runtime)]
     if png is not None:
         from stowplan.report.presenter import draw
@@ -229,6 +233,6 @@ def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:
         from stowplan.kernel.solve import solve
         from stowplan.report.html import write_report
 
-        # The plan is there: nothing more is looked for than what the report has beside it.
+        # The plan exists already. This run only makes a result that the report can show.
         result = solve(planned.problem, time_limit=0.1, candidates="search", plans={"plan": planned.plan})
         write_report(planned.problem, result, report, compare=beside[0] if beside else None)

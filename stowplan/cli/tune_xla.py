@@ -1,4 +1,4 @@
-"""``stowplan tune-xla``."""
+"""The command ``stowplan tune-xla``."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from stowplan.backends.xla import Tuning
     from stowplan.backends.xla.child import Option
 
-#: Options are printed up to this many characters; longer ones are for a file.
+#: Maximum number of characters of options that are printed; longer ones should be written to a file.
 _MOST_SHOWN = 600
 
-#: Linux takes no longer text (bytes) for an environment variable, its name included.
+#: Maximum length in bytes of an environment variable on Linux, with its name.
 _LONGEST_VARIABLE = 128 << 10
 
 _VARIABLE = "LIBTPU_INIT_ARGS"
@@ -123,7 +123,7 @@ def tune_xla_command(
     known = None if table is None else LatencyTable.load(table)
     with contextlib.ExitStack() as stack:
         if report is not None and folder is None:
-            # The report shows what was compiled.
+            # The report needs the compilations.
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stowplan-xla-")))
         cancel = stack.enter_context(stopping())
         try:
@@ -153,7 +153,7 @@ def tune_xla_command(
         else:
             say("\n".join((tuning.summary(), *_how_to_set(tuning, written))))
         if report is not None and folder is not None:
-            # Last, for it is what takes longest, and what may fail.
+            # The report comes last because it takes longest and may fail.
             from stowplan.report.xla import save_tuning_report
 
             save_tuning_report(report, tuning, folder)
@@ -161,7 +161,7 @@ def tune_xla_command(
 
 
 def _read_options(texts: Sequence[str]) -> dict[str, Option]:
-    """Options as they are written on the command line; XLA reads numbers and booleans from text."""
+    """Options from the command line. Numbers and booleans stay text, which XLA parses."""
     options: dict[str, Option] = {}
     for text in texts:
         match = re.fullmatch(r"(?:--)?(\w+)=(.*)", text, re.DOTALL)
@@ -176,7 +176,7 @@ def _read_options(texts: Sequence[str]) -> dict[str, Option]:
 
 
 def _how_to_set(tuning: Tuning, written: Sequence[Path]) -> list[str]:
-    """What to do with the options, in both forms."""
+    """Lines that say how to use the options, as a dictionary and as flags."""
     if not tuning.compiler_options:
         return ["  options    none: XLA's default was the best"]
     lines = []

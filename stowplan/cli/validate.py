@@ -1,4 +1,4 @@
-"""``stowplan validate``."""
+"""The command ``stowplan validate``."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def validate_command(
             done.append(problem)
             tell(f"    {_outcome(problem)}")
         if len(items) == 1 and done and done[0].error is not None:
-            # As of any command of one input.
+            # With a single input, its error is reported as by other commands.
             note(f"stowplan: {done[0].error}")
             raise typer.Exit(done[0].exit_code)
         validation = Validation(
@@ -101,7 +101,7 @@ def validate_command(
             validation.save(output)
         say_json(validation) if as_json else say(text_of(validation))
         if report is not None:
-            # Last, for it is what may fail.
+            # The report comes last because writing it may fail.
             from stowplan.report.validation import save_validation_report
 
             save_validation_report(report, validation)
@@ -113,12 +113,14 @@ def validate_command(
 
 
 def _measured(folder: Path) -> CompiledCycles:
+    """Cycles that XLA estimated for the compilations in a folder."""
     from stowplan.backends.xla.score import CompiledCycles
 
     return CompiledCycles(folder)
 
 
 def _outcome(problem: ProblemReport) -> str:
+    """The outcome for one problem in a few words."""
     if problem.error is not None or problem.exact is None or problem.policy is None:
         return f"failed: {problem.error}"
     proven = "optimum" if problem.exact.is_proven else "best known"
@@ -129,7 +131,7 @@ def _outcome(problem: ProblemReport) -> str:
 
 
 def text_of(validation: Validation) -> str:
-    """Everything, as tables."""
+    """All results as tables."""
     lines = []
     done = [problem for problem in validation.problems if problem.error is None]
     if done:
@@ -192,18 +194,19 @@ def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
 
 
 def _gap(outcome: Outcome | None) -> str:
+    """The gap of an outcome. If the optimum is not known, it is a range from the certain part to the largest possible gap."""
     if outcome is None:
         return NONE
     if outcome.objective is None:
         return outcome.note.partition(":")[0] or NONE
     second = "" if not outcome.second_gap else f" + {as_gap(outcome.second_gap)}"
-    # Between what is sure and what is not ruled out.
+    # The smallest and the largest gap that are possible.
     least = "" if outcome.least_gap in (None, outcome.gap) else f"{as_gap(outcome.least_gap)} to "
     return f"{least}{as_gap(outcome.gap)}{second}"
 
 
 def as_correlation(value: float | None) -> str:
-    """A correlation; ``none`` where there is nothing to correlate."""
+    """Text of a correlation; ``none`` if there were no values to correlate."""
     return "none" if value is None else f"{value:.3f}"
 
 
@@ -215,7 +218,7 @@ def _summary_lines(summary: Summary) -> list[str]:
     rows += [_spread_row(f"{summary.second}: {row.name}", row.second_gaps) for row in summary.rows if row.second_gaps]
     training = f": {summary.training}" if summary.training else ""
     lines = [title, f"policy {summary.policy} ({summary.digest[:12]}){training}", render(head, rows)]
-    # Over all positions it is mostly how much of the game is left, which any estimate knows.
+    # Over all positions, the correlation is dominated by how much of the game is left, which any estimate can tell.
     equal, within = as_correlation(summary.at_equal_positions), as_correlation(summary.correlation)
     rest = f" ({summary.values_note})" if summary.values_note else f"; over all positions {within}"
     lines.append(f"values and returns, rank correlation at equal positions: {equal}{rest}")
@@ -238,6 +241,7 @@ def _spread_row(name: str, spread: Spread) -> tuple[str, ...]:
 
 
 def _decisions(problem: ProblemReport) -> Sequence[str]:
+    """Lines about the decisions of one problem that cost most."""
     decisions = problem.decisions
     assert decisions is not None
     assert decisions.explained is not None

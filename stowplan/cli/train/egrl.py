@@ -1,4 +1,4 @@
-"""``stowplan train egrl``: EGRL for tier placement."""
+"""The command ``stowplan train egrl``: EGRL for tier placement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
     from stowplan.models.tier_placement.problem import Problem
 
-#: What the policy learns from demonstrations by, where nothing else is set.
+#: Weight of the imitation loss if there are demonstrations and no other weight is set.
 IMITATION = 1.0
 
 
