@@ -38,7 +38,7 @@ from typing import Any
 from stowplan.deadline import is_still_reading, process_began
 
 #: Signals that interrupt a command like Ctrl-C, as far as the system has them.
-ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 #: Exit code after Ctrl-C, which is 128 plus the number of its signal, as for the other signals.
 INTERRUPTED = 130
@@ -118,21 +118,21 @@ def _run(arguments: list[str] | None) -> int:
         # `stowplan` without arguments prints its help: the message of this error is the help text.
         context = getattr(error, "ctx", None)
         hint = f" (try '{context.command_path} --help')" if context is not None else ""
-        message = _in_plain_words(error, context)
+        message = _reworded(error, context)
         note(message if "\n" in message else f"stowplan: {message.rstrip('.')}{hint}")
         return 2
     except Abort as error:
         # Typer turns an unexpected end of a file into Abort, as it does with Ctrl-C. If no reader has reported it, it is an
         # internal error.
         if isinstance(error.__cause__ or error.__context__, EOFError):
-            return _internal(error.__cause__ or error.__context__ or error)
+            return _report_internal_error(error.__cause__ or error.__context__ or error)
         return INTERRUPTED
     except SystemExit:
         # The process that reads the help text has closed the pipe, as `head` does.
         drop(sys.stdout)
         return 0
     except Exception as error:
-        return _internal(error)
+        return _report_internal_error(error)
     return code if isinstance(code, int) else 0
 
 
@@ -144,24 +144,24 @@ _NUMBERS = {
 }
 
 
-def _in_plain_words(error: Any, context: Any) -> str:
+def _reworded(error: Any, context: Any) -> str:
     """Rewrites an error of the command-line parser. For numbers it says what was found and expected, for removed flags what
     replaces them."""
     import re
 
-    from stowplan.cli.options import instead_of
+    from stowplan.cli.options import replacement_of
 
     flag = getattr(error, "option_name", "")
-    now = instead_of(flag, context.command.callback) if flag and context is not None else None
-    if now is not None:
-        return f"No such option: {flag}, expected {now}"
+    replacement = replacement_of(flag, context.command.callback) if flag and context is not None else None
+    if replacement is not None:
+        return f"No such option: {flag}, expected {replacement}"
     message = str(error.format_message())
-    for said, told in _NUMBERS.items():
-        message = re.sub(said, told, message)
+    for pattern, rewording in _NUMBERS.items():
+        message = re.sub(pattern, rewording, message)
     return message
 
 
-def _internal(error: BaseException) -> int:
+def _report_internal_error(error: BaseException) -> int:
     """Prints an internal error and returns its exit code."""
     import traceback
 
@@ -173,7 +173,7 @@ def _internal(error: BaseException) -> int:
 
 
 class Received:
-    """The first of the :data:`ENDING` signals that was received."""
+    """The first of the :data:`ENDING_SIGNALS` signals that was received."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -202,12 +202,12 @@ def as_interrupts() -> Iterator[Received]:
             received.number = number
             raise KeyboardInterrupt
 
-    with _handled(dict.fromkeys(ENDING, interrupt)):
+    with _signal_handlers(dict.fromkeys(ENDING_SIGNALS, interrupt)):
         yield received
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
+def event_on_interrupt() -> Iterator[threading.Event]:
     """Context manager in which Ctrl-C, SIGTERM and SIGHUP set an event and do not interrupt. A second Ctrl-C interrupts as
     usual."""
     event, received, is_set = threading.Event(), _received, False
@@ -224,12 +224,12 @@ def stopping() -> Iterator[threading.Event]:
         elif received.number is None:
             received.number = number
 
-    with _handled(dict.fromkeys((signal.SIGINT, *ENDING), stop)):
+    with _signal_handlers(dict.fromkeys((signal.SIGINT, *ENDING_SIGNALS), stop)):
         yield event
 
 
 @contextmanager
-def _handled(handlers: dict[signal.Signals, object]) -> Iterator[None]:
+def _signal_handlers(handlers: dict[signal.Signals, object]) -> Iterator[None]:
     """Context manager with these signal handlers, which restores the previous ones."""
     before: dict[signal.Signals, object] = {}
     if threading.current_thread() is threading.main_thread():

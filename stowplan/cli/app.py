@@ -14,8 +14,8 @@ from stowplan.kernel.context import SEARCH_OPTIONS
 from stowplan.options import ALL_INPUTS, GRAPHS, SEARCH
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_asked_for: bool) -> None:
+    if is_asked_for:
         typer.echo(f"stowplan {__version__}")
         raise typer.Exit
 
@@ -52,7 +52,7 @@ def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str,
         if parameter.param_type_name == "argument":
             by_heading["Arguments"].append((parameter.name, (row[0].partition(" <")[0], row[1])))
         else:
-            by_heading[_heading(parameter) if len(parameters) > _FEW else "Options"].append((parameter.name, row))
+            by_heading[_heading(parameter) if len(parameters) > _MAX_UNGROUPED else "Options"].append((parameter.name, row))
     return {heading: rows for heading, rows in by_heading.items() if rows}
 
 
@@ -61,11 +61,11 @@ def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str,
 _HEADINGS: dict[str, tuple[str, ...]] = {
     "What is written": ("output", "emit", "certificate", "depfile", "report", "png", "plans", "as_json", "quiet"),
     SEARCH: ("time_limit", "seed", "cache"),
-    "Existing plans": ("at_hand", "hint", "keep_close"),
+    "Existing plans": ("existing", "hint", "keep_close"),
     ALL_INPUTS: ("targets", "target"),
     GRAPHS: (),
 }
-_FEW = 12
+_MAX_UNGROUPED = 12
 
 
 def _heading(parameter: Any) -> str:
@@ -133,15 +133,15 @@ Lines to begin with:
 def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The application with only the command that is used, because importing all of them takes time; with all if there is
     none."""
-    asked = next((argument for argument in arguments if not argument.startswith("-")), "")
+    command_name = next((argument for argument in arguments if not argument.startswith("-")), "")
     app = _new(help=_HELP, name="stowplan", add_completion=True)
     app.callback()(_options)
-    is_known = asked in _COMMANDS or asked in _GROUPS
+    is_known = command_name in _COMMANDS or command_name in _GROUPS
     for name, module in _COMMANDS.items():
-        if name == asked or not is_known:
+        if name == command_name or not is_known:
             app.command(name, cls=_Command)(_load(module, name))
     for name, (purpose, modules) in _GROUPS.items():
-        if name == asked or not is_known:
+        if name == command_name or not is_known:
             group = _new(help=purpose)
             group.callback()(lambda: None)
             for inner, module in modules.items():

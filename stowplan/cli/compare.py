@@ -31,7 +31,7 @@ _REMARKS = {
 }
 
 #: Maximum number of changes of one sort that are listed without ``--all``.
-_MOST_ROWS = 40
+_MAX_ROWS = 40
 
 
 @with_options()
@@ -75,10 +75,10 @@ def compare_command(
     first = read_records(results)
     if others is None:
         rows = _rows(first)
-        say_json(rows) if as_json else say(_one(rows))
+        say_json(rows) if as_json else say(_folder_table(rows))
     else:
         comparison = compare(first, read_records(others), seed=seed)
-        say_json(comparison) if as_json else say(_two(comparison))
+        say_json(comparison) if as_json else say(_two_folders_table(comparison))
 
 
 def _check_folders(paths: list[Path], options: ReadOptions, *, everything: bool) -> None:
@@ -108,10 +108,10 @@ def _compare_plans(first: Path, second: Path, source: Path, options: ReadOptions
     except InputError as error:
         is_other = any(plan.problem != problem.digest for plan in (before, after))
         raise InputError(f"{error.message}{target_hint(assumed) if is_other else ''}", source=error.source) from None
-    say_json(comparison) if as_json else say(_plans(comparison, everything))
+    say_json(comparison) if as_json else say(_plans_text(comparison, everything))
 
 
-def _plans(comparison: PlanComparison, everything: bool) -> str:
+def _plans_text(comparison: PlanComparison, everything: bool) -> str:
     """Tables of the differences between two plans."""
     pair = (comparison.first, comparison.second)
     shown = kinds.unit(comparison.unit).write_apart(pair)
@@ -150,11 +150,11 @@ def _figure(value: float | None) -> str:
 
 def _changes(part: Part, everything: bool) -> str:
     """Table of the changed decisions of one sort."""
-    most = len(part.changes) if everything else _MOST_ROWS
-    rows = [(change.name, change.change, _values(change.before), _values(change.after)) for change in part.changes[:most]]
+    max_rows = len(part.changes) if everything else _MAX_ROWS
+    rows = [(change.name, change.change, _values(change.before), _values(change.after)) for change in part.changes[:max_rows]]
     text = render((part.what, "change", "first", "second"), rows, left=4)
-    more = len(part.changes) - len(rows)
-    return f"{text}\n... and {more:,} more (--all lists them)" if more else text
+    left_out = len(part.changes) - len(rows)
+    return f"{text}\n... and {left_out:,} more (--all lists them)" if left_out else text
 
 
 def _values(values: Mapping[str, int | str | bool] | None) -> str:
@@ -183,7 +183,7 @@ def _rows(records: Mapping[str, Record]) -> dict[str, Any]:
     return {"programs": programs, "geometric_mean_speedups": means}
 
 
-def _one(values: dict[str, Any]) -> str:
+def _folder_table(values: dict[str, Any]) -> str:
     """Table of one folder."""
     means = values["geometric_mean_speedups"]
     rows = [
@@ -201,7 +201,7 @@ def _one(values: dict[str, Any]) -> str:
     return render(("program", "status", "objective", "bound", "gap", *(f"over {name}" for name in means)), rows, left=2)
 
 
-def _two(comparison: Comparison) -> str:
+def _two_folders_table(comparison: Comparison) -> str:
     """Table of two folders."""
     rows = [
         (

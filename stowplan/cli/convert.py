@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from stowplan.cli.options import Input, Quiet, option, setting, with_options
-from stowplan.cli.output import note, open_noting, telling
+from stowplan.cli.output import note, note_unless_quiet, open_with_notes
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import OPTIONS, ReadOptions
@@ -32,7 +32,7 @@ def convert_command(
     from stowplan.kernel.kind import kind_of
 
     check_outputs((output,), inputs=(source, *options.files))
-    problem = open_noting(source, options)
+    problem = open_with_notes(source, options)
     problem.save(output)
     kind = kind_of(problem)
     facts = kind.facts(problem, None, None)
@@ -70,7 +70,7 @@ def export_command(
     check_outputs((output,), inputs=(source, *options.files))
     from stowplan.models.memory_mapping.problem import Problem
 
-    problem = open_noting(source, options)
+    problem = open_with_notes(source, options)
     if not isinstance(problem, Problem):
         raise UsageError(f"{source}: found another kind of problem, expected memory mapping of a compiled program")
     from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate, linear_windows
@@ -78,7 +78,7 @@ def export_command(
 
     began = time.monotonic()
     model = RelaxationModel(problem)
-    tell = telling(quiet)
+    tell = note_unless_quiet(quiet)
     tell(f"{problem.name}: {len(model.cost)} columns, {len(model.rows.lower)} rows without copy channels")
     chosen = []
     if windows == "linear":

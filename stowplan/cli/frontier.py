@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 from stowplan import cli, files
-from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli import INTERRUPTED, event_on_interrupt
 from stowplan.cli.options import Input, Quiet, option, size, with_options
-from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
+from stowplan.cli.output import LinePrinter, note, open_with_notes, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
 from stowplan.deadline import read_within
 from stowplan.errors import UsageError
@@ -60,24 +60,24 @@ def frontier_command(
     """
     began = cli.began()
     check_outputs((output, png), inputs=(source, *options.files))
-    wanted = _limits(limits)
+    limit_values = _limits(limits)
     hosts = [] if host_limits is None else _sizes("--host-limits", host_limits, "sizes separated by commas")
     settings = msgspec.structs.asdict(search)
     from stowplan.models.rematerialization.problem import Problem
     from stowplan.portfolio.rematerialization.frontier import frontier
 
     reading = None if search.deterministic else search.time_limit
-    problem = read_within(reading, lambda: open_noting(source, options), began)
+    problem = read_within(reading, lambda: open_with_notes(source, options), began)
     if not isinstance(problem, Problem):
         raise UsageError(
             f"{files.printable(source)}: found no problem of rematerialization, expected one: operators with costs"
         )
     check_picture(problem, png)
-    count = (wanted if isinstance(wanted, int) else len(wanted)) * max(1, len(hosts))
+    count = (limit_values if isinstance(limit_values, int) else len(limit_values)) * max(1, len(hosts))
     settings["time_limit"] = max(0.1, search.time_limit - (time.monotonic() - began)) / count
-    with stopping() as cancel, LinePrinter(quiet) as progress:
-        told: dict[str, Any] = {"on_point": lambda point: progress.show(_line(point)), "cancel": cancel}
-        points = frontier(problem, wanted, host_limits=hosts, **told, **settings)
+    with event_on_interrupt() as cancel, LinePrinter(quiet) as progress:
+        callbacks: dict[str, Any] = {"on_point": lambda point: progress.show(_line(point)), "cancel": cancel}
+        points = frontier(problem, limit_values, host_limits=hosts, **callbacks, **settings)
     rows: list[dict[str, Any]] = [
         {"limit": point.limit, "peak": point.peak, "added_cost": point.added_cost, "bound": point.bound, "fits": _fits(point)}
         | ({} if point.host_limit is None else {"host_limit": point.host_limit})
@@ -90,8 +90,8 @@ def frontier_command(
         say("\n".join(map(_line, points)))
     if output is not None:
         plans = [_steps(point.plan) for point in points]
-        whole = document | {"points": [row | plan for row, plan in zip(rows, plans, strict=True)]}
-        files.write_atomic(output, files.encode(whole))
+        full_document = document | {"points": [row | plan for row, plan in zip(rows, plans, strict=True)]}
+        files.write_atomic(output, files.encode(full_document))
         note(str(output))
     if png is not None:
         from stowplan.report.figures import save_picture
@@ -144,5 +144,5 @@ def _line(point: Point) -> str:
         return f"{head}  {'no plan is within it' if point.is_infeasible else 'no plan found'}"
     assert point.added_cost is not None
     gap = (point.added_cost - (point.bound or 0)) / point.added_cost if point.added_cost else 0.0
-    told = "proven" if gap <= 0 else f"bound {point.bound or 0:,}, gap {format_gap(gap)}"
-    return f"{head}  peak {point.peak:>16,}  added cost {point.added_cost:>16,}  {told}"
+    proof = "proven" if gap <= 0 else f"bound {point.bound or 0:,}, gap {format_gap(gap)}"
+    return f"{head}  peak {point.peak:>16,}  added cost {point.added_cost:>16,}  {proof}"

@@ -16,7 +16,7 @@ import typer
 
 from stowplan import files
 from stowplan.cli.options import CacheFolder, Input, Picture, PlanFile, option, setting, with_options
-from stowplan.cli.output import note, open_noting, say, say_json
+from stowplan.cli.output import note, open_with_notes, say, say_json
 from stowplan.cli.outputs import Outputs, check_outputs, check_picture
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
@@ -53,8 +53,8 @@ def verify_command(
 
     Prints every broken rule. The exit code is 4 if a rule is broken, or if the proof of a bound fails.
     """
-    wanted = Outputs.of(None, emit)
-    wanted.check(inputs=(problem, plan, *options.files))
+    outputs = Outputs.of(None, emit)
+    outputs.check(inputs=(problem, plan, *options.files))
     if _is_tflm_plan(plan):
         if bound is not None or emit:
             raise UsageError(
@@ -62,27 +62,27 @@ def verify_command(
             )
         _verify_tflm(problem, plan, as_json)
         return
-    loaded, given, assumed = open_both(problem, plan, options)
-    wanted.check_problem(loaded, problem)
+    loaded, loaded_plan, assumed = open_both(problem, plan, options)
+    outputs.check_problem(loaded, problem)
     from stowplan.kernel.kind import check as check_plan
     from stowplan.kernel.kind import kind_of
 
     kind = kind_of(loaded)
-    check = check_plan(kind, loaded, given)
+    check = check_plan(kind, loaded, loaded_plan)
     proven, failure = (None, "") if bound is None else _check_bound(bound, loaded, check.objective if check.ok else None)
     if as_json:
         values = {"ok": check.ok and not failure, "objective": check.objective, "violations": check.lines}
-        said = {} if proven is None else {"bound": proven.bound, "proof": proven.form}
-        say_json(values | said | ({"bound_failure": failure} if failure else {}))
+        bound_values = {} if proven is None else {"bound": proven.bound, "proof": proven.form}
+        say_json(values | bound_values | ({"bound_failure": failure} if failure else {}))
     elif check.ok and check.objective is not None:
         exact = f" ({check.objective} {kind.unit.name})" if kind.unit == PS else ""
         say(f"valid: {kind.unit.write(check.objective)}{exact}{_of_capacity(kind.unit, loaded)}")
     elif check.lines:
         say("\n".join(check.lines))
     if not check.ok:
-        others = len(check.lines) - 1
-        more = f" (and {others} more)" if others > 0 else ""
-        hint = target_hint(assumed) if given.problem != loaded.digest else ""
+        other_violations = len(check.lines) - 1
+        more = f" (and {other_violations} more)" if other_violations > 0 else ""
+        hint = target_hint(assumed) if loaded_plan.problem != loaded.digest else ""
         raise VerificationError(f"{plan}: not a valid plan: {''.join(check.lines[:1])}{more}{hint}")
     if failure:
         raise VerificationError(f"{bound}: the bound is not proven: {failure}")
@@ -91,7 +91,7 @@ def verify_command(
         exact = f" ({proven.bound} {kind.unit.name})" if kind.unit == PS else ""
         shown = f"{kind.unit.write(proven.bound)}{exact}, by {proven.form}"
         say(f"proven bound: {shown}" + (f": within {format_gap(gap)} of the optimum" if kind.unit.has_ratios else ""))
-    wanted.write(loaded, given, None, problem)
+    outputs.write(loaded, loaded_plan, None, problem)
 
 
 def _is_tflm_plan(plan: Path) -> bool:
@@ -157,7 +157,7 @@ def show_command(
 ) -> None:
     """Print a plan as a table, or draw it."""
     check_outputs((png,), inputs=(plan, problem, compare, *options.files))
-    loaded, given, assumed = open_both(problem, plan, options)
+    loaded, loaded_plan, assumed = open_both(problem, plan, options)
     from stowplan.frontends.read import read_plan
     from stowplan.report.presenter import draw, presenter_for
 
@@ -170,17 +170,17 @@ def show_command(
     check_picture(loaded, png)
     presenter.check_options(plans=1 if compare is None else 2, seconds=seconds)
     others = presenter.references(loaded) if compare is None else [(compare.stem, read_plan(compare, loaded))]
-    for path, contents in ((plan, given), *([(compare, others[0][1])] if compare is not None else [])):
+    for path, contents in ((plan, loaded_plan), *([(compare, others[0][1])] if compare is not None else [])):
         _check_fits(presenter, loaded, path, contents, assumed)
     if png is not None:
-        draw(loaded, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
+        draw(loaded, [("this plan" if compare is None else plan.stem, loaded_plan), *others], png, seconds=seconds)
         note(str(png))
     if iterations is not None:
-        say(presenter.simulate(loaded, given, iterations))
+        say(presenter.simulate(loaded, loaded_plan, iterations))
     if as_json:
-        say_json(presenter.configuration(loaded, given))
+        say_json(presenter.configuration(loaded, loaded_plan))
     if iterations is None and not as_json and png is None:
-        say(presenter.summarize(loaded, given, others=others, everything=everything))
+        say(presenter.summarize(loaded, loaded_plan, others=others, everything=everything))
 
 
 def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assumed: str | None) -> None:
@@ -216,15 +216,15 @@ def open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any
 
     check_regular(plan)
     # Plans in other formats can be read only together with the problem.
-    given = read_plan(plan) if files.is_json(plan) else None
+    loaded_plan = read_plan(plan) if files.is_json(plan) else None
     assumed: str | None = None
-    if given is not None and options.target is None and format_of(look(problem)).targets is not None:
-        assumed = given.target or only_target(problem, given.format.split(".")[1])
+    if loaded_plan is not None and options.target is None and format_of(look(problem)).targets is not None:
+        assumed = loaded_plan.target or only_target(problem, loaded_plan.format.split(".")[1])
         options = msgspec.structs.replace(options, target=assumed)
     if assumed is not None and not _is_shipped(assumed):
         raise UsageError(f"{plan}: was made for target {assumed!r}, which does not come with stowplan: pass --target FILE")
-    opened = open_noting(problem, options)
-    return opened, read_plan(plan, opened) if given is None else given, assumed
+    opened = open_with_notes(problem, options)
+    return opened, read_plan(plan, opened) if loaded_plan is None else loaded_plan, assumed
 
 
 def _is_shipped(target: str) -> bool:
@@ -273,7 +273,7 @@ def targets_command(
             say(f"  {row.name:<{max(name, 12)}}  {row.size:<{size}}  {row.description}".rstrip())
 
 
-def _cache(folder: Path | None) -> PlanCache:
+def _open_cache(folder: Path | None) -> PlanCache:
     """The plan cache in a folder."""
     from stowplan.kernel.plan_cache import PlanCache
 
@@ -293,7 +293,7 @@ def cache_info_command(
     as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False,
 ) -> None:
     """Print how many results a plan cache holds, and their size."""
-    info = _cache(folder).info()
+    info = _open_cache(folder).info()
     if as_json:
         say_json(info._asdict())
     else:
@@ -302,7 +302,7 @@ def cache_info_command(
 
 def cache_clear_command(folder: CacheFolder = None) -> None:
     """Delete all results of a plan cache."""
-    say(f"{folder}: threw away {_cache(folder).clear()} results")
+    say(f"{folder}: threw away {_open_cache(folder).clear()} results")
 
 
 class Setting(NamedTuple):

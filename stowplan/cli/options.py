@@ -103,7 +103,7 @@ CompileFolder = Annotated[
 SHARED = tuple(name for name, option in OPTIONS.items() if option.is_shared)
 
 #: Replacements of removed flags that are not settings of the same name.
-NOW = {
+REPLACED_FLAGS = {
     "--certify": "--set certify=yes",
     "--config": "--emit config=FILE",
     "--prod": "--baseline prod",
@@ -135,25 +135,27 @@ def _with_options(command: Callable[..., None], inputs: Collection[str], search:
     """Implements :func:`with_options`."""
     signature = inspect.signature(command, eval_str=True).parameters
     own = [parameter for name, parameter in signature.items() if name not in ("options", "search")]
-    its = declared((parameter.name, parameter.annotation, parameter.default) for parameter in own)
+    own_options = declared((parameter.name, parameter.annotation, parameter.default) for parameter in own)
     shared = [option for name, option in OPTIONS.items() if name in inputs]
     shared += [option for name, option in SEARCH_OPTIONS.items() if name in search]
-    settings = its | {option.name: option for option in shared if not option.flag}
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name not in its]
+    settings = own_options | {option.name: option for option in shared if not option.flag}
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name not in own_options
+    ]
     parameters += [_parameter(option) for option in shared if option.flag]
     takes_others = "settings" in signature
     if settings and not takes_others:
-        parameters.append(_set(settings))
+        parameters.append(_set_parameter(settings))
 
     @functools.wraps(command)
     def run(settings_given: list[str] | None = None, **values: Any) -> None:
         texts = values["settings"] if takes_others else settings_given
-        given, others = read_settings(texts or (), settings)
+        setting_values, other_texts = read_settings(texts or (), settings)
         if takes_others:
-            values["settings"] = others or None
-        elif others:
-            raise no_setting(others[0], settings)
-        values |= given
+            values["settings"] = other_texts or None
+        elif other_texts:
+            raise unknown_setting(other_texts[0], settings)
+        values |= setting_values
         values["options"] = ReadOptions(**{name: values.pop(name) for name in inputs if name in values})
         if search:
             values["search"] = Options(**{name: values.pop(name) for name in search if name in values})
@@ -175,26 +177,26 @@ def _parameter(declared: Option) -> inspect.Parameter:
     """The parameter of a command for an option with a flag."""
     default = ",".join(declared.default) if declared.has_commas else None if declared.is_several else declared.default
     kind: Any = str if declared.has_commas else next((scalar for scalar in (bool, int, float) if scalar in declared.types), str)
-    told = option(declared.flag, declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
+    flag_option = option(declared.flag, declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
     kind = list[str] if declared.is_several else kind
     wanted: Any = kind if default is not None else kind | None
-    annotation = Annotated[wanted, told]
+    annotation = Annotated[wanted, flag_option]
     return inspect.Parameter(declared.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _set(settings: Mapping[str, Option]) -> inspect.Parameter:
+def _set_parameter(settings: Mapping[str, Option]) -> inspect.Parameter:
     """The parameter for ``--set``, with completion of names."""
 
     def complete(incomplete: str) -> list[str]:
         return [f"{name}=" for name in names_of(settings) if name.startswith(incomplete)]
 
-    told = option(
+    flag_option = option(
         "--set",
         "NAME=VALUE",
         "Set an advanced option; may be given several times. 'stowplan settings' lists them.",
         autocompletion=complete,
     )
-    annotation = Annotated[list[str] | None, told]
+    annotation = Annotated[list[str] | None, flag_option]
     return inspect.Parameter("settings_given", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
@@ -219,33 +221,33 @@ def read_settings(texts: Sequence[str], settings: Mapping[str, Option]) -> tuple
     UsageError
         A text is not of the form ``NAME=VALUE``, or its value is not valid.
     """
-    given: dict[str, list[str]] = {}
-    others = []
+    texts_by_name: dict[str, list[str]] = {}
+    other_texts = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set: found {text!r}, expected NAME=VALUE")
         if name in settings:
-            given.setdefault(name, []).append(value)
+            texts_by_name.setdefault(name, []).append(value)
         elif "rules" in settings and name in _rules():
-            given.setdefault("rules", []).append(text)
+            texts_by_name.setdefault("rules", []).append(text)
         else:
-            others.append(text)
-    return {name: settings[name].value(values) for name, values in given.items()}, others
+            other_texts.append(text)
+    return {name: settings[name].value(values) for name, values in texts_by_name.items()}, other_texts
 
 
-def no_setting(text: str, settings: Mapping[str, Option]) -> UsageError:
+def unknown_setting(text: str, settings: Mapping[str, Option]) -> UsageError:
     """The error for a text whose name is not that of a setting."""
     name, names = text.partition("=")[0], names_of(settings)
     meant = "".join(f"; perhaps {close}" for close in difflib.get_close_matches(name, names, 1))
     return UsageError(f"--set: found {name!r}, expected one of {', '.join(names)}{meant}")
 
 
-def instead_of(flag: str, command: Any) -> str | None:
+def replacement_of(flag: str, command: Any) -> str | None:
     """What replaces a removed flag of a command; None if the command never had this flag."""
     settings: Mapping[str, Option] = getattr(command, "settings", {})
     setting = settings.get(flag.removeprefix("--").replace("-", "_"))
-    return NOW.get(flag) if setting is None else f"--set {setting.usage}"
+    return REPLACED_FLAGS.get(flag) if setting is None else f"--set {setting.usage}"
 
 
 def settings_of(options: ReadOptions, targets: Sequence[str] = (), **others: Any) -> Settings:
@@ -261,7 +263,7 @@ def settings_of(options: ReadOptions, targets: Sequence[str] = (), **others: Any
     given: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in options.given().items()}
     # A single target is stored as text, as in records of earlier versions.
     target = given.pop("target", None) or (targets[0] if len(targets) == 1 else tuple(targets) or None)
-    alone = [name for name in given if name not in SHARED]
-    if alone:
-        raise UsageError(f"{spelt_all(alone)}: each input needs files of its own for this, so that a suite cannot share it")
+    unshared = [name for name in given if name not in SHARED]
+    if unshared:
+        raise UsageError(f"{spelt_all(unshared)}: each input needs files of its own for this, so that a suite cannot share it")
     return Settings(target=target, **given, **others)

@@ -72,12 +72,12 @@ def note(text: str) -> None:
         drop(sys.stderr)
 
 
-def telling(quiet: bool) -> Callable[[str], None]:
+def note_unless_quiet(quiet: bool) -> Callable[[str], None]:
     """Returns :func:`note`, or a function that prints nothing if ``quiet`` is set."""
     return (lambda text: None) if quiet else note
 
 
-def open_noting(path: Path, options: ReadOptions) -> Any:
+def open_with_notes(path: Path, options: ReadOptions) -> Any:
     """Reads the problem of an input, and prints warnings about parts that are not modelled; for commands that print no
     result."""
     from stowplan.frontends.read import open_input

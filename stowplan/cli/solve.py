@@ -32,7 +32,7 @@ def solve_command(
         Path | None,
         option("-o --output", "FILE", "Write the plan to this file; the extension chooses the format (.json, .csv)."),
     ] = None,
-    at_hand: Annotated[
+    existing: Annotated[
         list[str] | None,
         option(
             "--plan",
@@ -77,37 +77,39 @@ def solve_command(
     options: ReadOptions,
 ) -> None:
     """Find the best plan and a proven bound on any plan."""
-    given = _Given(source, named_paths("--plan", at_hand), hint, hint_program, keep_close, _part(keep_close_within), options)
+    input_files = _InputFiles(
+        source, named_paths("--plan", existing), hint, hint_program, keep_close, _fraction(keep_close_within), options
+    )
     outputs = Outputs.of(output, emit, certificate=certificate, report=report, png=png, depfile=depfile)
-    outputs.check(inputs=given.files)
+    outputs.check(inputs=input_files.files)
     search = msgspec.structs.replace(search, certify=search.certify or certificate is not None)
-    kept = _cache(cache, cache_bytes, search)
+    plan_cache = _open_cache(cache, cache_bytes, search)
     with files.recording_reads() as read:
         if cache is None:
             # With a cache, the result may be stored, so that no worker is needed.
-            _load_ahead(source)
-        asked = given.read(search)
+            _preload_worker(source)
+        inputs = input_files.read(search)
         # Drawing takes about as long as importing the modules for it, so the time of the import is set aside for it.
         before = time.monotonic()
-        outputs.check_problem(asked.problem, source)
+        outputs.check_problem(inputs.problem, source)
         drawing = min(time.monotonic() - before, search.time_limit / 4)
-        with cli.stopping() as cancel:
-            with ProgressPrinter(quiet, asked.unit) as progress:
-                result = _solved(asked, search, drawing, on_progress=progress, cancel=cancel, cache=kept)
-            outputs.write(asked.problem, result.plan, result.certificate, source)
+        with cli.event_on_interrupt() as cancel:
+            with ProgressPrinter(quiet, inputs.unit) as progress:
+                result = _solve(inputs, search, drawing, on_progress=progress, cancel=cancel, cache=plan_cache)
+            outputs.write(inputs.problem, result.plan, result.certificate, source)
             if as_json:
                 has_plan = outputs.plan is not None and result.plan is not None
                 say_json(result.to_dict() | {"plan_file": files.printable(str(outputs.plan)) if has_plan else None})
             else:
-                say("\n".join((result.summary(), *asked.remarks(result))))
+                say("\n".join((result.summary(), *inputs.remarks(result))))
         # Drawing comes last because it takes longest and may fail.
-        outputs.draw(asked.problem, result, asked.plans)
+        outputs.draw(inputs.problem, result, inputs.plans)
     if depfile is not None and result.plan is not None:
         write_depfile(depfile, outputs.files, read)
     raise typer.Exit(result.exit_code)
 
 
-class _Asked(NamedTuple):
+class _SolveInputs(NamedTuple):
     """The problem to solve, with plans and hints."""
 
     opened: Opened
@@ -137,7 +139,7 @@ class _Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Given:
+class _InputFiles:
     """The files on the command line and how to read them."""
 
     source: Path
@@ -159,7 +161,7 @@ class _Given:
     def files(self) -> tuple[Path | None, ...]:
         return (self.source, *self.plans.values(), self.hint, self.hint_program, self.keep_close, *self.options.files)
 
-    def read(self, search: Options) -> _Asked:
+    def read(self, search: Options) -> _SolveInputs:
         """Reads all files; reading programs counts towards the time limit."""
         # The result of a deterministic run must not depend on how long reading took.
         limit = None if search.deterministic else search.time_limit
@@ -167,7 +169,7 @@ class _Given:
         problem = opened.problem
         hint = None if self.hint is None else _read_hint(self.hint, earlier, problem)
         close = None if self.keep_close is None else _read_keep_close(self.keep_close, self.within or 0.0, earlier, problem)
-        return _Asked(opened, hint, close, *self._read_plans(opened))
+        return _SolveInputs(opened, hint, close, *self._read_plans(opened))
 
     def _open(self) -> tuple[Opened, Any]:
         """Reads the input, and the earlier version of the problem that a hint is for, if there is one."""
@@ -192,8 +194,8 @@ class _Given:
             name = shlex.quote(files.printable(self.source))
             lines = [f"stowplan solve {name} --target {family.example}" for family in error.fitting]
             width = max(map(len, lines))
-            told = zip(lines, error.fitting, strict=True)
-            error.advice = tuple(f"{line:<{width}}  # {family.kind}: {family.answers}" for line, family in told)
+            rows = zip(lines, error.fitting, strict=True)
+            error.advice = tuple(f"{line:<{width}}  # {family.kind}: {family.answers}" for line, family in rows)
             raise
 
     def _read_plans(self, opened: Opened) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -216,27 +218,27 @@ class _Given:
         return plans | {XLA: imported.plan}, tuple(imported.notes)
 
 
-def _solved(asked: _Asked, search: Options, drawing: float, **others: Any) -> Result:
+def _solve(inputs: _SolveInputs, search: Options, drawing: float, **callbacks: Any) -> Result:
     """Solves the problem and adds the reader's warnings to the result. ``drawing`` seconds of the limit are set aside for
     pictures."""
     from stowplan.kernel.given import XLA
     from stowplan.kernel.solve import solve
 
-    given = msgspec.structs.asdict(search)
-    given["baseline"] = search.baseline or (XLA if XLA in asked.plans else None)
+    solve_options = msgspec.structs.asdict(search)
+    solve_options["baseline"] = search.baseline or (XLA if XLA in inputs.plans else None)
     if not search.deterministic:
-        given["time_limit"] = limit_after(cli.began(), search.time_limit - drawing)
-    at_hand = {"plans": asked.plans, "hint": asked.hint, "keep_close": asked.keep_close}
+        solve_options["time_limit"] = limit_after(cli.began(), search.time_limit - drawing)
+    given_plans = {"plans": inputs.plans, "hint": inputs.hint, "keep_close": inputs.keep_close}
     before = time.monotonic() - cli.began()
-    result = solve(asked.problem, **given, **at_hand, **others).within(search.time_limit, before)
-    details: dict[str, Any] = {"xla_plan": list(asked.notes)} if asked.notes else {}
-    if asked.opened.findings is not None:
-        details |= asked.opened.findings.details(result.objective, result.bound)
-    warnings = (*asked.opened.warnings, *result.warnings)
+    result = solve(inputs.problem, **solve_options, **given_plans, **callbacks).within(search.time_limit, before)
+    details: dict[str, Any] = {"xla_plan": list(inputs.notes)} if inputs.notes else {}
+    if inputs.opened.findings is not None:
+        details |= inputs.opened.findings.details(result.objective, result.bound)
+    warnings = (*inputs.opened.warnings, *result.warnings)
     return msgspec.structs.replace(result, warnings=warnings, details=result.details | details)
 
 
-def _cache(folder: Path | None, most_bytes: int | None, search: Options) -> Any:
+def _open_cache(folder: Path | None, most_bytes: int | None, search: Options) -> Any:
     """The plan cache to use, or None; raises UsageError if its size is not positive."""
     if most_bytes is not None:
         arguments.whole("a cache of {} bytes", most_bytes, 1)
@@ -252,7 +254,7 @@ def _cache(folder: Path | None, most_bytes: int | None, search: Options) -> Any:
 LARGE_FILE = 12_000
 
 
-def _load_ahead(source: Path) -> None:
+def _preload_worker(source: Path) -> None:
     """Starts a worker that imports large-neighbourhood search while a large program is being read."""
     from stowplan.kernel.workers.messages import CandidateId
     from stowplan.kernel.workers.warm import workers
@@ -278,7 +280,7 @@ def _read_keep_close(path: Path, within: float, earlier: Any, problem: Any) -> A
     return KeepClose(plan=plan, within=within, problem=None if plan.problem == problem.digest else earlier)
 
 
-def _part(text: str | None) -> float | None:
+def _fraction(text: str | None) -> float | None:
     """Converts ``1%`` or ``0.01`` to a fraction; None stays None."""
     if text is None:
         return None

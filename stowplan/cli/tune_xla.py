@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli import INTERRUPTED, event_on_interrupt
 from stowplan.cli.options import (
     Arguments,
     CompileFolder,
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from stowplan.backends.xla.child import Option
 
 #: Maximum number of characters of options that are printed; longer ones should be written to a file.
-_MOST_SHOWN = 600
+_MAX_SHOWN = 600
 
 #: Maximum length in bytes of an environment variable on Linux, with its name.
-_LONGEST_VARIABLE = 128 << 10
+_MAX_VARIABLE_BYTES = 128 << 10
 
 _VARIABLE = "LIBTPU_INIT_ARGS"
 
@@ -104,7 +104,7 @@ def tune_xla_command(
     A JAX function is compiled ahead of time, many times, and judged by the cycles that XLA itself estimates. No TPU is
     needed. XLA's default is one of the candidates: the result is never worse. Needs jax and libtpu, the extra 'xla'.
     """
-    own = _read_options(options or ())
+    compiler_options = _read_options(options or ())
     written = output or []
     check_outputs((report, *written), inputs=(table,))
     if folder is not None:
@@ -120,12 +120,12 @@ def tune_xla_command(
         mesh=mesh,
         partition=partition,
     )
-    known = None if table is None else LatencyTable.load(table)
+    latency_table = None if table is None else LatencyTable.load(table)
     with contextlib.ExitStack() as stack:
         if report is not None and folder is None:
             # The report needs the compilations.
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stowplan-xla-")))
-        cancel = stack.enter_context(stopping())
+        cancel = stack.enter_context(event_on_interrupt())
         try:
             with LinePrinter(quiet, every=0.0) as progress:
                 tuning = tune_workload(
@@ -137,8 +137,8 @@ def tune_xla_command(
                     seed=seed,
                     jobs=jobs,
                     compile_limit=compile_limit,
-                    table=known,
-                    compiler_options=own,
+                    table=latency_table,
+                    compiler_options=compiler_options,
                     on_progress=lambda done: progress.show(done.line()),
                     cancel=cancel,
                 )
@@ -185,15 +185,15 @@ def _how_to_set(tuning: Tuning, written: Sequence[Path]) -> list[str]:
     in_text = next((files.printable(path) for path in written if path.suffix != ".json"), None)
     if in_json is not None:
         lines.append(f"  options    lowered.compile(compiler_options=json.load(open({in_json!r}))['compiler_options'])")
-    elif len(as_dictionary) <= _MOST_SHOWN:
+    elif len(as_dictionary) <= _MAX_SHOWN:
         lines.append(f"  options    lowered.compile(compiler_options={as_dictionary})")
     else:
         lines.append(f"  options    {len(as_dictionary):,} characters: -o FILE.json writes them for compiler_options")
-    if len(_VARIABLE) + len(flags.encode()) + 2 > _LONGEST_VARIABLE:
+    if len(_VARIABLE) + len(flags.encode()) + 2 > _MAX_VARIABLE_BYTES:
         lines.append(f"  flags      {len(flags):,} characters: too long for {_VARIABLE}, only compiler_options takes them")
     elif in_text is not None:
         lines.append(f'  flags      {_VARIABLE}="$(cat {shlex.quote(in_text)})"')
-    elif len(flags) <= _MOST_SHOWN:
+    elif len(flags) <= _MAX_SHOWN:
         lines.append(f"  flags      {_VARIABLE}={shlex.quote(flags)}")
     else:
         lines.append(f"  flags      {len(flags):,} characters: -o FILE.flags writes them for {_VARIABLE}")

@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 from stowplan import files, kinds
-from stowplan.cli import stopping
+from stowplan.cli import event_on_interrupt
 from stowplan.cli.options import SHARED, Quiet, Report, Suites, Targets, option, setting, settings_of, with_options
-from stowplan.cli.output import NONE, as_gap, as_quantity, note, render, say, say_json, telling
+from stowplan.cli.output import NONE, as_gap, as_quantity, note, note_unless_quiet, render, say, say_json
 from stowplan.cli.outputs import check_outputs
 from stowplan.frontends.options import ReadOptions
 from stowplan.kernel.context import Options
@@ -66,34 +66,34 @@ def validate_command(
 
     settings = settings_of(options, targets or (), **msgspec.structs.asdict(search) | {"candidates": EXACT_CANDIDATES})
     items = find_inputs(suites)
-    measured = None if compiled is None else _measured(compiled)
-    opened = Policies(policies or (), search.seed)
-    tell = telling(quiet)
-    done: list[ProblemReport] = []
-    with stopping() as cancel:
+    compiled_cycles = None if compiled is None else _measured(compiled)
+    loaded_policies = Policies(policies or (), search.seed)
+    tell = note_unless_quiet(quiet)
+    finished: list[ProblemReport] = []
+    with event_on_interrupt() as cancel:
         for problem in validate(
             items,
             settings,
-            opened,
+            loaded_policies,
             games=games,
             solves=solves,
-            compiled=measured,
-            on_start=lambda item: tell(f"[{len(done) + 1}/{len(items)}] {files.printable(item.name)}"),
+            compiled=compiled_cycles,
+            on_start=lambda item: tell(f"[{len(finished) + 1}/{len(items)}] {files.printable(item.name)}"),
             on_stage=lambda stage: tell(f"    {stage}"),
             cancel=cancel,
         ):
-            done.append(problem)
+            finished.append(problem)
             tell(f"    {_outcome(problem)}")
-        if len(items) == 1 and done and done[0].error is not None:
+        if len(items) == 1 and finished and finished[0].error is not None:
             # With a single input, its error is reported as by other commands.
-            note(f"stowplan: {done[0].error}")
-            raise typer.Exit(done[0].exit_code)
+            note(f"stowplan: {finished[0].error}")
+            raise typer.Exit(finished[0].exit_code)
         validation = Validation(
             settings=settings,
             games=games,
             solves=solves,
-            problems=tuple(done),
-            summaries=summarize(done, lambda name: opened.of(kind(name))),
+            problems=tuple(finished),
+            summaries=summarize(finished, lambda name: loaded_policies.of(kind(name))),
             asked=len(items),
             interrupted=cancel.is_set(),
         )
@@ -105,10 +105,10 @@ def validate_command(
             from stowplan.report.validation import save_validation_report
 
             save_validation_report(report, validation)
-    idle = [] if validation.interrupted else opened.idle({summary.kind for summary in validation.summaries})
+    idle = [] if validation.interrupted else loaded_policies.idle({summary.kind for summary in validation.summaries})
     for error in idle:
         note(f"stowplan: {error}")
-    codes = [problem.exit_code for problem in done] + [error.exit_code for error in idle]
+    codes = [problem.exit_code for problem in finished] + [error.exit_code for error in idle]
     raise typer.Exit(CANCELLED if validation.interrupted else max(codes, default=0))
 
 
@@ -133,17 +133,17 @@ def _outcome(problem: ProblemReport) -> str:
 def text_of(validation: Validation) -> str:
     """All results as tables."""
     lines = []
-    done = [problem for problem in validation.problems if problem.error is None]
-    if done:
-        lines += [render(_HEAD, [_problem_row(problem) for problem in done]), ""]
-    if any(problem.exact is not None and not problem.exact.is_proven for problem in done):
+    validated = [problem for problem in validation.problems if problem.error is None]
+    if validated:
+        lines += [render(_HEAD, [_problem_row(problem) for problem in validated]), ""]
+    if any(problem.exact is not None and not problem.exact.is_proven for problem in validated):
         lines[-1:] = [
             "* no proof of an optimum within the limit: gaps are from that to the best plan known to that to the bound",
             "",
         ]
     for summary in validation.summaries:
         lines += [*_summary_lines(summary), ""]
-    costly = [problem for problem in done if problem.decisions is not None and problem.decisions.explained is not None]
+    costly = [problem for problem in validated if problem.decisions is not None and problem.decisions.explained is not None]
     if costly:
         lines += [
             "decisions that cost most, along the likeliest game",
@@ -152,8 +152,8 @@ def text_of(validation: Validation) -> str:
         ]
     failed = [problem for problem in validation.problems if problem.error is not None]
     lines += [f"failed (exit code {problem.exit_code}): {problem.name}: {problem.error}" for problem in failed]
-    left = validation.asked - len(validation.problems)
-    lines.append(f"{len(done)} of {validation.asked} validated{f', {left} not finished' if left else ''}")
+    unfinished = validation.asked - len(validation.problems)
+    lines.append(f"{len(validated)} of {validation.asked} validated{f', {unfinished} not finished' if unfinished else ''}")
     return "\n".join(lines)
 
 

@@ -27,9 +27,9 @@ import typer
 
 from stowplan import cli, files, kinds
 from stowplan.arguments import number
-from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli import INTERRUPTED, event_on_interrupt
 from stowplan.cli.options import Quiet, option, with_options, with_parameters
-from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
+from stowplan.cli.output import LinePrinter, note, open_with_notes, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.deadline import Deadline, limit_after, read_within
 from stowplan.errors import InputError, MissingDependencyError, UsageError, to_install
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="BaseTrainer[Any, Any]")
 
 #: Part of the time limit that finding demonstrations may take, and the minimum number of seconds for each.
-DEMONSTRATING_SHARE, LEAST_SECONDS = 0.4, 0.2
+DEMONSTRATION_SHARE, MIN_DEMONSTRATION_SECONDS = 0.4, 0.2
 
 #: Seconds between two printed lines of progress.
-LINES_EVERY = 5.0
+SECONDS_BETWEEN_LINES = 5.0
 
 _INTERRUPTS = """
 
@@ -114,7 +114,7 @@ class Training(ABC, Generic[T]):
         """The class of the trainer; imported when it is needed."""
 
     @property
-    def decided(self) -> Mapping[str, Any]:
+    def fixed_options(self) -> Mapping[str, Any]:
         """The agent's options that cannot be changed when a run is resumed, by name."""
         return {}
 
@@ -124,16 +124,16 @@ class Training(ABC, Generic[T]):
     def check_problem(self, problem: Any, others: Sequence[Any]) -> None:
         """Raises InputError if the agent cannot learn from a problem, given the problems that were read before."""
 
-    def learned_on(self, problems: list[Any]) -> list[Any]:
+    def training_problems(self, problems: list[Any]) -> list[Any]:
         """The problems to train on, made from those that were read."""
         return problems
 
-    def configured(self, config: Any) -> Any:
+    def adjusted_config(self, config: Any) -> Any:
         """The preset with changes from the agent's own options."""
         return config
 
     @property
-    def made_with(self) -> dict[str, Any]:
+    def trainer_arguments(self) -> dict[str, Any]:
         """Arguments of the trainer other than problems, configuration and seed; for a resumed run, those that a checkpoint does
         not contain."""
         return {}
@@ -142,25 +142,25 @@ class Training(ABC, Generic[T]):
         """The weights of a policy's network in the form that the trainer accepts."""
         return network.state_dict()
 
-    def new(self, problems: list[Any], config: Any) -> T:
+    def new_trainer(self, problems: list[Any], config: Any) -> T:
         """A trainer before its first iteration, with the weights of the policy to start from, if one is named."""
         from stowplan.learned_guidance.training.checkpoint import load_policy
 
-        given = {"seed": self.seed or 0, **self.made_with}
+        arguments = {"seed": self.seed or 0, **self.trainer_arguments}
         if self.start_from is None:
-            return self.trainer(problems, config, **given)
+            return self.trainer(problems, config, **arguments)
         content, network = load_policy(self.start_from, self.trainer.POLICY)
-        given["weights"] = self.weights(network)
+        arguments["weights"] = self.weights(network)
         config = config.changed(**{name: getattr(content.config, name) for name in self.NETWORK})
         try:
-            return self.trainer(problems, config, **given)
+            return self.trainer(problems, config, **arguments)
         except InputError as error:
             raise error.within(self.start_from) from error
 
     def check_trainer(self, trainer: T) -> None:
         """Raises an error, before training begins, if the trainer cannot do what is asked for."""
 
-    def learn_from_own(self, trainer: T, index: int, limit: float, deadline: Deadline) -> None:
+    def learn_from_search(self, trainer: T, index: int, limit: float, deadline: Deadline) -> None:
         """Searches for a plan of the problem of this index within ``limit`` seconds, and learns from it."""
         from stowplan.kernel.solve import solve
 
@@ -194,19 +194,19 @@ class Training(ABC, Generic[T]):
         """Trains, writes the files and reports. It always raises :class:`typer.Exit`."""
         began = cli.began()
         self._check()
-        with stopping() as cancel:
-            problems = self.learned_on(read_within(self.time_limit, self._read, began))
+        with event_on_interrupt() as cancel:
+            problems = self.training_problems(read_within(self.time_limit, self._read, began))
             deadline = Deadline(cancelled=cancel)
             if self.time_limit is not None:
                 deadline = deadline.within(limit_after(began, self.time_limit))
-            trainer = self._resumed(problems) if self.resume else self._begun(problems, deadline)
+            trainer = self._resumed_trainer(problems) if self.resume else self._started_trainer(problems, deadline)
             self.check_trainer(trainer)
             # The folder is created only after everything has been read successfully.
             if self.plans is not None:
                 files.make_folder(self.plans)
             was_done, started = trainer.done, time.monotonic()
             outcome = self._train(trainer, cancel, began)
-            over = time.monotonic()
+            training_end = time.monotonic()
             digest = None if self.policy is None else trainer.save_policy(self.policy)
         if self.plans is not None:
             for index in range(len(trainer.problems)):
@@ -226,7 +226,7 @@ class Training(ABC, Generic[T]):
             now = time.monotonic()
             lines.append(
                 f"  {now - began:.1f} s in all: {started - began:.1f} s to read the input and get ready, "
-                f"{over - started:.1f} s to train, {now - over:.1f} s to write the rest"
+                f"{training_end - started:.1f} s to train, {now - training_end:.1f} s to write the rest"
             )
             say("\n".join(lines))
         raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
@@ -249,16 +249,16 @@ class Training(ABC, Generic[T]):
             raise UsageError(f"{self.output}: there is no checkpoint to resume")
         if not self.resume and not self.overwrite and self.output.exists():
             raise UsageError(f"{self.output}: exists; --resume goes on from it, --overwrite begins anew")
-        decided = {
+        fixed_options = {
             "--preset": self.preset,
-            **self.decided,
+            **self.fixed_options,
             "--set": self.settings,
             "--seed": self.seed,
             "--from": self.start_from,
             "--demonstrations": self.demonstrations or None,
             "--demonstrate": self.demonstrate,
         }
-        for name, value in decided.items():
+        for name, value in fixed_options.items():
             if self.resume and value is not None:
                 raise UsageError(f"{name} cannot be changed in a run that is resumed")
         if (self.preset or "cpu") not in ("cpu", "paper"):
@@ -275,7 +275,7 @@ class Training(ABC, Generic[T]):
         kind, what = self.KIND
         problems: list[Any] = []
         for path in self.sources:
-            problem = open_noting(path, self.options)
+            problem = open_with_notes(path, self.options)
             if kinds.of_problem(problem).title != kind:
                 raise InputError(f"found another kind of problem, expected {kind} ({what})", source=path)
             try:
@@ -291,17 +291,17 @@ class Training(ABC, Generic[T]):
         amount = getattr(self, self.AMOUNT)
         return {} if amount is None else {self.AMOUNT_IN_CONFIG: amount}
 
-    def _resumed(self, problems: list[Any]) -> T:
+    def _resumed_trainer(self, problems: list[Any]) -> T:
         """The trainer of a checkpoint."""
-        return self.trainer.resume(self.output, problems, changes=self._changes, **self.made_with)
+        return self.trainer.resume(self.output, problems, changes=self._changes, **self.trainer_arguments)
 
-    def _begun(self, problems: list[Any], deadline: Deadline) -> T:
+    def _started_trainer(self, problems: list[Any], deadline: Deadline) -> T:
         """A new trainer that has learned from the given plans and from plans that were searched for."""
         from stowplan.frontends.read import read_plan
         from stowplan.learned_guidance.training.settings import with_settings
 
-        config = self.configured(getattr(self.trainer.CHECKPOINT.config, self.preset or "cpu")())
-        trainer = self.new(problems, with_settings(config, self.settings or ()).changed(**self._changes))
+        config = self.adjusted_config(getattr(self.trainer.CHECKPOINT.config, self.preset or "cpu")())
+        trainer = self.new_trainer(problems, with_settings(config, self.settings or ()).changed(**self._changes))
         digests = [problem.digest for problem in trainer.problems]
         for path in self.demonstrations or ():
             plan = read_plan(path)
@@ -317,8 +317,8 @@ class Training(ABC, Generic[T]):
             if self.demonstrate is None or deadline.expired:
                 break
             # Most of the time limit is left for training.
-            share = DEMONSTRATING_SHARE * deadline.remaining / (len(digests) - index)
-            self.learn_from_own(trainer, index, max(LEAST_SECONDS, min(self.demonstrate, share)), deadline)
+            share = DEMONSTRATION_SHARE * deadline.remaining / (len(digests) - index)
+            self.learn_from_search(trainer, index, max(MIN_DEMONSTRATION_SECONDS, min(self.demonstrate, share)), deadline)
         return trainer
 
     def _train(self, trainer: T, cancel: threading.Event, began: float) -> str:
@@ -327,7 +327,7 @@ class Training(ABC, Generic[T]):
         from stowplan.learned_guidance.training.run import run
 
         curve = None if self.curve is None else CurveFile(self.curve, trainer.COLUMNS, trainer.iteration)
-        with LinePrinter(self.quiet, LINES_EVERY) as printer:
+        with LinePrinter(self.quiet, SECONDS_BETWEEN_LINES) as printer:
 
             def report(progress: Any) -> None:
                 printer.show(progress.line)

@@ -67,7 +67,7 @@ class _Training(Training["Trainer"]):
             if not torch.cuda.is_available():
                 raise UsageError("--device: cuda was asked for, but torch finds no such device")
 
-    def learned_on(self, problems: list[Problem]) -> list[Problem]:
+    def training_problems(self, problems: list[Problem]) -> list[Problem]:
         """Random windows of the programs, if they are asked for; the seed decides which."""
         if self.windows is None:
             return problems
@@ -84,10 +84,10 @@ class _Training(Training["Trainer"]):
         return windows
 
     @property
-    def made_with(self) -> dict[str, Any]:
+    def trainer_arguments(self) -> dict[str, Any]:
         return {"device": self.device}
 
-    def learn_from_own(self, trainer: Trainer, index: int, limit: float, deadline: Deadline) -> None:
+    def learn_from_search(self, trainer: Trainer, index: int, limit: float, deadline: Deadline) -> None:
         """Searches for a plan, improves it by local search, and learns from the game that leads to it."""
         from stowplan.kernel.solve import solve
         from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
