@@ -1,7 +1,7 @@
-"""The report: one self-contained HTML page about a result.
+"""The HTML report: one self-contained page about a result.
 
-The page loads nothing from the network (its own policy forbids it), follows the reader's light or dark scheme, needs no
-matplotlib, and can be read without its script, which only adds details on pointing, and zoom.
+The page loads nothing from the network (its content security policy forbids it), follows the reader's light or dark scheme, and
+does not need matplotlib. It can be read without its script, which only adds descriptions under the pointer, and zoom.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stowplan.result import CandidateReport, Result, certified, describe_gain
 from stowplan.result_text import format_gap, format_ratio
 from stowplan.units import PS
 
-#: History as a table: first and last entries.
+#: Maximum number of entries in the table of the history, half of them from its beginning and half from its end.
 MOST_HISTORY = 200
 
 
@@ -33,22 +33,22 @@ def write_report(
     compare: Labelled | None = None,
     time: Literal["steps", "seconds"] = "steps",
 ) -> None:
-    """Write the report on ``result`` to ``path``; the same result gives the same bytes.
+    """Writes the report on ``result`` to ``path``. Equal results give equal bytes.
 
     Parameters
     ----------
     problem
-        What was solved. What stands in the report beside the search depends on its kind.
+        The problem that was solved. Its kind determines the sections besides those about the search.
     compare
-        Name and plan to draw beside the result's: a production compiler's, or a baseline's. Without one, those that the
-        kind is usually compared with.
+        Name and plan to draw next to the result's plan, such as a production compiler's or a baseline's. By default, the plans
+        to which the kind is usually compared.
     time
-        Axis of layouts of compiled programs: logical steps, or simulated time.
+        Time axis for layouts of compiled programs: logical steps, or simulated time.
 
     Raises
     ------
     InputError
-        If a plan is for another problem, or the file cannot be written.
+        A plan is for another problem, or the file cannot be written.
     """
     files.write_atomic(path, render_report(problem, result, compare=compare, time=time).encode("utf-8", errors="replace"))
 
@@ -60,7 +60,7 @@ def render_report(
     compare: Labelled | None = None,
     time: Literal["steps", "seconds"] = "steps",
 ) -> str:
-    """Text of the page that :func:`write_report` writes."""
+    """The text of the page that :func:`write_report` writes."""
     presenter = presenter_for(problem)
     details = Details()
     others = [compare] if compare is not None else [] if result.plan is None else presenter.references(problem)
@@ -80,6 +80,7 @@ def render_report(
 
 
 def _summary(problem: object, result: Result, presenter: Presenter) -> str:
+    """The figures at the top of the page."""
     shown = format_values((result.objective, result.bound, *result.baselines.values(), result.baseline), result.unit)
     mark, word = ("good", "verified") if result.verified else ("bad", "not verified")
     cards: list[tuple[str, str, str]] = []
@@ -129,6 +130,7 @@ def _warnings(result: Result) -> str:
 
 
 def _convergence(result: Result, presenter: Presenter) -> str:
+    """The convergence plot, and its data as a table."""
     plot = convergence_plot(result.history, result.seconds, result.unit, result.baselines, result.baseline)
     if plot is None:
         return ""
@@ -145,6 +147,7 @@ def _convergence(result: Result, presenter: Presenter) -> str:
 
 
 def _candidates(result: Result, presenter: Presenter) -> str:
+    """The table of candidates."""
     if not result.candidates:
         return ""
 
@@ -157,7 +160,7 @@ def _candidates(result: Result, presenter: Presenter) -> str:
         objective, bound, seconds = texts[candidate.objective], texts[candidate.bound], f"{candidate.seconds:.2f}"
         return candidate.name, objective, bound, seconds, candidate.outcome, verified, candidate.note
 
-    # Best first, those without a plan last, else in the order in which they were started.
+    # The best come first and those without a plan last; otherwise the order is that in which they started.
     ordered = sorted(result.candidates, key=lambda candidate: (candidate.objective is None, candidate.objective or 0))
     rows = [row(candidate) for candidate in ordered]
     best = [index for index, candidate in enumerate(ordered) if candidate.name == result.provenance.candidate][:1]
@@ -166,6 +169,7 @@ def _candidates(result: Result, presenter: Presenter) -> str:
 
 
 def _details(result: Result) -> str:
+    """The details of the kind."""
     if not result.details:
         return ""
     facts = [(name.replace("_", " "), _plain(value)) for name, value in result.details.items() if name != "snapshot"]
@@ -173,7 +177,7 @@ def _details(result: Result) -> str:
 
 
 def _plain(value: object) -> str:
-    """A detail in words."""
+    """A detail as text."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_plain(part)}" for name, part in value.items()) or "none"
     if isinstance(value, (list, tuple)):
@@ -184,6 +188,7 @@ def _plain(value: object) -> str:
 
 
 def _provenance(result: Result) -> str:
+    """The provenance of the result."""
     origin = result.provenance
     facts = [
         ("Candidate", origin.candidate),

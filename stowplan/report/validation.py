@@ -1,4 +1,4 @@
-"""The page about a validation of policies: gaps, value estimates, rewards, and the decisions that cost most."""
+"""The HTML page about a validation of policies: gaps, value estimates, rewards, and the decisions that cost most."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from stowplan.units import Unit
 
 _NOTHING = "–"
 
-#: Least width of the gap axis: smaller gaps than this part of it cannot be told from none.
+#: Minimum width of the gap axis.
 _LEAST_GAP = 1e-4
 
-#: Room that is left at the edges of a plot, as a part of its range.
+#: Space at the edges of a plot, as a part of its range.
 _MARGIN = 0.04
 
-#: Points of the heights of a way to plan, and of a scatter plot.
+#: Heights in points of a row for one way to plan, and of a scatter plot.
 _ROW, _HIGH = 32.0, 260.0
 
-#: A rim, without which the lighter colours would be lost on white.
+#: A rim, because lighter colours would be hard to see on white.
 _RIM = Style(fill="ink", name="rim")
 
 
 def save_validation_report(path: str | Path, validation: Validation) -> None:
-    """Write the page about a validation; the same validation gives the same bytes.
+    """Writes the page about a validation. Equal validations give equal bytes.
 
     Raises
     ------
     InputError
-        If the file cannot be written.
+        The file cannot be written.
     """
     files.write_atomic(path, render_validation_report(validation).encode("utf-8", errors="replace"))
 
 
 def render_validation_report(validation: Validation) -> str:
-    """Text of the page that :func:`save_validation_report` writes."""
+    """The text of the page that :func:`save_validation_report` writes."""
     done = [problem for problem in validation.problems if problem.error is None]
     parts = [_warnings(validation)]
     for summary in validation.summaries:
@@ -109,7 +109,8 @@ def _sections(summary: Summary, problems: Sequence[ProblemReport]) -> Iterator[S
 
 
 def _optimum(summary: Summary) -> str:
-    """What share of plans is at the optimum: of two numbers, a plan with no gap of the first may have one of the second."""
+    """Name of the share of plans that are at the optimum. If objectives consist of two numbers, a plan without a gap of the
+    first may have one of the second."""
     return f"At the optimum, {summary.second} too" if summary.second else "At the optimum"
 
 
@@ -236,7 +237,7 @@ def _settings(validation: Validation) -> str:
 
 
 def _drawn(plot: Plot | None, name: str) -> str:
-    """A plot below its legend; nothing where there is none."""
+    """A plot below its legend; empty if there is no plot."""
     return "" if plot is None else (legend_html(plot.legend) if plot.legend else "") + plot_html(plot, name)
 
 
@@ -251,7 +252,7 @@ def _outcome(outcome: Outcome | None, unit: Unit) -> str:
 
 
 def _both(row: Row, part: Literal["median", "mean"]) -> str:
-    """A moment of the gaps of a way to plan; of two numbers, those of the second behind."""
+    """The mean or the median of the gaps of one way to plan, followed by that of the second number if there is one."""
     second = "" if row.second_gaps is None else f" + {_gap(getattr(row.second_gaps, part))}"
     return f"{_gap(getattr(row.gaps, part))}{second}"
 
@@ -278,16 +279,20 @@ def gaps_plot(
     part: Callable[[Outcome], float | None],
     title: str,
 ) -> Plot | None:
-    """One line for each way to plan: a dot for each plan, a box from quartile to quartile, and the median.
+    """A row for each way to plan, with a dot for each plan, a box from quartile to quartile, and the median.
 
-    None where every plan is at the optimum.
+    Returns None if every plan is at the optimum.
 
     Parameters
     ----------
+    rows
+        Name and statistics of each way to plan.
     outcomes
-        (problem, outcome) of each way to plan, by its name.
+        (problem, outcome) pairs of each way to plan, by its name.
     part
         The gap of an outcome that is drawn.
+    title
+        Title of the axis.
     """
     worst = max((spread.worst for _, spread in rows if spread.worst is not None), default=0.0)
     if not worst:
@@ -315,12 +320,16 @@ def gaps_plot(
 def scatter_plot(
     series: Sequence[tuple[str, Sequence[tuple[float, float]]]], across_title: str, up_title: str, *, scaled: bool = False
 ) -> Plot | None:
-    """Points of some problems, each in a colour of its own; None without points.
+    """Points of several problems, each in its own colour; None if there are no points.
 
     Parameters
     ----------
+    series
+        Name and points of each problem.
+    across_title, up_title
+        Titles of the axes.
     scaled
-        Whether the points of each problem are brought to the range 0 to 1, where problems have unlike units.
+        Whether the points of each problem are scaled to the range 0 to 1, for problems with different units.
     """
     shown = [(name, _unit_range(points) if scaled else list(points)) for name, points in series if points]
     every = [point for _, points in shown for point in points]
@@ -338,17 +347,19 @@ def scatter_plot(
         for low, high, most, title in ((left, right, 8, across_title), (bottom, top, 5, up_title))
     )
     spoken = f"{up_title} over {across_title}, {len(every)} points"
-    # More problems than colours cannot be told apart by a legend.
+    # If there are more problems than colours, a legend could not tell them apart.
     return Plot(across, [Panel(up, marks, _HIGH, spoken)], legend=legend if len(series) <= len(PALETTE) else [])
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Ends of an axis for these values, with some space."""
     low, high = min(values), max(values)
     margin = _MARGIN * (high - low) or max(abs(high), 1.0) * _MARGIN
     return low - margin, high + margin
 
 
 def _unit_range(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points, scaled to the range 0 to 1 in both coordinates."""
     ends = [(min(values), max(values)) for values in ([point[part] for point in points] for part in range(2))]
 
     def scaled(value: float, part: int) -> float:
