@@ -30,7 +30,7 @@ _OFF_CHIP, _COPIES, _TENSORS = (scene.Style(fill=colour) for colour in TIER_COLO
 _COPY = scene.Style(fill="#000000", stroke="#ffffff", width=0.6)
 
 #: Maximum number of tensors with a row of their own, and of characters of a tensor's name.
-MOST_ROWS, _LABEL = 24, 30
+MAX_TENSOR_ROWS, _LABEL = 24, 30
 
 #: Heights in points of a bar, of the panel of bytes on chip, and of a tensor's row.
 _BAR, _HIGH, _ROW = 18.0, 130.0, 12.0
@@ -45,7 +45,7 @@ _UNREADABLE = ("wrong_problem", "wrong_count", "unknown_option", "unknown_layout
 class BankMappingPresenter(DrawingPresenter):
     """Shows bank mappings next to both baselines."""
 
-    a_plan, made_for = "a bank mapping", "graph and target"
+    plan_words, problem_words = "a bank mapping", "graph and target"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Checks that layouts and options exist."""
@@ -97,8 +97,8 @@ class BankMappingPresenter(DrawingPresenter):
 
 
 def _drawn(heading: str, plot: scene.Plot, text: str) -> Section:
-    told = f"{plot.heading[:1].upper()}{plot.heading[1:]}. {text}".strip()
-    return Section(heading, f"<p>{told}</p>\n{legend_html(plot.legend)}<figure>{plot_html(plot, heading)}</figure>")
+    sentence = f"{plot.heading[:1].upper()}{plot.heading[1:]}. {text}".strip()
+    return Section(heading, f"<p>{sentence}</p>\n{legend_html(plot.legend)}<figure>{plot_html(plot, heading)}</figure>")
 
 
 def _largest_tensors(problem: Problem, plan: Plan) -> Section:
@@ -255,7 +255,7 @@ def on_chip(problem: Problem, plan: Plan) -> scene.Plot:
 def tensors(problem: Problem, plan: Plan) -> scene.Plot:
     """The largest tensors from first to last use, by the dimension along which they are spread, with their copies."""
     touched = largest(problem)
-    shown = touched[:MOST_ROWS]
+    shown = touched[:MAX_TENSOR_ROWS]
     colours = _layout_colours(problem, plan)
     panels = [_tensor(problem, plan, number, colours) for number in shown]
     used = {layout_class(problem, number, plan.layouts[number]) for number in shown}

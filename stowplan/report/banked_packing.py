@@ -26,14 +26,14 @@ LINES = 40
 _HIGH = 150.0
 
 #: A bank is drawn up to its capacity, unless that is more than this multiple of the bytes in use.
-_FAR = 3
+_MAX_EMPTY_FACTOR = 3
 
 
 class BankedPackingPresenter(DrawingPresenter):
     """Shows a layout for each bank."""
 
-    most_plans = 2
-    a_plan, made_for = "a banked packing", "buffers and banks"
+    max_plans = 2
+    plan_words, problem_words = "a banked packing", "buffers and banks"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Checks that every buffer has a bank and an offset."""
@@ -70,7 +70,7 @@ class BankedPackingPresenter(DrawingPresenter):
             panels: list[Panel] = []
             for bank in sorted(range(len(problem.banks)), key=lambda bank: (problem.banks[bank].cost, bank)):
                 capacity, highest = problem.banks[bank].capacity, max(1, *(its_layouts[bank].height for its_layouts in columns))
-                top = max(capacity, 1) if capacity <= _FAR * highest else highest
+                top = max(capacity, 1) if capacity <= _MAX_EMPTY_FACTOR * highest else highest
                 title = f"{rows[bank][0]}: {rows[bank][5]} of the traffic, {rows[bank][2]} of {rows[bank][3]} bytes"
                 boxes = boxes_of(problem, layouts[bank], colours)
                 panels.append(layout_panel(layouts[bank], top, boxes, title=title, height=_HIGH))

@@ -17,7 +17,7 @@ from stowplan.report.text import shorten
 #: From this many boxes on, boxes have no outlines, which would hide them.
 DENSE = 800
 #: Maximum number of boxes of a picture with names, and of further boxes with a number that a legend explains.
-MOST_NAMES, MOST_TAGS = 150, 14
+MAX_NAMES, MAX_TAGS = 150, 14
 
 #: Width of a letter and height of a line in points, and the fewest letters to which a name may be shortened.
 _WIDE, _LINE, _LEAST = 4.4, 8.5, 5
@@ -72,7 +72,7 @@ class Name:
 
     box: Box
     text: str
-    stands: bool
+    is_vertical: bool
     """Whether it is written upwards."""
 
 
@@ -106,21 +106,21 @@ def _touching_pairs(boxes: Sequence[Box]) -> set[tuple[int, int]]:
     """Pairs of owners that are next to each other in memory or follow each other at the same place; an approximation."""
     events = [(box.left, 0, index) for index, box in enumerate(boxes)]
     events += [(box.right, 1, index) for index, box in enumerate(boxes)]
-    kept: list[tuple[int, int]] = []
+    open_boxes: list[tuple[int, int]] = []
     pairs: set[tuple[int, int]] = set()
     # At one boundary, starts come before ends, so that a new box still meets the box whose place it takes.
     for _, is_end, index in sorted(events):
         box = boxes[index]
         entry = (box.bottom, index)
-        at = bisect.bisect_left(kept, entry)
+        at = bisect.bisect_left(open_boxes, entry)
         if is_end:
-            kept.pop(at)
+            open_boxes.pop(at)
             continue
-        for _, other in kept[max(0, at - 2) : at + 2]:
+        for _, other in open_boxes[max(0, at - 2) : at + 2]:
             first, second = sorted((box.owner, boxes[other].owner))
             if first != second:
                 pairs.add((first, second))
-        kept.insert(at, entry)
+        open_boxes.insert(at, entry)
     return pairs
 
 
@@ -145,7 +145,7 @@ def name_boxes(mark: Boxes, wide: float, high: float) -> list[Name]:
         if letters < min(len(text), _LEAST):
             continue
         names.append(Name(box, shorten(text, letters), stands))
-        if len(names) >= MOST_NAMES:
+        if len(names) >= MAX_NAMES:
             break
     return names
 
@@ -158,7 +158,7 @@ def choose_tags(layouts: Iterable[tuple[Sequence[Box], set[int]]]) -> dict[int, 
         for box in boxes:
             if box.owner not in named:
                 area[box.owner] += box.area
-    largest = sorted((owner for owner in area if area[owner] > 0), key=lambda owner: (-area[owner], owner))[:MOST_TAGS]
+    largest = sorted((owner for owner in area if area[owner] > 0), key=lambda owner: (-area[owner], owner))[:MAX_TAGS]
     return {owner: number + 1 for number, owner in enumerate(largest)}
 
 

@@ -26,11 +26,11 @@ def convergence_plot(
     proven = _changes((entry.seconds, entry.bound, entry.source) for entry in history)
     if not best and not proven:
         return None
-    base = _common_part(unit, [value for _, value, _ in best])
+    base = _common_first_number(unit, [value for _, value, _ in best])
     best, proven = ([(moment, value - base, source) for moment, value, source in steps] for steps in (best, proven))
     baselines = {label: value - base for label, value in baselines.items()}
     # A baseline with a different first number lies outside the scale.
-    is_near = baseline is not None and (not base or _common_part(unit, [baseline]) == base)
+    is_near = baseline is not None and (not base or _common_first_number(unit, [baseline]) == base)
     baseline = baseline - base if baseline is not None and is_near else None
     # Early bounds are far off and would flatten everything else, so the scale ends at the last bound.
     values = [value for _, value, _ in best] + [value for _, value, _ in proven[-1:] if value >= 0]
@@ -50,7 +50,7 @@ def convergence_plot(
             continue
         line = steps([*(place(moment) for moment, _, _ in series), 1.0], [min(value, high) for _, value, _ in series])
         marks.append(Line([(line[0][0], low), *line] if word == "bound" else line, style))
-        for moment, value, source in _apart(series, place):
+        for moment, value, source in _distinguishable(series, place):
             tip = f"{word} {format_value(value + base, unit)}\n{source} after {moment:.2f} s"
             marks.append(Dot(place(moment), min(value, high), Style(fill=style.stroke, name=style.name), 8, tip=tip))
     spoken = f"Objective and bound over {end:.1f} seconds; the table below has the numbers"
@@ -76,19 +76,19 @@ def _time_axis(end: float, first: float) -> tuple[Axis, Callable[[float], float]
 def _baselines(baselines: Mapping[str, int], low: float, high: float) -> list[Mark]:
     """A line for each baseline in the range, with names where there is enough space."""
     marks: list[Mark] = []
-    taken: list[float] = []
+    label_positions: list[float] = []
     for label, value in sorted(baselines.items(), key=lambda item: item[1]):
         place = (value - low) / (high - low)
         if not 0 <= place <= 1:
             continue
         marks.append(level(Axis(0, 1), value, BASELINE))
-        if all(abs(place - other) > 0.07 for other in taken):
-            taken.append(place)
+        if all(abs(place - other) > 0.07 for other in label_positions):
+            label_positions.append(place)
             marks.append(Text(0.995, value, label, align="end", halo="paper"))
     return marks
 
 
-def _common_part(unit: Unit, values: Sequence[int]) -> int:
+def _common_first_number(unit: Unit, values: Sequence[int]) -> int:
     """For a unit of two numbers: the part of the values that the axis leaves out because the first number is the same in all of
     them; otherwise 0."""
     firsts = {unit.split(value)[0] for value in values}
@@ -114,7 +114,7 @@ def _changes(entries: Iterable[tuple[float, int | None, str]]) -> list[Point]:
     return kept
 
 
-def _apart(series: Sequence[Point], place: Callable[[float], float]) -> list[Point]:
+def _distinguishable(series: Sequence[Point], place: Callable[[float], float]) -> list[Point]:
     """Points that are far enough apart to be distinguished; of points that are close together, the last is kept."""
     kept: list[Point] = []
     for point in reversed(series):

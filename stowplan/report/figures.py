@@ -27,7 +27,7 @@ FORMATS = (".png", ".svg", ".pdf")
 #: With Type 3 fonts, the default, text in PDF files could not be edited.
 _STYLE: Any = {"pdf.fonttype": 42, "font.family": "sans-serif"}
 #: Metadata that keep dates and versions out of the files.
-_UNDATED: dict[str, dict[str, Any]] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}}
+_NO_METADATA: dict[str, dict[str, Any]] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}}
 
 #: Pixels per inch.
 _DPI = 130
@@ -35,7 +35,7 @@ _DPI = 130
 _ALIGN = {"start": "left", "middle": "center", "end": "right"}
 
 #: Number of points after each command of a path.
-_TAKES = {"M": 1, "L": 1, "Q": 2, "C": 3, "Z": 0}
+_POINTS_OF_COMMAND = {"M": 1, "L": 1, "Q": 2, "C": 3, "Z": 0}
 _FONT = "system-ui, 'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
@@ -70,7 +70,7 @@ def attributes(style: Style, paint: Callable[[str], str]) -> str:
     return "".join(parts)
 
 
-def _content(paper: Paper, paint: Callable[[str], str], told: Callable[[str], tuple[str, str]]) -> str:
+def _content(paper: Paper, paint: Callable[[str], str], tip_markup: Callable[[str], tuple[str, str]]) -> str:
     """The items as SVG. Consecutive shapes of one style become one path, unless they have a tip."""
     parts = []
     for key, group in groupby(paper.items, key=lambda item: _key_of(item)):
@@ -79,7 +79,7 @@ def _content(paper: Paper, paint: Callable[[str], str], told: Callable[[str], tu
             continue
         style, tip = key
         path = "".join(_path(item.ops, item.points) for item in group if isinstance(item, Form))
-        attribute, inside = told(tip) if tip else ("", "")
+        attribute, inside = tip_markup(tip) if tip else ("", "")
         parts.append(f'<path{attributes(style, paint)}{attribute} d="{path}"{f">{inside}</path>" if inside else "/>"}\n')
     return "".join(parts)
 
@@ -105,7 +105,7 @@ def _path(ops: str, points: Sequence[tuple[float, float]]) -> str:
         return f"M{_number(left)} {_number(bottom)}H{_number(right)}V{_number(top)}H{_number(left)}z"
     parts, at = [], 0
     for op in ops:
-        count = _TAKES[op]
+        count = _POINTS_OF_COMMAND[op]
         parts.append(op + " ".join(f"{_number(x)} {_number(y)}" for x, y in points[at : at + count]))
         at += count
     return "".join(parts)
@@ -173,7 +173,7 @@ def _by_matplotlib(paper: Paper, suffix: str) -> bytes:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(paper.width / 72, paper.height / 72))
         draw_paper(paper, figure.add_axes((0.0, 0.0, 1.0, 1.0)))
-        figure.savefig(stream, format=suffix[1:], dpi=_DPI, metadata=_UNDATED[suffix])
+        figure.savefig(stream, format=suffix[1:], dpi=_DPI, metadata=_NO_METADATA[suffix])
     return stream.getvalue()
 
 

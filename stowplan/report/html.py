@@ -22,7 +22,7 @@ from stowplan.result_text import format_gap, format_ratio
 from stowplan.units import PS
 
 #: Maximum number of entries in the table of the history, half of them from its beginning and half from its end.
-MOST_HISTORY = 200
+MAX_HISTORY = 200
 
 
 def write_report(
@@ -64,14 +64,14 @@ def render_report(
     presenter = presenter_for(problem)
     details = Details()
     others = [compare] if compare is not None else [] if result.plan is None else presenter.references(problem)
-    own = presenter.report_sections(problem, result, others, details, seconds=time == "seconds")
+    kind_sections = presenter.report_sections(problem, result, others, details, seconds=time == "seconds")
     sections = [
         _summary(problem, result, presenter),
         _warnings(result),
-        *(section.html() for section in own if not section.follows_search),
+        *(section.html() for section in kind_sections if not section.follows_search),
         _convergence(result, presenter),
         _candidates(result, presenter),
-        *(section.html() for section in own if section.follows_search),
+        *(section.html() for section in kind_sections if section.follows_search),
         _details(result),
         _provenance(result),
     ]
@@ -135,11 +135,11 @@ def _convergence(result: Result, presenter: Presenter) -> str:
     if plot is None:
         return ""
     entries = list(result.history)
-    shown = entries if len(entries) <= MOST_HISTORY else entries[: MOST_HISTORY // 2] + entries[-MOST_HISTORY // 2 :]
+    shown = entries if len(entries) <= MAX_HISTORY else entries[: MAX_HISTORY // 2] + entries[-MAX_HISTORY // 2 :]
     texts = format_values((value for entry in shown for value in (entry.objective, entry.bound)), result.unit)
     rows = [(f"{entry.seconds:.2f}", entry.source, texts[entry.objective], texts[entry.bound]) for entry in shown]
-    left_out = f", {len(entries) - len(shown):,} in the middle left out" if len(shown) < len(entries) else ""
-    entries_table = table(f"{len(entries):,} improvements{left_out}", ("Seconds:r", "Source", "Objective:r", "Bound:r"), rows)
+    omitted = f", {len(entries) - len(shown):,} in the middle left out" if len(shown) < len(entries) else ""
+    entries_table = table(f"{len(entries):,} improvements{omitted}", ("Seconds:r", "Source", "Objective:r", "Bound:r"), rows)
     return (
         f"<section><h2>Convergence</h2>\n{legend_html(plot.legend)}{plot_html(plot, 'Convergence')}\n"
         f"<details><summary>As a table</summary>{entries_table}</details></section>"
@@ -172,16 +172,16 @@ def _details(result: Result) -> str:
     """The details of the kind."""
     if not result.details:
         return ""
-    facts = [(name.replace("_", " "), _plain(value)) for name, value in result.details.items() if name != "snapshot"]
+    facts = [(name.replace("_", " "), _as_text(value)) for name, value in result.details.items() if name != "snapshot"]
     return f"<section><h2>Details</h2>\n{facts_list(facts)}</section>"
 
 
-def _plain(value: object) -> str:
+def _as_text(value: object) -> str:
     """A detail as text."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_plain(part)}" for name, part in value.items()) or "none"
+        return ", ".join(f"{name} {_as_text(part)}" for name, part in value.items()) or "none"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_plain, value)) or "none"
+        return ", ".join(map(_as_text, value)) or "none"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -198,7 +198,7 @@ def _provenance(result: Result) -> str:
         *([("Checkpoint", origin.checkpoint)] if origin.checkpoint else []),
         *([("Checkpoint's training", origin.checkpoint_training)] if origin.checkpoint_training else []),
         *(("Learned guide", guide) for guide in origin.guides),
-        *((f"Option {name}", _plain(value)) for name, value in origin.options.items()),
+        *((f"Option {name}", _as_text(value)) for name, value in origin.options.items()),
         *((f"Version of {name}", value) for name, value in origin.versions.items()),
     ]
     return f"<section><h2>How to get this again</h2>\n{facts_list(facts)}</section>"

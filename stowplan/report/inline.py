@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
-from stowplan.report.boxes import DENSE, MOST_NAMES, Boxes
+from stowplan.report.boxes import DENSE, MAX_NAMES, Boxes
 from stowplan.report.colours import PALETTE, ink_on, on_page
 from stowplan.report.figures import attributes
 from stowplan.report.page import Details, zoom_buttons
@@ -21,9 +21,9 @@ from stowplan.report.text import format_bytes, shorten
 WIDE, HIGH = 20_000, 2_000
 
 #: Maximum number of boxes of one plan with descriptions; smaller boxes beyond that are only drawn.
-MOST_BOXES = 6_000
+MAX_DESCRIBED_BOXES = 6_000
 #: Maximum number of characters of a name in a box.
-MOST_LETTERS = 60
+MAX_NAME_LETTERS = 60
 #: Numbers of characters that fit across a plot, next to another plot and alone; numbers of lines and of characters that fit
 #: above each other in a layout.
 LETTERS, LETTERS_ALONE, LINES, LETTERS_UP = 74, 130, 26, 50
@@ -54,8 +54,8 @@ def plot_html(plot: Plot, name: str, details: Details | None = None, letters: in
 def plot_figure(plot: Plot, caption: str = "", details: Details | None = None, letters: int = LETTERS_ALONE) -> str:
     """A plot below its heading and a caption (plain text)."""
     heading = f"<h3>{escape(plot.heading)}</h3>" if plot.heading else ""
-    told = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f"<figure>{heading}{told}{plot_html(plot, plot.heading or caption, details, letters)}</figure>"
+    caption_html = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f"<figure>{heading}{caption_html}{plot_html(plot, plot.heading or caption, details, letters)}</figure>"
 
 
 def layouts_html(intro: str, plots: Sequence[tuple[Plot, str]], details: Details) -> str:
@@ -211,7 +211,7 @@ def _boxes(mark: Boxes, across: Axis, up: Axis, details: Details, letters: int) 
         bottom, top = up.part(box.bottom), up.part(box.bottom + box.size)
         left, right = across.part(box.left), across.part(box.right)
         path = _rectangle(round(WIDE * left), round(WIDE * right), round(HIGH * (1 - top)), round(HIGH * (1 - bottom)))
-        if len(rows) >= MOST_BOXES:
+        if len(rows) >= MAX_DESCRIBED_BOXES:
             rest[mark.colours[box.owner]].append(path)
             continue
         name, size = mark.describe(box.owner)
@@ -222,7 +222,7 @@ def _boxes(mark: Boxes, across: Axis, up: Axis, details: Details, letters: int) 
         groups[box.owner].append(f'<path{kind} d="{path}" data-i="{len(rows)}"/>')
         begin, end = (box.left, box.right) if mark.times is None else mark.times[index]
         rows.append((begin, end, format_bytes(box.bottom), mark.note(index)))
-        if len(names) < MOST_NAMES:
+        if len(names) < MAX_NAMES:
             names += _name(name, left, right, bottom, top, ink_on(mark.colour(box)), letters)
     details.plans.append(rows)
     drawn = "".join(f'<path fill="{PALETTE[colour]}" d="{"".join(paths)}"/>' for colour, paths in sorted(rest.items()))
@@ -253,7 +253,7 @@ def _name(name: str, left: float, right: float, bottom: float, top: float, colou
     else:
         return []
     kind = f' class="{kinds}"' if kinds else ""
-    text = shorten(name, MOST_LETTERS)
+    text = shorten(name, MAX_NAME_LETTERS)
     # The page shortens the beginning to the available space. The end is kept, because numbered names differ there.
     begin, end = (text[:-4], text[-4:]) if len(text) > least else (text, "")
     return [

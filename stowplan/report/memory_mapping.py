@@ -31,7 +31,7 @@ TOP, LINES = 20, 40
 class MemoryMappingPresenter(DrawingPresenter):
     """Shows layouts of fast memory over steps or seconds."""
 
-    most_plans = 2
+    max_plans = 2
     has_seconds = True
 
     def check_fits(self, problem: Problem, plan: object) -> None:
@@ -172,7 +172,7 @@ def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] =
         f"  stalls        {_stalls(timeline)}",
         f"  fast memory   {_peak(problem, plan)} of {format_bytes(problem.capacity)} at the peak",
         f"  fast uses     {len(plan.fast_uses):,} of {problem.use_count:,}",
-        *(plan_line(name, _beside(problem, other)) for name, other in others),
+        *(plan_line(name, _one_line(problem, other)) for name, other in others),
         "",
         *_residency_lines(problem, plan, top),
         "",
@@ -181,7 +181,7 @@ def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] =
     return "\n".join(lines)
 
 
-def _beside(problem: Problem, plan: Plan) -> str:
+def _one_line(problem: Problem, plan: Plan) -> str:
     """A line about another plan."""
     drawing.check_fits(problem, plan)
     timeline = simulate(problem, plan)

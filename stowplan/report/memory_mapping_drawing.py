@@ -28,7 +28,7 @@ TimeAxis = Literal["steps", "seconds"]
 
 #: If plans use less than this fraction of fast memory (one divided by the number), the axis is cut: otherwise they would be a
 #: line at its bottom.
-_LITTLE = 8
+_LOW_USE_FACTOR = 8
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def share_top(layouts: Sequence[Layout]) -> list[Layout]:
     # Boxes of an invalid plan may overlap and together use more bytes than the end of the highest box.
     used = max([used, *(int(layout.occupancy.max(initial=0)) for layout in layouts)])
     return [
-        replace(layout, top=1 << (used - 1).bit_length()) if 0 < _LITTLE * used <= layout.problem.capacity else layout
+        replace(layout, top=1 << (used - 1).bit_length()) if 0 < _LOW_USE_FACTOR * used <= layout.problem.capacity else layout
         for layout in layouts
     ]
 
@@ -222,7 +222,7 @@ STALL = scene.Style(fill="stall", stroke="stall", width=0.9, name="stall")
 #: From this many bars or stalls on, those that are closer than this part of the axis are drawn as one.
 _MANY, _NEAR = 1_000, 0.0005
 #: Maximum number of steps of the curve of bytes in use.
-_MOST_STEPS = 1_500
+_MAX_CURVE_STEPS = 1_500
 
 
 def plot(heading: str, layout: Layout, colours: dict[int, int], end: float) -> scene.Plot:
@@ -295,7 +295,7 @@ def _boxes(layout: Layout, colours: dict[int, int]) -> Boxes:
 
 def _usage(layout: Layout) -> list[tuple[float, float]]:
     """Bytes in use over time. If there are many steps, the maximum of every few is used."""
-    starts = np.arange(0, len(layout.occupancy), max(1, math.ceil(len(layout.occupancy) / _MOST_STEPS)))
+    starts = np.arange(0, len(layout.occupancy), max(1, math.ceil(len(layout.occupancy) / _MAX_CURVE_STEPS)))
     if not len(starts):
         return []
     most = np.maximum.reduceat(layout.occupancy, starts)
@@ -311,7 +311,7 @@ def _copies(layout: Layout, direction: str, end: float) -> scene.Panel:
         own = [bar for bar in bars if bar.lane == lane]
         for group in _clusters([(bar.left, bar.right) for bar in own], end, len(bars)):
             members = [own[at] for at in group]
-            ends, tip = (members[0].left, members[-1].right), _told(layout, direction, members)
+            ends, tip = (members[0].left, members[-1].right), _copy_tip(layout, direction, members)
             marks.append(scene.Rect(*ends, lane * height + 0.06, (lane + 1) * height - 0.06, COPY[direction], tip))
             if len(members) == 1 and members[0].in_stall:
                 # On the axis of steps such a copy has no width.
@@ -322,7 +322,7 @@ def _copies(layout: Layout, direction: str, end: float) -> scene.Panel:
     )
 
 
-def _told(layout: Layout, direction: str, members: Sequence[Bar]) -> str:
+def _copy_tip(layout: Layout, direction: str, members: Sequence[Bar]) -> str:
     """Description of a copy, or of several that are drawn as one."""
     tensors = layout.problem.tensors
     if len(members) > 1:

@@ -26,10 +26,10 @@ from stowplan.tables import text_table
 TOP = 200
 
 #: Characters of an instruction in the grid of slots, and the largest initiation interval for which the grid is printed.
-_CELL, _MOST_SLOTS = 12, 12
+_CELL, _MAX_GRID_SLOTS = 12, 12
 
 #: Height of a tile, and maximum size of the picture, in points.
-_UNIT, _MOST = 39.0, 4300.0
+_UNIT, _MAX_SIZE = 39.0, 4300.0
 
 #: Styles of values of the same iteration and of earlier iterations, and of both if they are sent over the asynchronous fabric.
 _THIS, _EARLIER = Style(stroke="soft", name="way this"), Style(stroke="stall", dash=(4, 2), name="way earlier")
@@ -42,7 +42,7 @@ _TILE, _IDLE = Style(stroke="grid", width=0.7, name="tile"), Style(fill="panel",
 class ModuloSchedulingPresenter(DrawingPresenter):
     """Shows schedules one at a time. Only valid ones are shown, because others have no tables."""
 
-    most_plans = 1
+    max_plans = 1
 
     def check_fits(self, problem: Problem, plan: object) -> None:
         """Raises VerificationError for a plan that is not valid."""
@@ -94,8 +94,8 @@ class ModuloSchedulingPresenter(DrawingPresenter):
             ids = [problem.instructions[number].id for number in plan.starts]
             lines.append(f"  started by {', '.join(ids)}")
         if not problem.is_synchronous:
-            lines.append(_linked(problem, plan))
-        if plan.ii <= _MOST_SLOTS:
+            lines.append(_flows_text(problem, plan))
+        if plan.ii <= _MAX_GRID_SLOTS:
             lines += ["", *_grid(problem, plan)]
         lines += ["", "Spoke RAM and instruction RAM:", *entries]
         memory = [(tile.tile, word.address, word.words, word.variable) for tile in tables.tiles for word in tile.memory]
@@ -171,7 +171,7 @@ def _instructions(problem: Problem, plan: Plan) -> Section:
     return Section("Instructions", table(caption, head, rows), follows_search=True)
 
 
-def _linked(problem: Problem, plan: Plan) -> str:
+def _flows_text(problem: Problem, plan: Plan) -> str:
     """Text about the flows, the values that link them, and accesses to memory."""
     sent = sum(edge.asynchronous for edge in problem.edges)
     asked = Counter(problem.machine.interfaces[which].name for which in plan.interfaces if which is not None)
@@ -211,7 +211,7 @@ def picture(problem: Problem, plan: Plan) -> Picture:
         words += written
     # Texts are drawn last, so that they stay readable where an arrow crosses a box.
     marks += [mark for way in layout.ways for mark in _way(way)] + words
-    unit = min(_UNIT, _MOST / max(layout.width, layout.height))
+    unit = min(_UNIT, _MAX_SIZE / max(layout.width, layout.height))
     rows = [(row.middle, _tile_name(problem, row)) for row in layout.rows]
     up = Axis(layout.height, 0, rows, "tile" if problem.machine.columns == 1 else "tile (row, column)")
     across = Axis(0, layout.width, [(slot_middle(slot), str(slot)) for slot in range(plan.ii)], "slot (clock modulo II)")

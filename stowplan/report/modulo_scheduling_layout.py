@@ -130,7 +130,7 @@ class _Router:
     def __init__(self, boxes: Sequence[Point], width: float, height: float):
         self._boxes = np.array(boxes, dtype=np.float64).reshape(-1, 2)
         self._size = np.array((width, height))
-        self._taken = np.empty((0, 2))
+        self._used_points = np.empty((0, 2))
         self._stops: Counter[Point] = Counter()
 
     def way(self, edge: Edge, stops: list[Point]) -> Way:
@@ -140,11 +140,11 @@ class _Router:
             x, y = begin
             right = x + WIDE / 2
             loop = ((right, y - 0.14), (right + 0.42, y - 0.34), (right + 0.42, y + 0.34), (right, y + 0.14))
-            self._taken = np.concatenate((self._taken, _points_on(loop)))
+            self._used_points = np.concatenate((self._used_points, _points_on(loop)))
             return Way((loop,), (), edge.distance, (right + 0.2, y - 0.34), edge.asynchronous)
         halts: list[Point] = []
         for stop in stops:
-            halts.append(self._beside(stop, halts[-1] if halts else begin))
+            halts.append(self._stop_position(stop, halts[-1] if halts else begin))
         places: list[tuple[Point, int | None]] = [(begin, edge.source), *((halt, None) for halt in halts), (end, edge.target)]
         curves = tuple(self._leg(*places[at], *places[at + 1]) for at in range(len(places) - 1))
         points = _points_on(curves[len(curves) // 2])
@@ -155,7 +155,7 @@ class _Router:
         x, y = self._boxes[number]
         return float(x), float(y)
 
-    def _beside(self, stop: Point, before: Point) -> Point:
+    def _stop_position(self, stop: Point, before: Point) -> Point:
         """A position for a stop between the slots, because an instruction may be in the middle of its slot."""
         side = -1 if before[0] < stop[0] - SLOT / 2 else 1
         place = (stop[0] + side * SLOT / 2, stop[1])
@@ -165,10 +165,10 @@ class _Router:
 
     def _leg(self, begin: Point, source: int | None, end: Point, target: int | None) -> tuple[Point, ...]:
         """The best curve between two boxes or stops; stops have no number."""
-        choices = [_bent(begin, source is not None, end, target is not None, bend) for bend in _BENDS]
-        choices += _swung(begin, source is not None, end, target is not None)
+        choices = [_bent_curve(begin, source is not None, end, target is not None, bend) for bend in _BENDS]
+        choices += _side_curves(begin, source is not None, end, target is not None)
         best = min(choices, key=lambda way: self._cost(way, source, target))
-        self._taken = np.concatenate((self._taken, _points_on(best)))
+        self._used_points = np.concatenate((self._used_points, _points_on(best)))
         return best
 
     def _cost(self, curve: tuple[Point, ...], source: int | None, target: int | None) -> float:
@@ -181,14 +181,14 @@ class _Router:
         own = (away[2:-2, ends, 0] < WIDE / 2 - 0.02) & (away[2:-2, ends, 1] < HIGH / 2 - 0.02)
         inside[:, ends] = False
         outside = ((points < 0.02) | (points > self._size - 0.02)).any()
-        near = np.abs(points[:, None, :] - self._taken[None, -_MOST_POINTS:, :]).max(axis=2) < 0.08
+        near = np.abs(points[:, None, :] - self._used_points[None, -_MAX_POINTS:, :]).max(axis=2) < 0.08
         length = float(np.hypot(*np.diff(points, axis=0).T).sum())
         crossed = int(inside.any(axis=0).sum()) + int(own.any())
         return 10.0 * crossed + 40.0 * bool(outside) + 6 * float(near.any(axis=1).mean()) + 0.3 * length
 
 
 #: Maximum number of points on earlier paths that a new one is compared with.
-_MOST_POINTS = 4000
+_MAX_POINTS = 4000
 
 
 def _points_on(curve: tuple[Point, ...]) -> NDArray[np.float64]:
@@ -201,7 +201,7 @@ def _points_on(curve: tuple[Point, ...]) -> NDArray[np.float64]:
     return curve_points
 
 
-def _bent(begin: Point, from_box: bool, end: Point, to_box: bool, bend: float) -> tuple[Point, ...]:
+def _bent_curve(begin: Point, from_box: bool, end: Point, to_box: bool, bend: float) -> tuple[Point, ...]:
     """A curve between two positions, from the borders of boxes if there are any."""
     across, down = end[0] - begin[0], end[1] - begin[1]
     # The control point is twice as far away as the curve.
@@ -209,7 +209,7 @@ def _bent(begin: Point, from_box: bool, end: Point, to_box: bool, bend: float) -
     return (_border(begin, handle) if from_box else begin, handle, _border(end, handle) if to_box else end)
 
 
-def _swung(begin: Point, from_box: bool, end: Point, to_box: bool) -> list[tuple[Point, ...]]:
+def _side_curves(begin: Point, from_box: bool, end: Point, to_box: bool) -> list[tuple[Point, ...]]:
     """Curves that leave and reach boxes at their sides, so that they run between the slots."""
     sides = ((1, 1), (-1, -1)) if abs(begin[0] - end[0]) < 0.1 else ((1, -1),) if begin[0] < end[0] else ((-1, 1),)
     curves: list[tuple[Point, ...]] = []

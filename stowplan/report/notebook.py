@@ -21,7 +21,7 @@ from stowplan.result import Result, certified
 from stowplan.result_text import format_gap
 
 #: Maximum number of candidates in a table.
-MOST_CANDIDATES = 30
+MAX_CANDIDATES = 30
 
 _NONE = "–"
 
@@ -32,10 +32,10 @@ def result_html(result: Result) -> str:
     values = [result.objective, result.bound, result.certified_bound, *result.baselines.values()]
     values += [value for candidate in result.candidates for value in (candidate.objective, candidate.bound)]
     shown = format_values(values, result.unit)
-    who = result.provenance
+    origin = result.provenance
     rows = [
         ("status", f"{result.status}, {result.stopped}"),
-        ("objective", f"{shown[result.objective]}{f', by {who.candidate}' if who.candidate else ''}"),
+        ("objective", f"{shown[result.objective]}{f', by {origin.candidate}' if origin.candidate else ''}"),
         ("verified", "yes" if result.verified else "no"),
         ("bound", shown[result.bound]),
         ("gap", _NONE if result.gap is None or not result.unit.has_ratios else format_gap(result.gap)),
@@ -46,7 +46,7 @@ def result_html(result: Result) -> str:
         rows.append(("because", cut(str(result.details["explanation"]))))
     rows += [("assuming", cut(assumption)) for assumption in result.assumed]
     ordered = sorted(result.candidates, key=lambda candidate: (candidate.objective is None, candidate.objective or 0))[
-        :MOST_CANDIDATES
+        :MAX_CANDIDATES
     ]
     candidates = [
         (
@@ -61,7 +61,11 @@ def result_html(result: Result) -> str:
     ]
     head = ("Candidate", "Objective:r", "Bound:r", "Seconds:r", "Outcome", "Note:o")
     parts = [
-        table(f"{who.program or result.kind} on {who.target}" if who.target else who.program or result.kind, ("", ""), rows)
+        table(
+            f"{origin.program or result.kind} on {origin.target}" if origin.target else origin.program or result.kind,
+            ("", ""),
+            rows,
+        )
     ]
     if candidates:
         parts.append(table("Candidates, best objective first", head, candidates))

@@ -33,8 +33,8 @@ _HIGH = 260.0
 class OrderPresenter(DrawingPresenter):
     """Shows live bytes over the order, next to those of the given order."""
 
-    most_plans = 2
-    a_plan, made_for = "an operator order", "operators and tensors"
+    max_plans = 2
+    plan_words, problem_words = "an operator order", "operators and tensors"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Checks that every operator is in the order, and every tensor has an offset."""

@@ -30,7 +30,7 @@ from stowplan.tables import text_table
 TOP, LINES = 40, 40
 
 #: Maximum number of parts of a buffer that are listed, in addition to parts that are results.
-_FEW = 3
+_MAX_PARTS = 3
 
 #: Width and height of a layout in points, and height of the panel below it.
 WIDE, HIGH, LOW = 640.0, 310.0, 62.0
@@ -45,8 +45,8 @@ _FAR = 1.6
 class PackingPresenter(DrawingPresenter):
     """Shows layouts of buffers over time."""
 
-    most_plans = 2
-    a_plan, made_for = "a packing", "buffers"
+    max_plans = 2
+    plan_words, problem_words = "a packing", "buffers"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Checks that every buffer has an offset."""
@@ -71,15 +71,15 @@ class PackingPresenter(DrawingPresenter):
         lines += [plan_line(name, f"{build_layout(problem, other).height:,} bytes high") for name, other in others]
         shared = shared_bytes(problem, plan.offsets)
         if problem.overlaps:
-            lines.append(f"  shared        {_shared(problem, plan)}")
-        held = _held(problem)
+            lines.append(f"  shared        {_shared_text(problem, plan)}")
+        held = _contents_of_buffers(problem)
         if None in held:
             lines.append(f"  elsewhere     {', '.join(held[None])}")
         order = sorted(range(len(problem.buffers)), key=lambda number: (plan.offsets[number], problem.buffers[number].lower))
         rows = []
         for number in order if everything else order[:LINES]:
             buffer, offset = problem.buffers[number], plan.offsets[number]
-            notes = ", ".join(_notes(problem, number, shared, held))
+            notes = ", ".join(_buffer_notes(problem, number, shared, held))
             name = name_of(buffer.id) + (f" ({notes})" if notes else "")
             life = f"[{buffer.lower}, {buffer.upper})"
             rows.append((f"{offset:,}", f"{offset + buffer.size:,}", format_bytes(buffer.size), life, name))
@@ -99,9 +99,9 @@ class PackingPresenter(DrawingPresenter):
         fixed = sum(buffer.offset is not None for buffer in problem.buffers)
         facts = [("Capacity", capacity), ("Buffers", f"{len(problem.buffers):,}, {format_bytes(total)} in all")]
         facts += [("At fixed offsets", f"{fixed:,}")] if fixed else []
-        facts += [("Elsewhere", ", ".join(stored))] if (stored := _held(problem).get(None)) else []
+        facts += [("Elsewhere", ", ".join(stored))] if (stored := _contents_of_buffers(problem).get(None)) else []
         if problem.overlaps and result.plan is not None:
-            facts.append(("Shared bytes", _shared(problem, result.plan)))
+            facts.append(("Shared bytes", _shared_text(problem, result.plan)))
         return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
@@ -133,11 +133,11 @@ def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], deta
 def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
     """The table of the largest buffers."""
     order = sorted(range(len(problem.buffers)), key=lambda number: (-problem.buffers[number].size, number))[:TOP]
-    rows, marks, shared, held = [], [], shared_bytes(problem, plan.offsets), _held(problem)
+    rows, marks, shared, held = [], [], shared_bytes(problem, plan.offsets), _contents_of_buffers(problem)
     for number in order:
         buffer, offset = problem.buffers[number], plan.offsets[number]
         life = f"[{buffer.lower:,}, {buffer.upper:,})"
-        notes = ", ".join(_notes(problem, number, shared, held))
+        notes = ", ".join(_buffer_notes(problem, number, shared, held))
         rows.append((buffer.id, f"{buffer.size:,}", f"{offset:,}", f"{offset + buffer.size:,}", life, notes))
         marks.append((number, PALETTE[colours[number]] if number in colours else "transparent"))
     head = ("Buffer:n", "Bytes:r", "Offset:r", "End:r", "Time:r", "")
@@ -145,46 +145,46 @@ def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
     return Section("Largest buffers", table(caption, head, rows, marks=marks), follows_search=True)
 
 
-def _shared(problem: Problem, plan: Plan) -> str:
+def _shared_text(problem: Problem, plan: Plan) -> str:
     """Text about the bytes that buffers share."""
     shared = shared_bytes(problem, plan.offsets)
     return f"{sum(shared.values()):,} bytes by {len(shared):,} of {len(problem.overlaps):,} overlaps"
 
 
-def _held(problem: Problem) -> dict[str | None, list[str]]:
+def _contents_of_buffers(problem: Problem) -> dict[str | None, list[str]]:
     """Remarks about buffers by their ids: which results of the graph they are, and which tensors they contain.
 
     Tensors outside the arena are listed under None. Of tensors that are not results, only a few are listed.
     """
-    held: dict[str | None, list[str]] = {}
-    places: dict[str, list[str]] = {}
+    contents: dict[str | None, list[str]] = {}
+    result_names: dict[str, list[str]] = {}
     for at, name in enumerate(problem.results or ()):
-        places.setdefault(name, []).append(f"result {at}")
+        result_names.setdefault(name, []).append(f"result {at}")
     for part in problem.parts or ():
-        said = held.setdefault(part.buffer, [])
-        if part.id in places or len(said) < _FEW:
+        remarks = contents.setdefault(part.buffer, [])
+        if part.id in result_names or len(remarks) < _MAX_PARTS:
             where = [f"from byte {part.offset:,}"] if part.offset else []
-            notes = ", ".join([*where, *places.get(part.id, ())])
-            said.append("holds " * (part.buffer is not None) + name_of(part.id) + (f" ({notes})" if notes else ""))
-    for name in {buffer.id for buffer in problem.buffers} & {*places}:
-        held[name] = [*places[name], *held.get(name, ())]
-    return held
+            notes = ", ".join([*where, *result_names.get(part.id, ())])
+            remarks.append("holds " * (part.buffer is not None) + name_of(part.id) + (f" ({notes})" if notes else ""))
+    for name in {buffer.id for buffer in problem.buffers} & {*result_names}:
+        contents[name] = [*result_names[name], *contents.get(name, ())]
+    return contents
 
 
-def _notes(
+def _buffer_notes(
     problem: Problem, number: int, shared: Mapping[tuple[int, int], int], held: Mapping[str | None, list[str]]
 ) -> list[str]:
     """Remarks about a buffer."""
     gaps = problem.buffers[number].gaps
     special = [f"{len(gaps)} gaps"] if gaps else []
-    return [*special, *_standing(problem, number, shared), *held.get(problem.buffers[number].id, ())]
+    return [*special, *_offset_notes(problem, number, shared), *held.get(problem.buffers[number].id, ())]
 
 
-def _standing(problem: Problem, number: int, shared: Mapping[tuple[int, int], int]) -> list[str]:
+def _offset_notes(problem: Problem, number: int, shared: Mapping[tuple[int, int], int]) -> list[str]:
     """Remarks about the offset of a buffer."""
-    taken = [(size, problem.buffers[operand].id) for (result, operand), size in shared.items() if result == number]
+    shared_operands = [(size, problem.buffers[operand].id) for (result, operand), size in shared.items() if result == number]
     fixed = ["fixed"] if problem.buffers[number].offset is not None else []
-    return [*fixed, *(f"shares {size:,} bytes with {name_of(operand)}" for size, operand in taken)]
+    return [*fixed, *(f"shares {size:,} bytes with {name_of(operand)}" for size, operand in shared_operands)]
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def boxes_of(layout: Layout, colours: dict[int, int]) -> Boxes:
         layout.boxes,
         colours,
         lambda owner: (buffers[owner].id, buffers[owner].size),
-        lambda index: ", ".join(_standing(layout.problem, layout.boxes[index].owner, shared)),
+        lambda index: ", ".join(_offset_notes(layout.problem, layout.boxes[index].owner, shared)),
     )
 
 

@@ -76,7 +76,7 @@ def lay_out(picture: scene.Picture) -> Paper:
     return layout.paper
 
 
-def letters_wide(text: str, size: float) -> float:
+def text_width(text: str, size: float) -> float:
     """Estimated width of a text in points."""
     return len(text) * size * _LETTER
 
@@ -174,14 +174,14 @@ class _Layout:
                 box = name.box
                 x, y = place.at((box.left + box.right) / 2, box.bottom + box.size / 2)
                 colour = ink_on(mark.colour(box))
-                self.paper.items.append(scene.Text(x, y, name.text, 7.0, colour, is_turned=name.stands))
+                self.paper.items.append(scene.Text(x, y, name.text, 7.0, colour, is_turned=name.is_vertical))
             named.append({name.box.owner for name in names})
         tags = choose_tags((mark.boxes, owners) for (_, mark), owners in zip(layouts, named, strict=True))
         for (place, mark), owners in zip(layouts, named, strict=True):
             wanted = {owner: number for owner, number in tags.items() if owner not in owners}
             for owner, (x, y) in place_tags(mark.boxes, wanted, *place.scale).items():
                 at = place.at(x, y)
-                half = 3.2 + letters_wide(str(tags[owner]), 6) / 2
+                half = 3.2 + text_width(str(tags[owner]), 6) / 2
                 self._form("MLLLZ", _corners(at[0] - half, at[0] + half, at[1] - 4.5, at[1] + 4.5), _TAG)
                 self._write(*at, str(tags[owner]), 6.0, "#111111", "middle")
         if tags:
@@ -195,7 +195,7 @@ class _Layout:
 
     def _list_legends(self) -> None:
         """Adds legends at the right of their rows, and widens the paper for them."""
-        wide = max((letters_wide(key.text, _SMALL) for _, _, keys in self._rows for key in keys), default=None)
+        wide = max((text_width(key.text, _SMALL) for _, _, keys in self._rows for key in keys), default=None)
         if wide is None:
             return
         left = self.paper.width + 4
@@ -211,7 +211,7 @@ class _Layout:
 def _margin(plots: Sequence[scene.Plot]) -> float:
     """Points for the labels left of these plots, which are below each other."""
     axes = [panel.up for plot in plots for panel in plot.panels]
-    labels = max((letters_wide(text, _SMALL) for axis in axes for _, text in axis.ticks), default=0.0)
+    labels = max((text_width(text, _SMALL) for axis in axes for _, text in axis.ticks), default=0.0)
     return labels + 6 + (14 if any(axis.title for axis in axes) else 0)
 
 

@@ -92,8 +92,8 @@ class Presenter:
         if self._kind is None:
             return str(plan)
         check = self._kind.verify(problem, plan)
-        who = self._kind.identity(problem)
-        lines = [f"{who['program'] or self._words()} on {who['target']} ({who['cost_model']})"]
+        ids = self._kind.identity(problem)
+        lines = [f"{ids['program'] or self._words()} on {ids['target']} ({ids['cost_model']})"]
         lines.append(f"  objective  {format_value(check.objective, self._kind.unit)}")
         lines += [f"  not valid  {violation}" for violation in (check.lines if everything else check.lines[:10])]
         for name, other in others:
@@ -135,11 +135,11 @@ class DrawingPresenter(Presenter):
     """A presenter that draws pictures."""
 
     #: Maximum number of plans side by side in a picture.
-    most_plans: int | None = None
+    max_plans: int | None = None
     #: Whether the time axis can be in seconds as well as in steps.
     has_seconds = False
     #: What a plan is called, and what a plan and its problem have in common, for messages.
-    a_plan, made_for = "a plan of this kind", "problem"
+    plan_words, problem_words = "a plan of this kind", "problem"
 
     def check_drawable(self, problem: Any) -> None:
         """Accepts all problems."""
@@ -148,9 +148,9 @@ class DrawingPresenter(Presenter):
         """Raises an error for plans of another kind or problem. Invalid plans are accepted, because pictures help to see what
         is wrong."""
         if self._kind is not None and not isinstance(plan, self._kind.plan):
-            raise InputError(f"found a {type(plan).__name__} of another kind, expected {self.a_plan}")
+            raise InputError(f"found a {type(plan).__name__} of another kind, expected {self.plan_words}")
         if plan.problem != problem.digest:
-            raise InputError(f"the plan is for another problem: expected the same {self.made_for}")
+            raise InputError(f"the plan is for another problem: expected the same {self.problem_words}")
         self.check_parts(problem, plan)
 
     def check_parts(self, problem: Any, plan: Any) -> None:
@@ -158,7 +158,7 @@ class DrawingPresenter(Presenter):
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
         """Raises UsageError if the picture has no space for this many plans."""
-        if self.most_plans is not None and plans > self.most_plans:
+        if self.max_plans is not None and plans > self.max_plans:
             raise UsageError(f"--compare: a plan of the kind {self._words()} is drawn alone")
         if seconds and not self.has_seconds:
             super().check_options(plans=plans, seconds=seconds)
@@ -194,18 +194,18 @@ class DrawingPresenter(Presenter):
             raise UsageError("found 0 plans, expected at least one")
         for _, plan in plans:
             self.check_fits(problem, plan)
-        if len(plans) == 1 or self.most_plans == 1:
+        if len(plans) == 1 or self.max_plans == 1:
             return list(plans[:1])
-        return merge_equal(plans, partial(self.are_alike, problem))[: self.most_plans]
+        return merge_equal(plans, partial(self.are_alike, problem))[: self.max_plans]
 
 
 def presenter_of(kind: Kind[Any, Any]) -> Presenter:
     """The presenter of a kind."""
-    module, make = f"{__package__}.{kind.name}", kind.presenter or Presenter
+    module, factory = f"{__package__}.{kind.name}", kind.presenter or Presenter
     if kind.presenter is None and find_spec(module) is not None:
-        make = kinds.load(f"{module}:PRESENTER")
-    made: Presenter = make(kind)
-    return made
+        factory = kinds.load(f"{module}:PRESENTER")
+    instance: Presenter = factory(kind)
+    return instance
 
 
 def presenter_for(problem: object) -> Presenter:

@@ -36,8 +36,8 @@ _HIGH = 260.0
 class RematerializationPresenter(DrawingPresenter):
     """Shows live bytes over the runs of operators, next to those of another plan."""
 
-    most_plans = 2
-    a_plan, made_for = "a plan of rematerialization", "operators and tensors"
+    max_plans = 2
+    plan_words, problem_words = "a plan of rematerialization", "operators and tensors"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Checks that every run is of an operator whose inputs are in memory."""
@@ -60,11 +60,11 @@ class RematerializationPresenter(DrawingPresenter):
             lines.append(f"  host        {host:,} of {problem.channel.limit:,} bytes, waits of {stalls:,}")
         for name, other in others:
             lines.append(plan_line(name, f"added cost {other.objective:,}, peak {other.peak:,} bytes"))
-        rows = _again(problem, plan)
+        rows = _repeated_rows(problem, plan)
         shown = rows if everything else rows[:ROWS]
         lines += text_table(("runs:r", "added cost:r", "operator"), shown, len(rows))
         if plan.moves:
-            copies = _copies(problem, plan)
+            copies = _copy_rows(problem, plan)
             head = ("copy", "bytes:r", "begin:r", "end:r", "tensor")
             lines += text_table(head, copies if everything else copies[:ROWS], len(copies))
         return "\n".join(lines)
@@ -87,7 +87,7 @@ class RematerializationPresenter(DrawingPresenter):
         drawn = _plot(problem, plans)
         text = f"<p>Runs go from left to right; the area is what is live during each under {escape(plans[0][0])}.</p>\n"
         live = Section("Live bytes", f"{text}{legend_html(drawn.legend)}{plot_html(drawn, 'Live bytes over the runs')}")
-        rows = _again(problem, plans[0][1])
+        rows = _repeated_rows(problem, plans[0][1])
         caption = f"{min(len(rows), ROWS):,} of {len(rows):,} operators that run again"
         again = Section("What runs again", table(caption, ("Runs:r", "Added cost:r", "Operator:n"), rows[:ROWS]))
         return [live, again]
@@ -95,12 +95,12 @@ class RematerializationPresenter(DrawingPresenter):
 
 def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture:
     """Added cost of the plans, and its proven bound, over the limits in bytes."""
-    known = [point for point in points if point.added_cost is not None]
-    hosts = dict.fromkeys(point.host_limit for point in known)
+    solved = [point for point in points if point.added_cost is not None]
+    hosts = dict.fromkeys(point.host_limit for point in solved)
     lines: dict[str, list[tuple[int, float]]] = {}
     for host in hosts:
         of = f", host {format_bytes(host or 0, 4)}" if len(hosts) > 1 else ""
-        within = [point for point in known if point.host_limit == host]
+        within = [point for point in solved if point.host_limit == host]
         lines[f"added cost{of}"] = [(point.limit, point.added_cost or 0) for point in within]
         lines[f"bound{of}"] = [(point.limit, point.bound or 0) for point in within]
     title = f"{problem.name or 'graph'}: {len(problem.ops):,} operators"
@@ -152,14 +152,14 @@ def steps_plot(
     return scene.Plot(across, [panel], legend=legend)
 
 
-def _again(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:
+def _repeated_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:
     """(runs, added cost, operator) for each operator that runs more than once, the most expensive first."""
     counts = {op: count for op, count in Counter(plan.sequence).items() if count > 1}
     order = sorted(counts, key=lambda op: (-(counts[op] - 1) * problem.ops[op].cost, op))
     return [(f"{counts[op]:,}", f"{(counts[op] - 1) * problem.ops[op].cost:,}", name_of(problem.ops[op].id)) for op in order]
 
 
-def _copies(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, str]]:
+def _copy_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, str]]:
     """(send or fetch, bytes, begin, end, tensor) for each copy of a valid plan, in the order in which they are issued."""
     rows = []
     for copy in timeline(build(problem), plan).transfers:

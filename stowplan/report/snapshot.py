@@ -38,7 +38,7 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
         figures.append(("arena", f"{_exact(facts['arena'])} ({least})"))
         lost, most = facts["fragmentation"], facts["fragmentation_at_most"]
         more = "" if lost == most else f", at most {_exact(most)}"
-        figures.append(("fragmented", f"{_exact(lost)}{more}: {_part(lost, reserved)} of what is reserved"))
+        figures.append(("fragmented", f"{_exact(lost)}{more}: {_percentage(lost, reserved)} of what is reserved"))
     figures.append(("rounding", f"{_exact(facts['rounding'])} of the blocks in use when most is reserved"))
     if facts["streams"] > 1:
         apart = f"{_exact(facts['streams_apart_bound'])} at least if none of the {facts['streams']} streams uses another's"
@@ -86,7 +86,7 @@ def _exact(size: int) -> str:
     return f"{size:,} bytes" + (f" ({format_bytes(size)})" if abs(size) >= 1 << 20 else "")
 
 
-def _part(part: int, whole: int) -> str:
+def _percentage(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "0.0%"
 
 

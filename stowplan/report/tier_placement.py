@@ -46,8 +46,8 @@ _BLUES = ((247, 251, 255), (8, 69, 148))
 class TierPlacementPresenter(DrawingPresenter):
     """Shows memory maps next to the compiler's own."""
 
-    most_plans = 2
-    a_plan, made_for = "a memory map (tier placement)", "network, target, precision and capacity"
+    max_plans = 2
+    plan_words, problem_words = "a memory map (tier placement)", "network, target, precision and capacity"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Checks that each layer has tiers that exist."""

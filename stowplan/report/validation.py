@@ -21,7 +21,7 @@ from stowplan.units import Unit
 _NOTHING = "–"
 
 #: Minimum width of the gap axis.
-_LEAST_GAP = 1e-4
+_MIN_GAP_WIDTH = 1e-4
 
 #: Space at the edges of a plot, as a part of its range.
 _MARGIN = 0.04
@@ -46,10 +46,10 @@ def save_validation_report(path: str | Path, validation: Validation) -> None:
 
 def render_validation_report(validation: Validation) -> str:
     """The text of the page that :func:`save_validation_report` writes."""
-    done = [problem for problem in validation.problems if problem.error is None]
+    validated = [problem for problem in validation.problems if problem.error is None]
     parts = [_warnings(validation)]
     for summary in validation.summaries:
-        problems = [problem for problem in done if problem.kind == summary.kind]
+        problems = [problem for problem in validated if problem.kind == summary.kind]
         parts.append(_cards(summary))
         parts += [section.html() for section in _sections(summary, problems)]
     parts.append(Section("How to get this again", _settings(validation)).html())
@@ -72,7 +72,7 @@ def _warnings(validation: Validation) -> str:
 
 def _cards(summary: Summary) -> str:
     policy = summary.rows[0].gaps
-    medians, means = ([_both(row, part) for row in (summary.rows[0], summary.rows[4])] for part in ("median", "mean"))
+    medians, means = ([_with_second(row, part) for row in (summary.rows[0], summary.rows[4])] for part in ("median", "mean"))
     optimal = _NOTHING if policy.optimal is None else f"{policy.optimal:.0%}"
     return f"<h2>{escape(summary.agent)} on {escape(_words(summary.kind))}</h2>\n" + cards_list(
         [
@@ -135,7 +135,7 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
     for problem in problems:
         exact, unit = problem.exact, kinds.unit(problem.unit)
         bound = _NOTHING if exact is None else "proven" if exact.is_proven else format_value(exact.bound, unit)
-        shown = _NOTHING if exact is None or not exact.proof else format_value(exact.certified_bound, unit)
+        certified = _NOTHING if exact is None or not exact.proof else format_value(exact.certified_bound, unit)
         played = [
             outcome
             for way in (problem.policy, problem.control)
@@ -146,7 +146,7 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
                 problem.name,
                 format_value(None if exact is None else exact.objective, unit),
                 bound,
-                f"{shown} ({exact.proof})" if exact is not None and exact.proof else shown,
+                f"{certified} ({exact.proof})" if exact is not None and exact.proof else certified,
                 *(_outcome(outcome, unit) for outcome in (*played, problem.baseline)),
             )
         )
@@ -251,7 +251,7 @@ def _outcome(outcome: Outcome | None, unit: Unit) -> str:
     return f"{format_value(outcome.objective, unit)} ({' + '.join(gaps)})"
 
 
-def _both(row: Row, part: Literal["median", "mean"]) -> str:
+def _with_second(row: Row, part: Literal["median", "mean"]) -> str:
     """The mean or the median of the gaps of one way to plan, followed by that of the second number if there is one."""
     second = "" if row.second_gaps is None else f" + {_gap(getattr(row.second_gaps, part))}"
     return f"{_gap(getattr(row.gaps, part))}{second}"
@@ -297,7 +297,7 @@ def gaps_plot(
     worst = max((spread.worst for _, spread in rows if spread.worst is not None), default=0.0)
     if not worst:
         return None
-    top = max(worst * (1 + _MARGIN), _LEAST_GAP)
+    top = max(worst * (1 + _MARGIN), _MIN_GAP_WIDTH)
     across = Axis(-0.01 * top, top, [(tick / 100, f"{format_tick(tick)}%") for tick in nice_ticks(0.0, 100 * top, 8)], title)
     marks: list[Mark] = []
     for number, (name, spread) in enumerate(rows):

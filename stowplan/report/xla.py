@@ -285,9 +285,12 @@ def _notes(comparison: Comparison) -> Section:
         f"<h3>{escape(heading)}</h3>\n<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>\n"
         for heading, lines in remarks
     )
-    made = comparison.made
-    facts = [("Topology", made.topology), *((f"Version of {name}", version) for name, version in made.versions.items())]
-    return Section("Notes", lists + facts_list([*facts, ("Digest of the function", made.workload[:16])]))
+    default_record = comparison.default_record
+    facts = [
+        ("Topology", default_record.topology),
+        *((f"Version of {name}", version) for name, version in default_record.versions.items()),
+    ]
+    return Section("Notes", lists + facts_list([*facts, ("Digest of the function", default_record.workload[:16])]))
 
 
 def _namer(comparison: Comparison) -> Callable[[int], str]:

@@ -42,7 +42,7 @@ class Comparison:
     target: Target
     trials: tuple[PlayedTrial, ...]
     """The default and the best; only the default if that is the best."""
-    made: Record
+    default_record: Record
     """How the default was compiled."""
     same_program: bool = True
     """Whether both are compilations of the same program. Some flags change the program, whose instructions then have other
@@ -89,22 +89,22 @@ def read_comparison(tuning: Tuning, folder: str | Path) -> Comparison:
     module = read_module(compiled.program_path)
     program = scored_program(module)
     signatures, scorer = sign_steps(module, program), Scorer(program, load_target(tuning.target))
-    trials = [_played("XLA's default", tuning.default, compiled, scorer, signatures)]
+    trials = [_play("XLA's default", tuning.default, compiled, scorer, signatures)]
     same = True
     if tuning.best:
-        best, made = tuning.trials[tuning.best], tuning.compiled(folder, tuning.best)
+        best, best_result = tuning.trials[tuning.best], tuning.compiled(folder, tuning.best)
         label = f"Best ({in_words(best.way)})"
-        same = made.program_path.read_bytes() == compiled.program_path.read_bytes()
-        own, known = scorer, signatures
+        same = best_result.program_path.read_bytes() == compiled.program_path.read_bytes()
+        best_scorer, best_signatures = scorer, signatures
         if not same:
-            other = read_module(made.program_path)
-            own = Scorer(scored_program(other), scorer.target)
-            known = sign_steps(other, own.program)
-        trials.append(_played(label, best, made, own, known))
+            other = read_module(best_result.program_path)
+            best_scorer = Scorer(scored_program(other), scorer.target)
+            best_signatures = sign_steps(other, best_scorer.program)
+        trials.append(_play(label, best, best_result, best_scorer, best_signatures))
     return Comparison(program, signatures, scorer.target, tuple(trials), compiled.record, same)
 
 
-def _played(
+def _play(
     label: str,
     record: TrialRecord,
     compiled: Compiled,
