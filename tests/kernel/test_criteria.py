@@ -29,7 +29,7 @@ class Now:
 
     state: RunState
     running_or_waiting: list[Candidate] = field(default_factory=list)
-    ahead: list[Candidate] = field(default_factory=list)
+    could_win_ties: list[Candidate] = field(default_factory=list)
     unfinished: list[Candidate] = field(default_factory=list)
     is_idle: bool = False
 

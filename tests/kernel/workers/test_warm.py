@@ -146,7 +146,7 @@ def test_none_are_kept_where_none_are_wanted(solve_fakes: SolveFakes, monkeypatc
 def test_no_more_are_kept_than_asked_for(solve_fakes: SolveFakes) -> None:
     solve_fakes(*["says_where"] * 6, workers=6)
     own = workers()
-    assert len(own._waiting) <= own._most
+    assert len(own._waiting) <= own._max_waiting
 
 
 def test_runs_side_by_side_do_not_disturb_each_other(solve_fakes: SolveFakes) -> None:
