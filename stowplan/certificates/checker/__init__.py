@@ -18,7 +18,7 @@ files, each of which knows only those before it:
 The function of a form returns the largest bound that a proof shows, and its docstring states the inequality. Wherever a proof
 could leave out something that makes plans cheaper, the function computes a lower bound of it.
 
-Other packages add their own kinds by an entry point (:data:`GROUP`).
+Other packages add their own kinds by an entry point (:data:`ENTRY_POINT_GROUP`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stowplan.certificates.checker.reading import (
     LARGEST,
     Fields,
     MalformedError,
-    check_known,
+    check_schema,
     digest,
     expect,
     need,
@@ -46,7 +46,7 @@ FORMAT, VERSION = "stowplan.certificate", 1
 
 #: Group of the entry points by which other packages add kinds. Each entry has the name of a kind and ``module:name`` of its
 #: :class:`Rules`.
-GROUP = "stowplan.certificates"
+ENTRY_POINT_GROUP = "stowplan.certificates"
 
 #: Maximum number of characters in a message of a kind's name, and of an error in reading a proof.
 SHOWN_KIND, SHOWN_ERROR = 40, 100
@@ -56,7 +56,7 @@ SHOWN_KIND, SHOWN_ERROR = 40, 100
 Form = Callable[[Fields, Fields], int | None]
 
 
-def _priced(prices: Prices) -> dict[str, Form]:
+def _price_forms(prices: Prices) -> dict[str, Form]:
     """The forms ``prices`` and ``tree``, which splits the plans and has prices for each part."""
     return {"prices": lambda problem, proof: prices(problem, proof, Splits()), "tree": partial(tree, prices)}
 
@@ -67,10 +67,10 @@ FORMS: dict[str, dict[str, Form]] = {
     "operator_order": {"cut": graphs.cut, "search": orders.search},
     "rematerialization": {"cut": graphs.cut, "ranges": graphs.ranges},
     "modulo_scheduling": dict.fromkeys(loops.FORMS, loops.schedule),
-    "memory_mapping": _priced(mapping.prices),
-    "tier_placement": _priced(partial(placement.prices, placement.tiers)),
-    "banked_packing": _priced(partial(placement.prices, placement.banks)),
-    "bank_mapping": _priced(partial(placement.prices, placement.chip)),
+    "memory_mapping": _price_forms(mapping.prices),
+    "tier_placement": _price_forms(partial(placement.prices, placement.tiers)),
+    "banked_packing": _price_forms(partial(placement.prices, placement.banks)),
+    "bank_mapping": _price_forms(partial(placement.prices, placement.chip)),
 }
 
 #: Errors that Python raises if a proof does not have the structure that its form requires.
@@ -93,7 +93,7 @@ def rules_of(kind: str) -> Rules:
     # Imported here because this import takes longer than most checks.
     from importlib.metadata import entry_points
 
-    others = entry_points(group=GROUP, name=kind)
+    others = entry_points(group=ENTRY_POINT_GROUP, name=kind)
     expect(bool(others), "problem.format", kind, f"a problem of {', '.join(FORMS)}")
     rules: Rules = next(iter(others)).load()
     return rules
@@ -133,7 +133,7 @@ def check_parsed(problem: Fields, certificate: Fields) -> Verdict:
     kind = str(problem.get("format")).removeprefix("stowplan.").removesuffix(".problem")
     _check_is_for(problem, kind, certificate)
     known, forms = rules_of(kind)
-    check_known(problem, known, "problem")
+    check_schema(problem, known, "problem")
     form, shown = _shown(problem, kind, forms, certificate)
     _check_claim(claim, shown)
     return Verdict(form, claim, shown)

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from math import ceil
 
-from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, expect, listed, need, rows, whole
+from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, expect, list_field, need, rows, whole
 
 #: For each operator, a set of others.
 Links = list[set[int]]
@@ -34,14 +34,14 @@ class Graph:
         self.alias_of: list[int | None] = [tensor["alias_of"] for tensor in problem["tensors"]]
         self.writer = {tensor: number for number, op in enumerate(self.ops) for tensor in op["writes"]}
         self.size: list[int] = [tensor["size"] if tensor["alias_of"] is None else 0 for tensor in problem["tensors"]]
-        self.given = self.storages(problem["inputs"])
+        self.initial = self.storages(problem["inputs"])
         """Storages that exist from the start."""
-        self.kept = self.storages(problem["outputs"] + ([] if problem["free_inputs"] else problem["inputs"]))
+        self.final = self.storages(problem["outputs"] + ([] if problem["free_inputs"] else problem["inputs"]))
         """Storages that exist at the end."""
         self.replaced = [self.storages([operand for operand, _ in op["in_place"]]) for op in self.ops]
         """Storages whose bytes a result of each operator may overwrite."""
-        used = [[*op["reads"], *self._viewed(op)] for op in self.ops]
-        self.reads: Links = [self.storages(used[number]).difference(op["writes"]) for number, op in enumerate(self.ops)]
+        inputs_of = [[*op["reads"], *self._viewed(op)] for op in self.ops]
+        self.reads: Links = [self.storages(inputs_of[number]).difference(op["writes"]) for number, op in enumerate(self.ops)]
         """Storages that each operator reads, or makes a view of, except for those that it writes."""
         self.before: Links = [set() for _ in self.ops]
         """Direct predecessors of each operator."""
@@ -49,7 +49,7 @@ class Graph:
         self.precedences: list[tuple[int, int]] = problem["precedences"]
         """Pairs of operators: the last run of the first is before the first run of the second."""
         pairs = [*self.precedences]
-        for number, tensors in enumerate(used):
+        for number, tensors in enumerate(inputs_of):
             writers = (self._written_by(tensor) for tensor in tensors)
             pairs += [(writer, number) for writer in writers if writer not in (None, number)]
         for first, second in pairs:
@@ -83,12 +83,12 @@ class Graph:
 
 def reached(op: int, links: Links) -> set[int]:
     """Operators that can be reached over one or several links."""
-    known, waiting = set[int](), [op]
+    found, waiting = set[int](), [op]
     while waiting:
-        new = links[waiting.pop()] - known
-        known |= new
+        new = links[waiting.pop()] - found
+        found |= new
         waiting += new
-    return known
+    return found
 
 
 #: Stand for operators: the end, which reads what exists then, and the start, which writes what exists from the start.
@@ -124,13 +124,13 @@ def ranges(problem: Fields, proof: Fields) -> int | None:
     limit = _room(graph, problem, at)
     host, costs = problem["host"], [op["cost"] for op in graph.ops]
     expect(host["bandwidth"] > 0, "problem.host.bandwidth", host["bandwidth"], "a number above 0")
-    stays = set() if problem["free_inputs"] else graph.given
+    stays = set() if problem["free_inputs"] else graph.initial
     # None of these bytes can be elsewhere while ``at`` runs, or at the end.
-    if _bytes(graph, _own(graph, at) | stays) > limit or _bytes(graph, graph.kept) > _limit(problem):
+    if _bytes(graph, _own(graph, at) | stays) > limit or _bytes(graph, graph.final) > _limit(problem):
         return None
     before, behind = (sum(costs[op] for op in reached(at, links)) for links in (graph.before, graph.after))
     first, shown = 0, list[int]()
-    for part in listed(proof, "ranges"):
+    for part in list_field(proof, "ranges"):
         last = whole(part, "last", first)
         runs = _added_cost(graph, at, limit + last, part)
         if runs is not None:
@@ -149,10 +149,10 @@ def _peak(graph: Graph, at: int, proof: Fields) -> int | None:
     peak >= sizes of what ``at`` writes + sum of slope * x
     """
     own, replaced = {*graph.ops[at]["writes"]}, graph.replaced[at]
-    known = {at: 1} | _all(reached(at, graph.after), 1) | _all(reached(at, graph.before), 0)
+    fixed_x = {at: 1} | _same_x(reached(at, graph.after), 1) | _same_x(reached(at, graph.before), 0)
     slopes = _held(graph, _prices(graph, own, 1), proof, {(storage, at) for storage in replaced})
     slopes.update(_after(graph, proof))
-    return bound_of(_bytes(graph, own) + _least(slopes, known), 1)
+    return bound_of(_bytes(graph, own) + _least(slopes, fixed_x), 1)
 
 
 def _added_cost(graph: Graph, at: int, limit: int, proof: Fields) -> int | None:
@@ -167,10 +167,10 @@ def _added_cost(graph: Graph, at: int, limit: int, proof: Fields) -> int | None:
     own = _own(graph, at)
     needed = reached(at, graph.before)
     past = {op for op in needed if graph.ops[op]["once"]} | {op for op, behind in graph.precedences if behind in needed | {at}}
-    known = _all(reached(at, graph.after), 1) | _all(past, 0)
+    fixed_x = _same_x(reached(at, graph.after), 1) | _same_x(past, 0)
     slopes = Counter({op: scale * graph.ops[op]["cost"] for op in needed})
     slopes.update(_held(graph, _prices(graph, own, price), proof, set()))
-    return bound_of(price * (_bytes(graph, own) - limit) + _least(slopes, known), scale)
+    return bound_of(price * (_bytes(graph, own) - limit) + _least(slopes, fixed_x), scale)
 
 
 def _limit(problem: Fields) -> int:
@@ -207,7 +207,7 @@ def _own(graph: Graph, at: int) -> set[int]:
     return (graph.reads[at] - graph.replaced[at]).union(graph.ops[at]["writes"])
 
 
-def _all(ops: set[int], x: int) -> dict[int, int]:
+def _same_x(ops: set[int], x: int) -> dict[int, int]:
     """The same value of x for all these operators."""
     return dict.fromkeys(ops, x)
 
@@ -227,14 +227,14 @@ def _held(graph: Graph, most: list[int], proof: Fields, overwritten: set[tuple[i
 
     The user must read the storage and must not overwrite its bytes. The amounts of a storage add up to at most ``most``.
     """
-    slopes, left = Slopes(), [*most]
+    slopes, remaining = Slopes(), [*most]
     for storage, user, amount in rows(proof, "held", 3, END):
-        is_there = storage in graph.writer or storage in graph.given
-        is_used = storage in (graph.kept if user == END else graph.reads[user])
+        is_there = storage in graph.writer or storage in graph.initial
+        is_used = storage in (graph.final if user == END else graph.reads[user])
         is_live = is_there and is_used and (storage, user) not in overwritten
         need(is_live, "proof.held", f"{user} does not use tensor {storage}")
-        left[storage] -= amount
-        need(amount >= 0 and left[storage] >= 0, "proof.held", f"more of tensor {storage} than may count")
+        remaining[storage] -= amount
+        need(amount >= 0 and remaining[storage] >= 0, "proof.held", f"more of tensor {storage} than may count")
         slopes[user] += amount
         slopes[graph.writer.get(storage, START)] -= amount
     return slopes
@@ -253,10 +253,10 @@ def _after(graph: Graph, proof: Fields) -> Slopes:
     return slopes
 
 
-def _least(slopes: Slopes, known: dict[int, int]) -> int:
+def _least(slopes: Slopes, fixed_x: dict[int, int]) -> int:
     """``sum of slope * x >= sum of slope * known x + sum of min(0, slope)`` over the other operators.
 
     The start is before ``at`` (x = 0), and the end is after it (x = 1).
     """
-    known = {START: 0, END: 1} | known
-    return sum(slope * known[op] if op in known else min(0, slope) for op, slope in slopes.items())
+    fixed_x = {START: 0, END: 1} | fixed_x
+    return sum(slope * fixed_x[op] if op in fixed_x else min(0, slope) for op, slope in slopes.items())

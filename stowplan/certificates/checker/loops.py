@@ -15,7 +15,7 @@ from typing import NamedTuple
 from stowplan.certificates.checker.reading import Fields, need, numbers, walk, whole
 
 #: Maximum number of tiles of a machine, so that examining all pairs does not take too long.
-MOST_TILES = 4096
+MAX_TILES = 4096
 
 
 class Edge(NamedTuple):
@@ -41,26 +41,26 @@ class Body:
     def __init__(self, problem: Fields):
         self.machine, self.instructions, self.rules = problem["machine"], problem["instructions"], problem["rules"]
         tiles = self.machine["rows"] * self.machine["columns"]
-        need(tiles <= MOST_TILES, "machine", "it has too many tiles")
+        need(tiles <= MAX_TILES, "machine", "it has too many tiles")
         self.tiles = {*range(tiles)}
-        self.passes: bool = self.rules["pass_through"]
+        self.may_pass_through: bool = self.rules["pass_through"]
         """Whether values may pass through other tiles."""
         self.number = {instruction["id"]: number for number, instruction in enumerate(self.instructions)}
         self.pins = {self.number[pin["instruction"]]: pin for pin in problem["pins"]}
         self.latency = [instruction.get("latency") or self.machine["latency"] for instruction in self.instructions]
-        self.asks = [instruction.get("memory") is not None for instruction in self.instructions]
+        self.sends_requests = [instruction.get("memory") is not None for instruction in self.instructions]
         """Whether each instruction sends requests to memory."""
         network = self.machine["asynchronous"] or {"interfaces": []}
         self.interfaces = [({*(part.get("tiles") or self.tiles)}, part.get("ports", 1)) for part in network["interfaces"]]
         """Tiles that each interface to memory serves, and the requests that it accepts in a clock."""
         linked, sent, sharing = self._edges()
-        self.group = _joined(len(self.instructions), [(users[0], user) for users in sharing.values() for user in users])
+        self.group = _groups(len(self.instructions), [(users[0], user) for users in sharing.values() for user in users])
         """Group of each instruction; the instructions of a group must be on the same tile."""
         self.allowed = self._allowed(problem["variables"], sharing)
         """Tiles that each instruction may be placed on, together with all others of its group."""
         self.linked = [(edge.source, edge.target) for edge in linked]
         self.back = [(edge.target, edge.source) for edge in linked]
-        self.flow = _joined(len(self.instructions), self.linked)
+        self.flow = _groups(len(self.instructions), self.linked)
         """Flow of each instruction; values over links join instructions to one flow."""
         self.sources = {*range(len(self.instructions))}.difference(edge.target for edge in linked if edge.distance == 0)
         """Instructions that read no value of the same iteration over a link."""
@@ -83,7 +83,7 @@ class Body:
                 sharing[variable].append(target)
             for operand in instruction.get("operands", ()):
                 source = self.number.get(operand.get("instruction"))
-                is_sent = source is not None and (operand.get("asynchronous", False) or self.asks[source])
+                is_sent = source is not None and (operand.get("asynchronous", False) or self.sends_requests[source])
                 sharing[(source,) if is_sent else operand.get("variable")].append(target)
                 if source is not None:
                     (sent if is_sent else linked).append(Edge(source, target, operand.get("distance", 0)))
@@ -136,7 +136,7 @@ class Body:
 
     def _waits_for_network(self, edge: Edge, network: Fields) -> list[Wait]:
         """A sent value must arrive before the flow of its reader starts, so each source of the flow waits for it."""
-        clocks = self.latency[edge.source] + network["memory_latency" if self.asks[edge.source] else "latency"]
+        clocks = self.latency[edge.source] + network["memory_latency" if self.sends_requests[edge.source] else "latency"]
         flow = self.flow[edge.target]
         return [Wait(edge.source, start, edge.distance, clocks) for start in self.sources if self.flow[start] == flow]
 
@@ -158,7 +158,7 @@ class Body:
     def reach(self) -> list[set[int]]:
         """For each tile, the tiles that its values can reach: all, if values may pass through tiles."""
         height, width = self.machine["rows"], self.machine["columns"]
-        reached = [{*self.tiles} if self.passes else {tile} for tile in sorted(self.tiles)]
+        reached = [{*self.tiles} if self.may_pass_through else {tile} for tile in sorted(self.tiles)]
         for tile, link in product(self.tiles, self.machine["links"]):
             row, column = tile // width + link["rows"], tile % width + link["columns"]
             if self.machine["wraps"] or (0 <= row < height and 0 <= column < width):
@@ -166,7 +166,7 @@ class Body:
         return reached
 
 
-def _joined(count: int, pairs: list[tuple[int, int]]) -> list[int]:
+def _groups(count: int, pairs: list[tuple[int, int]]) -> list[int]:
     """The group of each of ``count`` elements such that both elements of every pair have the same group."""
     group = list(range(count))
     for one, other in pairs:
@@ -208,7 +208,9 @@ def resource(body: Body, proof: Fields) -> int:
     """
     tiles, of_requests = {*numbers(proof, "tiles")}, "requests" in proof
     ports = sum(ports for served, ports in body.interfaces if served & tiles)
-    count = sum(allowed <= tiles and (asks or not of_requests) for allowed, asks in zip(body.allowed, body.asks, strict=True))
+    count = sum(
+        allowed <= tiles and (asks or not of_requests) for allowed, asks in zip(body.allowed, body.sends_requests, strict=True)
+    )
     return max(1, -(-count // (ports if of_requests else len(tiles))))
 
 

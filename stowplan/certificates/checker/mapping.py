@@ -20,8 +20,8 @@ from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from stowplan.certificates.checker.prices import MOST_SETS, Splits, cheapest, rounded
-from stowplan.certificates.checker.reading import LARGEST, TOO_LARGE, Fields, bound_of, listed, numbers, whole
+from stowplan.certificates.checker.prices import MAX_COMBINATIONS, Splits, cheapest, rounded
+from stowplan.certificates.checker.reading import LARGEST, TOO_LARGE, Fields, bound_of, list_field, numbers, whole
 
 #: Cost of a decision that no plan makes; it is more than all accesses earn.
 NEVER = LARGEST * LARGEST
@@ -75,12 +75,12 @@ class Mapping:
 
     def _read_cuts(self, proof: Fields) -> None:
         """Reads cuts, which price memory of one step: ``sum of units <= room``, rounded."""
-        for cut in sorted(listed(proof, "cuts"), key=lambda cut: whole(cut, "step")):
+        for cut in sorted(list_field(proof, "cuts"), key=lambda cut: whole(cut, "step")):
             step, price = whole(cut, "step"), whole(cut, "price")
-            taken, room = rounded(cut, self.units, self.room)
+            cut_units, room = rounded(cut, self.units, self.room)
             self.limits += room * price
-            for own, units in zip(self.cuts, taken, strict=True):
-                own += [(step, own[-1][1] + units * price)] if units else []
+            for tensor_cuts, units in zip(self.cuts, cut_units, strict=True):
+                tensor_cuts += [(step, tensor_cuts[-1][1] + units * price)] if units else []
 
     def _boundaries_outside(self, loops: tuple[Loop, ...]) -> list[int]:
         """Boundaries that are not strictly inside any of these loops."""
@@ -112,7 +112,7 @@ class Mapping:
         return duration * min([self.wait_price, *self.channel_price[start:end]])
 
 
-def least_of_step(step: Fields, factor: int, prices: list[int], most_sets: int = MOST_SETS) -> int:
+def least_of_step(step: Fields, factor: int, prices: list[int], most_sets: int = MAX_COMBINATIONS) -> int:
     """Minimum of ``factor * latency + sum of the prices of fast uses`` over all sets of uses, or a smaller number."""
     roles = _roles(step)
     if step["table"] is not None:
@@ -151,10 +151,10 @@ def _least_by_pieces(pieces: list[Fields], factor: int, prices: list[int], roles
 #: Amount that each fast access of a tensor earns, and that the tensor pays for each access, if either all of them must be fast
 #: or none; it is more than uses are worth. There are fewer than LARGEST / TOO_LARGE accesses, so that all together earn less
 #: than NEVER.
-TOGETHER = LARGEST * TOO_LARGE
+ALL_OR_NONE = LARGEST * TOO_LARGE
 
 #: Number of boundaries at which the start of a copy is examined one by one; beyond them, a bound that holds for all is used.
-MOST_LOOKS = 200
+MAX_EXAMINED = 200
 
 #: Stands for no use. The last entry of ``earned`` belongs to it.
 NO_USE = -1
@@ -210,7 +210,7 @@ class Path:
         self.mapping, self.tensor, self.accesses = mapping, tensor, accesses
         self.facts: Fields = mapping.problem["tensors"][tensor]
         is_uniform = mapping.problem["alias_rule"] == "uniform" and len(self.facts["members"]) > 1
-        self.extra = TOGETHER if is_uniform else 0
+        self.extra = ALL_OR_NONE if is_uniform else 0
         """Amount that each fast access earns, and that the tensor pays for each access, if all must be fast or none."""
         is_local = not (self.facts["is_input"] or self.facts["is_output"])
         start, end = accesses[0].step, accesses[-1].step
@@ -310,13 +310,13 @@ class Path:
         """
         best, window = NEVER, self._window(first, last)
         is_sliced = self.mapping.problem["prefetches"] == "sliced"
-        for look, start in enumerate(reversed(window)):
-            earliest = start if look < MOST_LOOKS else window[0]
+        for examined, start in enumerate(reversed(window)):
+            earliest = start if examined < MAX_EXAMINED else window[0]
             paid = self.mapping.copied(earliest, window[-1], self.facts["copy_in_ps"])
             # The slices of a sliced copy may arrive late, except for a first one that takes the time.
             held = self.held(window[-1] if is_sliced else start, last)
             best = min(best, held + paid)
             # An earlier start never needs less memory.
-            if paid == 0 or held >= best or look == MOST_LOOKS:
+            if paid == 0 or held >= best or examined == MAX_EXAMINED:
                 break
         return best

@@ -32,7 +32,7 @@ class Orders:
         ops = range(len(graph.ops))
         self.touched, self.replaced = [graph.touched(op) for op in ops], graph.replaced
         start, end = 1 << len(ops), 2 << len(ops)
-        self.users = [start * (storage in graph.given) + end * (storage in graph.kept) for storage in range(len(graph.size))]
+        self.users = [start * (storage in graph.initial) + end * (storage in graph.final) for storage in range(len(graph.size))]
         """Mask of the operators that touch each storage."""
         for op in ops:
             for storage in self.touched[op]:

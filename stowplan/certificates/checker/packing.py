@@ -24,7 +24,7 @@ from stowplan.certificates.checker.reading import LARGEST, LOOKS, Fields, need, 
 Way = tuple[int, int, int, bool]
 
 
-def lives(buffer: Fields, moment: int) -> bool:
+def is_live(buffer: Fields, moment: int) -> bool:
     """Whether a buffer is live at a moment: ``lower <= moment < upper``, and the moment is in none of its gaps."""
     is_in_gap = any(start <= moment < end for start, end in buffer["gaps"])
     return bool(buffer["size"] > 0 and buffer["lower"] <= moment < buffer["upper"] and not is_in_gap)
@@ -38,7 +38,7 @@ def load(problem: Fields, proof: Fields) -> int | None:
         height >= sum of the sizes of all buffers that are live at ``moment`` - bytes that they share
     """
     moment, capacity = whole(proof, "moment", -LARGEST), problem["capacity"]
-    live = [buffer for buffer in problem["buffers"] if lives(buffer, moment)]
+    live = [buffer for buffer in problem["buffers"] if is_live(buffer, moment)]
     height = int(sum(buffer["size"] for buffer in live) - shared(live))
     return None if capacity is not None and height > capacity else height
 
@@ -95,7 +95,7 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
     capacity = LARGEST if problem["capacity"] is None else problem["capacity"]
     top = capacity if below is None else below - 1
     need(len(buffers) ** 2 <= LOOKS, "proof", "the search takes too long")
-    pairs = _that_meet(buffers)
+    pairs = _pairs_live_together(buffers)
     highest = [_highest_offset(buffer, top) for buffer in buffers]
     lowest = [buffer["offset"] or 0 for buffer in buffers]
     waiting = [(lowest, frozenset[tuple[int, int]]())]
@@ -119,11 +119,11 @@ def _is_broken(lowest: list[int], lower: int, upper: int, size: int, same: bool)
     return lowest[lower] + size > lowest[upper] and not (same and lowest[lower] == lowest[upper])
 
 
-def _that_meet(buffers: list[Fields]) -> list[list[Way]]:
+def _pairs_live_together(buffers: list[Fields]) -> list[list[Way]]:
     """Both ways for each pair of buffers that are live at the same moment. If two buffers are, then also at a moment at which
     one begins to live."""
     begins = {moment for buffer in buffers for moment in (buffer["lower"], *(end for _, end in buffer["gaps"]))}
-    moments = [{moment for moment in begins if lives(buffer, moment)} for buffer in buffers]
+    moments = [{moment for moment in begins if is_live(buffer, moment)} for buffer in buffers]
     pairs = []
     for pair in combinations(range(len(buffers)), 2):
         if moments[pair[0]] & moments[pair[1]]:

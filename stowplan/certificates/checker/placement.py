@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from stowplan.certificates.checker.packing import aligned
 from stowplan.certificates.checker.prices import Splits, cheapest, rounded
-from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, listed, rows, whole
+from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, list_field, rows, whole
 
 #: Picoseconds in a second.
 PICOSECONDS = 10**12
@@ -55,7 +55,7 @@ def prices(read: Callable[[Fields, Fields], Placed], problem: Fields, proof: Fie
     room, items, total = read(problem, proof)
     if not all(item.taken for item in items):
         return None
-    for row in listed(proof, "memory"):
+    for row in list_field(proof, "memory"):
         memory, moment, price = whole(row, "memory"), whole(row, "moment", -LARGEST), whole(row, "price")
         taken = [item.taken.get(memory, 0) if item.start <= moment < item.end else 0 for item in items]
         units, most = rounded(row, taken, room[memory])

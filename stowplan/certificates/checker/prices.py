@@ -18,13 +18,13 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from stowplan.certificates.checker.reading import Fields, listed, need, numbers, rows, whole
+from stowplan.certificates.checker.reading import Fields, list_field, need, numbers, rows, whole
 
 #: Maximum number of combinations of choices that are examined one by one; if there are more, each entry is examined by itself.
-MOST_SETS = 5000
+MAX_COMBINATIONS = 5000
 
 #: Maximum number of nodes of a tree, and of nodes times the layers, buffers or steps of its problem, which take a few seconds.
-MOST_NODES, MOST_WORK = 2000, 100_000
+MAX_NODES, MAX_WORK = 2000, 100_000
 
 #: Cost that the splits above a leaf add at its prices, as multiples of one over its denominator, for each decision that is 1.
 #: The cost of () is added in any case.
@@ -45,7 +45,7 @@ def rounded(part: Fields, units: list[int], room: int) -> tuple[list[int], int]:
 
         sum of units * x <= room   implies   sum of G(units) * x <= G(room)
     """
-    for step in listed(part, "rounds"):
+    for step in list_field(part, "rounds"):
         divisor, turned = whole(step, "divisor", 1), {*numbers(step, "turned")}
         room -= sum(units[tensor] for tensor in turned)
         rest = room % divisor
@@ -60,7 +60,7 @@ def _rounded(units: int, divisor: int, rest: int) -> int:
     return (divisor - rest) * (units // divisor) + max(0, units % divisor - rest)
 
 
-def cheapest(start: list[int], items: list[list[list[int]]], most_sets: int = MOST_SETS) -> int:
+def cheapest(start: list[int], items: list[list[list[int]]], most_sets: int = MAX_COMBINATIONS) -> int:
     """Minimum of the largest entry of the sum of ``start`` and one choice of each item, or a smaller number.
 
     Entries are affine pieces of a latency, including everything that is paid in addition:
@@ -94,8 +94,8 @@ def tree(prices: Prices, problem: Fields, proof: Fields) -> int | None:
     ``nodes`` are in preorder. Below a ``split``, the side on which the sum is at most ``most`` comes first, then the other
     side.
     """
-    nodes, size = listed(proof, "nodes"), 1 + max(len(part) for part in problem.values() if isinstance(part, list))
-    need(len(nodes) <= min(MOST_NODES, MOST_WORK // size), "proof.nodes", "there are more than can be looked at")
+    nodes, size = list_field(proof, "nodes"), 1 + max(len(part) for part in problem.values() if isinstance(part, list))
+    need(len(nodes) <= min(MAX_NODES, MAX_WORK // size), "proof.nodes", "there are more than can be looked at")
     waiting: list[tuple[Side, ...]] = [()]
     shown = list[int | None]()
     for node in nodes:
@@ -104,12 +104,12 @@ def tree(prices: Prices, problem: Fields, proof: Fields) -> int | None:
             decisions, most = rows(node, "split"), whole(node, "most")
             waiting += [(*above, Side(decisions, -1, -most - 1)), (*above, Side(decisions, 1, most))]
         else:
-            shown.append(prices(problem, node, _priced(above, numbers(node, "splits", 0, len(above)))))
+            shown.append(prices(problem, node, _split_costs(above, numbers(node, "splits", 0, len(above)))))
     need(not waiting, "proof.nodes", "a side of a split has no proof")
     return min((bound for bound in shown if bound is not None), default=None)
 
 
-def _priced(above: tuple[Side, ...], paid: list[int]) -> Splits:
+def _split_costs(above: tuple[Side, ...], paid: list[int]) -> Splits:
     """Cost that the splits above a leaf add: ``price * (sign * sum of decisions - most)``, which is at most 0."""
     splits = Splits()
     for side, price in zip(above, paid, strict=True):

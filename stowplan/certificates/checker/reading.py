@@ -89,7 +89,7 @@ def whole(part: Fields, name: str, least: int = 0, default: object = None) -> in
     return int(value)
 
 
-def listed(part: Fields, name: str) -> list[Any]:
+def list_field(part: Fields, name: str) -> list[Any]:
     """A list; empty if the field is missing."""
     value = part.get(name, [])
     expect(isinstance(value, list), name, type(value).__name__, "a list")
@@ -98,14 +98,14 @@ def listed(part: Fields, name: str) -> list[Any]:
 
 def numbers(part: Fields, name: str, least: int = 0, length: int | None = None) -> list[int]:
     """A list of whole numbers, of the given length if there is one; zeros if the field is missing."""
-    values = listed(part, name) if name in part else [0] * (length or 0)
+    values = list_field(part, name) if name in part else [0] * (length or 0)
     expect(length in (None, len(values)), name, f"{len(values)} numbers", f"{length}")
     return [whole({name: value}, name, least) for value in values]
 
 
 def rows(part: Fields, name: str, width: int | None = None, least: int = 0) -> list[list[int]]:
     """A list of lists of ``width`` whole numbers, if that is given; empty if the field is missing."""
-    return [numbers({name: row}, name, least, width) for row in listed(part, name)]
+    return [numbers({name: row}, name, least, width) for row in list_field(part, name)]
 
 
 def bound_of(total: int, denominator: int) -> int | None:
@@ -142,14 +142,14 @@ TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "flag": (bool,), "number":
 NULLABLE = "?"
 
 
-def check_known(value: Any, known: Any, place: str) -> None:
+def check_schema(value: Any, known: Any, place: str) -> None:
     """Raises MalformedError if a value does not match its entry in the table."""
     if isinstance(known, dict):
         _check_object(value, known, place)
     elif isinstance(known, list):
         expect(isinstance(value, list), place, type(value).__name__, "a list")
         for number, part in enumerate(value):
-            check_known(part, known[0], f"{place}[{number}]")
+            check_schema(part, known[0], f"{place}[{number}]")
     elif known in NUMBERS:
         expect(type(value) is int and value in NUMBERS[known], place, value, f"a {known} number below {TOO_LARGE}")
     elif known in TYPES:
@@ -167,4 +167,4 @@ def _check_object(value: Any, known: Fields, place: str) -> None:
         expect(name in names, place, f"the field {name!r}, which the checker does not know", f"one of {', '.join(names)}")
         may_be_null = names[name].endswith(NULLABLE)
         if part is not None or not may_be_null:
-            check_known(part, known[names[name]], f"{place}.{name}")
+            check_schema(part, known[names[name]], f"{place}.{name}")
