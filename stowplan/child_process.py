@@ -250,6 +250,7 @@ class _LoaderWithoutPandas(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        """Executes the module with the stand-in, and again with the real package if that fails."""
         if "pandas" not in sys.modules:
             stand_in = ModuleType("pandas")
             stand_in.__dict__.update(Index=type("Index", (), {}), Series=type("Series", (), {}))

@@ -50,6 +50,7 @@ class MemoryWatch:
                 self._thread.start()
 
     def _run(self) -> None:
+        """Body of the thread."""
         while True:
             with self._lock:
                 self._watched = {work: limit for work, limit in self._watched.items() if not work.is_over.is_set()}

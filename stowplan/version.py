@@ -21,6 +21,7 @@ def versions(*, with_policy: bool) -> dict[str, str]:
 
 @cache
 def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    """The versions of installed packages, which are looked up once."""
     # Imported here because most callers need only the version of this package, and these imports take longer than the rest.
     import platform
     from importlib import metadata

@@ -7,6 +7,6 @@ heuristics use neither of them.
 Each file knows only those before it:
 
 - ``checker``: checks certificates with the standard library alone
-- ``certificate``: what a certificate says
+- ``certificate``: the file of a certificate, a claim and its proof
 - ``maker``: makes certificates with models
 """

@@ -8,13 +8,13 @@ Each file knows only those before it:
 
 - ``app``: all commands in one place
 - ``options``: options of commands
-- ``output``: what is said on the two standard streams
+- ``output``: output on the two standard streams
 - ``outputs``: files that commands write
 - ``batch``: ``stowplan batch``
 - ``convert``: ``convert`` and ``export``
 - ``fit_jax``: ``stowplan fit-jax``
 - ``frontier``: ``stowplan frontier``
-- ``inspect``: commands that look at what is there
+- ``inspect``: ``verify``, ``show`` and other commands that inspect existing files
 - ``compare``: ``stowplan compare``
 - ``solve``: ``stowplan solve``
 - ``tflm``: ``stowplan tflm``

@@ -229,6 +229,8 @@ def _two_folders_table(comparison: Comparison) -> str:
 
 
 def _statistics(paired: PairedStatistics) -> list[str]:
+    """Lines about the paired statistics of two folders."""
+
     def shown(value: float | None, interval: Interval | None) -> str:
         within = "" if interval is None else f" ({interval.low:+.3f} to {interval.high:+.3f})"
         return NONE if value is None else f"{value:+.3f} %{within}"

@@ -193,6 +193,7 @@ class ProgressPrinter(LinePrinter):
         self.show(self._line(progress), at_once=is_first)
 
     def _line(self, progress: Progress) -> str:
+        """The line about an improvement."""
         objective = "no plan yet" if progress.objective is None else self._unit.write(progress.objective)
         bound = "no bound" if progress.bound is None else f"bound {self._unit.write(progress.bound)}"
         gap = ""

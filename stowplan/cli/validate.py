@@ -175,6 +175,7 @@ _HEAD = (
 
 
 def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
+    """The row of one problem."""
     exact, policy, control, unit = problem.exact, problem.policy, problem.control, problem.unit
     assert exact is not None
     assert policy is not None
@@ -211,6 +212,7 @@ def as_correlation(value: float | None) -> str:
 
 
 def _summary_lines(summary: Summary) -> list[str]:
+    """Lines about one kind of problem."""
     title = f"{summary.agent} on {summary.kind.replace('_', ' ')}: {summary.problems} problems, {summary.proven} proven optima"
     optimal = f"optimal, {summary.second} too" if summary.second else "optimal"
     head = ("gap", "plans", "lost", "mean", "quartile", "median", "quartile", "worst", optimal, "<= 1%", "<= 5%")
@@ -229,6 +231,7 @@ def _summary_lines(summary: Summary) -> list[str]:
 
 
 def _spread_row(name: str, spread: Spread) -> tuple[str, ...]:
+    """Statistics of the gaps of one way to plan."""
     moments = (spread.mean, spread.lower_quartile, spread.median, spread.upper_quartile, spread.worst)
     shares = (spread.optimal, spread.within_1, spread.within_5)
     return (

@@ -10,11 +10,11 @@ row-major order.
 
 Each file knows only those before it:
 
-- ``library``: shared objects of compiled functions
-- ``tables``: tables whose rows compiled functions read by name
-- ``signature``: signatures of compiled functions, read from their annotations, and how their values pass to C
+- ``library``: finds the shared objects of compiled functions
+- ``tables``: tables whose rows compiled functions read by field name
+- ``signature``: signatures of compiled functions, and how their values are passed to C
 - ``functions``: decorators of compiled functions
-- ``build``: ``python -m stowplan.compiled.build``
+- ``build``: ``python -m stowplan.compiled.build``, which compiles the functions
 """
 
 from typing import Annotated

@@ -2,7 +2,7 @@
 
 Each file knows only those before it:
 
-- ``rules``: when tensors and operators are a graph, and what follows from them
+- ``rules``: the rules of a valid graph of tensors and operators, and properties derived from it
 - ``graph``: the graph that readers make
-- ``spec``: what readers promise beside the rules, as a check that tests run on every file
+- ``spec``: further promises of readers, as a check that tests run on every file
 """

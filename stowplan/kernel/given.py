@@ -144,14 +144,30 @@ def missing_baseline_warning(name: str, reports: Sequence[CandidateReport]) -> s
 def checked_plans(
     kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], baseline: str | None, taken: Iterable[str]
 ) -> tuple[dict[str, Start], list[str]]:
-    """The plans at hand, verified, under names that are not ``taken``; and a warning where the baseline's is not valid.
+    """Verifies the plans that a caller gave.
+
+    Parameters
+    ----------
+    kind, problem
+        The problem to solve.
+    plans
+        The plans by name.
+    baseline
+        Name of the baseline that the caller named, or None.
+    taken
+        Reserved names, which no plan may have.
+
+    Returns
+    -------
+    tuple
+        The valid plans by name, and a warning if the plan of the named baseline is not valid.
 
     Raises
     ------
     UsageError
-        A name that is taken, or something else than a plan of the kind.
+        A plan has a reserved name, or is not a plan of the kind.
     InputError
-        A plan that is not valid for the problem.
+        A plan is for another problem; or it is not valid, and not the named baseline.
     """
     starts: dict[str, Start] = {}
     warnings = []

@@ -97,11 +97,13 @@ class BankMappingPresenter(DrawingPresenter):
 
 
 def _drawn(heading: str, plot: scene.Plot, text: str) -> Section:
+    """A section with a plot."""
     sentence = f"{plot.heading[:1].upper()}{plot.heading[1:]}. {text}".strip()
     return Section(heading, f"<p>{sentence}</p>\n{legend_html(plot.legend)}<figure>{plot_html(plot, heading)}</figure>")
 
 
 def _largest_tensors(problem: Problem, plan: Plan) -> Section:
+    """The table of the largest tensors."""
     copied = copied_bytes(problem, plan)
     touched = largest(problem)
     rows = []
@@ -117,6 +119,7 @@ def _largest_tensors(problem: Problem, plan: Plan) -> Section:
 
 
 def _largest_copies(problem: Problem, plan: Plan) -> list[Section]:
+    """The table of the largest copies; empty if there are none."""
     rows = _copy_rows(problem, plan, TOP)
     caption = f"{len(rows):,} of {len(plan.copies):,} copies between banks"
     head = ("Copy of:n", "From", "To", "Before:n", "Size:r")
@@ -138,6 +141,7 @@ def _copy_rows(problem: Problem, plan: Plan, top: int | None) -> list[tuple[str,
 
 
 def _copy_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
+    """The largest copies as text."""
     rows = [[name_of(cell, _NAME) for cell in row] for row in _copy_rows(problem, plan, top)]
     if not plan.copies:
         return ["  no copies between banks"]
@@ -145,6 +149,7 @@ def _copy_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
 
 
 def _tensor_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
+    """The largest tensors as text."""
     copied = copied_bytes(problem, plan)
     order = sorted(range(len(problem.tensors)), key=lambda tensor: (-problem.tensors[tensor].bytes, tensor))
     rows = []

@@ -116,6 +116,7 @@ def _number(value: float) -> str:
 
 
 def _text(item: Text, paint: Callable[[str], str]) -> str:
+    """SVG of a text."""
     # Letters are centred vertically here, because not all viewers can do that.
     x, y = _number(item.x), _number(item.y)
     shift = _number(0.35 * item.size)
@@ -166,6 +167,7 @@ def save_picture(picture: Picture, path: str | Path) -> None:
 
 
 def _by_matplotlib(paper: Paper, suffix: str) -> bytes:
+    """The file as matplotlib writes it."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -191,6 +191,7 @@ def _rectangle(left: int, right: int, top: int, bottom: int) -> str:
 
 
 def _words(mark: Text, across: Axis, up: Axis) -> str:
+    """HTML of a text."""
     x, y = across.part(mark.x) * 100, up.part(mark.y) * 100
     shift = {"start": "0", "middle": "-50%", "end": "-100%"}[mark.align]
     return (

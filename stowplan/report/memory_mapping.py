@@ -209,6 +209,7 @@ def _peak(problem: Problem, plan: Plan) -> str:
 
 
 def _residency_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
+    """The table of residencies."""
     loaded = {(copy.tensor, copy.start) for copy in plan.copies if copy.direction == "in"}
     stored: dict[int, list[int]] = {}
     for copy in plan.copies:
@@ -230,6 +231,7 @@ def _residency_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]
 
 
 def _copy_lines(problem: Problem, plan: Plan, timeline: Timeline, top: int | None) -> list[str]:
+    """The table of copies."""
     rows = []
     transfers = sorted(timeline.transfers, key=lambda transfer: transfer.copy)
     for transfer in transfers[:top]:

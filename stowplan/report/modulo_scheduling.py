@@ -285,6 +285,7 @@ def _way(way: Way) -> list[Mark]:
 
 
 def _legend(plan: Plan, layout: Layout) -> list[Key]:
+    """Explanations of the marks, as far as they occur."""
     keys = [Key("value of this iteration", _THIS, "line")]
     if any(way.distance for way in layout.ways):
         keys.append(Key("value of an earlier iteration", _EARLIER, "line"))

@@ -264,6 +264,7 @@ def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
     styles: dict[tuple[str, str], scene.Style] = {}
 
     def style(box: Box) -> tuple[str, scene.Style]:
+        """Edge and style of a box."""
         # A white edge would cover a box that is as thin as the edge.
         is_thin = (box.right - box.left) * wide < 2 or box.size * high < 2
         edge = "fixed" if box.fixed else "own" if is_dense or is_thin else "white"

@@ -145,6 +145,7 @@ def _tier_rows(problem: Problem, plan: Plan) -> list[tuple[str, ...]]:
 
 
 def _transitions(problem: Problem, plan: Plan, name: str, before: Plan) -> Section:
+    """The table of transitions from another plan."""
     names = [tier.name for tier in problem.tiers]
     counts = transitions(problem, before, plan)
     rows = [
@@ -156,6 +157,7 @@ def _transitions(problem: Problem, plan: Plan, name: str, before: Plan) -> Secti
 
 
 def _contiguity(problem: Problem, plan: Plan) -> Section:
+    """The table of contiguity."""
     rows = []
     for what in _SORTS:
         alike = contiguity(problem, plan, what)
@@ -165,6 +167,7 @@ def _contiguity(problem: Problem, plan: Plan) -> Section:
 
 
 def _layers(problem: Problem, plan: Plan) -> Section:
+    """The table of the slowest layers."""
     times = layers_ps(problem, plan.weight_tiers, plan.output_tiers)
     order = sorted(range(len(times)), key=lambda number: (-times[number], number))[:_TOP]
     at = ["At:r"] if plan.output_offsets else []

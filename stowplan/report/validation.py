@@ -58,6 +58,7 @@ def render_validation_report(validation: Validation) -> str:
 
 
 def _warnings(validation: Validation) -> str:
+    """Warnings about failed, unfinished and unproven problems."""
     warnings = [f"{problem.name} failed: {problem.error}" for problem in validation.problems if problem.error is not None]
     if len(validation.problems) < validation.asked:
         warnings.append(f"{validation.asked - len(validation.problems)} of {validation.asked} problems were not finished")
@@ -71,6 +72,7 @@ def _warnings(validation: Validation) -> str:
 
 
 def _cards(summary: Summary) -> str:
+    """The large figures of one kind."""
     policy = summary.rows[0].gaps
     medians, means = ([_with_second(row, part) for row in (summary.rows[0], summary.rows[4])] for part in ("median", "mean"))
     optimal = _NOTHING if policy.optimal is None else f"{policy.optimal:.0%}"
@@ -89,6 +91,7 @@ def _cards(summary: Summary) -> str:
 
 
 def _sections(summary: Summary, problems: Sequence[ProblemReport]) -> Iterator[Section]:
+    """The sections of one kind."""
     outcomes = outcomes_of(problems)
     rows = [(row.name, row.gaps) for row in summary.rows]
     what = "gap" if not summary.second else "gap of the interval"
@@ -115,6 +118,7 @@ def _optimum(summary: Summary) -> str:
 
 
 def _spreads(what: str, rows: Sequence[tuple[str, Spread]], optimum: str) -> str:
+    """The table of statistics of gaps."""
     head = ("Way to plan", "Plans:r", "Lost:r", "Mean:r", "Quartile:r", "Median:r", "Quartile:r", "Worst:r", f"{optimum}:r")
     lines = [
         (
@@ -131,6 +135,7 @@ def _spreads(what: str, rows: Sequence[tuple[str, Spread]], optimum: str) -> str
 
 
 def _problems(problems: Sequence[ProblemReport]) -> str:
+    """The table of problems."""
     rows = []
     for problem in problems:
         exact, unit = problem.exact, kinds.unit(problem.unit)
@@ -160,6 +165,7 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
 
 
 def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
+    """Value estimates and returns, as a plot and a table."""
     series = [(problem.name, problem.values.points) for problem in problems if problem.values is not None]
     drawn = _drawn(scatter_plot(series, "estimate", "return"), "return over estimate")
     rows = [
@@ -182,6 +188,7 @@ def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
 
 
 def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
+    """Rewards and latencies, as plots and tables."""
     body = ""
     for mean in summary.rewards:
         of = [(problem.name, reward) for problem in problems for reward in problem.rewards if reward.measured == mean.measured]
@@ -196,6 +203,7 @@ def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
 
 
 def _decisions(problems: Sequence[ProblemReport]) -> str:
+    """The table of the decisions that cost most."""
     rows = []
     for problem in problems:
         decisions = problem.decisions
@@ -221,6 +229,7 @@ def _decisions(problems: Sequence[ProblemReport]) -> str:
 
 
 def _settings(validation: Validation) -> str:
+    """The settings of the validation."""
     settings = validation.settings
     facts = [
         ("Time limit", f"{settings.time_limit:g} s for each problem"),
@@ -242,6 +251,7 @@ def _drawn(plot: Plot | None, name: str) -> str:
 
 
 def _outcome(outcome: Outcome | None, unit: Unit) -> str:
+    """Objective and gap of an outcome."""
     if outcome is None:
         return _NOTHING
     if outcome.objective is None:

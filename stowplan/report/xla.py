@@ -163,6 +163,7 @@ def _trials(tuning: Tuning) -> Section:
 
 
 def _trial_row(number: int, trial: TrialRecord, base: int) -> tuple[str, ...]:
+    """The row of one trial."""
     if trial.error:
         figures = ("–", "–", "–")
     else:
@@ -229,6 +230,7 @@ def _instructions(changes: Changes, comparison: Comparison) -> list[Section]:
 
 
 def _instruction_row(row: InstructionChange, name: Callable[[int], str]) -> tuple[str, ...]:
+    """The row of one instruction."""
     before, after = ("absent" if cycles is None else f"{cycles:,}" for cycles in (row.before, row.after))
     named = [_memory(change, name) for change in row.memories[:_NAMED]]
     if len(row.memories) > _NAMED:

@@ -301,6 +301,7 @@ def tiers(wish: Wish) -> Iterator[Proof]:
     relaxation.start()
 
     def proven(solved: Relaxation, sides: tuple[Side, ...]) -> Proof:
+        """Prices of the last solution, with the amounts that uses earn."""
         duals = solved.duals()
         paid = defaultdict[tuple[int, ...], float](float)
         for row, *use, worth in earning:
