@@ -147,15 +147,15 @@ def own_descriptor(path: str | Path) -> int | None:
 
     Such a file is written at its current position. Opening it anew by its path would begin at its start.
     """
-    at = os.path.join(os.getcwd(), path)
-    own = {os.path.realpath("/proc/self/fd"), "/dev/fd"}
+    current = os.path.join(os.getcwd(), path)
+    descriptor_folders = {os.path.realpath("/proc/self/fd"), "/dev/fd"}
     for _ in range(40):
-        folder, name = os.path.split(at)
+        folder, name = os.path.split(current)
         folder = os.path.realpath(folder)
-        if folder in own and name.isdecimal():
+        if folder in descriptor_folders and name.isdecimal():
             return int(name)
         try:
-            at = os.path.join(folder, os.readlink(os.path.join(folder, name)))
+            current = os.path.join(folder, os.readlink(os.path.join(folder, name)))
         except OSError:
             return None
     return None
@@ -447,8 +447,8 @@ def describe(data: bytes) -> str:
     try:
         value = msgspec.json.decode(data)
     except _DECODE_ERRORS as error:
-        said = re.search(rb'"format"\s*:\s*"(\w+(?:\.\w+)*)"', data[:_HEAD_BYTES])
-        return f"damaged JSON ({error})" + (f" of the format {said[1].decode()!r}" if said else "")
+        format_match = re.search(rb'"format"\s*:\s*"(\w+(?:\.\w+)*)"', data[:_HEAD_BYTES])
+        return f"damaged JSON ({error})" + (f" of the format {format_match[1].decode()!r}" if format_match else "")
     if isinstance(value, dict) and "format" in value:
         return f"format {value['format']!r}"
     example = value[0] if isinstance(value, list) and value else value

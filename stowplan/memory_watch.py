@@ -59,10 +59,10 @@ class MemoryWatch:
                     return
                 watched = dict(self._watched)
             for work, limit in watched.items():
-                held = resident_of_all(work.pid)
-                if held > limit and not work.is_over.is_set():
-                    took = as_mebibytes(held, begun=True)
-                    work.kill(f"took {took} of memory, more than its limit of {as_mebibytes(limit)}")
+                used = resident_of_all(work.pid)
+                if used > limit and not work.is_over.is_set():
+                    used_text = as_mebibytes(used, begun=True)
+                    work.kill(f"took {used_text} of memory, more than its limit of {as_mebibytes(limit)}")
             time.sleep(_TICK)
 
 

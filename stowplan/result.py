@@ -340,8 +340,8 @@ def _summary(result: Result) -> str:
         if not result.unit.has_ratios:
             lines.append(f"  baseline   {name}: {shown[value]}")
             continue
-        given = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
-        lines.append(f"  {what:<9}  {given}" if given else f"  baseline   {name}")
+        ratio_text = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
+        lines.append(f"  {what:<9}  {ratio_text}" if ratio_text else f"  baseline   {name}")
     if "baseline" in result.provenance.options and (gain := describe_gain(result)):
         lines.append(f"  gain       {gain}")
     lines.extend(f"  warning    {warning}" for warning in result.warnings)

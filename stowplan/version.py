@@ -26,10 +26,10 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str]:
     import platform
     from importlib import metadata
 
-    known = {"python": platform.python_version(), "stowplan": VERSION}
+    found = {"python": platform.python_version(), "stowplan": VERSION}
     for name in packages:
         try:
-            known[name] = metadata.version(name)
+            found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return known
+    return found

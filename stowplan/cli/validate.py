@@ -202,8 +202,8 @@ def _gap(outcome: Outcome | None) -> str:
         return outcome.note.partition(":")[0] or NONE
     second = "" if not outcome.second_gap else f" + {as_gap(outcome.second_gap)}"
     # The smallest and the largest gap that are possible.
-    least = "" if outcome.least_gap in (None, outcome.gap) else f"{as_gap(outcome.least_gap)} to "
-    return f"{least}{as_gap(outcome.gap)}{second}"
+    smallest = "" if outcome.least_gap in (None, outcome.gap) else f"{as_gap(outcome.least_gap)} to "
+    return f"{smallest}{as_gap(outcome.gap)}{second}"
 
 
 def as_correlation(value: float | None) -> str:

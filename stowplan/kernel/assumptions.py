@@ -17,14 +17,14 @@ MAX_VALUES = 4
 def assumptions(kind: Kind[Any, Any], problem: Any) -> tuple[Assumption, ...]:
     """The assumptions of a problem: the choices of its front end, then the rules (:attr:`Kind.assumptions`) that forbid
     something in it."""
-    made: list[Assumption] = [*getattr(problem, "choices", ())]
+    found: list[Assumption] = [*getattr(problem, "choices", ())]
     for path, _, free in (rule.partition("=") for rule in kind.assumptions):
         words = dict.fromkeys(_word(value) for value in _values(problem, path.split(".")) if value is not None)
         binding = [word for word in words if word != free]
         if binding:
             shown = ", ".join(binding[:MAX_VALUES]) + (", ..." if len(binding) > MAX_VALUES else "")
-            made.append(Assumption(path.removeprefix("rules."), shown, _instead(kind, path, free)))
-    return tuple(made)
+            found.append(Assumption(path.removeprefix("rules."), shown, _instead(kind, path, free)))
+    return tuple(found)
 
 
 def _values(problem: Any, path: list[str]) -> Iterable[Any]:

@@ -60,16 +60,16 @@ def build_call(
 
         stability_pass = stability_pass_of(kind, problem, keep_close, plans)
     earlier = {} if stability_pass is None else stability_pass.starts
-    given = check_inputs(kind, problem, candidates, baseline=options.baseline, plans=plans, hint=hint, earlier=earlier)
+    inputs = check_inputs(kind, problem, candidates, baseline=options.baseline, plans=plans, hint=hint, earlier=earlier)
     return Call(
         kind=kind,
         problem=problem,
         options=options,
-        candidates=given.candidates,
-        starts=given.starts,
-        baseline=given.baseline,
-        hints=given.hints,
-        warnings=given.warnings,
+        candidates=inputs.candidates,
+        starts=inputs.starts,
+        baseline=inputs.baseline,
+        hints=inputs.hints,
+        warnings=inputs.warnings,
         plans=plans,
         hint=hint,
         stability_pass=stability_pass,

@@ -25,8 +25,8 @@ def seconds_for(time_limit: float) -> float:
 def seconds_after(time_limit: float, left: float) -> float:
     """Seconds for the certificate of a run that ended with ``left`` seconds to spare, in addition to those that were set
     aside."""
-    own = seconds_for(time_limit)
-    return max(own, min(own + left, MAX_SHARE * time_limit))
+    reserved = seconds_for(time_limit)
+    return max(reserved, min(reserved + left, MAX_SHARE * time_limit))
 
 
 def certified(result: Result, problem: object, state: RunState) -> Result:

@@ -71,19 +71,19 @@ def check_inputs(
     """
     caller_plans, initial = add_hinted_plan(kind, problem, plans, hint), kind.initial(problem)
     baseline_name = resolve_baseline(kind, baseline, (*initial, *caller_plans, *earlier))
-    given, warnings = (
+    valid_plans, warnings = (
         checked_plans(kind, problem, caller_plans, baseline_name, {*initial, *reserved_names(kind)})
         if caller_plans
         else ({}, [])
     )
-    starts = {**{name: Start(plan) for name, plan in initial.items()}, **given, **earlier}
+    starts = {**{name: Start(plan) for name, plan in initial.items()}, **valid_plans, **earlier}
     hint_values = hinted_values(kind, problem, hint, starts[HINT].plan if HINT in starts else None)
     return CheckedInputs(
         add_baseline_maker(kind, problem, baseline_name, starts, candidates), starts, baseline_name, hint_values, warnings
     )
 
 
-def resolve_baseline(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) -> str | None:
+def resolve_baseline(kind: Kind[Any, Any], baseline: str | None, plan_names: Iterable[str]) -> str | None:
     """Resolves the name of a baseline that a caller gave; returns None for None.
 
     Parameters
@@ -92,7 +92,7 @@ def resolve_baseline(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterab
         Kind of the problem.
     baseline
         The name as given, or :data:`PRODUCTION`.
-    at_hand
+    plan_names
         Names of the kind's initial plans and of the caller's plans, whether they are valid or not.
 
     Raises
@@ -100,11 +100,11 @@ def resolve_baseline(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterab
     UsageError
         There is no baseline of that name.
     """
-    known = dict.fromkeys((*at_hand, *reserved_names(kind)))
-    if baseline == PRODUCTION and PRODUCTION not in known:
-        return XLA if XLA in known else kind.baseline
-    if baseline is not None and baseline not in known:
-        raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join((*known, PRODUCTION))}")
+    known_names = dict.fromkeys((*plan_names, *reserved_names(kind)))
+    if baseline == PRODUCTION and PRODUCTION not in known_names:
+        return XLA if XLA in known_names else kind.baseline
+    if baseline is not None and baseline not in known_names:
+        raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join((*known_names, PRODUCTION))}")
     return baseline
 
 
@@ -142,7 +142,7 @@ def missing_baseline_warning(name: str, reports: Sequence[CandidateReport]) -> s
 
 
 def checked_plans(
-    kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], baseline: str | None, taken: Iterable[str]
+    kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], baseline: str | None, reserved: Iterable[str]
 ) -> tuple[dict[str, Start], list[str]]:
     """Verifies the plans that a caller gave.
 
@@ -154,7 +154,7 @@ def checked_plans(
         The plans by name.
     baseline
         Name of the baseline that the caller named, or None.
-    taken
+    reserved
         Reserved names, which no plan may have.
 
     Returns
@@ -172,7 +172,7 @@ def checked_plans(
     starts: dict[str, Start] = {}
     warnings = []
     for name, plan in plans.items():
-        if name in taken:
+        if name in reserved:
             raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
         if not isinstance(plan, kind.plan):
             raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
@@ -233,10 +233,10 @@ def hinted_values(kind: Kind[Any, Any], problem: Any, hint: Any, plan: Any) -> l
     """
     if isinstance(hint, Hint) and hint.values:
         return [msgspec.structs.replace(hint, plan=None)]
-    known = None if plan is None else kind.extras().hints
-    if known is None:
+    kind_hints = None if plan is None else kind.extras().hints
+    if kind_hints is None:
         return []
-    return [msgspec.structs.replace(known.of_plan(problem, plan), plan=None)]
+    return [msgspec.structs.replace(kind_hints.of_plan(problem, plan), plan=None)]
 
 
 def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
@@ -252,16 +252,16 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
     kind = kind_of(problem)
     if kind_of(earlier) is not kind:
         raise UsageError(f"found a hint for a problem of {kind_of(earlier).name}, expected one of {kind.name}")
-    known = kind.extras().hints
-    if known is None:
+    kind_hints = kind.extras().hints
+    if kind_hints is None:
         raise UsageError(f"found a hint of an earlier version: problems of {kind.title} take none, only their own")
-    given = read_hint(path, earlier)
-    plan = hints.plan_of(given) if isinstance(given, Hint) else given
+    hint = read_hint(path, earlier)
+    plan = hints.plan_of(hint) if isinstance(hint, Hint) else hint
     if plan is not None and not (verification := check(kind, earlier, plan)).ok:
         raise InputError(f"not valid for the earlier version: {'; '.join(verification.lines[:3])}", source=path)
-    (values,) = hinted_values(kind, earlier, given, plan)
+    (values,) = hinted_values(kind, earlier, hint, plan)
     values = msgspec.structs.replace(values, plan=None if plan is None else msgspec.to_builtins(plan))
-    return known.transferred(problem, earlier, values)
+    return kind_hints.transferred(problem, earlier, values)
 
 
 def read_hint(path: Path, problem: Any) -> Any:

@@ -106,11 +106,11 @@ def _warn(run: Run, call: Call) -> None:
     if name is not None and name not in state.sources and not state.infeasible and not call.warnings:
         state.warnings.append(missing_baseline_warning(name, run.reports))
     if run.is_truncated:
-        again = " and ".join(
+        reproduction = " and ".join(
             f"{name}={value}" for name, value in (run.reproducing_options or {}).items() if call.stability_pass is None
         )
-        again = f"; this plan is that of {again}" if again else ""
-        state.warnings.append(f"a deterministic run was ended before its work was done: another run may differ{again}")
+        reproduction = f"; this plan is that of {reproduction}" if reproduction else ""
+        state.warnings.append(f"a deterministic run was ended before its work was done: another run may differ{reproduction}")
 
 
 def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> tuple[str | None, str]:

@@ -116,15 +116,15 @@ class PlanCache:
     """Warnings about problems with the cache in this call."""
 
     @classmethod
-    def of(cls, given: Any) -> PlanCache | None:
+    def of(cls, argument: Any) -> PlanCache | None:
         """Makes a cache from an argument: a folder, a cache, or None. Raises UsageError for anything else."""
-        if given is None:
+        if argument is None:
             return None
-        if isinstance(given, PlanCache):
-            return replace(given, notes=[])
-        if isinstance(given, str | os.PathLike) and os.fspath(given):
-            return cls(Path(given))
-        raise UsageError(f"found the cache {given!r}, expected a folder")
+        if isinstance(argument, PlanCache):
+            return replace(argument, notes=[])
+        if isinstance(argument, str | os.PathLike) and os.fspath(argument):
+            return cls(Path(argument))
+        raise UsageError(f"found the cache {argument!r}, expected a folder")
 
     def result_of(
         self,
@@ -242,9 +242,9 @@ class PlanCache:
         try:
             while (handle := self._safely("lock", lambda: _try_lock(path), -1)) is None:
                 waited = True
-                left = end - time.monotonic()
+                seconds_left = end - time.monotonic()
                 # The other process ends at its own limit, and a moment before it stores the result.
-                if deadline.was_cancelled or left < -_MARGIN or _seconds_left(path) > left + _MARGIN / 2:
+                if deadline.was_cancelled or seconds_left < -_MARGIN or _seconds_left(path) > seconds_left + _MARGIN / 2:
                     break
                 time.sleep(_POLL)
             if handle is not None and handle >= 0:
@@ -381,7 +381,7 @@ def key_of(call: Call) -> str:
         "problem": digest(call.problem),
     }
     if call.stability_pass is not None:
-        key_fields["keep_close"] = digest(call.stability_pass.given)
+        key_fields["keep_close"] = digest(call.stability_pass.request)
     return digest(key_fields)
 
 

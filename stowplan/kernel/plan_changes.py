@@ -89,10 +89,10 @@ class Budget:
         # A module that another thread is still importing is in the table already, but without the names at its end.
         is_loaded = hasattr(sys.modules.get("ortools.sat.python.cp_model"), "CpSolver")
         loading = 0.0 if is_loaded else LOADING
-        left = self._deadline.remaining - loading
-        if left <= 0.1:
+        seconds = self._deadline.remaining - loading
+        if seconds <= 0.1:
             return None
-        return {"time_limit": left / parts, "workers": self.options.workers, **common}
+        return {"time_limit": seconds / parts, "workers": self.options.workers, **common}
 
     def has_room(self, literals: int) -> bool:
         """Whether a model with so many literals can be built in a part of the remaining time. Building cannot be

@@ -119,8 +119,8 @@ class Run:
             reason = "cancelled"
         finally:
             self._close_pool(reason)
-        known = state.words(state.objective), state.words(state.bound)
-        LOGGER.info("run ended by %s after %.3f s: objective %s, bound %s", reason, self._deadline.elapsed, *known)
+        texts = state.words(state.objective), state.words(state.bound)
+        LOGGER.info("run ended by %s after %.3f s: objective %s, bound %s", reason, self._deadline.elapsed, *texts)
         return reason
 
     @property

@@ -134,8 +134,8 @@ class RunState:
             return True
         # A proof may arrive before the plans of the baselines, without which there would be no speedup, so the run waits for
         # those that heuristics will report.
-        made = {*self.sources} | self.without_plan
-        return candidate.family == "heuristic" and not self.kind.awaited(self.problem) <= made
+        reported = {*self.sources} | self.without_plan
+        return candidate.family == "heuristic" and not self.kind.awaited(self.problem) <= reported
 
     def is_needless(self, candidate: Candidate) -> bool:
         """Whether nothing that a candidate may still find would count, while the run waits for others."""
@@ -188,9 +188,9 @@ class RunState:
 
     def _is_better(self, values: tuple[int, int], source: str, order: tuple[int, int], best: Best) -> bool:
         """Whether a plan with these values (objective, tie-break) replaces the best one."""
-        known = best.objective, best.check.tie_break
-        if values != known:
-            return values < known
+        best_values = best.objective, best.check.tie_break
+        if values != best_values:
+            return values < best_values
         if source != best.source and self.baseline in (source, best.source):
             return source == self.baseline
         return self.options.deterministic and order < best.order
@@ -200,9 +200,9 @@ class RunState:
         of the history."""
         return self.best, dict(self.sources), len(self.history)
 
-    def restore_plans(self, known: tuple[Best | None, dict[str, int], int]) -> None:
+    def restore_plans(self, snapshot: tuple[Best | None, dict[str, int], int]) -> None:
         """Restores the plans of a snapshot; bounds that were proven since are kept."""
-        self.best, self.sources, entries = known
+        self.best, self.sources, entries = snapshot
         del self.history[entries:]
 
     # ----------------------------------------------------------------------------------------------------------- proofs

@@ -140,11 +140,11 @@ def name_boxes(mark: Boxes, wide: float, high: float) -> list[Name]:
         if max(width, height) < 2 * _WIDE or min(width, height) < _LINE:
             continue
         text = mark.describe(box.owner)[0]
-        stands = width < min(len(text) + 1, 12) * _WIDE and height > width
-        letters = int((height if stands else width) / _WIDE) - 1
+        is_vertical = width < min(len(text) + 1, 12) * _WIDE and height > width
+        letters = int((height if is_vertical else width) / _WIDE) - 1
         if letters < min(len(text), _LEAST):
             continue
-        names.append(Name(box, shorten(text, letters), stands))
+        names.append(Name(box, shorten(text, letters), is_vertical))
         if len(names) >= MAX_NAMES:
             break
     return names

@@ -107,17 +107,17 @@ def _scale_of(unit: Unit, top: int, base: int) -> tuple[int, str]:
 
 def _changes(entries: Iterable[tuple[float, int | None, str]]) -> list[Point]:
     """Entries whose value differs from that of the entry before."""
-    kept: list[Point] = []
+    changed: list[Point] = []
     for seconds, value, source in entries:
-        if value is not None and (not kept or kept[-1][1] != value):
-            kept.append((seconds, value, source))
-    return kept
+        if value is not None and (not changed or changed[-1][1] != value):
+            changed.append((seconds, value, source))
+    return changed
 
 
 def _distinguishable(series: Sequence[Point], place: Callable[[float], float]) -> list[Point]:
     """Points that are far enough apart to be distinguished; of points that are close together, the last is kept."""
-    kept: list[Point] = []
+    chosen: list[Point] = []
     for point in reversed(series):
-        if not kept or place(kept[-1][0]) - place(point[0]) > 1 / 200:
-            kept.append(point)
-    return kept[::-1]
+        if not chosen or place(chosen[-1][0]) - place(point[0]) > 1 / 200:
+            chosen.append(point)
+    return chosen[::-1]

@@ -308,9 +308,9 @@ def _copies(layout: Layout, direction: str, end: float) -> scene.Panel:
     height = 1 / layout.lanes
     marks: list[scene.Mark] = []
     for lane in range(layout.lanes):
-        own = [bar for bar in bars if bar.lane == lane]
-        for group in _clusters([(bar.left, bar.right) for bar in own], end, len(bars)):
-            members = [own[at] for at in group]
+        lane_bars = [bar for bar in bars if bar.lane == lane]
+        for group in _clusters([(bar.left, bar.right) for bar in lane_bars], end, len(bars)):
+            members = [lane_bars[at] for at in group]
             ends, tip = (members[0].left, members[-1].right), _copy_tip(layout, direction, members)
             marks.append(scene.Rect(*ends, lane * height + 0.06, (lane + 1) * height - 0.06, COPY[direction], tip))
             if len(members) == 1 and members[0].in_stall:

@@ -174,8 +174,8 @@ def _instructions(problem: Problem, plan: Plan) -> Section:
 def _flows_text(problem: Problem, plan: Plan) -> str:
     """Text about the flows, the values that link them, and accesses to memory."""
     sent = sum(edge.asynchronous for edge in problem.edges)
-    asked = Counter(problem.machine.interfaces[which].name for which in plan.interfaces if which is not None)
-    by = "".join(f"; {count} of {name}" for name, count in sorted(asked.items()))
+    requests = Counter(problem.machine.interfaces[which].name for which in plan.interfaces if which is not None)
+    by = "".join(f"; {count} of {name}" for name, count in sorted(requests.items()))
     memory = f", {len(problem.accesses)} memory accesses{by}" if problem.accesses else ""
     return f"  {len(set(problem.flows))} flows linked by {sent} values over the asynchronous fabric{memory}"
 

@@ -72,14 +72,14 @@ class PackingPresenter(DrawingPresenter):
         shared = shared_bytes(problem, plan.offsets)
         if problem.overlaps:
             lines.append(f"  shared        {_shared_text(problem, plan)}")
-        held = _contents_of_buffers(problem)
-        if None in held:
-            lines.append(f"  elsewhere     {', '.join(held[None])}")
+        contents = _contents_of_buffers(problem)
+        if None in contents:
+            lines.append(f"  elsewhere     {', '.join(contents[None])}")
         order = sorted(range(len(problem.buffers)), key=lambda number: (plan.offsets[number], problem.buffers[number].lower))
         rows = []
         for number in order if everything else order[:LINES]:
             buffer, offset = problem.buffers[number], plan.offsets[number]
-            notes = ", ".join(_buffer_notes(problem, number, shared, held))
+            notes = ", ".join(_buffer_notes(problem, number, shared, contents))
             name = name_of(buffer.id) + (f" ({notes})" if notes else "")
             life = f"[{buffer.lower}, {buffer.upper})"
             rows.append((f"{offset:,}", f"{offset + buffer.size:,}", format_bytes(buffer.size), life, name))
@@ -133,11 +133,11 @@ def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], deta
 def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
     """The table of the largest buffers."""
     order = sorted(range(len(problem.buffers)), key=lambda number: (-problem.buffers[number].size, number))[:TOP]
-    rows, marks, shared, held = [], [], shared_bytes(problem, plan.offsets), _contents_of_buffers(problem)
+    rows, marks, shared, contents = [], [], shared_bytes(problem, plan.offsets), _contents_of_buffers(problem)
     for number in order:
         buffer, offset = problem.buffers[number], plan.offsets[number]
         life = f"[{buffer.lower:,}, {buffer.upper:,})"
-        notes = ", ".join(_buffer_notes(problem, number, shared, held))
+        notes = ", ".join(_buffer_notes(problem, number, shared, contents))
         rows.append((buffer.id, f"{buffer.size:,}", f"{offset:,}", f"{offset + buffer.size:,}", life, notes))
         marks.append((number, PALETTE[colours[number]] if number in colours else "transparent"))
     head = ("Buffer:n", "Bytes:r", "Offset:r", "End:r", "Time:r", "")
@@ -172,12 +172,12 @@ def _contents_of_buffers(problem: Problem) -> dict[str | None, list[str]]:
 
 
 def _buffer_notes(
-    problem: Problem, number: int, shared: Mapping[tuple[int, int], int], held: Mapping[str | None, list[str]]
+    problem: Problem, number: int, shared: Mapping[tuple[int, int], int], contents: Mapping[str | None, list[str]]
 ) -> list[str]:
     """Remarks about a buffer."""
     gaps = problem.buffers[number].gaps
     special = [f"{len(gaps)} gaps"] if gaps else []
-    return [*special, *_offset_notes(problem, number, shared), *held.get(problem.buffers[number].id, ())]
+    return [*special, *_offset_notes(problem, number, shared), *contents.get(problem.buffers[number].id, ())]
 
 
 def _offset_notes(problem: Problem, number: int, shared: Mapping[tuple[int, int], int]) -> list[str]:

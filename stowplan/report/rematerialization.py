@@ -89,8 +89,8 @@ class RematerializationPresenter(DrawingPresenter):
         live = Section("Live bytes", f"{text}{legend_html(drawn.legend)}{plot_html(drawn, 'Live bytes over the runs')}")
         rows = _repeated_rows(problem, plans[0][1])
         caption = f"{min(len(rows), ROWS):,} of {len(rows):,} operators that run again"
-        again = Section("What runs again", table(caption, ("Runs:r", "Added cost:r", "Operator:n"), rows[:ROWS]))
-        return [live, again]
+        repeated = Section("What runs again", table(caption, ("Runs:r", "Added cost:r", "Operator:n"), rows[:ROWS]))
+        return [live, repeated]
 
 
 def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture:

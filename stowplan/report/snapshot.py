@@ -86,8 +86,8 @@ def _exact(size: int) -> str:
     return f"{size:,} bytes" + (f" ({format_bytes(size)})" if abs(size) >= 1 << 20 else "")
 
 
-def _percentage(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "0.0%"
+def _percentage(part: int, total: int) -> str:
+    return f"{part / total:.1%}" if total else "0.0%"
 
 
 def _between(hole: Facts) -> str:

@@ -170,7 +170,7 @@ def _groups(count: int, pairs: list[tuple[int, int]]) -> list[int]:
     """The group of each of ``count`` elements such that both elements of every pair have the same group."""
     group = list(range(count))
     for one, other in pairs:
-        group = [group[one] if own == group[other] else own for own in group]
+        group = [group[one] if current == group[other] else current for current in group]
     return group
 
 

@@ -132,9 +132,9 @@ def _least_by_table(table: Fields, factor: int, prices: list[int], roles: list[l
     for uses in roles:
         bits = sum(1 << table["uses"].index(use) for use in uses if use in table["uses"])
         price = sum(prices[use] for use in uses)
-        for known, paid in [*sets.items()]:
-            sets[known | bits] = min(sets.get(known | bits, paid + price), paid + price)
-    return int(min(factor * table["latency_ps"][known] + paid for known, paid in sets.items()))
+        for uses_set, paid in [*sets.items()]:
+            sets[uses_set | bits] = min(sets.get(uses_set | bits, paid + price), paid + price)
+    return int(min(factor * table["latency_ps"][uses_set] + paid for uses_set, paid in sets.items()))
 
 
 def _least_by_pieces(pieces: list[Fields], factor: int, prices: list[int], roles: list[list[int]], most_sets: int) -> int:
@@ -195,11 +195,11 @@ def prices(problem: Fields, proof: Fields, splits: Splits) -> int | None:
             paid.append(mapping.earned[use] + splits[use,] if mapping.fits(tensor) else NEVER)
         total += least_of_step(step, step["weight"] * mapping.latency_price(number), paid)
         first += len(paid)
-    for tensor, own in enumerate(accesses):
-        earns = any(mapping.earned[use] > 0 for access in own.values() for use in (access.read, access.write))
+    for tensor, tensor_accesses in enumerate(accesses):
+        earns = any(mapping.earned[use] > 0 for access in tensor_accesses.values() for use in (access.read, access.write))
         # A tensor that earns nothing is best in slow memory, which costs nothing.
         if mapping.fits(tensor) and earns:
-            total += min(0, Path(mapping, tensor, [*own.values()]).least())
+            total += min(0, Path(mapping, tensor, [*tensor_accesses.values()]).least())
     return bound_of(total, mapping.denominator)
 
 

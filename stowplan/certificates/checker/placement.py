@@ -120,9 +120,9 @@ def banks(problem: Fields, proof: Fields) -> Placed:
     for buffer in problem["buffers"]:
         allowed = [number for number, bank in enumerate(memories) if not buffer["banks"] or bank["name"] in buffer["banks"]]
         size = {number: aligned(buffer["size"], memories[number]["alignment"]) for number in allowed}
-        taken = {number: units for number, units in size.items() if units <= room[number]}
-        costs = {number: denominator * buffer["size"] * buffer["uses"] * memories[number]["cost"] for number in taken}
-        items.append(Item(buffer["lower"], buffer["upper"], taken, costs))
+        sizes = {number: units for number, units in size.items() if units <= room[number]}
+        costs = {number: denominator * buffer["size"] * buffer["uses"] * memories[number]["cost"] for number in sizes}
+        items.append(Item(buffer["lower"], buffer["upper"], sizes, costs))
     return Placed(room, items, 0)
 
 
@@ -151,9 +151,9 @@ def chip(problem: Fields, proof: Fields) -> Placed:
         copied = problem["copy_weight"] * _copied(tensor, readers, writers)
         costs = {ON_CHIP: problem["off_chip_weight"] * once + copied, OFF_CHIP: problem["off_chip_weight"] * moved}
         moments = [access.op for access in (*readers, *writers)] or [0]
-        taken = {ON_CHIP: size, OFF_CHIP: 0} if size <= problem["capacity"] else {OFF_CHIP: 0}
-        paid = {memory: denominator * costs[memory] for memory in taken}
-        items.append(Item(min(moments), max(moments) + 1, taken, paid))
+        sizes = {ON_CHIP: size, OFF_CHIP: 0} if size <= problem["capacity"] else {OFF_CHIP: 0}
+        paid = {memory: denominator * costs[memory] for memory in sizes}
+        items.append(Item(min(moments), max(moments) + 1, sizes, paid))
     return Placed([problem["capacity"], 0], items, 0)
 
 

@@ -142,29 +142,29 @@ TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "flag": (bool,), "number":
 NULLABLE = "?"
 
 
-def check_schema(value: Any, known: Any, place: str) -> None:
+def check_schema(value: Any, schema: Any, place: str) -> None:
     """Raises MalformedError if a value does not match its entry in the table."""
-    if isinstance(known, dict):
-        _check_object(value, known, place)
-    elif isinstance(known, list):
+    if isinstance(schema, dict):
+        _check_object(value, schema, place)
+    elif isinstance(schema, list):
         expect(isinstance(value, list), place, type(value).__name__, "a list")
         for number, part in enumerate(value):
-            check_schema(part, known[0], f"{place}[{number}]")
-    elif known in NUMBERS:
-        expect(type(value) is int and value in NUMBERS[known], place, value, f"a {known} number below {TOO_LARGE}")
-    elif known in TYPES:
-        expect(type(value) in TYPES[known], place, value, f"a {known}")
+            check_schema(part, schema[0], f"{place}[{number}]")
+    elif schema in NUMBERS:
+        expect(type(value) is int and value in NUMBERS[schema], place, value, f"a {schema} number below {TOO_LARGE}")
+    elif schema in TYPES:
+        expect(type(value) in TYPES[schema], place, value, f"a {schema}")
     else:
         # The entry is the value itself, or a choice of several words.
-        expect(type(value) is type(known) and str(value) in str(known).split(" | "), place, value, str(known))
+        expect(type(value) is type(schema) and str(value) in str(schema).split(" | "), place, value, str(schema))
 
 
-def _check_object(value: Any, known: Fields, place: str) -> None:
+def _check_object(value: Any, schema: Fields, place: str) -> None:
     """Checks that every field is in the table, and that it is null only if it may be."""
     expect(isinstance(value, dict), place, type(value).__name__, "an object")
-    names = {name.removesuffix(NULLABLE): name for name in known}
+    names = {name.removesuffix(NULLABLE): name for name in schema}
     for name, part in value.items():
         expect(name in names, place, f"the field {name!r}, which the checker does not know", f"one of {', '.join(names)}")
         may_be_null = names[name].endswith(NULLABLE)
         if part is not None or not may_be_null:
-            check_schema(part, known[names[name]], f"{place}.{name}")
+            check_schema(part, schema[names[name]], f"{place}.{name}")

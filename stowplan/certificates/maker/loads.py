@@ -24,8 +24,8 @@ def packing(wish: Wish) -> Iterator[Proof]:
 def peak_moment(problem: Problem) -> int:
     """A moment at which most bytes are live, where shared bytes count once; 0 if there are none."""
     if problem.overlaps:
-        taken = taken_bytes(problem)
-        return max(taken, key=lambda moment: taken[moment])
+        bytes_by_moment = taken_bytes(problem)
+        return max(bytes_by_moment, key=lambda moment: bytes_by_moment[moment])
     spans = problem.spans
     moments = np.concatenate([spans.end, spans.start])
     sizes = spans.size[spans.owner]

@@ -122,5 +122,5 @@ def proof_of(problem: Problem, prices: Prices) -> Proof:
 def _whole(prices: Floats, most: int | None = None) -> list[int]:
     """Prices as whole numbers over the denominator, each at most ``most``."""
     scaled = np.where(np.isfinite(prices), prices, 0.0) * DENOMINATOR
-    whole = [round(price) for price in scaled.tolist()]
-    return whole if most is None else [min(most, price) for price in whole]
+    rounded = [round(price) for price in scaled.tolist()]
+    return rounded if most is None else [min(most, price) for price in rounded]

@@ -49,8 +49,8 @@ class StabilityPass:
     ----------
     kind, problem
         The problem to solve.
-    given
-        The earlier plan, checked.
+    request
+        The earlier plan and what may be lost for it, checked.
 
     Raises
     ------
@@ -60,9 +60,9 @@ class StabilityPass:
         The earlier plan belongs to another problem, and its decisions cannot be matched to those of this one.
     """
 
-    def __init__(self, kind: Kind[Any, Any], problem: Any, given: KeepClose):
-        self._kind, self._problem, self.given = kind, problem, given
-        self._changes = changes_of(problem, given)
+    def __init__(self, kind: Kind[Any, Any], problem: Any, request: KeepClose):
+        self._kind, self._problem, self.request = kind, problem, request
+        self._changes = changes_of(problem, request)
         self._earlier: AcceptedPlan | None = None
         self._plans: list[tuple[int, int, Any, Verification[Any]]] = []
         self.details: dict[str, Any] = {}
@@ -71,7 +71,7 @@ class StabilityPass:
             verdict = check(kind, problem, plan)
             if verdict.ok:
                 self._earlier = AcceptedPlan(plan, verdict, self._changes.counts(plan))
-            elif is_of_problem(problem, given):
+            elif is_of_problem(problem, request):
                 raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(verdict.lines[:3])}")
 
     @property
@@ -121,7 +121,7 @@ class StabilityPass:
             self._problem,
             best.check,
             None if earlier is None else earlier.check,
-            self.given.within,
+            self.request.within,
             None if state.baseline is None else state.sources.get(state.baseline),
         )
         search = RevertingSearch(self._kind, self._problem, changes, limit, Budget(options, deadline, plain.total), plain)
@@ -166,7 +166,7 @@ class StabilityPass:
                 "changed": chosen.changed,
                 "of": chosen.total,
                 "parts": {what: list(pair) for what, pair in chosen.counts.items()},
-                "within": self.given.within,
+                "within": self.request.within,
                 "best_changed": plain.changed,
                 "best_objective": plain.check.objective,
                 "earlier_objective": None if earlier is None else earlier.check.objective,

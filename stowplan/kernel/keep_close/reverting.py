@@ -194,8 +194,8 @@ class RevertingSearch:
             if self._budget.is_over():
                 return groups
             judged = self._judge(self._changes.reverted(self.best.plan, group))
-            known = self.best.check.objective or 0
-            costs.append(None if judged is None else ((judged[1].objective or 0) - known) / len(group))
+            current_objective = self.best.check.objective or 0
+            costs.append(None if judged is None else ((judged[1].objective or 0) - current_objective) / len(group))
         order = sorted(range(len(groups)), key=lambda at: (costs[at] is None, costs[at] or 0.0, at))
         return [groups[at] for at in order]
 
@@ -209,16 +209,16 @@ class RevertingSearch:
         self._halve(groups[:middle])
         self._halve(groups[middle:])
 
-    def _pairs(self, groups: Sequence[frozenset[int]], left: int) -> int:
+    def _pairs(self, groups: Sequence[frozenset[int]], attempts: int) -> int:
         """Tries to revert pairs of groups until one succeeds; returns how many pairs may still be tried."""
         for at, one in enumerate(groups):
             for other in groups[:at]:
-                if left <= 0 or self._budget.is_over():
-                    return left
-                left -= 1
+                if attempts <= 0 or self._budget.is_over():
+                    return attempts
+                attempts -= 1
                 if self.offer(self._changes.reverted(self.best.plan, one | other)):
-                    return left
-        return left
+                    return attempts
+        return attempts
 
 
 def _cost(verification: Verification[Any]) -> tuple[int, int]:

@@ -61,8 +61,8 @@ class Clock:
     def __init__(self, state: RunState, options: Options, deadline: Deadline, candidates: Iterable[Candidate] = ()):
         self.deadline = deadline
         self._state, self._options = state, options
-        most, part = RESERVE
-        self._reserve = min(most, part * options.time_limit)
+        max_seconds, part = RESERVE
+        self._reserve = min(max_seconds, part * options.time_limit)
         sharing = [candidate for candidate in candidates if not (candidate.makes_baseline or candidate.turn != "share")]
         self._oversubscription = max(1.0, sum(candidate.share for candidate in sharing) / options.workers)
         self._is_oversubscribed = len(sharing) > options.workers
@@ -76,8 +76,8 @@ class Clock:
         if candidate.in_thread and any(worker.candidate.turn == "presolver" for worker in threads):
             # A presolver builds models in Python code, which only one thread at a time can execute.
             return True
-        most = max(ALONE_AT_LEAST, min(ALONE_AT_MOST, ALONE_PART * self._options.time_limit))
-        is_late = time.process_time() - self._cpu_at_start >= ALONE_SECONDS or self.deadline.elapsed >= most
+        max_seconds = max(ALONE_AT_LEAST, min(ALONE_AT_MOST, ALONE_PART * self._options.time_limit))
+        is_late = time.process_time() - self._cpu_at_start >= ALONE_SECONDS or self.deadline.elapsed >= max_seconds
         if self._options.deterministic or is_late:
             return False
         is_there = workers().is_ready(CandidateId.of(self._state.kind.name, candidate.name))

@@ -241,8 +241,8 @@ class WorkerPool:
             LOGGER.info("candidate %s failed after %.3f s: %s", name, seconds, cut(why) or "for no known reason")
         else:
             LOGGER.debug("candidate %s %s after %.3f s", name, outcome, seconds)
-        left = 0.0 if self.options.deterministic else self.clock.worker_seconds(worker.candidate)
-        if outcome == "stopped" and left > LEAST_TURN * self.options.time_limit:
+        seconds_left = 0.0 if self.options.deterministic else self.clock.worker_seconds(worker.candidate)
+        if outcome == "stopped" and seconds_left > LEAST_TURN * self.options.time_limit:
             # The candidate was stopped at the end of its share. If others end early, it gets another turn.
             self._waiting.append(replace(worker.candidate, turn="reserve"))
 

@@ -193,12 +193,12 @@ class WarmWorkers:
         """Ends superfluous processes: first those that are dead, then those that a call like the last could not use."""
         with self._lock:
             fit = self._fitting()
-            kept = [*fit, *(process for process in self._waiting if process not in fit and process.is_alive)][
+            remaining = [*fit, *(process for process in self._waiting if process not in fit and process.is_alive)][
                 : self._max_waiting
             ]
-            ended = [process for process in self._waiting if process not in kept]
+            ended = [process for process in self._waiting if process not in remaining]
             ended += [process for process in self._settings if process.turn is None and not process.is_alive]
-            self._waiting = {*kept}
+            self._waiting = {*remaining}
         self._drop({*ended})
 
     # A worker is killed when the thread that started it ends (PR_SET_PDEATHSIG), so one permanent thread starts all of them.

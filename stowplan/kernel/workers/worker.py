@@ -115,10 +115,10 @@ class Worker:
         return waits
 
 
-def _load(ahead: Load) -> None:
+def _load(request: Load) -> None:
     """Imports a candidate. An error is ignored, because it will occur again with the job and be reported then."""
     try:
-        ahead.candidate.load()
+        request.candidate.load()
     except BaseException:
         traceback.print_exc()
 
