@@ -48,7 +48,7 @@ class Body:
         self.number = {instruction["id"]: number for number, instruction in enumerate(self.instructions)}
         self.pins = {self.number[pin["instruction"]]: pin for pin in problem["pins"]}
         self.latency = [instruction.get("latency") or self.machine["latency"] for instruction in self.instructions]
-        self.sends_requests = [instruction.get("memory") is not None for instruction in self.instructions]
+        self.sends = [instruction.get("memory") is not None for instruction in self.instructions]
         """Whether each instruction sends requests to memory."""
         network = self.machine["asynchronous"] or {"interfaces": []}
         self.interfaces = [({*(part.get("tiles") or self.tiles)}, part.get("ports", 1)) for part in network["interfaces"]]
@@ -83,7 +83,7 @@ class Body:
                 sharing[variable].append(target)
             for operand in instruction.get("operands", ()):
                 source = self.number.get(operand.get("instruction"))
-                is_sent = source is not None and (operand.get("asynchronous", False) or self.sends_requests[source])
+                is_sent = source is not None and (operand.get("asynchronous", False) or self.sends[source])
                 sharing[(source,) if is_sent else operand.get("variable")].append(target)
                 if source is not None:
                     (sent if is_sent else linked).append(Edge(source, target, operand.get("distance", 0)))
@@ -136,7 +136,7 @@ class Body:
 
     def _waits_for_network(self, edge: Edge, network: Fields) -> list[Wait]:
         """A sent value must arrive before the flow of its reader starts, so each source of the flow waits for it."""
-        clocks = self.latency[edge.source] + network["memory_latency" if self.sends_requests[edge.source] else "latency"]
+        clocks = self.latency[edge.source] + network["memory_latency" if self.sends[edge.source] else "latency"]
         flow = self.flow[edge.target]
         return [Wait(edge.source, start, edge.distance, clocks) for start in self.sources if self.flow[start] == flow]
 
@@ -208,9 +208,7 @@ def resource(body: Body, proof: Fields) -> int:
     """
     tiles, of_requests = {*numbers(proof, "tiles")}, "requests" in proof
     ports = sum(ports for served, ports in body.interfaces if served & tiles)
-    count = sum(
-        allowed <= tiles and (asks or not of_requests) for allowed, asks in zip(body.allowed, body.sends_requests, strict=True)
-    )
+    count = sum(allowed <= tiles and (asks or not of_requests) for allowed, asks in zip(body.allowed, body.sends, strict=True))
     return max(1, -(-count // (ports if of_requests else len(tiles))))
 
 
