@@ -51,4 +51,4 @@ def test_the_kernel_does_not_grow() -> None:
     assert {PurePath("kernel/workers/pool.py"), PurePath("kernel/run.py")} <= lines.keys()
     # Grown by stowplan.verify, and by options whose help is whole sentences.
     # More than a quarter of these lines are docstrings that say arguments, units and errors in whole sentences.
-    assert sum(lines.values()) <= 4_650
+    assert sum(lines.values()) <= 4_750
