@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stowplan.errors import InputError, MissingDependencyError, StowplanError, UsageError, VerificationError
-from stowplan.lazy import lazy_names, listed
+from stowplan.lazy import lazy_names, public_names
 from stowplan.version import VERSION
 
 if TYPE_CHECKING:
@@ -45,4 +45,4 @@ __getattr__ = lazy_names(
         "kernel.verify": ["verify"],
     },
 )
-__dir__ = listed(globals())
+__dir__ = public_names(globals())

@@ -1,6 +1,7 @@
-"""Arguments of the package's functions, checked: a value of a wrong type or out of range is a UsageError that says so.
+"""Checks of arguments: a value of a wrong type or out of range raises a UsageError that says what was found and expected.
 
-``what`` says in each of them what a value is, with ``{}`` in its place: ``"a time limit of {} s"``.
+In every function the parameter ``what`` describes the value for the message, with ``{}`` in its place: ``"a time limit of {}
+s"``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from stowplan.errors import UsageError
 
 
 def whole(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """A whole number, at least ``least`` and at most ``most`` where they are given; booleans and fractions are none.
+    """Checks that a value is a whole number from ``least`` to ``most``, if these are given, and returns it as an int.
+
+    Booleans and fractions are refused.
 
     Raises
     ------
     UsageError
-        Saying what was found, and what was expected.
+        The value is anything else.
     """
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         integer = int(value)
@@ -38,10 +41,10 @@ _UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGTP", 1)
 
 
 def size(what: str, value: Any, least: int | None = None) -> int:
-    """A number of bytes, or text that says one, in capital or small letters: ``4 GiB``, ``1.5MiB``, ``1200KB``, ``1e6``.
+    """Converts a size to bytes: an int, or text with a unit in any case, such as ``4 GiB``, ``1.5MiB``, ``1200KB`` or ``1e6``.
 
-    ``kB``, ``MB``, ``GB``, ``TB``, ``PB`` are powers of 1000, ``KiB`` to ``PiB`` of 1024; what a unit leaves of a byte is left
-    out. Raises UsageError as :func:`whole` does.
+    ``kB``, ``MB``, ``GB``, ``TB``, ``PB`` are powers of 1000, ``KiB`` to ``PiB`` powers of 1024; a fraction of a byte is
+    dropped. Raises UsageError as :func:`whole` does.
     """
     if not isinstance(value, str):
         return whole(what, value, least)
@@ -54,7 +57,8 @@ def size(what: str, value: Any, least: int | None = None) -> int:
 
 
 def number(what: str, value: Any, least: float, below: float = math.inf, *, or_least: bool = True) -> float:
-    """A finite number, at least ``least`` (more than that where not ``or_least``) and less than ``below``; else UsageError."""
+    """Checks that a value is a finite number from ``least`` (exclusive if not ``or_least``) to less than ``below``, or raises
+    UsageError."""
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         real = float(value)
         if (real > least or (or_least and real == least)) and real < below:
@@ -64,13 +68,14 @@ def number(what: str, value: Any, least: float, below: float = math.inf, *, or_l
 
 
 def flag(what: str, value: Any) -> bool:
-    """True or False; else UsageError: a text such as "no" would count as true."""
+    """Checks that a value is True or False, or raises UsageError. A text such as "no" is refused because Python would count it
+    as true."""
     if isinstance(value, bool):
         return value
     raise UsageError(f"found {what.format(show(value))}, expected True or False")
 
 
 def show(value: Any) -> str:
-    """A value for an error message, cut where it is long."""
+    """A value as text for an error message, shortened to 60 characters."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

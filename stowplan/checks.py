@@ -1,4 +1,4 @@
-"""What problems check of themselves when they are made."""
+"""Checks that problems apply to their own fields when they are created."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from stowplan.errors import InputError
 
 
 def expect(holds: bool, place: str, found: object, expected: str) -> None:
-    """Raise :class:`~stowplan.errors.InputError` at a place of a problem where a rule does not hold."""
+    """Raises :class:`~stowplan.errors.InputError` if a rule does not hold. ``place`` says where in the problem."""
     if not holds:
         raise InputError(f"found {found}, expected {expected}", place=place)
 
 
 def expect_range(place: str, field: str, value: int, least: int, below: int) -> None:
-    """Raise InputError where a field is not in ``[least, below)``."""
+    """Raises InputError if the value of a field is not in ``[least, below)``."""
     if not least <= value < below:
         raise InputError(f"found {field} {value}, expected {least} to {below - 1}", place=place)
 
 
 def expect_unique(names: Iterable[str], where: str, what: str = "id") -> None:
-    """Raise InputError where two of a list have one name."""
+    """Raises InputError if two entries of a list have the same name."""
     seen: set[str] = set()
     for number, name in enumerate(names):
         if name in seen:

@@ -1,4 +1,5 @@
-"""Processes that the package starts: what they are started with, how they begin, what they are told, and how they end."""
+"""Child processes of the package: their environment, how they begin, the messages between parent and child, and how they
+end."""
 
 from __future__ import annotations
 
@@ -19,41 +20,42 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import BinaryIO, cast
 
-#: Bytes that a process may hold to be kept for other work.
-MOST_KEPT_MEMORY = 1 << 30
+#: A process that uses more bytes than this after its work is not reused for other work.
+MAX_REUSE_MEMORY = 1 << 30
 
 _PR_SET_PDEATHSIG = 1
 
-_LENGTH = struct.Struct("<Q")
+_LENGTH_PREFIX = struct.Struct("<Q")
 
-#: Longer than any message; a length beyond it means that something else was written.
+#: Maximum length of a message in bytes. A greater length means that something other than a message was written to the pipe.
 _MAX_MESSAGE = 1 << 31
 
 
 def child_environment() -> dict[str, str]:
-    """Environment of a child: it finds its modules where this process does, not in the folder it happens to be started from."""
+    """Environment of a child process. Its ``PYTHONPATH`` makes it find modules where this process does, whatever its working
+    directory."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
-def begin(parent: int) -> tuple[BinaryIO, BinaryIO]:
-    """Make this process a child that its parent alone ends.
+def become_child(parent: int) -> tuple[BinaryIO, BinaryIO]:
+    """Prepares a new child process so that only its parent ends it.
 
     Parameters
     ----------
     parent
-        Number of the process that has started it.
+        Process ID of the parent.
 
     Returns
     -------
     tuple
-        Pipes from and to the parent: what were standard input and output. Whoever reads standard input now finds nothing, and
-        what is printed goes to standard error.
+        Pipes from and to the parent, which were standard input and output. From now on standard input is empty, and printed
+        text goes to standard error.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
-            # Schedulers signal every process of a job: it is for the parent to say when to end. What a worker starts is not to
-            # inherit it, so that the signals are handled, not ignored.
+            # Schedulers signal every process of a job, but it is the parent that decides when to end. The signals have handlers
+            # and are not ignored, because processes that a worker starts would inherit that they are ignored.
             signal.signal(getattr(signal, name), lambda number, frame: None)
     _end_with_parent(parent)
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -63,7 +65,8 @@ def begin(parent: int) -> tuple[BinaryIO, BinaryIO]:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent ends, for code that lets no other thread run."""
+    """Has the kernel kill this process when its parent ends. A thread could not do so while code runs that blocks all other
+    threads."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -71,14 +74,14 @@ def _end_with_parent(parent: int) -> None:
 
 
 def write_encoded(stream: BinaryIO, data: bytes) -> None:
-    """Send a message, its length in front, and flush the pipe; raises OSError where nobody reads at the other end."""
-    stream.write(_LENGTH.pack(len(data)))
+    """Sends a message, preceded by its length, and flushes the pipe; raises OSError if the reader has closed it."""
+    stream.write(_LENGTH_PREFIX.pack(len(data)))
     stream.write(data)
     stream.flush()
 
 
 def read_message(stream: BinaryIO) -> bytes | None:
-    """Wait for the next message.
+    """Waits for the next message.
 
     Parameters
     ----------
@@ -88,17 +91,17 @@ def read_message(stream: BinaryIO) -> bytes | None:
     Returns
     -------
     bytes or None
-        The message; None at the end, also where the end cuts a message short.
+        The message; None at the end of the stream, also if the stream ends within a message.
 
     Raises
     ------
     ValueError
-        This is not the beginning of a message.
+        The data does not begin like a message.
     """
-    head = stream.read(_LENGTH.size)
-    if head is None or len(head) < _LENGTH.size:
+    head = stream.read(_LENGTH_PREFIX.size)
+    if head is None or len(head) < _LENGTH_PREFIX.size:
         return None
-    (length,) = _LENGTH.unpack(head)
+    (length,) = _LENGTH_PREFIX.unpack(head)
     if length > _MAX_MESSAGE:
         raise ValueError(f"found a message of {length} bytes, expected at most {_MAX_MESSAGE}")
     data = stream.read(length)
@@ -106,25 +109,25 @@ def read_message(stream: BinaryIO) -> bytes | None:
 
 
 class ChildProcess:
-    """A process that is sent messages and answers with messages, and all that it has started.
+    """A child process with which messages are exchanged. It is killed together with all processes that it has started.
 
-    It ends with the thread that has started it where it calls :func:`begin`.
+    If the child calls :func:`become_child`, it also ends when the thread that started it ends.
 
     Parameters
     ----------
     module
-        What it runs: ``python -m MODULE``.
+        The module to run: ``python -m MODULE``.
     arguments
-        Of the module.
+        Arguments of the module.
     environment
-        That of :func:`child_environment` by default.
+        Environment; by default that of :func:`child_environment`.
     is_quiet
-        Whether what it prints is left out, but for ``STOWPLAN_DEBUG``.
+        Whether to discard what the child prints, unless ``STOWPLAN_DEBUG`` is set.
 
     Raises
     ------
     OSError
-        The system has no room for another process.
+        The system cannot start another process.
     """
 
     def __init__(
@@ -136,7 +139,8 @@ class ChildProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if is_quiet and not os.environ.get("STOWPLAN_DEBUG") else None,
             env=child_environment() if environment is None else environment,
-            # A session of its own: Ctrl-C at the terminal is for the parent, and what it starts ends with it.
+            # In a session of its own the child is not interrupted by Ctrl-C at the terminal, and its whole process group can be
+            # killed.
             start_new_session=True,
         )
         self.pid = self._process.pid
@@ -144,39 +148,40 @@ class ChildProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return self._process.poll() is None
 
     def send(self, data: bytes) -> None:
-        """Send a message; raises OSError where it has ended."""
+        """Sends a message; raises OSError if the process has ended."""
         write_encoded(self._outgoing, data)
 
     def receive(self) -> bytes | None:
-        """Wait for the next message, as :func:`read_message` does."""
+        """Waits for the next message, as :func:`read_message` does."""
         return read_message(self._incoming)
 
     def kill(self) -> None:
-        """End it and whatever it has started, whatever it is doing."""
-        # Nobody has waited for it yet, so that its number cannot belong to another.
+        """Kills the process and all processes that it has started."""
+        # The process has not been waited for, so its ID cannot belong to another process yet.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def end(self) -> int:
-        """Kill it where it has not ended, and return its exit status."""
-        # A signal does not change how a process ends that is about to; what it has started must not stay behind.
+        """Kills the process if it still runs, and returns its exit status."""
+        # The signal does not change the exit status of a process that has ended already, and the processes that it started must
+        # not be left behind.
         self.kill()
         return self._process.wait()
 
     def close(self) -> None:
-        """Free the pipes, once nobody reads or writes."""
+        """Closes the pipes, once nobody reads or writes them any more."""
         with contextlib.suppress(OSError):
             self._outgoing.close()
         self._incoming.close()
 
 
 def describe_end(code: int) -> str:
-    """How a process ended that gave no last report, by its exit status; of one that was killed, minus the signal."""
+    """Says how a process ended that sent no last report. ``code`` is its exit status, or minus the signal that killed it."""
     if code >= 0:
         return f"its process ended without a last word, with exit status {code}"
     try:
@@ -187,40 +192,43 @@ def describe_end(code: int) -> str:
     return f"its process was ended by signal {name}{hint}"
 
 
-#: Objects that are made before cycles among the youngest are looked for, and how often those come before the next older ones.
-#: Python's own 700 has it look more than a thousand times while solvers are imported.
-_THRESHOLDS = 100_000, 10, 10
+#: Thresholds of Python's garbage collector: new objects before it runs, and how many collections of one generation precede one
+#: of the next. With Python's own 700 it runs more than a thousand times while solvers are imported.
+_GC_THRESHOLDS = 100_000, 10, 10
 
 
 @cache
-def collect_seldom() -> None:
-    """Look for cycles of garbage seldom, and not once more at the end.
+def collect_garbage_seldom() -> None:
+    """Runs the garbage collector seldom, and not at all at exit.
 
-    That is a fifth of what a small problem takes on the command line: modules are full of cycles, none of which is garbage.
-    Not for processes in which others may count on Python's own ways.
+    This saves a fifth of the time that a small problem takes on the command line, because imported modules are full of
+    reference cycles and none of them is garbage. It is not meant for processes in which other code may rely on Python's default
+    settings.
     """
-    gc.set_threshold(*_THRESHOLDS)
-    # In this order at the end, before the interpreter looks for cycles in all that is left.
+    gc.set_threshold(*_GC_THRESHOLDS)
+    # Exit handlers run in reverse order: the collector is disabled, then all objects are exempted, before the interpreter
+    # collects what is left.
     atexit.register(gc.freeze)
     atexit.register(gc.disable)
 
 
-#: CP-SAT, which imports pandas for a few methods that take its series and indices: more than half of what importing it takes.
-#: None of the models here has a series.
+#: The module of CP-SAT. It imports pandas for a few methods that accept series and indices, which takes more than half of its
+#: import time; no model of this package uses them.
 CP_MODEL = "ortools.sat.python.cp_model"
 
 
 def light_imports() -> None:
-    """From now on :data:`CP_MODEL` is imported without pandas, where it is not there yet.
+    """Makes later imports of :data:`CP_MODEL` skip pandas, unless the module is imported already.
 
-    Methods of CP-SAT for series then refuse them. Not for processes in which others may want pandas.
+    The methods of CP-SAT that accept series then refuse them. This is not meant for processes in which other code may use
+    pandas.
     """
-    if CP_MODEL not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if CP_MODEL not in sys.modules and not any(isinstance(finder, _CpsatFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _CpsatFinder())
 
 
-class _Finder(MetaPathFinder):
-    """Finds the module, once."""
+class _CpsatFinder(MetaPathFinder):
+    """Finds :data:`CP_MODEL` once and gives it a loader that hides pandas."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != CP_MODEL:
@@ -228,11 +236,13 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _WithoutPandas(spec.loader)
+            spec.loader = _LoaderWithoutPandas(spec.loader)
         return spec
 
 
-class _WithoutPandas(Loader):
+class _LoaderWithoutPandas(Loader):
+    """Loads a module with an empty stand-in for pandas, and with the real package if that does not suffice."""
+
     def __init__(self, loader: Loader):
         self._loader = loader
 
@@ -240,6 +250,7 @@ class _WithoutPandas(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        """Executes the module with the stand-in, and again with the real package if that fails."""
         if "pandas" not in sys.modules:
             stand_in = ModuleType("pandas")
             stand_in.__dict__.update(Index=type("Index", (), {}), Series=type("Series", (), {}))
@@ -248,7 +259,7 @@ class _WithoutPandas(Loader):
                 self._loader.exec_module(module)
                 return
             except AttributeError:
-                # Another version, which wants more of it.
+                # This version of OR-Tools uses more of pandas than the stand-in has.
                 pass
             finally:
                 del sys.modules["pandas"]

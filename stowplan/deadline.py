@@ -1,4 +1,4 @@
-"""When to stop: a time limit on the monotonic clock, and a cancel that anyone may pull."""
+"""Time limits on the monotonic clock, which can also be cancelled, and a limit on the time for reading an input."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from stowplan.errors import TimeLimitError
 
 
 class Deadline:
-    """A moment on the monotonic clock after which work must stop, or stop sooner when cancelled.
+    """A moment on the monotonic clock at which work must stop. Cancelling makes it expire at once.
 
     Parameters
     ----------
     seconds
-        Time from now; ``None`` or infinity for no limit.
+        Time from ``began``; ``None`` or infinity for no limit.
     cancelled
-        Shared event; setting it (or calling :meth:`cancel`) makes the deadline expire at once.
+        Event that may be shared with others; setting it makes the deadline expire.
     began
-        When it was set, where that is not now.
+        Start of the limit on the monotonic clock; now by default.
     """
 
     def __init__(self, seconds: float | None = None, cancelled: threading.Event | None = None, *, began: float | None = None):
@@ -36,22 +36,22 @@ class Deadline:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was set."""
+        """Seconds since the start of the limit."""
         return time.monotonic() - self.began
 
     @property
     def remaining(self) -> float:
-        """Seconds left, never negative; 0 once cancelled, infinity where there is no limit."""
+        """Seconds left, never negative: 0 once cancelled, infinity if there is no limit."""
         return 0.0 if self._cancelled.is_set() else max(0.0, self._end - time.monotonic())
 
     @property
     def expired(self) -> bool:
-        """Whether to stop now."""
+        """Whether work must stop now."""
         return self.remaining <= 0.0
 
     @property
     def was_cancelled(self) -> bool:
-        """Whether it was cancelled rather than run out."""
+        """Whether it was cancelled."""
         return self._cancelled.is_set()
 
     @property
@@ -60,25 +60,28 @@ class Deadline:
         return self._cancelled
 
     def within(self, seconds: float) -> Deadline:
-        """A deadline no later than this one and at most ``seconds`` from now; it shares the cancel."""
+        """A deadline at most ``seconds`` from now that is no later than this one; cancelling either cancels both."""
         return Deadline(min(seconds, self.remaining), self._cancelled)
 
     def stopper(self) -> Callable[[], bool]:
-        """``should_stop`` callback for solvers and heuristics."""
+        """Returns a ``should_stop`` callback for solvers and heuristics."""
         return lambda: self.expired
 
 
-class Watch:
-    """While it is open, looks at the clock and at ``should_stop`` from a thread of its own, and stops what runs beside it.
+class Watchdog:
+    """Context manager with a thread that stops the code in the block when time is up or ``should_stop`` says so.
 
     Parameters
     ----------
     seconds
         Time from now.
     should_stop
-        Asked at every look, ``look_every`` seconds apart.
+        Called every ``look_every`` seconds; None if only the time counts.
     stop
-        Called again and again once time is up or somebody says stop: what is only about to start does not hear it.
+        Stops the code in the block. It is called repeatedly from then on, because code that is only about to start may miss a
+        call.
+    look_every
+        Seconds between two checks.
     """
 
     def __init__(
@@ -103,22 +106,24 @@ class Watch:
 
 
 def limit_after(began: float, seconds: float) -> float:
-    """What is left of a limit of ``seconds`` set at ``began`` (monotonic clock); never less than 0.2 s or the limit itself.
+    """Seconds left of a limit of ``seconds`` that began at ``began`` on the monotonic clock.
 
-    A limit that makes no sense comes back as it is, for whoever takes it to refuse.
+    The result is never less than 0.2 s, or than the limit itself if that is less. A limit that is not positive is returned
+    unchanged, so that the code that uses it can refuse it.
     """
     return max(min(seconds, 0.2), seconds - (time.monotonic() - began)) if seconds > 0 else seconds
 
 
-#: When this module was imported, by the monotonic clock.
+#: When this module was imported, on the monotonic clock.
 _IMPORTED = time.monotonic()
 
-#: A process that was started longer ago than this (seconds) did something else before, as a shell that becomes the command.
-_LONGEST_START = 30.0
+#: A process that was started more seconds ago than this did something else first, such as a shell that replaced itself with the
+#: command.
+_MAX_START_SECONDS = 30.0
 
 
 def process_began() -> float:
-    """When this process was started, by the monotonic clock; when this module was imported where the system does not say."""
+    """When this process was started, on the monotonic clock; when this module was imported, if the system does not say."""
     try:
         with open("/proc/self/stat", "rb") as stream:
             ticks = int(stream.read().rpartition(b")")[2].split()[19])
@@ -126,34 +131,44 @@ def process_began() -> float:
     except (OSError, ValueError, IndexError, AttributeError):
         return _IMPORTED
     began = time.monotonic() - age
-    return began if 0 <= _IMPORTED - began <= _LONGEST_START else _IMPORTED
+    return began if 0 <= _IMPORTED - began <= _MAX_START_SECONDS else _IMPORTED
 
 
-#: Reading may take this long whatever the limit: what any limit may be exceeded by.
-LEAST_READING = 0.5
+#: Seconds that reading may take whatever the limit: every limit may be exceeded by this much.
+MIN_READING_SECONDS = 0.5
 
 _READING: ContextVar[tuple[Deadline, float] | None] = ContextVar("reading", default=None)
 
-#: Name of the threads that read.
+#: Name of the threads that read inputs.
 _READER = "stowplan reader"
 
 T = TypeVar("T")
 
 
 def read_within(seconds: float | None, read: Callable[[], T], began: float | None = None) -> T:
-    """What a reader returns, where it does so within ``seconds`` (:data:`LEAST_READING` at least) from ``began``, or from now.
+    """Calls ``read`` with a time limit and returns its result.
 
-    It runs in a thread, in which :func:`check_reading` then raises. What does not look at the clock, such as the import of a
-    framework, cannot be interrupted: its thread is left behind (:func:`is_still_reading`). ``None`` sets no limit.
+    ``read`` runs in a thread, and :func:`check_reading` raises in that thread once the time is over. Code that never calls it,
+    such as the import of a framework, cannot be interrupted: its thread is abandoned and keeps running
+    (:func:`is_still_reading`).
+
+    Parameters
+    ----------
+    seconds
+        Time limit, at least :data:`MIN_READING_SECONDS`; ``None`` sets no limit.
+    read
+        Reads the input.
+    began
+        Start of the limit on the monotonic clock; now by default.
 
     Raises
     ------
     TimeLimitError
-        The time was over before; or whatever ``read`` raises.
+        The time was over first. Errors of ``read`` are raised as well.
     """
     if seconds is None or math.isnan(seconds):
         return read()
-    deadline, context, outcome = Deadline(max(seconds, LEAST_READING), began=began), copy_context(), Future[T]()
+    deadline, context, outcome = Deadline(max(seconds, MIN_READING_SECONDS), began=began), copy_context(), Future[T]()
     context.run(_READING.set, (deadline, seconds))
 
     def run() -> None:
@@ -166,22 +181,22 @@ def read_within(seconds: float | None, read: Callable[[], T], began: float | Non
     with suppress(TimeoutError):
         outcome.exception(min(deadline.remaining, threading.TIMEOUT_MAX))
     if not outcome.done():
-        raise _not_read(deadline, seconds)
+        raise _reading_error(deadline, seconds)
     return outcome.result()
 
 
 def is_still_reading() -> bool:
-    """Whether a reader has been left behind that has not ended."""
+    """Whether a reader that was abandoned is still running."""
     return any(thread.name == _READER for thread in threading.enumerate())
 
 
 def check_reading() -> None:
-    """Raise :class:`~stowplan.errors.TimeLimitError` where the input takes longer to read than it may."""
+    """Raises :class:`~stowplan.errors.TimeLimitError` if the input of this thread has taken longer to read than its limit."""
     reading = _READING.get()
     if reading is not None and reading[0].expired:
-        raise _not_read(*reading)
+        raise _reading_error(*reading)
 
 
-def _not_read(deadline: Deadline, seconds: float) -> TimeLimitError:
+def _reading_error(deadline: Deadline, seconds: float) -> TimeLimitError:
     over = f"the time limit of {seconds:g} s was over after {deadline.elapsed:.1f} s"
     return TimeLimitError(f"{over}, before the input was read: give it more")

@@ -1,4 +1,4 @@
-"""Everything the package raises on purpose, as a small tree under :class:`StowplanError`."""
+"""The errors that the package raises on purpose, all of them subclasses of :class:`StowplanError`."""
 
 from __future__ import annotations
 
@@ -7,81 +7,85 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Characters of a message at most, and of a place in a file; what they quote of a user's file may be of any size.
-MOST_MESSAGE, MOST_PLACE = 700, 160
-#: Characters of one word of a message at most.
-MOST_WORD = 200
+#: Maximum number of characters of a message, and of a place in a file. Both may quote text of a user's file, which can have any
+#: size.
+MAX_MESSAGE_LENGTH, MAX_PLACE_LENGTH = 700, 160
+#: Maximum number of characters of one word of a message.
+MAX_WORD_LENGTH = 200
 
-_LONG_WORD = re.compile(rf"\S{{{MOST_WORD + 1},}}")
+_LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH + 1},}}")
 
 
 class StowplanError(Exception):
-    """Base of all errors of this package. ``exit_code`` is what the command line returns for it."""
+    """Base class of all errors of this package. ``exit_code`` is the exit code of the command line for the error."""
 
     exit_code = 2
     advice: tuple[str, ...] = ()
-    """Lines that the command line shows below it: what to type instead."""
+    """Lines that the command line prints below the error: what to type instead."""
 
 
 class InputError(StowplanError):
-    """Bad input: says where, what was found and what was expected, in one line of a few hundred characters.
+    """The input is not valid. The message says in one line of a few hundred characters where, what was found and what was
+    expected.
 
     Parameters
     ----------
     message
-        What was found and what was expected. Long words in it, and the middle of a long message, become ``...``: they are text
-        of the user's file.
+        What was found and what was expected. Long words in it, and the middle of a long message, are replaced by ``...``,
+        because they quote text of the user's file.
     source
-        File the input came from, if any.
+        File that the input came from, if any.
     place
-        Line, field or instruction inside it, for example ``"line 12"``.
+        Line, field or instruction in that file, for example ``"line 12"``.
     """
 
     def __init__(self, message: str, *, source: str | Path | None = None, place: str | None = None):
         self.message = brief(message)
         self.source = None if source is None else str(source)
-        self.place = None if place is None else brief(place, MOST_PLACE)
-        where = ": ".join(part for part in (None if source is None else _one_line(str(source)), self.place) if part)
+        self.place = None if place is None else brief(place, MAX_PLACE_LENGTH)
+        where = ": ".join(part for part in (None if source is None else _escaped(str(source)), self.place) if part)
         super().__init__(f"{where}: {self.message}" if where else self.message)
 
     def within(self, source: str | Path) -> InputError:
-        """The same error with its file named, for readers that were given text only."""
+        """Returns the same error with the file named, for readers that were given only the text of the file."""
         if self.source is not None:
             return self
         return type(self)(self.message, source=source, place=self.place)
 
 
 class UsageError(StowplanError):
-    """A call or command line that asks for something the package does not offer."""
+    """A call or a command line asks for something that the package does not offer."""
 
     def __init__(self, message: str):
         super().__init__(brief(message))
 
 
 class TimeLimitError(StowplanError):
-    """The time limit was over before there was a problem to solve."""
+    """The time limit was over before the problem had been read."""
 
     exit_code = 3
 
 
 class VerificationError(StowplanError):
-    """A plan that breaks the rules of its problem."""
+    """A plan breaks the rules of its problem."""
 
     exit_code = 4
 
 
 class MissingDependencyError(StowplanError):
-    """An optional package is needed; the message names the extra that brings it."""
+    """An optional package is needed. The message names the extra that installs it."""
 
 
 def to_install(extra: str) -> str:
-    """How to get an extra of this package, which is in no index: from a clone of it."""
+    """The command that installs an extra of this package. The package is in no package index, so it is installed from a
+    clone."""
     return f"pip install '.[{extra}]' in a clone of stowplan"
 
 
 @contextlib.contextmanager
 def naming(source: str | Path | None) -> Iterator[None]:
-    """Name a file in each :class:`InputError` from within that names none; None leaves them as they are."""
+    """Adds the name of a file to every :class:`InputError` raised within that names none; with None, errors are left
+    unchanged."""
     try:
         yield
     except InputError as error:
@@ -89,28 +93,30 @@ def naming(source: str | Path | None) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What a foreign error says first: some run over pages, and some say nothing but their type."""
+    """The first line of an error of another package: some messages fill pages. An empty message is replaced by the type of the
+    error."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def brief(text: str, most: int = MOST_MESSAGE) -> str:
-    """``text`` in one line of at most ``most`` characters: its long words and then its middle left out, ``...`` in their place.
+def brief(text: str, most: int = MAX_MESSAGE_LENGTH) -> str:
+    """Shortens a text to one line of at most ``most`` characters: ``...`` replaces the middle of long words, then the middle of
+    the text.
 
-    Characters that a terminal would take for commands stand as ``\\x1b``.
+    Characters that a terminal would interpret as commands are written as ``\\x1b``.
     """
-    # Whatever is cut anyway need not be looked at: the text may be a whole file.
+    # The text may be a whole file. Text that will be cut anyway is dropped before the slower steps below.
     if len(text) > 20 * most:
         text = f"{text[: 10 * most]} {text[-10 * most :]}"
-    shortened = _LONG_WORD.sub(lambda match: _cut(match[0], MOST_WORD), _one_line(" ".join(text.split())))
-    return _cut(shortened, most)
+    shortened = _LONG_WORD.sub(lambda match: _cut_middle(match[0], MAX_WORD_LENGTH), _escaped(" ".join(text.split())))
+    return _cut_middle(shortened, most)
 
 
-def _cut(text: str, most: int) -> str:
-    """The beginning and the end of a text; the end, a quarter, is where messages say what was expected."""
+def _cut_middle(text: str, most: int) -> str:
+    """The beginning and the end of a text. The end, a quarter of it, is where messages say what was expected."""
     return text if len(text) <= most else f"{text[: most - most // 4 - 3]}...{text[len(text) - most // 4 :]}"
 
 
-def _one_line(text: str) -> str:
+def _escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else character.encode("unicode_escape").decode() for character in text)

@@ -1,10 +1,12 @@
-"""Reading and writing the package's own files.
+"""Reading and writing files, those of the package's own formats above all.
 
-Every file carries a ``format`` and a ``version``; reading checks both, and unknown fields are errors. A file is written to a
-temporary name beside its target and renamed, so an interrupted write leaves either the old file or the new one. Symbolic links
-stay, and what is no regular file (a device, a pipe, standard output) is written through.
+Every file of the package states a ``format`` and a ``version``. Reading checks both, and unknown fields are errors. A file is
+written under a temporary name in the folder of its target and then renamed, so that an interrupted write leaves either the old
+file or the new one. Symbolic links are kept, and anything that is not a regular file (a device, a pipe, standard output) is
+written to directly.
 
-A lock on a file is held by one process at a time, and let go by the system when that process ends, however it ends.
+A file can also be locked (:func:`try_lock`). One process at a time has the lock, and the system releases it when that process
+ends, however it ends.
 """
 
 from __future__ import annotations
@@ -36,58 +38,58 @@ from stowplan.errors import InputError, naming
 
 T = TypeVar("T")
 
-#: Readers refuse files larger than this unless told otherwise (bytes, after decompression).
+#: Default limit on the size of a file in bytes, after decompression.
 MAX_TEXT_BYTES = 1 << 30
 
-#: The format of a damaged file is looked for in the first bytes.
+#: The ``format`` of a damaged file is searched for in this many bytes at its beginning.
 _HEAD_BYTES = 1 << 12
 
-#: Keys that are named of an object that is none of ours.
-_MOST_KEYS = 8
+#: Maximum number of keys that an error message lists of an object of unknown format.
+_MAX_KEYS_SHOWN = 8
 
-#: Archives of arrays are no larger than this, unpacked (bytes).
+#: Limit on the size of an archive of arrays, unpacked (bytes).
 MAX_ARRAY_BYTES = 1 << 27
 
-#: What is read line by line has no line longer than this (bytes).
+#: Limit on the length of a line in files that are read line by line (bytes).
 MAX_LINE_BYTES = 1 << 20
 
 
-#: Files that were read, where somebody wants to know.
-_read: ContextVar[dict[str, None] | None] = ContextVar("read", default=None)
+#: The paths of files that have been read, while :func:`recording_reads` is active.
+_recorded_reads: ContextVar[dict[str, None] | None] = ContextVar("read", default=None)
 
 
 @contextlib.contextmanager
-def noting_reads() -> Iterator[dict[str, None]]:
-    """Notes the paths of all files that are read within, in the order in which they are read first."""
+def recording_reads() -> Iterator[dict[str, None]]:
+    """Records the paths of all files that are read within the block, in the order in which each was read first."""
     paths: dict[str, None] = {}
-    token = _read.set(paths)
+    token = _recorded_reads.set(paths)
     try:
         yield paths
     finally:
-        _read.reset(token)
+        _recorded_reads.reset(token)
 
 
-def note_read(path: str | Path) -> None:
-    """Note that a file is read by other means than those of this module."""
-    paths = _read.get()
+def record_read(path: str | Path) -> None:
+    """Records a file that is read by other means than the functions of this module."""
+    paths = _recorded_reads.get()
     if paths is not None:
         paths[os.fspath(path)] = None
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` by way of a temporary file in the same folder and a rename.
+    """Writes ``data`` to ``path`` by way of a temporary file in the same folder and a rename.
 
-    A symbolic link is followed, and stays. What is no regular file is written through: see :func:`open_through`.
+    A symbolic link is followed and kept. Anything that is not a regular file is written to directly: see :func:`open_through`.
 
     Raises
     ------
     InputError
-        If the folder does not exist, or the file or device cannot be written or is full.
+        The folder does not exist, or the file or device cannot be written or is full.
     """
     try:
         handle = open_through(path)
         if handle is None:
-            _replace(Path(os.path.realpath(path)), data)
+            _write_and_rename(Path(os.path.realpath(path)), data)
         else:
             with open(handle, "wb") as stream:
                 stream.write(data)
@@ -95,13 +97,15 @@ def write_atomic(path: str | Path, data: bytes) -> None:
         raise InputError(f"cannot write: {error.strerror or error}", source=path) from error
 
 
-def _replace(target: Path, data: bytes) -> None:
-    # The end of the name alone, of at most four bytes a character: a file's own name may be as long as names can be.
+def _write_and_rename(target: Path, data: bytes) -> None:
+    """Writes a temporary file and renames it to ``target``."""
+    # The temporary name has only the last 60 characters of the target's, of at most four bytes each, because the target's own
+    # name may already have the maximum length.
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[-60:]}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
-        # mkstemp makes private files; a plan is as public as any file its user makes.
+        # mkstemp makes files that only their owner can read; a plan gets the permissions of any other new file of this user.
         os.chmod(temporary, 0o666 & ~umask())
         os.replace(temporary, target)
     except BaseException:
@@ -110,18 +114,19 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def open_through(path: str | Path) -> int | None:
-    """Descriptor for writing to what is no regular file: a device, a pipe, standard output; the caller closes it.
+    """Opens a path that is not a regular file (a device, a pipe, standard output) for writing, and returns the descriptor.
 
-    None for a regular file, and for one that is not there yet. Opening a named pipe waits for its reader.
+    The caller closes it. Returns None for a regular file and for a file that does not exist. Opening a named pipe waits for its
+    reader.
 
     Raises
     ------
     OSError
-        If it is a folder, or cannot be opened for writing.
+        The path is a folder, or cannot be opened for writing.
     """
     number = own_descriptor(path)
     if number is not None:
-        # What was printed before comes first.
+        # Text that was printed earlier has to be written first.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError, ValueError):
                 stream.flush()
@@ -138,38 +143,38 @@ def open_through(path: str | Path) -> int | None:
 
 
 def own_descriptor(path: str | Path) -> int | None:
-    """Number of the open file of this process that a path stands for (``/dev/stdout``, ``/dev/fd/3``), None for other paths.
+    """The descriptor of this process that a path refers to (``/dev/stdout``, ``/dev/fd/3``); None for all other paths.
 
-    Such a file is written where it stands: opening it by its path again would begin at its start.
+    Such a file is written at its current position. Opening it anew by its path would begin at its start.
     """
-    at = os.path.join(os.getcwd(), path)
-    own = {os.path.realpath("/proc/self/fd"), "/dev/fd"}
+    current = os.path.join(os.getcwd(), path)
+    descriptor_folders = {os.path.realpath("/proc/self/fd"), "/dev/fd"}
     for _ in range(40):
-        folder, name = os.path.split(at)
+        folder, name = os.path.split(current)
         folder = os.path.realpath(folder)
-        if folder in own and name.isdecimal():
+        if folder in descriptor_folders and name.isdecimal():
             return int(name)
         try:
-            at = os.path.join(folder, os.readlink(os.path.join(folder, name)))
+            current = os.path.join(folder, os.readlink(os.path.join(folder, name)))
         except OSError:
             return None
     return None
 
 
 def umask() -> int:
-    """Permissions that new files and folders of this process are without."""
+    """The permission bits that this process removes from new files and folders."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
 def read_bytes(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
-    """Content of a plain or gzip file (told apart by content, not by name).
+    """Content of a plain or gzip file; which of the two it is is recognized by its content, not by its name.
 
     Raises
     ------
     InputError
-        If the file is missing, unreadable, a damaged or truncated gzip file, or longer than ``limit`` bytes.
+        The file is missing, unreadable, a damaged or truncated gzip file, or longer than ``limit`` bytes.
     """
     with _unpacked(path) as stream:
         data = stream.read(limit + 1)
@@ -180,10 +185,10 @@ def read_bytes(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
 
 @contextlib.contextmanager
 def _unpacked(path: str | Path) -> Iterator[IO[bytes]]:
-    """A plain or gzip file, opened; whatever goes wrong with it becomes an InputError."""
+    """Opens a plain or gzip file for reading; every error of reading it becomes an InputError."""
     try:
         with open(path, "rb") as stream:
-            note_read(path)
+            record_read(path)
             head = stream.read(2)
             stream.seek(0)
             if head != b"\x1f\x8b":
@@ -200,17 +205,17 @@ def _unpacked(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def read_arrays(path: str | Path, what: str) -> dict[str, Any]:
-    """All arrays of an archive that :func:`numpy.savez` wrote; nothing in it is run.
+    """All arrays of an archive that :func:`numpy.savez` wrote. Nothing in the archive is executed.
 
     Parameters
     ----------
     what
-        What was expected, for messages: ``a learned guide``.
+        What the file should be, for error messages: ``a learned guide``.
 
     Raises
     ------
     InputError
-        It cannot be read, is damaged, or unpacks to more than :data:`MAX_ARRAY_BYTES`.
+        The file cannot be read, is damaged, or unpacks to more than :data:`MAX_ARRAY_BYTES`.
     """
     import numpy as np
 
@@ -223,7 +228,8 @@ def read_arrays(path: str | Path, what: str) -> dict[str, Any]:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             arrays = dict(stored)
         for name, array in arrays.items():
-            # What does not begin as an array comes as bytes; and NumPy makes text of numbers that are no characters.
+            # NumPy returns bytes for a member that does not begin like an array, and accepts text with numbers that are no
+            # Unicode characters.
             is_array = isinstance(array, np.ndarray)
             if not is_array or (array.dtype.kind == "U" and _characters(array).max(initial=0) > sys.maxunicode):
                 raise InputError("found no array of numbers or text", source=path, place=name)
@@ -231,13 +237,13 @@ def read_arrays(path: str | Path, what: str) -> dict[str, Any]:
     except InputError:
         raise
     except Exception as error:
-        # For damaged bytes zip, zlib, NumPy and the tokenizer that it reads headers with each raise something else.
+        # zipfile, zlib, NumPy and the tokenizer with which NumPy reads headers each raise other errors for damaged bytes.
         reason = type(error).__name__
         raise InputError(f"found no readable archive of arrays ({reason}), expected {what}", source=path) from error
 
 
 def _characters(text: Any) -> Any:
-    """Numbers of the characters of an array of text."""
+    """The code points of an array of text, in one dimension."""
     import numpy as np
 
     plain = np.ascontiguousarray(text, text.dtype.newbyteorder("="))
@@ -245,13 +251,13 @@ def _characters(text: Any) -> Any:
 
 
 def read_lines(path: str | Path, limit: int = MAX_TEXT_BYTES, line_limit: int = MAX_LINE_BYTES) -> Iterator[str]:
-    """Lines of a plain or gzip UTF-8 file, each with its line break, one in memory at a time.
+    """Yields the lines of a plain or gzip UTF-8 file, each with its line break, with one line in memory at a time.
 
     Raises
     ------
     InputError
-        As :func:`read_bytes`, and for a line of more than ``line_limit`` bytes. Sizes are looked at before the first line is
-        given: what is made of the lines may take many times their bytes.
+        As for :func:`read_bytes`, and for a line of more than ``line_limit`` bytes. All sizes are checked before the first line
+        is yielded, because what a caller builds from the lines may take many times their bytes.
     """
     with _unpacked(path) as stream:
         total = 0
@@ -267,6 +273,7 @@ def read_lines(path: str | Path, limit: int = MAX_TEXT_BYTES, line_limit: int = 
 
 
 def _decoded(data: bytes, path: str | Path, first_line: int = 1) -> str:
+    """Decodes UTF-8; an InputError names the line of the first invalid byte."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -277,7 +284,7 @@ def _decoded(data: bytes, path: str | Path, first_line: int = 1) -> str:
 
 
 def head(path: str | Path) -> bytes:
-    """The first bytes of a plain or gzip file, unpacked; none where it cannot be read."""
+    """The first 64 bytes of a plain or gzip file, unpacked; empty if it cannot be read."""
     try:
         with _unpacked(path) as stream:
             return stream.read(64)
@@ -286,12 +293,12 @@ def head(path: str | Path) -> bytes:
 
 
 def is_json(path: str | Path) -> bool:
-    """Whether a plain or gzip file begins like a JSON object or list; False where it cannot be read."""
+    """Whether a plain or gzip file begins like a JSON object or list; False if it cannot be read."""
     return head(path).lstrip()[:1] in (b"{", b"[")
 
 
 def printable(path: str | Path) -> str:
-    """A path as text for files of ours: bytes of it that are not UTF-8 stand as ``\\xff``."""
+    """A path as text that can be stored in JSON: bytes of it that are not UTF-8 are written as ``\\xff``."""
     return os.fsencode(path).decode("utf-8", errors="backslashreplace")
 
 
@@ -300,8 +307,8 @@ def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
     return _decoded(read_bytes(path, limit), path)
 
 
-#: What msgspec raises for bytes that are not JSON, or nested beyond reason.
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+#: Errors that msgspec raises for bytes that are not JSON, or that are nested too deeply.
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Head(msgspec.Struct):
@@ -310,27 +317,27 @@ class _Head(msgspec.Struct):
 
 
 def encode(value: object) -> bytes:
-    """JSON of a value, indented, one trailing newline; equal values give equal bytes."""
+    """A value as indented JSON with a newline at the end. Equal values give equal bytes."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 def digest(value: object) -> str:
-    """Hex SHA-256 of a value's JSON."""
+    """The SHA-256 hash, in hexadecimal digits, of a value's JSON."""
     return hashlib.sha256(msgspec.json.encode(value)).hexdigest()
 
 
 def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source: str | Path | None = None) -> T:
-    """Decode JSON into ``kind`` after checking its ``format`` and ``version``.
+    """Decodes JSON into ``kind``, after checking its ``format`` and ``version``.
 
     Raises
     ------
     InputError
-        Not JSON, another format or version, an unknown or missing field, or a value of a wrong type; the message names
-        the field.
+        The data is not JSON, or has another format or version, an unknown or missing field, or a value of a wrong type. The
+        message names the field.
     """
     try:
         head = msgspec.json.decode(data, type=_Head)
-    except _UNREADABLE as error:
+    except _DECODE_ERRORS as error:
         raise InputError(f"not a {format_name} file: {error}", source=source) from error
     if head.format != format_name:
         raise InputError(f"found format {head.format!r}, expected {format_name!r}", source=source, place="format")
@@ -340,49 +347,58 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
 
 
 def decode_json(data: bytes, kind: type[T], what: str, source: str | Path | None = None) -> T:
-    """Decode JSON that need not have a format into ``kind``; ``what`` it should be is for messages: ``a layer file``.
+    """Decodes JSON that has no ``format`` field into ``kind``. ``what`` it should be is used in messages: ``a layer file``.
 
     Raises
     ------
     InputError
-        Not JSON, an unknown or missing field, or a value of a wrong type; the message names the field.
+        The data is not JSON, or has an unknown or missing field, or a value of a wrong type. The message names the field.
     """
     try:
         with naming(source):
             value = msgspec.json.decode(data, type=kind)
-            # Fewer fields come out than went in where one is there twice: only its last value would count.
+            # msgspec silently keeps only the last value of a field that occurs twice. Then the decoded value has fewer colons
+            # than the data, and the slower parser of the standard library looks for the field.
             if msgspec.json.encode(msgspec.json.decode(data)).count(b":") < data.count(b":"):
-                json.loads(data, object_pairs_hook=_once)
+                json.loads(data, object_pairs_hook=_refuse_duplicate_fields)
             return value
     except msgspec.ValidationError as error:
-        raise misfit(error, kind, source) from error
-    except _UNREADABLE as error:
+        raise type_mismatch(error, kind, source) from error
+    except _DECODE_ERRORS as error:
         raise InputError(f"not {what}: {error}", source=source) from error
 
 
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    """Raise InputError for a field that an object has twice."""
+def _refuse_duplicate_fields(pairs: list[tuple[str, Any]]) -> None:
+    """Raises InputError if a field occurs twice in an object."""
     for name, times in Counter(name for name, _ in pairs).items():
         if times > 1:
             raise InputError(f"found the field {name!r} {times} times in one object, expected it once")
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those around it, where they are missing; raises InputError where that cannot be done."""
+    """Makes a folder and its parents if they are missing; raises InputError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder: {error.strerror or error}", source=folder) from error
 
 
-def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None = None, at: str = "") -> InputError:
-    """The InputError of a value that does not fit a type: where it is, for an unknown field the one that may be meant or all
-    that there are, and for a value that is none of the choices these.
+def type_mismatch(error: msgspec.ValidationError, kind: Any, source: str | Path | None = None, at: str = "") -> InputError:
+    """Makes an InputError of a msgspec error about a value that does not fit its type.
+
+    The message says where the value is. For an unknown field it suggests a similar one or lists all fields, and for a value
+    that is not among the allowed ones it lists these.
 
     Parameters
     ----------
+    error
+        The error of msgspec.
+    kind
+        The type that was expected.
+    source
+        File of the value, if any.
     at
-        Place in the file of the value that did not fit as a whole.
+        Place in the file of the value that was decoded; msgspec gives places relative to it.
     """
     message, _, path = str(error).partition(" - at `")
     path = path.rpartition("`$")[2].rstrip("`").removeprefix("$")
@@ -397,7 +413,7 @@ def misfit(error: msgspec.ValidationError, kind: Any, source: str | Path | None 
 
 
 def _types_at(kind: Any, path: str) -> list[Any]:
-    """Descriptions of all types that the value at a place may have; places are msgspec's, as ``.banks[0].name``."""
+    """Descriptions of all types that the value at a place may have. Places are written as by msgspec: ``.banks[0].name``."""
     types = [*_alternatives(msgspec.inspect.type_info(kind))]
     for name in re.findall(r"\.(\w+)|\[", path):
         inner = [f.type for info in types for f in getattr(info, "fields", ()) if f.encode_name == name]
@@ -407,59 +423,61 @@ def _types_at(kind: Any, path: str) -> list[Any]:
 
 
 def _alternatives(info: Any) -> Iterator[Any]:
-    """The types of a union, of a tuple, or a type itself."""
+    """The members of a union or of a tuple of types; for any other type, the type itself."""
     for part in info.types if isinstance(info, msgspec.inspect.UnionType) else info if isinstance(info, tuple) else [info]:
         if isinstance(part, msgspec.inspect.Type):
             yield part
 
 
 def peek_format(data: bytes) -> str | None:
-    """The ``format`` of a JSON file of ours, or None where it is not one."""
+    """The ``format`` field of JSON data; None if there is none."""
     if data.lstrip()[:1] != b"{":
         return None
     try:
         return msgspec.json.decode(data, type=_Head).format
-    except _UNREADABLE:
+    except _DECODE_ERRORS:
         return None
 
 
 def describe(data: bytes) -> str:
-    """What a file holds that was expected to be JSON of ours, for an error message: ``format 'x'``, ``no JSON object`` ..."""
+    """Describes data that was expected to be a JSON file of this package, for error messages: ``format 'x'``, ``no JSON
+    object``, ..."""
     if data.lstrip()[:1] not in (b"{", b"["):
         return "no JSON object"
     try:
         value = msgspec.json.decode(data)
-    except _UNREADABLE as error:
-        said = re.search(rb'"format"\s*:\s*"(\w+(?:\.\w+)*)"', data[:_HEAD_BYTES])
-        return f"damaged JSON ({error})" + (f" of the format {said[1].decode()!r}" if said else "")
+    except _DECODE_ERRORS as error:
+        format_match = re.search(rb'"format"\s*:\s*"(\w+(?:\.\w+)*)"', data[:_HEAD_BYTES])
+        return f"damaged JSON ({error})" + (f" of the format {format_match[1].decode()!r}" if format_match else "")
     if isinstance(value, dict) and "format" in value:
         return f"format {value['format']!r}"
     example = value[0] if isinstance(value, list) and value else value
-    keys = f"the keys {', '.join(list(example)[:_MOST_KEYS])}" if isinstance(example, dict) and example else ""
+    keys = f"the keys {', '.join(list(example)[:_MAX_KEYS_SHOWN])}" if isinstance(example, dict) and example else ""
     if isinstance(value, list):
         return f"no JSON object but a list of {len(value)}" + (f", the first an object with {keys}" if keys else "")
     return f"a JSON object without a format{f', with {keys}' if keys else ''}"
 
 
 def try_lock(path: str | Path, mode: int = 0o600) -> int | None:
-    """Lock a file, which is made where it is missing; whoever has it may remove the file before closing it.
+    """Locks a file, which is created if it is missing. The process that has the lock may remove the file before it closes it.
 
     Parameters
     ----------
     path
-        In a folder that is there.
+        The file; its folder must exist.
     mode
         Permissions of a new file.
 
     Returns
     -------
     int or None
-        Its descriptor, which no child inherits: closing it lets go. None where another has it.
+        The file's descriptor, which children do not inherit; closing it releases the lock. None if another process has the
+        lock.
 
     Raises
     ------
     OSError
-        The file cannot be made, or its file system knows no locks.
+        The file cannot be created, or its file system does not support locks.
     """
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
@@ -473,5 +491,5 @@ def try_lock(path: str | Path, mode: int = 0o600) -> int | None:
         except OSError:
             os.close(handle)
             raise
-        # Whoever had it has removed it in the meantime.
+        # The previous owner of the lock removed the file in the meantime.
         os.close(handle)

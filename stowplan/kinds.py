@@ -1,6 +1,7 @@
-"""The kinds of problem there are, and where each is declared. Those of other packages are found by an entry point.
+"""The registry of the kinds of problem. Other packages can add kinds by an entry point.
 
-A kind is one object, a :class:`stowplan.kernel.kind.Kind`, imported when a problem, a plan or a file of it turns up.
+A kind is one object, a :class:`stowplan.kernel.kind.Kind`. It is imported only when a problem, a plan or a file of that kind is
+used.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from stowplan import files
 from stowplan.errors import InputError, UsageError
 from stowplan.units import PS, Unit
 
-#: Entry points by which other packages add kinds: the name of the kind, and ``module:name`` of its object.
-GROUP = "stowplan.kinds"
+#: Group of the entry points by which other packages add kinds. Each entry has the name of the kind and ``module:name`` of its
+#: object.
+ENTRY_POINT_GROUP = "stowplan.kinds"
 
-#: ``(wish) -> proofs`` of bounds, the cheapest first, for wishes of :class:`stowplan.certificates.maker.Wish`.
+#: A function that takes a wish, a :class:`stowplan.certificates.maker.Wish`, and yields proofs of its bound, the cheapest
+#: first.
 Prover = Callable[[Any], Iterable[dict[str, Any]]]
 
 _FORMAT = re.compile(r"stowplan\.(\w+)\.(problem|plan)")
@@ -30,39 +33,41 @@ _FORMAT = re.compile(r"stowplan\.(\w+)\.(problem|plan)")
 
 @dataclass(frozen=True, kw_only=True)
 class BaseKind:
-    """What the lower packages ask of a kind: its files, and what makes certificates of its bounds."""
+    """The part of a kind that the lower layers of the package need: its file formats and how its bounds are certified."""
 
     name: str
-    """As in the formats of its files: ``stowplan.NAME.problem`` and ``stowplan.NAME.plan``."""
+    """The name in the formats of its files: ``stowplan.NAME.problem`` and ``stowplan.NAME.plan``."""
     problem: type[Any]
-    """Class of its problems, a :class:`stowplan.document.ProblemDocument`."""
+    """Class of the problems, a :class:`stowplan.document.ProblemDocument`."""
     plan: type[Any]
-    """Class of its plans, a :class:`stowplan.document.PlanDocument`."""
+    """Class of the plans, a :class:`stowplan.document.PlanDocument`."""
     unit: Unit = PS
-    """Of objectives and bounds."""
+    """Unit of objectives and bounds."""
     read_plan: Callable[[str | Path, Any], Any] | None = None
-    """``(path, problem)`` to a plan, for plans in files that are not JSON."""
+    """``(path, problem) -> plan``: reads plan files that are not JSON."""
     read_described_plan: Callable[[str | Path], Any] | None = None
-    """``(path)`` to a plan, for such files of problems that are not at hand: plans that say what for."""
+    """``(path) -> plan``: reads plan files that are not JSON and that say which problem they are for, when the problem is not
+    available."""
     amends: tuple[str, ...] = ()
-    """Options of :func:`stowplan.read` that still change a finished problem of this kind."""
+    """Options of :func:`stowplan.read` that can still change a finished problem of this kind."""
     amend: Callable[[Any, Mapping[str, Any]], Any] | None = None
-    """``(problem, changes)`` to a problem with those; None where they are the problem's own fields."""
+    """``(problem, changes) -> problem``: applies such options. None if each option is a field of the problem with the same
+    name."""
     certificate: Callable[[], Prover] | None = None
-    """Imports what proves its bounds; None where a solver must be trusted."""
+    """Imports and returns the function that proves bounds of this kind; None if its bounds rest on trusting a solver."""
 
     @property
     def title(self) -> str:
-        """For people: ``memory mapping``."""
+        """The name as text: ``memory mapping``."""
         return self.name.replace("_", " ")
 
     @property
     def plan_format(self) -> str:
-        """Format of its plan files."""
+        """The ``format`` field of its plan files."""
         return _format(self.name, "plan")
 
     def amended(self, problem: Any, changes: Mapping[str, Any]) -> Any:
-        """A problem with other values for some of :attr:`amends`."""
+        """Returns the problem with new values for some of the options in :attr:`amends`."""
         if not changes:
             return problem
         return self.amend(problem, changes) if self.amend else msgspec.structs.replace(problem, **changes)
@@ -85,61 +90,62 @@ _PLACES = {
 
 
 def load(place: str) -> Any:
-    """The object at ``module:name``."""
+    """Imports and returns the object at ``module:name``."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def register(name: str, place: str) -> None:
-    """Add the kind at ``module:name``, or replace the one of its name."""
+    """Adds the kind at ``module:name``. It replaces a kind of the same name."""
     _PLACES[name] = place
 
 
-def place_of(name: str) -> str | None:
-    """``module:name`` of the kind of this name; None where there is none. Installed packages are only looked at for others'."""
-    return _PLACES.get(name) or _installed().get(name)
+def import_path(name: str) -> str | None:
+    """``module:name`` of the kind of this name, or None if there is no such kind. Entry points are read only for names that are
+    not this package's own."""
+    return _PLACES.get(name) or _from_entry_points().get(name)
 
 
-def places() -> dict[str, str]:
-    """``module:name`` of all kinds by their names; nothing of them is imported."""
-    return _installed() | _PLACES
+def import_paths() -> dict[str, str]:
+    """``module:name`` of every kind, by the kind's name. Nothing is imported."""
+    return _from_entry_points() | _PLACES
 
 
 def formats(what: Literal["problem", "plan"]) -> list[str]:
-    """Formats of the problem files, or of the plan files, of all kinds."""
-    return [_format(name, what) for name in places()]
+    """The ``format`` fields of the problem files, or of the plan files, of all kinds."""
+    return [_format(name, what) for name in import_paths()]
 
 
 def registered() -> tuple[BaseKind, ...]:
-    """All kinds, imported."""
-    return tuple(map(named, places()))
+    """All kinds. This imports every one of them."""
+    return tuple(map(by_name, import_paths()))
 
 
-def named(name: str) -> BaseKind:
-    """The kind of this name; raises UsageError where there is none."""
-    place = place_of(name)
+def by_name(name: str) -> BaseKind:
+    """The kind of this name; raises UsageError if there is none."""
+    place = import_path(name)
     if place is None:
-        raise UsageError(f"found kind {name!r}, expected one of {', '.join(places())}")
-    return _loaded(place)
+        raise UsageError(f"found kind {name!r}, expected one of {', '.join(import_paths())}")
+    return _imported(place)
 
 
 @cache
 def unit(name: str) -> Unit:
-    """The unit that files have by this name; one that is a mere name where no kind has it."""
-    every = map(named, (*_PLACES, *_installed()))
+    """The unit of this name, as files state it. If no kind has such a unit, a new unit that has only the name is returned."""
+    every = map(by_name, (*_PLACES, *_from_entry_points()))
     return next((kind.unit for kind in every if kind.unit.name == name), Unit(name))
 
 
 def of_format(text: object, what: Literal["problem", "plan"]) -> BaseKind | None:
-    """The kind whose problems, or plans, have a format; None where there is none."""
+    """The kind whose problem files, or plan files, have this ``format`` field; None if there is none."""
     match = _FORMAT.fullmatch(text) if isinstance(text, str) else None
-    if match is None or match[2] != what or place_of(match[1]) is None:
+    if match is None or match[2] != what or import_path(match[1]) is None:
         return None
-    return named(match[1])
+    return by_name(match[1])
 
 
 def of_problem(problem: object) -> BaseKind:
-    """The kind of a problem object; raises UsageError for anything else."""
+    """The kind of a problem object; raises UsageError for any other object."""
     kind = of_format(getattr(problem, "format", None), "problem")
     if kind is None or not isinstance(problem, kind.problem):
         raise UsageError(f"found a {type(problem).__name__}, expected a problem: see stowplan.read")
@@ -147,7 +153,7 @@ def of_problem(problem: object) -> BaseKind:
 
 
 def of_plan_file(data: bytes, source: str | Path | None = None) -> BaseKind:
-    """The kind of a plan file, by its format; raises InputError for anything else."""
+    """The kind of a plan file, by its ``format`` field; raises InputError for any other content."""
     text = files.peek_format(data)
     kind = of_format(text, "plan")
     if kind is None:
@@ -161,14 +167,14 @@ def _format(name: str, what: str) -> str:
 
 
 @cache
-def _installed() -> dict[str, str]:
-    # Imported here: it takes longer than all of this module.
+def _from_entry_points() -> dict[str, str]:
+    # Imported here because this import takes longer than all the rest of this module.
     from importlib.metadata import entry_points
 
-    return {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    return {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 @cache
-def _loaded(place: str) -> BaseKind:
+def _imported(place: str) -> BaseKind:
     kind: BaseKind = load(place)
     return kind

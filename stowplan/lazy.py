@@ -1,4 +1,4 @@
-"""Names of a package whose modules are imported when such a name is first asked for."""
+"""Packages whose public names are imported from their modules only when a name is first used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import Any
 
 
 def lazy_names(package: str, places: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """What ``__getattr__`` of a package is, given the names in each of its modules; a module is named from the package on."""
+    """Returns a function to use as ``__getattr__`` of a package, which imports the module of a name on first use (PEP 562).
+
+    Parameters
+    ----------
+    package
+        ``__name__`` of the package.
+    places
+        The public names of each module; the keys are paths of modules relative to the package, such as ``kernel.solve``.
+    """
     modules = {name: f"{package}.{module}" for module, names in places.items() for name in names}
 
     def look_up(name: str) -> Any:
@@ -20,6 +28,12 @@ def lazy_names(package: str, places: Mapping[str, Sequence[str]]) -> Callable[[s
     return look_up
 
 
-def listed(module: dict[str, Any]) -> Callable[[], list[str]]:
-    """What ``__dir__`` of such a package is, given its ``globals()``: all that it offers, imported or not."""
+def public_names(module: dict[str, Any]) -> Callable[[], list[str]]:
+    """Returns a function to use as ``__dir__`` of such a package: its public names, whether they are imported already or not.
+
+    Parameters
+    ----------
+    module
+        ``globals()`` of the package, in which ``__all__`` is defined.
+    """
     return lambda: sorted({*module["__all__"], *(name for name in module if name.startswith("__"))})

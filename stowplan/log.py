@@ -1,7 +1,8 @@
-"""What people are told beside results: the logger ``stowplan``, what readers do not model, remarks short enough to be read.
+"""Messages for people that are not part of results: the logger ``stowplan``, and notes about inputs that are modelled only
+partly.
 
-The logger has the progress of runs, for whoever attaches a handler; without one nothing is written. What a run must not leave
-unsaid is in the warnings of its result; the logger repeats none of that as a warning.
+The logger reports the progress of runs to any handler that is attached; without one, nothing is written. Anything that a user
+must see is in the warnings of the result, and the logger does not repeat it as a warning.
 """
 
 from __future__ import annotations
@@ -13,48 +14,53 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 
 LOGGER = logging.getLogger("stowplan")
-"""INFO: runs, plans, bounds and failures. DEBUG: candidates that start and end, plans that are no better."""
+"""INFO: runs, plans, bounds and failures. DEBUG: starts and ends of candidates, and plans that are not better than the best
+one."""
 
 LOGGER.addHandler(logging.NullHandler())
 
 
-#: Notes kept of one source, the last of them saying how many more there were; and characters of each.
-MOST, LENGTH = 20, 300
+#: Maximum number of notes of one source, of which the last says how many were left out; and maximum number of characters of
+#: each.
+MAX_NOTES, MAX_NOTE_LENGTH = 20, 300
 
 
 def bounded(notes: Iterable[str]) -> tuple[str, ...]:
-    """The notes, each once, at most :data:`MOST` of them, each cut at :data:`LENGTH` characters.
+    """Removes repeated notes, shortens each to :data:`MAX_NOTE_LENGTH` characters and keeps at most :data:`MAX_NOTES` of them.
 
-    What comes out of this goes through it unchanged.
+    Applying it to its own result changes nothing.
     """
     every = list(dict.fromkeys(cut(note) for note in notes))
-    if len(every) <= MOST:
+    if len(every) <= MAX_NOTES:
         return tuple(every)
-    return (*every[: MOST - 1], f"and {len(every) - MOST + 1} more")
+    return (*every[: MAX_NOTES - 1], f"and {len(every) - MAX_NOTES + 1} more")
 
 
 def cut(text: str) -> str:
-    """One line of a text, of :data:`LENGTH` characters at most."""
+    """A text in one line, shortened to :data:`MAX_NOTE_LENGTH` characters."""
     line = " ".join(text.split())
-    return line if len(line) <= LENGTH else f"{line[: LENGTH - 3]}..."
+    return line if len(line) <= MAX_NOTE_LENGTH else f"{line[: MAX_NOTE_LENGTH - 3]}..."
 
 
 class UnmodelledWarning(UserWarning):
-    """An input has something that its reader does not model, or only in part; says where, what, and what it may cost."""
+    """Part of an input is not modelled, or only partly. The message says where, what it is, and how that may affect the
+    plan."""
 
 
 _UNMODELLED: ContextVar[dict[str, list[str]] | None] = ContextVar("unmodelled", default=None)
 
 
 def warn_unmodelled(text: str, place: str) -> None:
-    """Say, while a file is read, what of it is not modelled.
+    """Records, while a file is read, that part of it is not modelled.
+
+    Inside :func:`collecting_unmodelled` the message is collected, and otherwise it is issued as an :class:`UnmodelledWarning`.
 
     Parameters
     ----------
     text
-        What that is and what it may cost, without the place: what is said of several places is told once.
+        What is not modelled and how that may affect the plan, without the place: equal texts are reported once.
     place
-        Operator, tensor or instruction.
+        The operator, tensor or instruction.
     """
     places = _UNMODELLED.get()
     if places is None:
@@ -65,7 +71,7 @@ def warn_unmodelled(text: str, place: str) -> None:
 
 @contextlib.contextmanager
 def collecting_unmodelled() -> Iterator[dict[str, list[str]]]:
-    """Collects what :func:`warn_unmodelled` is told within: places by text."""
+    """Collects the calls of :func:`warn_unmodelled` within the block: lists of places by text."""
     places: dict[str, list[str]] = {}
     token = _UNMODELLED.set(places)
     try:
@@ -75,6 +81,6 @@ def collecting_unmodelled() -> Iterator[dict[str, list[str]]]:
 
 
 def unmodelled_lines(places: dict[str, list[str]]) -> tuple[str, ...]:
-    """One line for each text, with its first place and how many more there are."""
+    """One line for each text, with its first place and the number of other places."""
     rest = ((text, where[0], len(set(where)) - 1) for text, where in places.items())
     return bounded(f"{first}{f' and {more} more' if more else ''}: {text}" for text, first, more in rest)

@@ -1,8 +1,9 @@
-"""Work in processes that are not to hold more memory than they may.
+"""Limits on the memory of child processes, enforced by watching them from outside.
 
-Resident size is looked at from outside, some twenty times a second. The system's own limit (``RLIMIT_AS``) counts what is
-reserved, not what is used: threads of OR-Tools, numba and torch reserve gigabytes, so that a limit which lets them start holds
-nobody back. Nor does it tell memory that ran out from any other failure.
+A thread reads the resident size of each watched process about twenty times a second. The operating system's own limit
+(``RLIMIT_AS``) is of no use here, because it counts reserved memory: threads of OR-Tools, numba and torch reserve gigabytes
+that they never touch, so that a limit that lets them start restricts nothing. It also gives no way to tell memory that ran out
+from other failures.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from typing import Protocol
 
 from stowplan.process_memory import as_mebibytes, resident_of_all
 
-#: Seconds between two looks.
+#: Seconds between two checks.
 _TICK = 0.05
 
 
 class Watched(Protocol):
-    """Work that is done in a process of its own."""
+    """Work in a child process that :class:`MemoryWatch` can watch."""
 
     is_over: threading.Event
-    """The process is no longer at this work."""
+    """Set once the process no longer does this work."""
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """Process ID."""
 
     def kill(self, why: str) -> None:
-        """End the process where it is still at this work; ``why`` is what people are told."""
+        """Kills the process if it still does this work; ``why`` is the reason to report."""
 
 
 class MemoryWatch:
-    """A thread that ends work which holds more memory than it may; it ends when there is none to watch."""
+    """A thread that kills watched processes which exceed their memory limits. It ends when none is left to watch."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,15 +41,16 @@ class MemoryWatch:
         self._thread: threading.Thread | None = None
 
     def add(self, work: Watched, limit: int) -> None:
-        """Watch it until it is over; the limit is in bytes."""
+        """Watches a process until its work is over; ``limit`` is in bytes."""
         with self._lock:
             self._watched[work] = limit
-            # In a child that was forked there is none.
+            # A forked child inherits this object without its thread.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, daemon=True)
                 self._thread.start()
 
     def _run(self) -> None:
+        """Body of the thread."""
         while True:
             with self._lock:
                 self._watched = {work: limit for work, limit in self._watched.items() if not work.is_over.is_set()}
@@ -57,10 +59,10 @@ class MemoryWatch:
                     return
                 watched = dict(self._watched)
             for work, limit in watched.items():
-                held = resident_of_all(work.pid)
-                if held > limit and not work.is_over.is_set():
-                    took = as_mebibytes(held, begun=True)
-                    work.kill(f"took {took} of memory, more than its limit of {as_mebibytes(limit)}")
+                used = resident_of_all(work.pid)
+                if used > limit and not work.is_over.is_set():
+                    used_text = as_mebibytes(used, begun=True)
+                    work.kill(f"took {used_text} of memory, more than its limit of {as_mebibytes(limit)}")
             time.sleep(_TICK)
 
 

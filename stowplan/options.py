@@ -1,7 +1,7 @@
-"""Options as people meet them: each is declared once, by a field of a struct or a parameter of a command.
+"""Declarations of options. Each option is declared once, by a field of a struct or a parameter of a command.
 
-Command lines, suites, help and messages take names, types, values and texts from here. What is rare has no flag of its own: it
-is given as ``--set NAME=VALUE``, and is called a setting.
+Command lines, suite files, help texts and messages take the names, types, values and descriptions of options from these
+declarations. Advanced options have no flag: they are set with ``--set NAME=VALUE``, and are called settings.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import msgspec
 from stowplan.arguments import show, size
 from stowplan.errors import UsageError
 
-#: What searches are told, as the headings of help have it.
+#: Heading of the options for the search for plans, as it appears in help texts.
 SEARCH = "The search"
 
-#: Inputs that options are for.
+#: Headings of options that apply to one sort of input.
 ALL_INPUTS = "All inputs"
 PROGRAMS = "Compiled programs (memory mapping)"
 NETWORKS = "Networks (tier placement, bank mapping)"
@@ -31,66 +31,66 @@ LOOP_BODIES = "Data-flow graphs (modulo scheduling)"
 
 @dataclass(frozen=True)
 class Option:
-    """An option; its name, type and default are those of what declares it."""
+    """An option of the command line. Its name, type and default are those of the field or parameter that declares it."""
 
     heading: str
-    """What it is for: one of the headings; empty for what a single command takes."""
+    """Heading in help texts, which says what the option applies to; empty for an option of a single command."""
     metavar: str
-    """What stands for its value in help; ``FILE`` for paths of files that are read; empty for a switch."""
+    """Placeholder of the value in help texts; ``FILE`` for paths of files that are read; empty for a switch."""
     help: str
     has_flag: bool = False
-    """Whether it is a flag of its own; else it is a setting."""
+    """Whether the option has a flag of its own; if not, it is a setting."""
     is_shared: bool = True
-    """Whether all inputs of a suite may share it; others need a target, or files, of their own."""
+    """Whether the inputs of a suite may share one value; if not, it depends on the target or the files of an input."""
     has_commas: bool = False
-    """Whether several values are one text with commas; else each is given anew."""
+    """Whether several values are written as one text with commas; if not, the option is repeated."""
     name: str = ""
     type: Any = None
     default: Any = None
 
     @property
     def flag(self) -> str:
-        """As the command line has it; empty for a setting."""
+        """The flag on the command line, such as ``--time-limit``; empty for a setting."""
         return f"--{self.name.replace('_', '-')}" if self.has_flag else ""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All values there are, where they are few: those of a literal type."""
+        """The allowed values of an option whose type is a Literal; empty for all other types."""
         return tuple(word for part in self.types if get_origin(part) is Literal for word in get_args(part))
 
     @property
     def types(self) -> tuple[Any, ...]:
-        """Its type, or what it is a union of."""
+        """The members of its type, if that is a union; otherwise the type alone."""
         return get_args(self.type) if get_origin(self.type) in (Union, UnionType) else (self.type,)
 
     @property
     def is_several(self) -> bool:
-        """Whether it may be given several times."""
+        """Whether the option may be given several times."""
         return not self.has_commas and any(get_origin(part) is tuple for part in self.types)
 
     @property
     def label(self) -> str:
-        """What stands for its name after ``--set``; of settings that have names of their own, ``RULE=VALUE``."""
+        """What is written after ``--set``: the name, or ``RULE=VALUE`` for a setting whose values have names of their own."""
         return self.metavar if "=" in self.metavar else self.name
 
     @property
     def usage(self) -> str:
-        """Its name, and what stands for its value, after ``--set``."""
+        """What is written after ``--set``, with a placeholder for the value."""
         return self.label if "=" in self.label else f"{self.name}={self.metavar or 'yes'}"
 
     def spelt(self, value: str = "") -> str:
-        """As a command line has it, with a value."""
+        """The option as it is written on a command line, with a value."""
         if self.flag:
             return f"{self.flag} {value}".rstrip()
         return f"--set {self.label}{'=' if value else ''}{value}"
 
     def value(self, texts: Sequence[str]) -> Any:
-        """Its value by the texts after the ``=`` of ``--set``.
+        """Converts the texts that follow the ``=`` of each ``--set`` of this option into its value.
 
         Raises
         ------
         UsageError
-            A text that says no such value, or two for what has one.
+            A text is no valid value, or an option of one value is given twice.
         """
         if len(texts) > 1 and not self.is_several:
             raise UsageError(f"--set {self.name}: found {' and '.join(map(show, texts))}, expected one value")
@@ -98,6 +98,7 @@ class Option:
         return values if self.is_several else values[0]
 
     def _value(self, text: str) -> Any:
+        """Converts one such text."""
         place = f"--set {self.name}: "
         if not self.metavar:
             if text not in ("yes", "no"):
@@ -120,7 +121,8 @@ class Option:
 
 
 def declared(fields: Iterable[tuple[str, Any, Any]]) -> dict[str, Option]:
-    """Options by name: of fields (name, type, default) those whose type is annotated with one."""
+    """The options that are declared by fields (name, type, default), by name: those whose type is annotated with an
+    :class:`Option`."""
     options = {}
     for name, annotation, default in fields:
         for option in getattr(annotation, "__metadata__", ()):

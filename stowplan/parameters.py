@@ -1,12 +1,14 @@
-"""Parameters of candidates: numbers that were tuned, each with what it counts and what it is for, and a file that changes them.
+"""Tuned parameters of the candidates, and a file that overrides them.
 
-A module of a candidate has one struct of them, :class:`Parameters`, and its values as ``PARAMS``. A TOML file that the variable
-``STOWPLAN_PARAMETERS`` names changes some of them for all processes of a run, by the kind and the module::
+A module of a candidate declares its parameters in one struct, a subclass of :class:`Parameters`, in which the docstring of each
+field says its unit and its use; the values are in the module's ``PARAMS``. The environment variable ``STOWPLAN_PARAMETERS`` can
+name a TOML file that overrides some of them in all processes of a run, by kind and module::
 
     [rematerialization.offload]
     tries = 8
 
-``python -m stowplan.parameters`` lists all of them. What compiled code is built with stays a constant of its module.
+``python -m stowplan.parameters`` lists all parameters. Values that are compiled into machine code stay constants of their
+modules.
 """
 
 from __future__ import annotations
@@ -30,37 +32,39 @@ from stowplan.tables import text_table
 
 P = TypeVar("P", bound="Parameters")
 
-#: Names the TOML file.
+#: Environment variable with the path of the TOML file.
 VARIABLE = "STOWPLAN_PARAMETERS"
 
-#: Where modules of candidates are.
+#: Package that contains the modules of the candidates.
 PACKAGE = "stowplan.portfolio"
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Numbers of one module; the docstring of each begins with its unit."""
+    """Base class of the parameters of one module; the docstring of each field begins with its unit."""
 
 
 _LOADED: dict[str, Parameters] = {}
-"""Parameters of modules that have been imported, by kind and module."""
+"""Parameters of the modules that have been imported, by ``kind.module``."""
 
 
 def parameters(kind: type[P], module: str) -> P:
-    """The parameters of a module: their defaults, and what the file changes.
+    """The parameters of a module: the defaults of the struct, with the values of the TOML file.
 
     Parameters
     ----------
+    kind
+        The struct that declares them.
     module
         ``__name__`` of the module.
 
     Raises
     ------
     InputError
-        The file cannot be read, or has a name or a value that these parameters do not take.
+        The file cannot be read, or has a name or a value for this module that is not valid.
     """
     name = module.removeprefix(f"{PACKAGE}.")
     group, _, last = name.partition(".")
-    changes = _changes().get(group, {})
+    changes = _overrides().get(group, {})
     try:
         loaded = msgspec.convert(changes.get(last, {}) if isinstance(changes, dict) else changes, kind)
     except msgspec.ValidationError as error:
@@ -70,7 +74,8 @@ def parameters(kind: type[P], module: str) -> P:
 
 
 @cache
-def _changes() -> dict[str, Any]:
+def _overrides() -> dict[str, Any]:
+    """The content of the TOML file; empty if the environment variable is not set."""
     path = os.environ.get(VARIABLE)
     if not path:
         return {}
@@ -80,19 +85,19 @@ def _changes() -> dict[str, Any]:
         raise InputError(str(error), source=path) from error
 
 
-def every() -> dict[str, Parameters]:
-    """Parameters of all candidates, by kind and module.
+def all_parameters() -> dict[str, Parameters]:
+    """Parameters of all candidates, by ``kind.module``.
 
     Raises
     ------
     InputError
-        The file names a module that has none.
+        The file names a module that has no parameters.
     """
-    # Only modules that have some are imported: others may need what is not installed.
+    # Only modules with parameters are imported: other modules may need packages that are not installed.
     for path in sorted(Path(import_module(PACKAGE).__path__[0]).glob("*/*.py")):
         if "PARAMS = parameters(" in path.read_text(encoding="utf-8"):
             import_module(f"{PACKAGE}.{path.parent.name}.{path.stem}")
-    for group, modules in _changes().items():
+    for group, modules in _overrides().items():
         for last in modules if isinstance(modules, dict) else ("",):
             if f"{group}.{last}" not in _LOADED:
                 expected = f"one of {', '.join(sorted(_LOADED))}"
@@ -101,9 +106,15 @@ def every() -> dict[str, Parameters]:
 
 
 def rows(names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Module and name, value and docstring of each; of all modules, or of those whose names begin with one of these."""
+    """One row for each parameter: its full name, its value and its docstring.
+
+    Parameters
+    ----------
+    names
+        Beginnings of module names to list; an empty sequence lists all modules.
+    """
     found = []
-    for module, values in every().items():
+    for module, values in all_parameters().items():
         if not names or any(module.startswith(name) for name in names):
             docs = _docstrings(type(values))
             found += [(f"{module}.{field}", str(value), docs[field]) for field, value in msgspec.structs.asdict(values).items()]
@@ -111,7 +122,7 @@ def rows(names: Sequence[str]) -> list[tuple[str, str, str]]:
 
 
 def _docstrings(kind: type[Parameters]) -> dict[str, str]:
-    """Of fields, by their names."""
+    """The docstrings of the fields of a struct, by field name. Python does not keep them, so they are read from the source."""
     (tree,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(tree, ast.ClassDef)
     docs = {}
@@ -122,7 +133,7 @@ def _docstrings(kind: type[Parameters]) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print them, of modules whose names begin with one of the arguments."""
+    """Prints the parameters of the modules whose names begin with one of the arguments, or of all modules."""
     try:
         print("\n".join(text_table(("parameter", "value:r", "what it is"), rows(arguments))))
     except InputError as error:
@@ -132,5 +143,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # As it is imported by modules of candidates.
+    # The module is imported anew by its name, as candidates import it: ``__main__`` would have a registry of its own.
     raise SystemExit(import_module("stowplan.parameters").main(sys.argv[1:]))

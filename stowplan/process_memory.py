@@ -1,4 +1,4 @@
-"""Memory that processes hold, as the system tells of it."""
+"""How much memory processes use, read from ``/proc``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PROC = Path("/proc")
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process that are in memory, shared ones too; 0 where that cannot be told."""
+    """Resident size of a process in bytes, with shared pages; 0 if it cannot be read."""
     try:
         return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -21,7 +21,7 @@ def resident(pid: int) -> int:
 
 
 def resident_of_all(pid: int) -> int:
-    """The same of a process and all that it has started."""
+    """Resident size in bytes of a process and all its descendants."""
     total = resident(pid)
     with contextlib.suppress(OSError):
         for thread in (_PROC / str(pid) / "task").iterdir():
@@ -31,19 +31,19 @@ def resident_of_all(pid: int) -> int:
 
 
 def available() -> float:
-    """Bytes that a new process can have without swapping; infinity where that cannot be told."""
+    """Bytes that a new process can use without swapping; infinity if this cannot be read."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return 1024.0 * int((_PROC / "meminfo").read_text().partition("MemAvailable:")[2].split()[0])
     return math.inf
 
 
 def prefer_to_end(score: int) -> None:
-    """Where the system's memory runs out, have the kernel end this process, and what it starts, rather than its parent.
+    """When the system runs out of memory, have its kernel kill this process or a child of it, rather than the parent.
 
     Parameters
     ----------
     score
-        0 to 1000, added to what it judges by; see ``oom_score_adj`` in proc(5).
+        0 to 1000, added to the score by which the system chooses; see ``oom_score_adj`` in proc(5).
     """
     path = _PROC / "self" / "oom_score_adj"
     with contextlib.suppress(OSError, ValueError):
@@ -52,11 +52,12 @@ def prefer_to_end(score: int) -> None:
 
 
 def check_limits_possible() -> None:
-    """Raise UsageError where nobody can look at another process's memory."""
+    """Raises UsageError on systems on which the memory of other processes cannot be read."""
     if not resident(os.getpid()):
         raise UsageError("a memory limit needs /proc, which this system does not have: leave it out")
 
 
 def as_mebibytes(count: int, *, begun: bool = False) -> str:
-    """Bytes for people; with ``begun``, those of a MiB that has begun count as one, so that what is over a limit says so."""
+    """Bytes as text in MiB. With ``begun`` the number is rounded up, so that a size over a limit is also printed as larger than
+    the limit."""
     return f"{-(-count // 2**20) if begun else count / 2**20:,.0f} MiB"

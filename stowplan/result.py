@@ -1,4 +1,4 @@
-"""What ``solve`` returns, for every kind of problem."""
+"""The result that ``solve`` returns, which has the same fields for every kind of problem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
 StopReason = Literal[
     "optimal", "fits", "gap_reached", "criterion", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"
 ]
-#: Why a run ended, for people.
+#: Explanation of each stop reason, as printed in summaries.
 STOPPED = {
     "optimal": "the plan is proven optimal",
     "infeasible": "it is proven that there is no plan",
@@ -38,44 +38,47 @@ STOPPED = {
     "candidates_done": "every candidate had finished",
 }
 Outcome = Literal["finished", "stopped", "rejected", "failed", "skipped"]
-"""Of a candidate. ``rejected``: a plan of it failed verification; ``stopped``: ended by the limit."""
+"""How a candidate ended. ``finished``: it had nothing left to do. ``stopped``: it was ended by the limit, or because the run
+was over. ``rejected``: the verifier rejected one of its plans. ``failed``: it raised an error or its process died. ``skipped``:
+it was not needed."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known at a moment of a run: what ``on_progress`` and criteria of ``stop`` are given."""
+    """State of a run at one moment, passed to the callback ``on_progress`` and to the criteria of ``stop``."""
 
     seconds: float
-    """Since the call."""
+    """Seconds since the call of ``solve``."""
     objective: int | None
-    """Of the best verified plan so far."""
+    """Objective of the best verified plan so far; None if there is no plan yet."""
     bound: int | None
-    """The best proven so far."""
+    """Best lower bound that has been proven so far; None if there is none."""
     source: str
-    """Candidate that last found something better."""
+    """Name of the candidate that reported the last improvement."""
     improved: float | None = None
-    """When the best plan came, in seconds since the call; None where there is none."""
+    """When the best plan was found, in seconds since the call; None if there is no plan yet."""
 
 
 def is_within(gap: float, objective: int | None, bound: int | None) -> bool:
-    """Whether (objective - bound) / objective is at most the gap; not while either is missing."""
+    """Whether ``(objective - bound) / objective`` is at most ``gap``; False if the objective or the bound is missing."""
     return objective is not None and bound is not None and objective - bound <= gap * objective
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
-    """The incumbent or the bound improved."""
+    """One improvement of the best plan or of the bound during a run."""
 
     seconds: float
+    """Seconds since the call of ``solve``."""
     source: str
-    """Candidate that found it."""
+    """Name of the candidate that found the improvement."""
     objective: int | None
-    """Best verified objective so far."""
+    """Objective of the best verified plan after this improvement."""
     bound: int | None
-    """Best proven bound so far."""
+    """Best proven lower bound after this improvement."""
 
 
 class CandidateReport(msgspec.Struct, frozen=True):
-    """What became of one candidate."""
+    """What one candidate found, how long it took, and how it ended."""
 
     name: str
     objective: int | None
@@ -84,11 +87,11 @@ class CandidateReport(msgspec.Struct, frozen=True):
     outcome: Outcome
     note: str = ""
     family: str = ""
-    """``heuristic``, ``learned``, ``exact`` or ``baseline``; empty in results of earlier versions."""
+    """``heuristic``, ``learned``, ``exact`` or ``baseline``; empty in results that were stored by earlier versions."""
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """How to get this result again."""
+    """Where the plan of a result comes from, and the options that are needed to compute it again."""
 
     candidate: str
     seed: int
@@ -100,94 +103,98 @@ class Provenance(msgspec.Struct, frozen=True):
     problem_digest: str
     options: dict[str, Any] = {}
     checkpoint: str | None = None
-    """Hash of the checkpoint of a learned candidate."""
+    """Hash of the checkpoint that a learned candidate used."""
     checkpoint_training: str = ""
-    """How that policy was trained, of the package's own."""
+    """How the policy in that checkpoint was trained, if it is one that comes with this package."""
     guides: tuple[str, ...] = ()
-    """File and sha256 of each learned guide whose values a candidate took up."""
+    """File name and SHA-256 of each learned guide whose values a candidate used."""
     family: str = ""
-    """Of the candidate whose plan it is: ``heuristic``, ``learned``, ``exact`` or ``baseline``; ``given`` of plans at hand."""
+    """Family of the candidate that found the plan: ``heuristic``, ``learned``, ``exact`` or ``baseline``; ``given`` if the
+    caller passed the plan."""
 
 
 class Assumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule that plans were held to, and that could be another."""
+    """A rule that all plans had to obey and that the caller could change, such as the capacity or an alignment."""
 
     name: str
     value: str
     instead: str = ""
-    """What to try in its place, as a user writes it; empty where there is no option."""
+    """What to try in its place, as a user writes it; empty if no option changes this rule."""
 
     def __str__(self) -> str:
         return f"{self.name}={self.value}" + (f" (try {self.instead})" if self.instead else "")
 
 
 class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
-    """The verified best plan, what is proven about it, and how it was found.
+    """The best plan that passed verification, what is proven about it, and how it was found.
 
     Objectives and bounds are integers in ``unit``; smaller is better.
     """
 
     kind: str
     plan: PlanT | None
-    """The plan (a :class:`stowplan.document.PlanDocument`), or ``None`` where there is none."""
+    """The plan (a :class:`stowplan.document.PlanDocument`), or ``None`` if none was found or none exists."""
     objective: int | None
     bound: int | None
-    """Proven: no valid plan is better. The best of all candidates' bounds; kept even where no plan was found."""
+    """Proven lower bound: no valid plan has a smaller objective. It is the largest bound of all candidates, and is kept even if
+    no plan was found."""
     status: Status
-    """``optimal`` and ``infeasible`` only with a proof; running out of time is neither."""
+    """``optimal`` and ``infeasible`` are reported only with a proof; running out of time is neither of them."""
     stop_reason: StopReason
     verified: bool
     baseline_name: str
     baseline: int | None
-    """Objective of the named baseline."""
+    """Objective of the baseline named by ``baseline_name``."""
     baselines: dict[str, int]
-    """Objectives of all baselines."""
+    """Objectives of all baselines by name."""
     history: tuple[HistoryEntry, ...]
     candidates: tuple[CandidateReport, ...]
     provenance: Provenance
     seconds: float
-    """From the call of ``solve`` to the end of the run."""
+    """Seconds from the call of ``solve`` to the end of the run."""
     unit: Unit = PS
     details: dict[str, Any] = {}
-    """Facts of the kind: capacity, normalised return, stalls and the like."""
+    """Facts that depend on the kind: the capacity, the normalised return, stalls and so on."""
     highlights: tuple[str, ...] = ()
-    """Names of the details that the summary prints."""
+    """Keys of the details that the summary prints."""
     warnings: tuple[str, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
-    """What the bound rests on, and so what ``optimal`` and ``infeasible`` are said of."""
+    """The rules that the bound rests on; ``optimal`` and ``infeasible`` hold under these rules."""
     seconds_before: float = 0.0
-    """Seconds of the time limit that had passed when ``solve`` was called, for starting up and reading the input: 0 where the
-    limit is that of the call."""
+    """Seconds of the time limit that had passed when ``solve`` was called, for starting Python and reading the input. It is 0
+    if the time limit began with the call."""
     cut_short: bool = False
-    """Whether a deterministic run was ended before its work was done: another may come further."""
+    """Whether a deterministic run was ended before its work was complete. Another call may then find a better plan."""
     certificate: Any = None
-    """What is shown of the bound (a :class:`stowplan.certificates.certificate.Certificate`), where that was asked for."""
+    """Proof of the bound (a :class:`stowplan.certificates.certificate.Certificate`), if ``certify`` was set."""
     problem: Any = None
-    """What was solved, for pictures of the plan; None where it is not at hand, as in results that were stored."""
+    """The problem that was solved, which pictures of the plan need. None if it is not available, as in results loaded from a
+    file."""
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What a proof that there is no plan rests on, for people; empty where there is none."""
+        """The assumptions that a proof of infeasibility rests on, as text; empty for every other status."""
         return (*map(str, self.assumptions),) if self.status == "infeasible" else ()
 
     @property
     def gap(self) -> float | None:
-        """(objective - bound) / objective: 0 where proven optimal, None where either is missing."""
+        """``(objective - bound) / objective``: 0 if the plan is proven optimal, None if the objective or the bound is
+        missing."""
         return self._gap_to(self.bound)
 
     @property
     def certified_bound(self) -> int | None:
-        """The bound that the certificate proves; None where there is none, or it proves that there is no plan."""
+        """The bound that the certificate proves. None if there is no certificate, or if it proves that no plan exists."""
         return self.certificate.bound if self.proof else None
 
     @property
     def proof(self) -> str:
-        """Form of the certificate's proof; empty where it has none, and a solver must be trusted."""
+        """Form of the certificate's proof; empty if there is no certificate, or if its bound rests on trusting a solver."""
         return self.certificate.form if self.certificate is not None and self.certificate.is_proof else ""
 
     @property
     def certified_gap(self) -> float | None:
-        """As :attr:`gap`, of the certified bound."""
+        """The same as :attr:`gap`, computed from the certified bound."""
         return self._gap_to(self.certified_bound)
 
     def _gap_to(self, bound: int | None) -> float | None:
@@ -197,62 +204,74 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
 
     @property
     def speedup(self) -> float | None:
-        """Baseline / objective; at least 1 whenever the baseline is a candidate."""
+        """``baseline / objective``. It is at least 1 whenever the baseline is one of the candidates."""
         return _ratio(self.baseline, self.objective)
 
     @property
     def exit_code(self) -> int:
-        """What the command line returns for it: 0 solved, 1 proven infeasible, 3 no plan, 130 cancelled."""
+        """Exit code of the command line for this result: 0 if there is a plan, 1 if it is proven infeasible, 3 if no plan was
+        found, 130 if the run was cancelled."""
         if self.stop_reason == "cancelled":
             return 130
         return {"infeasible": 1, "no_plan": 3}.get(self.status, 0)
 
     @property
     def gain_percent(self) -> float | None:
-        """What the plan saves of the baseline's objective, in per cent; None where either is missing, or has two numbers."""
+        """How many per cent smaller than the baseline's the objective is. None if either is missing, or if the unit consists of
+        two numbers."""
         if self.baseline is None or self.objective is None or not self.unit.has_ratios:
             return None
         return 100 * (self.baseline - self.objective) / self.baseline if self.baseline else 0.0 if self.objective == 0 else None
 
     @property
     def is_baseline(self) -> bool:
-        """Whether the plan is the baseline's own: nothing better was found."""
+        """Whether the plan is the plan of the baseline, because nothing better was found."""
         return self.objective is not None and self.provenance.candidate == self.baseline_name
 
     @property
     def depends_on_limit(self) -> bool:
-        """Whether more time might have given a better result; a deterministic run is limited by work."""
+        """Whether a longer time limit might have given a better result. A deterministic run is limited by work, not by time."""
         return self.stop_reason not in ("optimal", "infeasible", "fits", "gap_reached") and not self.provenance.deterministic
 
     @property
     def is_reproducible(self) -> bool:
-        """Whether it says what another call with the same arguments would say as well.
+        """Whether another call with the same arguments could be expected to say the same.
 
-        It is proven, or nothing was left to do, or the run had its whole limit. It was not cancelled, nor ended by a criterion
-        of the caller's; no candidate failed, and no part of deterministic work was left out.
+        This holds if the result is proven, if no work was left, or if the run used its whole limit. It does not hold if the run
+        was cancelled, if a criterion of the caller ended it, if a candidate failed, or if part of the work of a deterministic
+        run was left out.
         """
         if self.stop_reason in ("cancelled", "criterion") or any(report.outcome == "failed" for report in self.candidates):
             return False
         return not self.cut_short
 
     def speedup_over(self, name: str) -> float | None:
-        """Speedup over another of the baselines, None where it has no objective."""
+        """Speedup over the baseline of this name; None if that baseline has no objective."""
         return _ratio(self.baselines.get(name), self.objective)
 
     def within(self, time_limit: float, seconds_before: float) -> Result[PlanT]:
-        """The same as the result of a caller's limit, in seconds, of which so many had passed when solving began."""
+        """Returns this result with a time limit that began before the call of ``solve``.
+
+        Parameters
+        ----------
+        time_limit
+            The caller's whole time limit in seconds.
+        seconds_before
+            Seconds of that limit that had passed when ``solve`` was called.
+        """
         provenance = msgspec.structs.replace(self.provenance, options=self.provenance.options | {"time_limit": time_limit})
         return msgspec.structs.replace(self, provenance=provenance, seconds_before=round(seconds_before, 3))
 
     @property
     def stopped(self) -> str:
-        """Why and when the run ended, for people: ``stopped at the time limit of 5.0 s (3.2 s of it reading and start-up)``, or
+        """Why and when the run ended, as text: ``stopped at the time limit of 5.0 s (3.2 s of it reading and start-up)``, or
         ``ended after 0.2 s: the plan is proven optimal``."""
         limit = self.provenance.options.get("time_limit")
         if self.stop_reason != "time_limit" or limit is None:
             return f"ended after {self.seconds:.1f} s: {STOPPED[self.stop_reason]}"
         if self.provenance.deterministic:
-            # It is limited by work, and what is not done then is ended from outside.
+            # A deterministic run is limited by work. The time limit matters only if the work takes twice as long, when its
+            # processes are killed.
             return f"stopped at twice the time limit of {limit} s"
         part = "of it reading" if self.seconds_before < limit else "for reading"
         before = f" ({self.seconds_before:.1f} s {part} and start-up)" if self.seconds_before >= 0.05 else ""
@@ -262,12 +281,12 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
         return f"<stowplan.Result\n{self.summary()}>"
 
     def to_dict(self, plan: Any = None) -> dict[str, Any]:
-        """Plain values, without the problem and the certificate.
+        """Returns the result as plain values for JSON, without the problem and the certificate.
 
         Parameters
         ----------
         plan
-            Stands for the plan, such as its path; by default the plan itself.
+            A value to write in place of the plan, such as the path of its file; by default the plan itself.
         """
         names = [field for field in self.__struct_fields__ if field not in ("plan", "problem", "highlights", "certificate")]
         values: dict[str, Any] = {"plan": msgspec.to_builtins(self.plan) if plan is None else plan}
@@ -278,17 +297,17 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
         return values | {name: getattr(self, name) for name in derived}
 
     def summary(self) -> str:
-        """A few lines for people."""
+        """A summary of a few lines, as printed by ``print(result)`` and the command line."""
         return _summary(self)
 
     def _repr_html_(self) -> str:
-        """What notebooks show: figures, candidates, and a picture of the plan."""
+        """HTML for notebooks: the main figures, the candidates, and a picture of the plan."""
         shown: str = kinds.load("stowplan.report.notebook:result_html")(self)
         return shown
 
 
 def _ratio(baseline: int | None, objective: int | None) -> float | None:
-    """How many times faster; None where either is missing, or where one takes no time and the other does."""
+    """``baseline / objective``. None if either is missing, or if the objective is 0 and the baseline is not."""
     if baseline is None or objective is None:
         return None
     if objective == 0:
@@ -297,7 +316,7 @@ def _ratio(baseline: int | None, objective: int | None) -> float | None:
 
 
 def _summary(result: Result) -> str:
-    """A few lines for people."""
+    """The lines of :meth:`Result.summary`."""
     lines = [f"{result.provenance.program} on {result.provenance.target} ({result.provenance.cost_model})"]
     shown = result.unit.write_apart((result.objective, result.bound, result.certified_bound, *result.baselines.values()))
     if result.objective is None:
@@ -321,16 +340,16 @@ def _summary(result: Result) -> str:
         if not result.unit.has_ratios:
             lines.append(f"  baseline   {name}: {shown[value]}")
             continue
-        given = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
-        lines.append(f"  {what:<9}  {given}" if given else f"  baseline   {name}")
-    if "baseline" in result.provenance.options and (gain := gained(result)):
+        ratio_text = f"{format_ratio(ratio)} over {name} ({shown[value]})" if ratio else ""
+        lines.append(f"  {what:<9}  {ratio_text}" if ratio_text else f"  baseline   {name}")
+    if "baseline" in result.provenance.options and (gain := describe_gain(result)):
         lines.append(f"  gain       {gain}")
     lines.extend(f"  warning    {warning}" for warning in result.warnings)
     return "\n".join(lines)
 
 
 def certified(result: Result, shown: Mapping[Any, str]) -> str:
-    """What the certificate proves, for people; ``shown`` has values as they are written."""
+    """Says what the certificate proves. ``shown`` maps objectives and bounds to their text."""
     if not result.proof:
         return f"nothing: {result.certificate.proof.get('solver') or 'a solver'} is trusted"
     if result.certificate.bound is None:
@@ -340,8 +359,8 @@ def certified(result: Result, shown: Mapping[Any, str]) -> str:
     return f"{shown[result.certificate.bound]}{gap_text}  (by {result.proof})"
 
 
-def gained(result: Result) -> str:
-    """What the plan gains over the baseline, for people; empty where there is nothing to compare."""
+def describe_gain(result: Result) -> str:
+    """Says how much the plan improves on the baseline; empty if there is nothing to compare."""
     if result.baseline is None or result.objective is None:
         return ""
     if result.is_baseline:

@@ -1,6 +1,7 @@
-"""When to stop solving, beside the time limit and a proof: criteria for :func:`stowplan.solve`, alone or combined.
+"""Criteria for ending a run of :func:`stowplan.solve` early, in addition to the time limit and a proof.
 
-A criterion is any function of a :class:`stowplan.Progress` that says whether to stop; the usual ones are here:
+A criterion is a function of a :class:`stowplan.Progress` that returns whether to stop. The usual criteria are defined here and
+can be combined:
 
     stowplan.solve(problem, stop=any_of(Target(1_048_576), NoImprovement(5.0)))
 """
@@ -14,12 +15,13 @@ from stowplan.arguments import number, whole
 from stowplan.result import Progress, is_within
 
 Criterion = Callable[[Progress], bool]
-"""Asked several times a second, from the thread that called :func:`stowplan.solve`: what it raises ends the run."""
+"""A criterion is called several times a second, in the thread that called :func:`stowplan.solve`. An error that it raises ends
+the run."""
 
 
 @dataclass(frozen=True)
 class MaxSeconds:
-    """So many seconds have passed. Unlike a time limit it plans nothing: what runs is not told of it."""
+    """Stops after this many seconds. Unlike with a time limit, candidates do not know of this end and do not plan for it."""
 
     seconds: float
 
@@ -27,13 +29,13 @@ class MaxSeconds:
         number("{} seconds", self.seconds, 0.0)
 
     def __call__(self, progress: Progress) -> bool:
-        """Whether they have."""
+        """Whether this many seconds have passed."""
         return progress.seconds >= self.seconds
 
 
 @dataclass(frozen=True)
 class NoImprovement:
-    """For so many seconds no better plan has come; without a plan it never holds."""
+    """Stops if no better plan has been found for this many seconds. It never stops a run that has no plan yet."""
 
     seconds: float
 
@@ -41,13 +43,13 @@ class NoImprovement:
         number("{} seconds without a better plan", self.seconds, 0.0)
 
     def __call__(self, progress: Progress) -> bool:
-        """Whether none has."""
+        """Whether the last improvement of the plan is this long ago."""
         return progress.improved is not None and progress.seconds - progress.improved >= self.seconds
 
 
 @dataclass(frozen=True)
 class Target:
-    """There is a plan of this objective, in the kind's unit, or a better one."""
+    """Stops once there is a plan of at most this objective, in the unit of the kind."""
 
     objective: int
 
@@ -55,13 +57,13 @@ class Target:
         whole("a target of {}", self.objective, 0)
 
     def __call__(self, progress: Progress) -> bool:
-        """Whether there is."""
+        """Whether there is such a plan."""
         return progress.objective is not None and progress.objective <= self.objective
 
 
 @dataclass(frozen=True)
 class WithinGap:
-    """(objective - bound) / objective is at most this."""
+    """Stops once the gap, ``(objective - bound) / objective``, is at most this."""
 
     gap: float
 
@@ -69,24 +71,24 @@ class WithinGap:
         number("a gap of {}", self.gap, 0.0, 1.0)
 
     def __call__(self, progress: Progress) -> bool:
-        """Whether it is; not while either is missing."""
+        """Whether the gap is small enough; False if the objective or the bound is missing."""
         return is_within(self.gap, progress.objective, progress.bound)
 
 
 @dataclass(frozen=True)
 class FirstPlan:
-    """There is a plan."""
+    """Stops once there is a plan."""
 
     def __call__(self, progress: Progress) -> bool:
-        """Whether there is."""
+        """Whether there is a plan."""
         return progress.objective is not None
 
 
 def any_of(*criteria: Criterion) -> Criterion:
-    """One of them holds."""
+    """A criterion that stops if at least one of these does."""
     return lambda progress: any(criterion(progress) for criterion in criteria)
 
 
 def all_of(*criteria: Criterion) -> Criterion:
-    """All of them hold."""
+    """A criterion that stops if all of these do."""
     return lambda progress: all(criterion(progress) for criterion in criteria)

@@ -1,4 +1,4 @@
-"""Tables in text: rows of cells whose columns stand below each other. Everything that prints one does so here."""
+"""Tables in plain text. Everything that prints a table uses these functions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from collections.abc import Sequence
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], total: int | None = None, what: str = "more") -> list[str]:
-    """Lines of a table; a column named ``"X:r"`` is set right, as in :func:`stowplan.report.page.table`.
+    """Lines of a table. A column named ``"X:r"`` is aligned to the right, as in :func:`stowplan.report.page.table`.
 
-    Where there are ``total`` rows of which only some are given, a last line counts the rest.
+    Parameters
+    ----------
+    head
+        Names of the columns.
+    rows
+        The cells of each row.
+    total
+        Number of rows of which ``rows`` are the first; a last line says how many are left out.
+    what
+        What that last line calls the rows that are left out.
     """
     names, _, kinds = zip(*(name.partition(":") for name in head), strict=True)
     lines = [f"  {line}" for line in aligned((names, *rows), kinds)]
@@ -17,7 +26,7 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], total: int | 
 
 
 def aligned(rows: Sequence[Sequence[str]], kinds: Sequence[str]) -> list[str]:
-    """Lines of rows whose columns stand two spaces apart, those of the kind ``r`` set right."""
+    """Lines of rows with columns two spaces apart; columns of the kind ``r`` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -1,6 +1,6 @@
-"""What objectives and bounds count, and how people read such values.
+"""Units of objectives and bounds, and text for values in them.
 
-Files have a unit by its name (:func:`stowplan.kinds.unit`).
+Files store the name of a unit, which :func:`stowplan.kinds.unit` looks up.
 """
 
 from __future__ import annotations
@@ -12,49 +12,52 @@ import msgspec
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Two numbers in one value, ``first * scale + second``: the first decides."""
+    """Two numbers in one value, ``first * scale + second``: values are compared by the first number, then by the second."""
 
     first: str
-    """What the first is called."""
+    """What the first number is called."""
     scale: int
+    """Factor of the first number, larger than any second number."""
     second: str
+    """What the second number is called."""
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """What a value counts."""
+    """What a value counts, such as bytes or picoseconds."""
 
     name: str
-    """As files and people have it."""
+    """The name in files and in text."""
     pair: Pair | None = None
-    """The two numbers that a value is made of; None where it is one."""
+    """How a value is made of two numbers; None if it is a single number."""
 
     @property
     def has_ratios(self) -> bool:
-        """Whether ratios of values, gaps among them, say something: not where a value is two numbers."""
+        """Whether ratios of values, and so gaps and speedups, have a meaning. They have none if a value is made of two
+        numbers."""
         return self.pair is None
 
     def split(self, value: int) -> tuple[int, int]:
-        """The number that decides, and the other; of a value that is one number, that and 0."""
+        """The two numbers of a value; for a unit of single numbers, the value and 0."""
         return (value, 0) if self.pair is None else divmod(value, self.pair.scale)
 
     def write(self, value: int, digits: int = 4) -> str:
-        """A value for people: durations in a unit that reads easily, two numbers one by one, others with thousands apart."""
+        """A value as text: durations in a readable unit, pairs with both names, all others with thousands separators."""
         if self.pair is not None:
             first, second = self.split(value)
             return f"{self.pair.first} {first}, {self.pair.second} {second}"
         return format_ps(value, digits) if self == PS else f"{value:,} {self.name}".rstrip()
 
     def write_apart(self, values: Iterable[int | None]) -> dict[int, str]:
-        """Values for people, unlike ones with as many digits as tell them apart."""
+        """Text of each value; values that differ are written with as many digits as are needed to tell them apart."""
         return format_apart(values, self.write)
 
 
-#: Time, and memory. What results of other kinds count has a unit of its own.
+#: Picoseconds and bytes. Kinds that count something else define a unit of their own.
 PS, BYTES = Unit("ps"), Unit("bytes")
 
 
 def format_ps(picoseconds: int, digits: int = 4) -> str:
-    """A duration in a unit a person reads easily."""
+    """A duration in the largest unit in which it is at least 1, from seconds to picoseconds."""
     for unit, size in (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
         if abs(picoseconds) >= size:
             return f"{picoseconds / size:.{digits}g} {unit}"
@@ -62,7 +65,15 @@ def format_ps(picoseconds: int, digits: int = 4) -> str:
 
 
 def format_apart(values: Iterable[int | None], write: Callable[[int, int], str]) -> dict[int, str]:
-    """Values for people, where unlike values look unlike: those that ``write(value, digits)`` makes alike get more digits."""
+    """Text of each value such that different values have different texts.
+
+    Parameters
+    ----------
+    values
+        The values; None is skipped.
+    write
+        ``(value, digits) -> text``. It is called with more digits for values whose texts are equal.
+    """
     digits = {value: 4 for value in values if value is not None}
     while True:
         texts = {value: write(value, count) for value, count in digits.items()}

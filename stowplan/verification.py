@@ -1,6 +1,6 @@
-"""What verifiers share: what they return, and whether a plan is for the problem.
+"""What the verifiers of all kinds share: the type that they return, and the check that a plan belongs to the problem.
 
-The rules and their checks are each kind's own. Nothing here is used by models, bounds or heuristics.
+Each kind's rules and their checks are in a module of that kind. Models, bounds and heuristics use nothing of this module.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ CodeT = TypeVar("CodeT", bound=str, covariant=True)
 
 @dataclass(frozen=True)
 class Violation(Generic[CodeT]):
-    """One broken rule: a code for programs, and one line for people."""
+    """One broken rule: a code for programs, and a message of one line for people."""
 
     code: CodeT
     message: str
     concerns: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Numbers of what it is about, by sort: ``{"buffers": (0, 3)}``."""
+    """Indices of the parts of the problem that are concerned, by sort: ``{"buffers": (0, 3)}``."""
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
@@ -29,34 +29,37 @@ class Violation(Generic[CodeT]):
 
 @dataclass(frozen=True)
 class Verification(Generic[CodeT]):
-    """What a verifier found, of any kind of problem."""
+    """The outcome of verifying a plan, for every kind of problem."""
 
     violations: tuple[Violation[CodeT], ...]
-    """All of them; of those that may be many, such as overlaps, the first, as the kind's verifier says."""
+    """All broken rules. Of rules that may be broken many times, such as overlaps of buffers, only the first violations are
+    listed; the verifier of the kind says how many."""
     objective: int | None
-    """Recomputed from scratch; None where the plan is too malformed for it."""
+    """The objective, computed anew from the plan; None if the plan is too malformed to compute it."""
     figures: Mapping[str, int] = field(default_factory=dict)
-    """What else was recomputed, by names that are the kind's own: ``peak``, ``arena``; left out where it could not be."""
+    """Other figures computed from the plan, such as ``peak`` or ``arena``; each kind has its own names. A figure that cannot be
+    computed is left out."""
     tie_break: int = 0
-    """What decides between plans of equal objective: the smaller the better."""
+    """Decides between plans of equal objective: the plan with the smaller number is preferred."""
     is_tie_break_least: bool = True
-    """Whether no plan of this objective has a smaller ``tie_break``."""
+    """Whether it is certain that no plan of this objective has a smaller ``tie_break``."""
 
     @property
     def ok(self) -> bool:
-        """Whether the plan is valid, and what it says of itself true."""
+        """Whether the plan obeys every rule and the figures that it states about itself are right."""
         return not self.violations
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The violations, one line each. Of a plan for another problem that is all there is to say: its numbers mean other
-        things."""
+        """The violations as text, one line each. For a plan of another problem, only that violation is listed: its indices
+        refer to other buffers, so that other violations would mean nothing."""
         texts = tuple(map(str, self.violations))
         return tuple(text for text in texts if text.startswith("wrong_problem: ")) or texts
 
 
 def of_problem(problem: ProblemDocument[PlanDocument], plan: PlanDocument) -> list[Violation[Any]]:
-    """The violation ``wrong_problem``, where a plan is for another problem; else none."""
+    """Checks that a plan belongs to a problem: returns the violation ``wrong_problem`` if it does not, and an empty list if it
+    does."""
     if plan.problem == problem.digest:
         return []
     return [Violation("wrong_problem", f"the plan is for problem {plan.problem[:12]}, not {problem.digest[:12]}")]

@@ -1,6 +1,6 @@
-"""The version of the package, and those of the packages that plans depend on.
+"""The version of this package, and the versions of the packages that plans depend on.
 
-A checkout that is run without being installed has no metadata that would say the first.
+The version is written here because a checkout that is not installed has no metadata.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ _VERSIONED_WITH_POLICY = (*_VERSIONED, "torch")
 
 
 def versions(*, with_policy: bool) -> dict[str, str]:
-    """Versions that plans depend on, by package; with a policy, torch's too. What is not installed is left out."""
+    """Versions of the packages that plans depend on, by name, with that of torch if a policy is used. Packages that are not
+    installed are left out."""
     return dict(_versions(_VERSIONED_WITH_POLICY if with_policy else _VERSIONED))
 
 
 @cache
 def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    # Imported here: they take longer than all that needs the version alone.
+    """The versions of installed packages, which are looked up once."""
+    # Imported here because most callers need only the version of this package, and these imports take longer than the rest.
     import platform
     from importlib import metadata
 
-    known = {"python": platform.python_version(), "stowplan": VERSION}
+    found = {"python": platform.python_version(), "stowplan": VERSION}
     for name in packages:
         try:
-            known[name] = metadata.version(name)
+            found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return known
+    return found

@@ -1,8 +1,8 @@
-"""How much work a deterministic run does for each second of its limit: one table for all candidates.
+"""How much work a deterministic run may do for each second of its limit, in one table for all candidates.
 
-A deterministic run may not look at a clock, so that it counts what it does instead, in rounds, nodes or comparisons. Each
-:class:`Rate` says how many of them stand for one second, chosen so that a machine at leisure takes less than the second.
-``python -m benchmarks.house.work_rates`` measures every one of them.
+A deterministic run must not depend on the clock. Its candidates count their work instead, in rounds, nodes or comparisons. Each
+:class:`Rate` says how much work replaces one second; it is chosen so that an idle machine needs less than a second for it.
+``python -m benchmarks.house.work_rates`` measures each of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Rate(NamedTuple):
 
     per_second: float
     unit: str
-    """What is counted. *Times* something: a problem of twice that size has half as many."""
+    """What is counted. *X, times Y* means that a problem with twice as many Y gets half as many X."""
 
 
 # ------------------------------------------------------------------------------------------------------------- memory mapping
@@ -28,8 +28,8 @@ MAPPING_MILP_NODES = Rate(100, "nodes of branch and bound of the MILP by another
 MAPPING_CPSAT = Rate(1 / 12, "deterministic seconds of CP-SAT on the complete model")
 MAPPING_NEIGHBOURHOODS = Rate(0.3, "seconds of large-neighbourhood search, as its parts are reckoned")
 
-#: What the parts of a neighbourhood are reckoned as, in seconds: building it, each of its literals, and each of CP-SAT's
-#: deterministic seconds.
+#: Work of the parts of a neighbourhood, counted in seconds: building it, each of its literals, and each deterministic second of
+#: CP-SAT.
 BUILD_SECONDS, LITERAL_SECONDS, CPSAT_SECONDS = 0.05, 1e-4, 10.0
 
 # ------------------------------------------------------------------------------------------------------------------- packing
@@ -70,5 +70,5 @@ MODULO_POLICY_PLACEMENTS = Rate(1_000, "instructions placed by the learned polic
 MODULO_NODES = Rate(50, "nodes of branch and bound of an initiation interval")
 MODULO_CPSAT = Rate(1 / 4, "deterministic seconds of CP-SAT for an initiation interval")
 
-#: What a unit of :data:`TIER_SOLVERS` stands for: nodes of branch and bound, and parts of the counts.
+#: How much one unit of :data:`TIER_SOLVERS` is: nodes of branch and bound, and parts of the counts.
 TIER_NODES, TIER_PARTS = 150, 10

@@ -247,7 +247,7 @@ class _Stat:
 
 
 def test_a_folder_of_ones_own_is_made_private(tmp_path: Path) -> None:
-    folder = library._private(tmp_path / "new")
+    folder = library._private_folder(tmp_path / "new")
     assert folder is not None
     assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -256,7 +256,7 @@ def test_a_folder_of_ones_own_is_made_private(tmp_path: Path) -> None:
 def test_a_folder_that_others_could_write_is_not_used(tmp_path: Path, mode: int) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(mode)
-    assert library._private(tmp_path / "open") is None
+    assert library._private_folder(tmp_path / "open") is None
 
 
 @pytest.mark.parametrize("name", ["stat", "lstat"])
@@ -265,17 +265,17 @@ def test_a_folder_or_link_of_another_user_is_not_used(tmp_path: Path, name: str,
     (tmp_path / "mine").mkdir(mode=0o700)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "mine")
-    assert library._private(link) == link
+    assert library._private_folder(link) == link
     real = getattr(Path, name)
     monkeypatch.setattr(
         Path, name, lambda path, **options: _Stat(real(path, **options)) if path == link else real(path, **options)
     )
-    assert library._private(link) is None
+    assert library._private_folder(link) is None
 
 
 def test_a_file_where_the_folder_should_be_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert library._private(tmp_path / "file") is None
+    assert library._private_folder(tmp_path / "file") is None
 
 
 # Processes of their own

@@ -75,7 +75,7 @@ def test_the_null_device_is_written_through(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: object) -> None:
         raise AssertionError("the device was to be replaced")
 
-    monkeypatch.setattr(files, "_replace", refuse)
+    monkeypatch.setattr(files, "_write_and_rename", refuse)
     before = os.stat(os.devnull)
     files.write_atomic(os.devnull, b"plan")
     assert os.path.samestat(os.stat(os.devnull), before)

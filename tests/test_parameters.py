@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from stowplan.parameters import VARIABLE, every, rows
+from stowplan.parameters import VARIABLE, all_parameters, rows
 from tests.paths import EXAMPLES
 
 
@@ -22,7 +22,7 @@ def listed(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
 def test_every_parameter_says_what_it_is() -> None:
     found = rows(())
     assert len(found) > 200
-    assert len(found) == sum(len(msgspec.structs.fields(values)) for values in every().values())
+    assert len(found) == sum(len(msgspec.structs.fields(values)) for values in all_parameters().values())
     for name, _, what in found:
         assert what[0].isupper(), name
         assert what.endswith("."), name

@@ -18,7 +18,7 @@ from stowplan.result import (
     HistoryEntry,
     Provenance,
     Result,
-    gained,
+    describe_gain,
 )
 from stowplan.result_text import format_gap, format_ratio
 from stowplan.units import Pair, Unit, format_apart, format_ps
@@ -89,7 +89,7 @@ def test_speedup(baseline: int | None, objective: int | None, speedup: float | N
 def test_what_is_gained(changes: dict[str, Any], percent: float | None, text: str) -> None:
     found = result(**changes)
     assert found.gain_percent == (percent if percent is None else pytest.approx(percent))
-    assert gained(found) == text
+    assert describe_gain(found) == text
 
 
 def test_speedup_over_others() -> None:

@@ -39,7 +39,7 @@ from benchmarks.lib.tables import table
 from stowplan import files
 from stowplan.kernel.context import Options, Report
 from stowplan.kernel.kind import check, kind_of
-from stowplan.kernel.workers.messages import CandidateId, Job, News, WorkerContext
+from stowplan.kernel.workers.messages import CandidateId, Job, RunUpdate, WorkerContext
 
 #: A small instance of every kind, with its target.
 SMALL = (
@@ -263,7 +263,7 @@ class Bare:
                 continue
             end = time.monotonic() + self._limit
             job = Job(CandidateId.of(self._kind.name, candidate.name), options, b"", end, self._plan, self._bound)
-            self._context = WorkerContext(job, self._hear)
+            self._context = WorkerContext(job, self._handle_messages)
             self._kind.function(candidate.name)(self._problem, self._context)
         return time.perf_counter() - began if self._is_closed else math.inf
 
@@ -272,13 +272,13 @@ class Bare:
         is_proven = self._objective is not None and self._objective <= self._bound
         return is_proven and self._kind.awaited(self._problem) <= self._sources
 
-    def _hear(self, report: Report) -> None:
+    def _handle_messages(self, report: Report) -> None:
         if report.what == "plan":
             self._offer(report.data, report.source)
         elif report.what == "bound":
             self._bound = max(self._bound, report.bound)
         if self._context is not None and self._is_closed:
-            self._context.take(News(is_over=True))
+            self._context.apply(RunUpdate(is_over=True))
 
     def _offer(self, data: bytes, source: str) -> None:
         verdict = check(self._kind, self._problem, self._kind.plan.decode(data))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from stowplan.cli.options import no_setting, read_settings
+from stowplan.cli.options import read_settings, unknown_setting
 from stowplan.frontends.options import OPTIONS, ReadOptions
 
 _SETTINGS = {name: option for name, option in OPTIONS.items() if not option.flag}
@@ -28,5 +28,5 @@ def read_options(arguments: argparse.Namespace) -> ReadOptions:
     """The options of inputs that were given; raises UsageError for a value that an option does not take."""
     given, others = read_settings(arguments.set, _SETTINGS)
     if others:
-        raise no_setting(others[0], _SETTINGS)
+        raise unknown_setting(others[0], _SETTINGS)
     return ReadOptions(**{name: getattr(arguments, name) for name, option in OPTIONS.items() if option.flag}, **given)

@@ -31,7 +31,7 @@ STAGES = {
     "stowplan.kernel.state": {"check": "verification"},
     "stowplan.kernel.outcome": {"result_of": "result"},
     "stowplan.kernel.workers.process": {"WorkerProcess.__init__": "start of workers"},
-    "stowplan.kernel.workers.pool": {"WorkerPool.take_messages": "waiting", "WorkerPool.close": "end of workers"},
+    "stowplan.kernel.workers.pool": {"WorkerPool.handle_messages": "waiting", "WorkerPool.close": "end of workers"},
     "stowplan.kernel.kind": {"Candidate.load": "imports"},
     f"{_HERE}.arrays": {"build": "conversion"},
     f"{_HERE}.candidates": {

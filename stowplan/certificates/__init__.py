@@ -1,12 +1,12 @@
-"""Bounds that anybody can check: certificates, what makes them, and a checker that shares no code with what finds bounds.
+"""Certificates of bounds, code that makes them, and a checker that shares no code with whatever finds bounds.
 
-See docs/reference/certificates.md. ``checker`` reads problems and certificates by the standard library alone; ``maker`` makes
-certificates with the help of models, and by the checker's own searches where a certificate is that a search comes to its end.
-Models and heuristics use neither.
+See docs/reference/certificates.md. ``checker`` reads problems and certificates with the standard library alone. ``maker`` makes
+certificates with the help of models; if the proof is that a search finds nothing, it runs the checker's own search. Models and
+heuristics use neither of them.
 
 Each file knows only those before it:
 
 - ``checker``: checks certificates with the standard library alone
-- ``certificate``: what a certificate says
+- ``certificate``: the file of a certificate, a claim and its proof
 - ``maker``: makes certificates with models
 """

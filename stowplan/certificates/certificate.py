@@ -1,4 +1,4 @@
-"""A certificate: what is claimed of a problem, and a proof of it that :mod:`stowplan.certificates.checker` can check."""
+"""A certificate: a claim about a problem, and a proof of it that :mod:`stowplan.certificates.checker` can check."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from stowplan.document import Document
 
 
 class Certificate(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A claim and its proof; see docs/reference/certificates.md."""
+    """A claim about a bound, and its proof; see docs/reference/certificates.md."""
 
     kind: str
     problem: str
     """Digest of the problem in the checker's canonical form."""
     bound: int | None
-    """No plan has a smaller objective (in the kind's unit); None: there is no plan."""
+    """No plan has a smaller objective, in the kind's unit. None claims that no plan exists."""
     proof: dict[str, Any]
     format: str = checker.FORMAT
     version: int = checker.VERSION
 
     @property
     def form(self) -> str:
-        """Of the proof: ``load``, ``cut``, ``recurrence``, ``resource``, ``prices``, or ``trusted``, which proves nothing."""
+        """Form of the proof, such as ``load``, ``cut`` or ``prices``; ``trusted`` means that there is no proof and a solver
+        must be trusted."""
         return str(self.proof.get("form", ""))
 
     @property
     def is_proof(self) -> bool:
-        """Whether it shows anything."""
+        """Whether there is a proof."""
         return self.form != "trusted"
 
     def check(self, problem: Document) -> checker.Verdict:
-        """Check it for a problem.
+        """Checks this certificate for a problem.
 
         Raises
         ------
         MalformedError
-            It is no certificate for such a problem.
+            This is not a certificate for such a problem.
         UnprovenError
-            It is for another problem, or does not show what it claims.
+            It is for another problem, or its proof does not show the claim.
         """
         return checker.check(files.encode(problem), files.encode(self))

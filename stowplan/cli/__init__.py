@@ -1,20 +1,20 @@
-"""The command line: its entry point, the signals that end it, and its exit codes.
+"""The command line: its entry point, its handling of signals, and its exit codes.
 
-Machine output goes to standard output, progress and errors to standard error. What Ctrl-C does, SIGTERM and SIGHUP do, too:
-``timeout``, Slurm and CI send SIGTERM, a terminal that closes sends SIGHUP, and both may come more than once. The library
-installs no handlers itself, and leaves its user's as they are.
+Results go to standard output, progress and errors to standard error. SIGTERM and SIGHUP are handled like Ctrl-C: ``timeout``,
+Slurm and CI systems send SIGTERM, a terminal that is closed sends SIGHUP, and both may be sent more than once. The library
+itself installs no signal handlers.
 
 Each file knows only those before it:
 
 - ``app``: all commands in one place
 - ``options``: options of commands
-- ``output``: what is said on the two standard streams
+- ``output``: output on the two standard streams
 - ``outputs``: files that commands write
 - ``batch``: ``stowplan batch``
 - ``convert``: ``convert`` and ``export``
 - ``fit_jax``: ``stowplan fit-jax``
 - ``frontier``: ``stowplan frontier``
-- ``inspect``: commands that look at what is there
+- ``inspect``: ``verify``, ``show`` and other commands that inspect existing files
 - ``llm``: ``stowplan llm``
 - ``compare``: ``stowplan compare``
 - ``solve``: ``stowplan solve``
@@ -38,16 +38,16 @@ from typing import Any
 
 from stowplan.deadline import is_still_reading, process_began
 
-#: What ends a command besides Ctrl-C, where the system has it.
-ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+#: Signals that interrupt a command like Ctrl-C, as far as the system has them.
+ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-#: Exit code after Ctrl-C; after another signal it is likewise 128 plus its number.
+#: Exit code after Ctrl-C, which is 128 plus the number of its signal, as for the other signals.
 INTERRUPTED = 130
 
-#: An error of our own making; apart from the others, so that no crash is taken for a proof of infeasibility.
+#: Exit code of an internal error. It differs from all others, so that a crash is never mistaken for a proof of infeasibility.
 INTERNAL_ERROR = 70
 
-#: What each exit code says.
+#: Meaning of each exit code.
 EXIT_CODES = {
     0: "solved: there is a verified plan; for other commands, all is well",
     1: "proven infeasible",
@@ -62,7 +62,7 @@ EXIT_CODES = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of ``stowplan``; always raises SystemExit."""
+    """Entry point of ``stowplan``. It always raises SystemExit."""
     global _began
     _began = time.monotonic() if arguments is not None else process_began()
     with as_interrupts() as received:
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         note("stowplan: interrupted")
     if arguments is None and is_still_reading():
-        # It may be in code that no interpreter that ends can stop.
+        # The abandoned reader may be in code that would keep the interpreter from ending.
         os._exit(code)
     sys.exit(code)
 
@@ -86,15 +86,17 @@ _began = 0.0
 
 
 def began() -> float:
-    """When the command began, by the monotonic clock: with its process, where it is the command line's own."""
+    """When the command began, on the monotonic clock: when the process was started, if :func:`main` was called without
+    arguments."""
     return _began
 
 
 def _run(arguments: list[str] | None) -> int:
-    # Imported here, so that Ctrl-C is met with an answer from the first moment on.
-    from stowplan.child_process import collect_seldom, light_imports
+    """Runs a command and returns its exit code."""
+    # Imported here, so that Ctrl-C during the imports is handled by the caller.
+    from stowplan.child_process import collect_garbage_seldom, light_imports
 
-    collect_seldom()
+    collect_garbage_seldom()
     light_imports()
     from typer.exceptions import Abort, TyperException
 
@@ -105,37 +107,38 @@ def _run(arguments: list[str] | None) -> int:
     prepare_streams()
     try:
         if os.environ.get("STOWPLAN_PARAMETERS"):
-            from stowplan.parameters import every
+            from stowplan.parameters import all_parameters
 
-            # A file that they do not take is refused here, before workers read it.
-            every()
+            # An invalid file is refused here, before workers read it.
+            all_parameters()
         words = completed(sys.argv[1:] if arguments is None else arguments)
         code = app_for(words)(words, prog_name="stowplan", standalone_mode=False)
     except StowplanError as error:
         note("\n    ".join((f"stowplan: {error}", *error.advice)))
         return error.exit_code
     except TyperException as error:
-        # A bare `stowplan` asks for help and gets it; its message is the help text.
+        # `stowplan` without arguments prints its help: the message of this error is the help text.
         context = getattr(error, "ctx", None)
         hint = f" (try '{context.command_path} --help')" if context is not None else ""
-        message = _in_plain_words(error, context)
+        message = _reworded(error, context)
         note(message if "\n" in message else f"stowplan: {message.rstrip('.')}{hint}")
         return 2
     except Abort as error:
-        # What was cut off ends like Ctrl-C in typer's hands; it is an error of ours where no reader has said so.
+        # Typer turns an unexpected end of a file into Abort, as it does with Ctrl-C. If no reader has reported it, it is an
+        # internal error.
         if isinstance(error.__cause__ or error.__context__, EOFError):
-            return _internal(error.__cause__ or error.__context__ or error)
+            return _report_internal_error(error.__cause__ or error.__context__ or error)
         return INTERRUPTED
     except SystemExit:
-        # The reader of a help text has gone away, as `head` does.
+        # The process that reads the help text has closed the pipe, as `head` does.
         drop(sys.stdout)
         return 0
     except Exception as error:
-        return _internal(error)
+        return _report_internal_error(error)
     return code if isinstance(code, int) else 0
 
 
-#: How the parser says that a number is none, or too small, and the same with what was expected.
+#: Messages of the parser about numbers, and their replacements, which say what was expected.
 _NUMBERS = {
     r": (.*) is not a valid int\w*( range)?": r": found \1, expected a whole number",
     r": (.*) is not a valid float( range)?": r": found \1, expected a number",
@@ -143,24 +146,25 @@ _NUMBERS = {
 }
 
 
-def _in_plain_words(error: Any, context: Any) -> str:
-    """What a parser of the command line says; of numbers what was found and expected, of old flags what is in their place."""
+def _reworded(error: Any, context: Any) -> str:
+    """Rewrites an error of the command-line parser. For numbers it says what was found and expected, for removed flags what
+    replaces them."""
     import re
 
-    from stowplan.cli.options import instead_of
+    from stowplan.cli.options import replacement_of
 
     flag = getattr(error, "option_name", "")
-    now = instead_of(flag, context.command.callback) if flag and context is not None else None
-    if now is not None:
-        return f"No such option: {flag}, expected {now}"
+    replacement = replacement_of(flag, context.command.callback) if flag and context is not None else None
+    if replacement is not None:
+        return f"No such option: {flag}, expected {replacement}"
     message = str(error.format_message())
-    for said, told in _NUMBERS.items():
-        message = re.sub(said, told, message)
+    for pattern, rewording in _NUMBERS.items():
+        message = re.sub(pattern, rewording, message)
     return message
 
 
-def _internal(error: BaseException) -> int:
-    """Tell of an error of our own; returns its exit code."""
+def _report_internal_error(error: BaseException) -> int:
+    """Prints an internal error and returns its exit code."""
     import traceback
 
     from stowplan.cli.output import note
@@ -171,13 +175,14 @@ def _internal(error: BaseException) -> int:
 
 
 class Received:
-    """The first of the :data:`ENDING` signals that has come."""
+    """The first of the :data:`ENDING_SIGNALS` signals that was received."""
 
     def __init__(self) -> None:
         self.number: int | None = None
 
     def exit_code(self, code: int) -> int:
-        """The code of a command that would return ``code``: one that was interrupted names the signal."""
+        """The exit code of a command that would return ``code``; if a signal interrupted it, 128 plus the number of the
+        signal."""
         return code if self.number is None or code != INTERRUPTED else 128 + self.number
 
 
@@ -186,9 +191,10 @@ _received = Received()
 
 @contextmanager
 def as_interrupts() -> Iterator[Received]:
-    """Within it, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does; only the first of them.
+    """Context manager in which SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does; only the first of them does.
 
-    Those that are ignored (``nohup``) stay so. Off the main thread, which no signal reaches, nothing changes.
+    Signals that are ignored (``nohup``) stay ignored. In other threads than the main one nothing changes, because signals do
+    not reach them.
     """
     global _received
     _received = received = Received()
@@ -198,17 +204,19 @@ def as_interrupts() -> Iterator[Received]:
             received.number = number
             raise KeyboardInterrupt
 
-    with _handled(dict.fromkeys(ENDING, interrupt)):
+    with _signal_handlers(dict.fromkeys(ENDING_SIGNALS, interrupt)):
         yield received
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C, SIGTERM and SIGHUP set in place of interrupting; a second Ctrl-C interrupts as it always does."""
+def event_on_interrupt() -> Iterator[threading.Event]:
+    """Context manager in which Ctrl-C, SIGTERM and SIGHUP set an event and do not interrupt. A second Ctrl-C interrupts as
+    usual."""
     event, received, is_set = threading.Event(), _received, False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        # A second signal may come while the first is setting the event, and would wait for its lock for ever.
+        # A second signal may arrive while the event is being set. It must not try to set it as well, because it would wait
+        # forever for the event's lock.
         nonlocal is_set
         if not is_set:
             is_set = True
@@ -218,13 +226,13 @@ def stopping() -> Iterator[threading.Event]:
         elif received.number is None:
             received.number = number
 
-    with _handled(dict.fromkeys((signal.SIGINT, *ENDING), stop)):
+    with _signal_handlers(dict.fromkeys((signal.SIGINT, *ENDING_SIGNALS), stop)):
         yield event
 
 
 @contextmanager
-def _handled(handlers: dict[signal.Signals, object]) -> Iterator[None]:
-    """Handlers within it, and those that were there before after it."""
+def _signal_handlers(handlers: dict[signal.Signals, object]) -> Iterator[None]:
+    """Context manager with these signal handlers, which restores the previous ones."""
     before: dict[signal.Signals, object] = {}
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
@@ -234,5 +242,5 @@ def _handled(handlers: dict[signal.Signals, object]) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            # One that no Python code has installed cannot be put back by any.
+            # A handler that was not installed by Python code cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""All commands in one place; each module of the package brings its own, and is imported when one of them is asked for."""
+"""The application with all commands. Each command is in a module that is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stowplan.kernel.context import SEARCH_OPTIONS
 from stowplan.options import ALL_INPUTS, GRAPHS, SEARCH
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_asked_for: bool) -> None:
+    if is_asked_for:
         typer.echo(f"stowplan {__version__}")
         raise typer.Exit
 
@@ -29,7 +29,7 @@ def _options(
 
 
 class _Command(TyperCommand):
-    """A command whose help names its arguments plainly: ``INPUT``, where typer writes ``{INPUT}`` and ``INPUT <path>``."""
+    """A command whose help and usage name arguments as ``INPUT``, where typer would write ``{INPUT}`` and ``INPUT <path>``."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
@@ -41,10 +41,10 @@ class _Command(TyperCommand):
 
 
 def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str, str]]]]:
-    """Parameters of a command as its help has them: name, and flags with text, under each heading."""
+    """The parameters of a command for its help: name, and flags with description, under each heading."""
     by_heading: dict[str, list[tuple[str, tuple[str, str]]]] = {name: [] for name in ("Arguments", *_HEADINGS, "Options")}
     parameters = command.get_params(context)
-    # What is rare comes last.
+    # Advanced options are listed last.
     for parameter in sorted(parameters, key=lambda parameter: bool(parameter.name == "settings_given")):
         row = parameter.get_help_record(context)
         if row is None:
@@ -52,24 +52,26 @@ def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str,
         if parameter.param_type_name == "argument":
             by_heading["Arguments"].append((parameter.name, (row[0].partition(" <")[0], row[1])))
         else:
-            by_heading[_heading(parameter) if len(parameters) > _FEW else "Options"].append((parameter.name, row))
+            by_heading[_heading(parameter) if len(parameters) > _MAX_UNGROUPED else "Options"].append((parameter.name, row))
     return {heading: rows for heading, rows in by_heading.items() if rows}
 
 
-#: Headings in the help of commands with more options than a few, and the parameters under each beside those declared for it.
+#: Headings in the help of commands with many options, and the parameters under each, in addition to options that declare their
+#: heading.
 _HEADINGS: dict[str, tuple[str, ...]] = {
     "What is written": ("output", "emit", "certificate", "depfile", "report", "png", "plans", "as_json", "quiet"),
     SEARCH: ("time_limit", "seed", "cache"),
-    "Existing plans": ("at_hand", "hint", "keep_close"),
+    "Existing plans": ("existing", "hint", "keep_close"),
     ALL_INPUTS: ("targets", "target"),
     GRAPHS: (),
 }
-_FEW = 12
+_MAX_UNGROUPED = 12
 
 
 def _heading(parameter: Any) -> str:
+    """Heading of a parameter."""
     declared = OPTIONS.get(parameter.name) or SEARCH_OPTIONS.get(parameter.name)
-    # Another command may have one of that name, as 'train' has a device of its own.
+    # A command may have a different option of the same name, such as the device of 'train'.
     if declared is not None and declared.metavar in (parameter.metavar, ""):
         return declared.heading
     return next((heading for heading, names in _HEADINGS.items() if parameter.name in names), "Options")
@@ -94,7 +96,7 @@ _COMMANDS = {
     "show-versions": "inspect",
 }
 
-#: What each group of commands is for, and its commands.
+#: Description of each group of commands, and its commands.
 _GROUPS = {
     "cache": ("Look at a plan cache, or clear it.", {"info": "inspect", "clear": "inspect"}),
     "train": ("Train a learned policy.", {agent: f"train.{agent}" for agent in ("muzero", "egrl", "ppo")}),
@@ -117,17 +119,17 @@ def completed(arguments: Sequence[str]) -> list[str]:
 
 
 def _load(module: str, *words: str) -> Any:
-    """The function of a command: of ``cache info`` the ``cache_info_command`` of its module."""
+    """The function of a command. That of ``cache info``, for example, is ``cache_info_command`` in its module."""
     return kinds.load(f"stowplan.cli.{module}:{'_'.join(words).replace('-', '_')}_command")
 
 
 def commands() -> dict[str, Any]:
-    """All commands by their names, those of groups after the groups'."""
+    """All commands by name; commands of a group are named ``GROUP COMMAND``."""
     inner = {f"{group} {name}": module for group, (_, modules) in _GROUPS.items() for name, module in modules.items()}
     return {name: _load(module, *name.split()) for name, module in (_COMMANDS | inner).items()}
 
 
-#: Lines after ``\b`` stay as they are.
+#: Lines after ``\b`` are not rewrapped.
 _HELP = """Verified, provably good memory plans for compiled machine-learning programs.
 
 Lines to begin with:
@@ -144,16 +146,17 @@ Lines to begin with:
 
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
-    """The application, with the command that is asked for alone, or with all where that is none: each takes time to import."""
-    asked = next((argument for argument in arguments if not argument.startswith("-")), "")
+    """The application with only the command that is used, because importing all of them takes time; with all if there is
+    none."""
+    command_name = next((argument for argument in arguments if not argument.startswith("-")), "")
     app = _new(help=_HELP, name="stowplan", add_completion=True)
     app.callback()(_options)
-    is_known = asked in _COMMANDS or asked in _GROUPS
+    is_known = command_name in _COMMANDS or command_name in _GROUPS
     for name, module in _COMMANDS.items():
-        if name == asked or not is_known:
+        if name == command_name or not is_known:
             app.command(name, cls=_Command)(_load(module, name))
     for name, (purpose, modules) in _GROUPS.items():
-        if name == asked or not is_known:
+        if name == command_name or not is_known:
             group = _new(help=purpose)
             group.callback()(lambda: None)
             for inner, module in modules.items():
@@ -163,6 +166,7 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
 
 
 def _new(*, add_completion: bool = False, **options: Any) -> typer.Typer:
+    """An application or a group with the common settings."""
     return typer.Typer(
         no_args_is_help=True,
         add_completion=add_completion,

@@ -1,4 +1,4 @@
-"""``stowplan batch``."""
+"""The command ``stowplan batch``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli import stopping
+from stowplan.cli import event_on_interrupt
 from stowplan.cli.options import SHARED, Quiet, Suites, Targets, option, setting, settings_of, with_options
-from stowplan.cli.output import as_gap, as_quantity, as_ratio, render, say, say_json, telling
+from stowplan.cli.output import as_gap, as_quantity, as_ratio, note_unless_quiet, render, say, say_json
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
@@ -32,7 +32,7 @@ def batch_command(
         Path, option("-o --output", "FOLDER", "Folder for plans and results; it is created if it does not exist.")
     ],
     targets: Targets = None,
-    at_hand: Annotated[
+    existing: Annotated[
         list[str] | None,
         option(
             "--plan",
@@ -83,17 +83,17 @@ def batch_command(
     from stowplan.portfolio.batch.run import run_batch
     from stowplan.portfolio.batch.task import find_inputs
 
-    settings = settings_of(options, targets or (), **msgspec.structs.asdict(search), xla_plans=xla_folders(at_hand or ()))
+    settings = settings_of(options, targets or (), **msgspec.structs.asdict(search), xla_plans=xla_folders(existing or ()))
     if jsonl is not None:
         check_outputs((jsonl,), inputs=suites)
     items = find_inputs(suites)
     order = {item.name: number for number, item in enumerate(items)}
-    done: list[tuple[Item, Record]] = []
+    finished: list[tuple[Item, Record]] = []
     in_turn = jobs in (None, 1) and scheduler is None
     progress = _Progress(len(items), in_turn=in_turn, quiet=quiet)
     try:
-        # Of inputs in their turn, Ctrl-C is to end the reading of one at once, too.
-        with contextlib.nullcontext() if in_turn else stopping() as cancel:
+        # If inputs are solved one after another, Ctrl-C must also interrupt the reading of an input.
+        with contextlib.nullcontext() if in_turn else event_on_interrupt() as cancel:
             for item, record, was_finished in run_batch(
                 items,
                 output,
@@ -106,21 +106,21 @@ def batch_command(
                 journal=jsonl,
                 cancel=cancel,
             ):
-                done.append((item, record))
+                finished.append((item, record))
                 progress.end(item, record, was_finished)
             interrupted = cancel is not None and cancel.is_set()
     except KeyboardInterrupt:
         interrupted = True
-    done.sort(key=lambda pair: order[pair[0].name])
+    finished.sort(key=lambda pair: order[pair[0].name])
     if as_json:
-        say_json([{"name": files.printable(item.name), "record": record} for item, record in done])
+        say_json([{"name": files.printable(item.name), "record": record} for item, record in finished])
     else:
-        say(_summary(done, len(items)))
-    raise typer.Exit(CANCELLED if interrupted else worst_code([record for _, record in done]))
+        say(_summary(finished, len(items)))
+    raise typer.Exit(CANCELLED if interrupted else worst_code([record for _, record in finished]))
 
 
 def xla_folders(texts: Sequence[str]) -> tuple[str, ...]:
-    """The folders in texts ``xla=FOLDER``; raises UsageError for others."""
+    """The folders in texts ``xla=FOLDER``; raises UsageError for other texts."""
     for text in texts:
         if not text.removeprefix("xla=") or not text.startswith("xla="):
             raise UsageError(f"--plan: found {text!r}, expected xla=FOLDER")
@@ -128,20 +128,21 @@ def xla_folders(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 class _Progress:
-    """Lines on standard error: of inputs in their turn one as they begin and one as they end, else one as they end."""
+    """Progress on standard error: a line for each input that ends and, if inputs are solved one after another, one for each
+    that begins."""
 
     def __init__(self, total: int, *, in_turn: bool, quiet: bool):
-        self._total, self._in_turn, self._tell = total, in_turn, telling(quiet)
+        self._total, self._in_turn, self._tell = total, in_turn, note_unless_quiet(quiet)
         self._began = time.monotonic()
         self._done = self._solved = 0
 
     def begin(self, item: Item) -> None:
-        """The turn of an input comes."""
+        """Reports that an input begins."""
         if self._in_turn:
             self._tell(f"[{self._done + 1}/{self._total}] {files.printable(item.name)}")
 
     def end(self, item: Item, record: Record, was_finished: bool) -> None:
-        """There is a record of it."""
+        """Reports that an input has ended."""
         self._done += 1
         self._solved += not was_finished
         text = f"{_outcome(record)}{', finished before' if was_finished else ''}"
@@ -151,7 +152,7 @@ class _Progress:
             self._tell(f"[{self._done}/{self._total}] {files.printable(item.name)}: {text}{self._time_left()}")
 
     def _time_left(self) -> str:
-        """How long the others will take, if they are like those that were solved; nothing where that is soon."""
+        """Text that estimates the remaining time from the inputs that were solved; empty if it is less than a minute."""
         if not self._solved:
             return ""
         seconds = (self._total - self._done) * (time.monotonic() - self._began) / self._solved
@@ -161,28 +162,30 @@ class _Progress:
 
 
 def _outcome(record: Record) -> str:
+    """The outcome of one input in a few words."""
     if record.result is None:
         return f"failed: {record.error}"
     from stowplan.result import STOPPED
 
     result = record.result
     if result["objective"] is None:
-        # Records of earlier versions do not say it.
+        # Records of earlier versions have no such entry.
         return f"{result['status']}, {result.get('stopped') or STOPPED[result['stop_reason']]}"
     return f"{result['status']}, {as_quantity(result['objective'], result['unit'])}, gap {as_gap(result['gap'])}"
 
 
-def _summary(done: list[tuple[Item, Record]], total: int) -> str:
+def _summary(finished: list[tuple[Item, Record]], total: int) -> str:
+    """The table of all results."""
     rows = []
     failures = []
-    is_certified = any(record.settings.certify for _, record in done)
-    for item, record in done:
+    is_certified = any(record.settings.certify for _, record in finished)
+    for item, record in finished:
         name, result = files.printable(item.name), record.result
         if result is None:
             failures.append(f"failed (exit code {record.exit_code}): {name}: {record.error}")
             continue
         unit = result["unit"]
-        own = (as_quantity(result["certified_bound"], unit), result["proof"] or "none") if "proof" in result else ("", "")
+        cells = (as_quantity(result["certified_bound"], unit), result["proof"] or "none") if "proof" in result else ("", "")
         rows.append(
             (
                 name,
@@ -190,16 +193,16 @@ def _summary(done: list[tuple[Item, Record]], total: int) -> str:
                 as_quantity(result["objective"], unit),
                 as_quantity(result["bound"], unit),
                 as_gap(result["gap"]),
-                *(own if is_certified else ()),
+                *(cells if is_certified else ()),
                 as_ratio(result["speedup"]),
                 f"{result['seconds'] + result.get('seconds_before', 0.0):.1f}",
             )
         )
     certified = ("certified", "proof") if is_certified else ()
     head = ("program", "status", "objective", "bound", "gap", *certified, "speedup", "seconds")
-    solved = sum(record.exit_code == 0 for _, record in done)
+    solved = sum(record.exit_code == 0 for _, record in finished)
     lines = [render(head, rows, left=2)] if rows else []
     lines += failures
-    left_out = f", {total - len(done)} not done" if len(done) < total else ""
+    left_out = f", {total - len(finished)} not done" if len(finished) < total else ""
     lines.append(f"{solved} of {total} solved{left_out}")
     return "\n".join(lines)

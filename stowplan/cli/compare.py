@@ -1,4 +1,4 @@
-"""``stowplan compare``."""
+"""The command ``stowplan compare``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stowplan.portfolio.batch.records import Record
     from stowplan.portfolio.plan_comparison import PlanComparison
 
-#: What the table says of programs that are not compared.
+#: Remarks in the table about programs that are not compared.
 _REMARKS = {
     "only_first": "only in the first",
     "only_second": "only in the second",
@@ -30,8 +30,8 @@ _REMARKS = {
     "unsolved": "neither has a plan",
 }
 
-#: Changes of a sort that are listed without ``--all``.
-_MOST_ROWS = 40
+#: Maximum number of changes of one sort that are listed without ``--all``.
+_MAX_ROWS = 40
 
 
 @with_options()
@@ -75,14 +75,14 @@ def compare_command(
     first = read_records(results)
     if others is None:
         rows = _rows(first)
-        say_json(rows) if as_json else say(_one(rows))
+        say_json(rows) if as_json else say(_folder_table(rows))
     else:
         comparison = compare(first, read_records(others), seed=seed)
-        say_json(comparison) if as_json else say(_two(comparison))
+        say_json(comparison) if as_json else say(_two_folders_table(comparison))
 
 
 def _check_folders(paths: list[Path], options: ReadOptions, *, everything: bool) -> None:
-    """Raise UsageError where what is given belongs to the comparison of plans."""
+    """Raises UsageError if the arguments mix up folders of results with plans."""
     for path in paths:
         if path.is_file():
             raise UsageError(f"{path}: is a file: expected folders of results, or two plans and their input: PLAN PLAN2 INPUT")
@@ -93,6 +93,7 @@ def _check_folders(paths: list[Path], options: ReadOptions, *, everything: bool)
 
 
 def _compare_plans(first: Path, second: Path, source: Path, options: ReadOptions, *, everything: bool, as_json: bool) -> None:
+    """Compares two plans for one input."""
     for path in (first, second):
         if path.is_dir():
             raise UsageError(f"{path}: is a folder, expected a plan: an INPUT is given, which two plans are compared for")
@@ -107,10 +108,11 @@ def _compare_plans(first: Path, second: Path, source: Path, options: ReadOptions
     except InputError as error:
         is_other = any(plan.problem != problem.digest for plan in (before, after))
         raise InputError(f"{error.message}{target_hint(assumed) if is_other else ''}", source=error.source) from None
-    say_json(comparison) if as_json else say(_plans(comparison, everything))
+    say_json(comparison) if as_json else say(_plans_text(comparison, everything))
 
 
-def _plans(comparison: PlanComparison, everything: bool) -> str:
+def _plans_text(comparison: PlanComparison, everything: bool) -> str:
+    """Tables of the differences between two plans."""
     pair = (comparison.first, comparison.second)
     shown = kinds.unit(comparison.unit).write_apart(pair)
     rows = [("objective", *(shown[value] for value in pair), _cost(comparison))]
@@ -130,7 +132,7 @@ def _plans(comparison: PlanComparison, everything: bool) -> str:
 
 
 def _cost(comparison: PlanComparison) -> str:
-    """The difference for people."""
+    """The difference between two objectives as text."""
     value = comparison.difference
     if value == 0:
         return "the same"
@@ -147,11 +149,12 @@ def _figure(value: float | None) -> str:
 
 
 def _changes(part: Part, everything: bool) -> str:
-    most = len(part.changes) if everything else _MOST_ROWS
-    rows = [(change.name, change.change, _values(change.before), _values(change.after)) for change in part.changes[:most]]
+    """Table of the changed decisions of one sort."""
+    max_rows = len(part.changes) if everything else _MAX_ROWS
+    rows = [(change.name, change.change, _values(change.before), _values(change.after)) for change in part.changes[:max_rows]]
     text = render((part.what, "change", "first", "second"), rows, left=4)
-    more = len(part.changes) - len(rows)
-    return f"{text}\n... and {more:,} more (--all lists them)" if more else text
+    left_out = len(part.changes) - len(rows)
+    return f"{text}\n... and {left_out:,} more (--all lists them)" if left_out else text
 
 
 def _values(values: Mapping[str, int | str | bool] | None) -> str:
@@ -162,6 +165,7 @@ def _values(values: Mapping[str, int | str | bool] | None) -> str:
 
 
 def _rows(records: Mapping[str, Record]) -> dict[str, Any]:
+    """The results of one folder, with speedups and their geometric means."""
     from stowplan.portfolio.batch.compare import geometric_mean, speedups
 
     programs: list[dict[str, Any]] = []
@@ -179,7 +183,8 @@ def _rows(records: Mapping[str, Record]) -> dict[str, Any]:
     return {"programs": programs, "geometric_mean_speedups": means}
 
 
-def _one(values: dict[str, Any]) -> str:
+def _folder_table(values: dict[str, Any]) -> str:
+    """Table of one folder."""
     means = values["geometric_mean_speedups"]
     rows = [
         (
@@ -196,7 +201,8 @@ def _one(values: dict[str, Any]) -> str:
     return render(("program", "status", "objective", "bound", "gap", *(f"over {name}" for name in means)), rows, left=2)
 
 
-def _two(comparison: Comparison) -> str:
+def _two_folders_table(comparison: Comparison) -> str:
+    """Table of two folders."""
     rows = [
         (
             pair.name,
@@ -223,6 +229,8 @@ def _two(comparison: Comparison) -> str:
 
 
 def _statistics(paired: PairedStatistics) -> list[str]:
+    """Lines about the paired statistics of two folders."""
+
     def shown(value: float | None, interval: Interval | None) -> str:
         within = "" if interval is None else f" ({interval.low:+.3f} to {interval.high:+.3f})"
         return NONE if value is None else f"{value:+.3f} %{within}"

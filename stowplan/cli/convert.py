@@ -1,4 +1,4 @@
-"""``convert`` and ``export``: a problem as a file, and its MILP as one for solvers that are not called from here."""
+"""The commands ``convert``, which writes a problem to a file, and ``export``, which writes its MILP for other solvers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from stowplan.cli.options import Input, Quiet, option, setting, with_options
-from stowplan.cli.output import note, open_noting, telling
+from stowplan.cli.output import note, note_unless_quiet, open_with_notes
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import OPTIONS, ReadOptions
 from stowplan.kernel.context import Options
 from stowplan.options import PROGRAMS
 
-#: Options of inputs that are compiled programs.
+#: Options for compiled programs.
 OF_PROGRAMS = tuple(name for name, option in OPTIONS.items() if option.heading == PROGRAMS or name in ("target", "capacity"))
 
-#: Beyond this many windows a file with all of them is of no use to any solver.
+#: Maximum number of windows for ``--set windows=all``; no solver can use a file with more.
 MAX_WINDOWS = 200_000
 
 
@@ -32,7 +32,7 @@ def convert_command(
     from stowplan.kernel.kind import kind_of
 
     check_outputs((output,), inputs=(source, *options.files))
-    problem = open_noting(source, options)
+    problem = open_with_notes(source, options)
     problem.save(output)
     kind = kind_of(problem)
     facts = kind.facts(problem, None, None)
@@ -70,7 +70,7 @@ def export_command(
     check_outputs((output,), inputs=(source, *options.files))
     from stowplan.models.memory_mapping.problem import Problem
 
-    problem = open_noting(source, options)
+    problem = open_with_notes(source, options)
     if not isinstance(problem, Problem):
         raise UsageError(f"{source}: found another kind of problem, expected memory mapping of a compiled program")
     from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate, linear_windows
@@ -78,7 +78,7 @@ def export_command(
 
     began = time.monotonic()
     model = RelaxationModel(problem)
-    tell = telling(quiet)
+    tell = note_unless_quiet(quiet)
     tell(f"{problem.name}: {len(model.cost)} columns, {len(model.rows.lower)} rows without copy channels")
     chosen = []
     if windows == "linear":

@@ -1,4 +1,4 @@
-"""``stowplan fit-jax``."""
+"""The command ``stowplan fit-jax``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from stowplan import cli, files
 from stowplan.arguments import number
-from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli import INTERRUPTED, event_on_interrupt
 from stowplan.cli.options import Arguments, CompileFolder, CompileLimit, Donated, OpenTimeLimit, Quiet, Shapes, option
 from stowplan.cli.output import LinePrinter, note, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from stowplan.backends.jax import FitReport
     from stowplan.report.scene import Picture
 
-#: Size at which the largest is looked for first.
-_START = 8
+#: First size that is tried when the largest one is searched.
+_FIRST_SIZE = 8
 
 
 def fit_jax_command(
@@ -81,7 +81,7 @@ def fit_jax_command(
         from stowplan.report.figures import check_format
 
         check_format(png)
-    name, multiple = _largest(largest, function, shapes or ())
+    name, multiple = _read_largest(largest, function, shapes or ())
     if time_limit is not None:
         number("--time-limit {}", time_limit, least=0, or_least=False)
     from stowplan.backends.fallback import require
@@ -89,21 +89,21 @@ def fit_jax_command(
     from stowplan.backends.xla.workload import PACKAGES
 
     require("fitting a program of jax", (*PACKAGES, "cloudpickle"), "xla")
-    # It is traced here, on no accelerator.
+    # The function is traced in this process, which must not use an accelerator.
     os.environ["JAX_PLATFORMS"] = "cpu"
 
-    def made(size: int | None = None) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
+    def load_function(size: int | None = None) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
         def sized(text: str) -> str:
             return text if size is None else re.sub(rf"\b{name}\b", str(size), text)
 
         place, call, texts = function.partition("(")
         return _loaded(place + call + sized(texts), [sized(text) for text in shapes or ()], arguments, donate or ())
 
-    with stopping() as cancel:
+    with event_on_interrupt() as cancel:
         try:
             with LinePrinter(quiet, every=0.0) as progress:
                 if not name:
-                    loaded, values, donated = read_within(time_limit, made, cli.began())
+                    loaded, values, donated = read_within(time_limit, load_function, cli.began())
                 options: dict[str, Any] = {
                     "previews": previews,
                     "compiles": compiles,
@@ -116,21 +116,21 @@ def fit_jax_command(
                     "cancel": cancel,
                 }
                 if name:
-                    size, fitted = fit_largest(made, hbm, target, start=_START, multiple=multiple, **options)
+                    size, fit_result = fit_largest(load_function, hbm, target, start=_FIRST_SIZE, multiple=multiple, **options)
                 else:
-                    fitted = fit(loaded, values, hbm, target, donated=donated, **options)
+                    fit_result = fit(loaded, values, hbm, target, donated=donated, **options)
         except TimeLimitError:
             if cancel.is_set():
                 raise typer.Exit(INTERRUPTED) from None
             raise
-    report = fitted.report
+    report = fit_result.report
     for path in output or ():
-        files.write_atomic(path, files.encode(report) if path.suffix == ".json" else f"{fitted.policy}\n".encode())
+        files.write_atomic(path, files.encode(report) if path.suffix == ".json" else f"{fit_result.policy}\n".encode())
     sizes = {name: size} if name else {}
     if as_json:
-        say_json(msgspec.to_builtins(report) | {"text": fitted.policy} | sizes)
+        say_json(msgspec.to_builtins(report) | {"text": fit_result.policy} | sizes)
     else:
-        say("\n".join([*(f"{name} = {size} is the largest that fits" for name in sizes), report.summary(), fitted.policy]))
+        say("\n".join([*(f"{name} = {size} is the largest that fits" for name in sizes), report.summary(), fit_result.policy]))
     if png is not None:
         from stowplan.report.figures import save_picture
 
@@ -139,8 +139,8 @@ def fit_jax_command(
     raise typer.Exit(INTERRUPTED if report.stop_reason == "cancelled" else 0)
 
 
-def _largest(text: str, function: str, shapes: Sequence[str]) -> tuple[str, int]:
-    """A size's name, empty where there is none to find, and what it is a multiple of."""
+def _read_largest(text: str, function: str, shapes: Sequence[str]) -> tuple[str, int]:
+    """Name of the size to maximize, empty if there is none, and the number that it must be a multiple of."""
     if not text:
         return "", 1
     match = re.fullmatch(r"([A-Za-z_]\w*)(?::([1-9]\d{0,8}))?", text)
@@ -157,15 +157,15 @@ def _largest(text: str, function: str, shapes: Sequence[str]) -> tuple[str, int]
 def _loaded(
     function: str, shapes: Sequence[str], arguments: str, donated: Sequence[int]
 ) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
-    """Function, arguments and donated positions, imported."""
+    """Imports the function; returns it with its arguments and the positions of donated arguments."""
     import jax
 
     from stowplan.backends.xla import CompileError, by_name
     from stowplan.backends.xla.child import load
     from stowplan.backends.xla.workload import ArrayShape
 
-    given = [shape for text in shapes for shape in re.split(r"(?<=\])[\s;,]*(?=\w)", text.strip())]
-    workload = by_name(function, given, arguments=arguments, donated=donated)
+    shape_texts = [shape for text in shapes for shape in re.split(r"(?<=\])[\s;,]*(?=\w)", text.strip())]
+    workload = by_name(function, shape_texts, arguments=arguments, donated=donated)
     try:
         loaded, values, places, _ = load(workload, None, None)
     except (Exception, SystemExit) as error:
@@ -175,16 +175,17 @@ def _loaded(
 
 
 def _picture(report: FitReport) -> Picture:
-    """What is made again over the peak: greedy plans, as they are expected, and policies as the compiler has them."""
+    """Picture of the recomputed work over the peak: plans of the greedy method with estimated peaks, and policies with the
+    compiler's peaks."""
     from stowplan.report.rematerialization import steps_plot
     from stowplan.report.scene import Picture
 
-    seen = [candidate for candidate in report.candidates if candidate.hbm_bytes]
+    compiled = [candidate for candidate in report.candidates if candidate.hbm_bytes]
     rows = []
     for column, (unit, scale) in enumerate((("ms by the roofline", 1e-3), ("TFLOP", 1e12)), 1):
         plans = {"plans, as expected": [(point[0], point[column] / scale) for point in report.frontier]}
         policies: dict[str, list[tuple[int, float]]] = {}
-        for candidate in seen:
+        for candidate in compiled:
             amount = (candidate.recomputed_seconds, candidate.recomputed_flops)[column - 1] / scale
             policies.setdefault(candidate.policy.kind, []).append((candidate.hbm_bytes, amount))
         rows.append(

@@ -1,4 +1,4 @@
-"""``stowplan frontier``: peak against added cost of a problem of rematerialization."""
+"""The command ``stowplan frontier``: the added cost of recomputation for several limits on the peak."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 from stowplan import cli, files
-from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli import INTERRUPTED, event_on_interrupt
 from stowplan.cli.options import Input, Quiet, option, size, with_options
-from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
+from stowplan.cli.output import LinePrinter, note, open_with_notes, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
 from stowplan.deadline import read_within
 from stowplan.errors import UsageError
@@ -60,24 +60,24 @@ def frontier_command(
     """
     began = cli.began()
     check_outputs((output, png), inputs=(source, *options.files))
-    wanted = _limits(limits)
+    limit_values = _limits(limits)
     hosts = [] if host_limits is None else _sizes("--host-limits", host_limits, "sizes separated by commas")
     settings = msgspec.structs.asdict(search)
     from stowplan.models.rematerialization.problem import Problem
     from stowplan.portfolio.rematerialization.frontier import frontier
 
     reading = None if search.deterministic else search.time_limit
-    problem = read_within(reading, lambda: open_noting(source, options), began)
+    problem = read_within(reading, lambda: open_with_notes(source, options), began)
     if not isinstance(problem, Problem):
         raise UsageError(
             f"{files.printable(source)}: found no problem of rematerialization, expected one: operators with costs"
         )
     check_picture(problem, png)
-    count = (wanted if isinstance(wanted, int) else len(wanted)) * max(1, len(hosts))
+    count = (limit_values if isinstance(limit_values, int) else len(limit_values)) * max(1, len(hosts))
     settings["time_limit"] = max(0.1, search.time_limit - (time.monotonic() - began)) / count
-    with stopping() as cancel, LinePrinter(quiet) as progress:
-        told: dict[str, Any] = {"on_point": lambda point: progress.show(_line(point)), "cancel": cancel}
-        points = frontier(problem, wanted, host_limits=hosts, **told, **settings)
+    with event_on_interrupt() as cancel, LinePrinter(quiet) as progress:
+        callbacks: dict[str, Any] = {"on_point": lambda point: progress.show(_line(point)), "cancel": cancel}
+        points = frontier(problem, limit_values, host_limits=hosts, **callbacks, **settings)
     rows: list[dict[str, Any]] = [
         {"limit": point.limit, "peak": point.peak, "added_cost": point.added_cost, "bound": point.bound, "fits": _fits(point)}
         | ({} if point.host_limit is None else {"host_limit": point.host_limit})
@@ -90,8 +90,8 @@ def frontier_command(
         say("\n".join(map(_line, points)))
     if output is not None:
         plans = [_steps(point.plan) for point in points]
-        whole = document | {"points": [row | plan for row, plan in zip(rows, plans, strict=True)]}
-        files.write_atomic(output, files.encode(whole))
+        full_document = document | {"points": [row | plan for row, plan in zip(rows, plans, strict=True)]}
+        files.write_atomic(output, files.encode(full_document))
         note(str(output))
     if png is not None:
         from stowplan.report.figures import save_picture
@@ -102,18 +102,18 @@ def frontier_command(
     if cancel.is_set():
         raise typer.Exit(INTERRUPTED)
     if not any(map(_fits, points)):
-        # As of one limit, of which none is known to be met.
+        # The same exit codes as for a single limit for which no plan was found.
         raise typer.Exit(1 if all(point.is_infeasible for point in points) else 3)
 
 
 def _steps(plan: Plan | None) -> dict[str, Any]:
-    """What a point says of its plan, in a file."""
+    """The plan of a point, as it is written to a file."""
     steps: dict[str, Any] = {"sequence": None if plan is None else plan.sequence}
     return steps if plan is None or not plan.moves else steps | {"moves": plan.moves}
 
 
 def _limits(text: str) -> int | list[int]:
-    """A number of limits, or their bytes."""
+    """The number of limits, or the limits in bytes."""
     expected = "a number from 1 to 1000, or sizes separated by commas"
     if "," in text or not text.strip().isdecimal():
         return _sizes("--limits", text, expected)
@@ -123,6 +123,7 @@ def _limits(text: str) -> int | list[int]:
 
 
 def _sizes(name: str, text: str, expected: str) -> list[int]:
+    """Sizes in bytes, separated by commas."""
     try:
         return [size(part.strip()) for part in text.split(",")]
     except typer.BadParameter:
@@ -130,11 +131,12 @@ def _sizes(name: str, text: str, expected: str) -> list[int]:
 
 
 def _fits(point: Point) -> bool | None:
-    """Whether a plan fits; None where that is open."""
+    """Whether there is a plan within the limit; None if that is not known."""
     return True if point.plan is not None else False if point.is_infeasible else None
 
 
 def _line(point: Point) -> str:
+    """One line of the table."""
     head = f"limit {point.limit:>16,}"
     if point.host_limit is not None:
         head += f"  host {point.host_limit:>16,}"
@@ -142,5 +144,5 @@ def _line(point: Point) -> str:
         return f"{head}  {'no plan is within it' if point.is_infeasible else 'no plan found'}"
     assert point.added_cost is not None
     gap = (point.added_cost - (point.bound or 0)) / point.added_cost if point.added_cost else 0.0
-    told = "proven" if gap <= 0 else f"bound {point.bound or 0:,}, gap {format_gap(gap)}"
-    return f"{head}  peak {point.peak:>16,}  added cost {point.added_cost:>16,}  {told}"
+    proof = "proven" if gap <= 0 else f"bound {point.bound or 0:,}, gap {format_gap(gap)}"
+    return f"{head}  peak {point.peak:>16,}  added cost {point.added_cost:>16,}  {proof}"

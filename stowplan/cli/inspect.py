@@ -1,6 +1,5 @@
-"""Commands that look at what is there: ``verify`` and ``show`` at plans, ``cache`` at a plan cache, ``targets``, ``settings``,
-``show-versions``.
-"""
+"""Commands that inspect plans and settings: ``verify`` and ``show``, ``cache``, ``targets``, ``settings``,
+``show-versions``."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ import typer
 
 from stowplan import files
 from stowplan.cli.options import CacheFolder, Input, Picture, PlanFile, option, setting, with_options
-from stowplan.cli.output import note, open_noting, say, say_json
+from stowplan.cli.output import note, open_with_notes, say, say_json
 from stowplan.cli.outputs import Outputs, check_outputs, check_picture
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.frontends.options import ReadOptions
@@ -54,8 +53,8 @@ def verify_command(
 
     Prints every broken rule. The exit code is 4 if a rule is broken, or if the proof of a bound fails.
     """
-    wanted = Outputs.of(None, emit)
-    wanted.check(inputs=(problem, plan, *options.files))
+    outputs = Outputs.of(None, emit)
+    outputs.check(inputs=(problem, plan, *options.files))
     if _is_tflm_plan(plan):
         if bound is not None or emit:
             raise UsageError(
@@ -63,27 +62,27 @@ def verify_command(
             )
         _verify_tflm(problem, plan, as_json)
         return
-    loaded, given, assumed = open_both(problem, plan, options)
-    wanted.check_problem(loaded, problem)
+    loaded, loaded_plan, assumed = open_both(problem, plan, options)
+    outputs.check_problem(loaded, problem)
     from stowplan.kernel.kind import check as check_plan
     from stowplan.kernel.kind import kind_of
 
     kind = kind_of(loaded)
-    check = check_plan(kind, loaded, given)
+    check = check_plan(kind, loaded, loaded_plan)
     proven, failure = (None, "") if bound is None else _check_bound(bound, loaded, check.objective if check.ok else None)
     if as_json:
         values = {"ok": check.ok and not failure, "objective": check.objective, "violations": check.lines}
-        said = {} if proven is None else {"bound": proven.bound, "proof": proven.form}
-        say_json(values | said | ({"bound_failure": failure} if failure else {}))
+        bound_values = {} if proven is None else {"bound": proven.bound, "proof": proven.form}
+        say_json(values | bound_values | ({"bound_failure": failure} if failure else {}))
     elif check.ok and check.objective is not None:
         exact = f" ({check.objective} {kind.unit.name})" if kind.unit == PS else ""
         say(f"valid: {kind.unit.write(check.objective)}{exact}{_of_capacity(kind.unit, loaded)}")
     elif check.lines:
         say("\n".join(check.lines))
     if not check.ok:
-        others = len(check.lines) - 1
-        more = f" (and {others} more)" if others > 0 else ""
-        hint = target_hint(assumed) if given.problem != loaded.digest else ""
+        other_violations = len(check.lines) - 1
+        more = f" (and {other_violations} more)" if other_violations > 0 else ""
+        hint = target_hint(assumed) if loaded_plan.problem != loaded.digest else ""
         raise VerificationError(f"{plan}: not a valid plan: {''.join(check.lines[:1])}{more}{hint}")
     if failure:
         raise VerificationError(f"{bound}: the bound is not proven: {failure}")
@@ -92,17 +91,17 @@ def verify_command(
         exact = f" ({proven.bound} {kind.unit.name})" if kind.unit == PS else ""
         shown = f"{kind.unit.write(proven.bound)}{exact}, by {proven.form}"
         say(f"proven bound: {shown}" + (f": within {format_gap(gap)} of the optimum" if kind.unit.has_ratios else ""))
-    wanted.write(loaded, given, None, problem)
+    outputs.write(loaded, loaded_plan, None, problem)
 
 
 def _is_tflm_plan(plan: Path) -> bool:
-    """Whether a plan is what ``stowplan tflm`` writes as JSON."""
-    # The format of stowplan.backends.tflm, which takes too long to import for every plan.
+    """Whether a file is JSON that ``stowplan tflm`` has written."""
+    # The name of the format is repeated here because importing stowplan.backends.tflm takes too long.
     return files.is_json(plan) and files.peek_format(files.read_bytes(plan)) == "stowplan.tflm"
 
 
 def _verify_tflm(model: Path, plan: Path, as_json: bool) -> None:
-    """Check such a plan against its model."""
+    """Checks such a plan against its model."""
     from stowplan.backends.tflm.recheck import read_summary, recheck
 
     summary = read_summary(plan)
@@ -116,7 +115,7 @@ def _verify_tflm(model: Path, plan: Path, as_json: bool) -> None:
 
 
 def _of_capacity(unit: Unit, problem: Any) -> str:
-    """What a plan's bytes were compared with, where the problem may have a capacity for them."""
+    """Text about the capacity that a plan was checked against, for kinds whose problems may have one."""
     if unit != BYTES or not hasattr(problem, "capacity"):
         return ""
     none = "; there was no capacity to compare it with (--capacity SIZE gives one)"
@@ -124,7 +123,7 @@ def _of_capacity(unit: Unit, problem: Any) -> str:
 
 
 def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdict | None, str]:
-    """What a certificate proves; and where its proof fails, empty where it does not."""
+    """The verdict on a certificate, or None, and why its proof fails; empty if it does not fail."""
     from stowplan.certificates.checker import check
     from stowplan.certificates.checker.reading import MalformedError, UnprovenError
 
@@ -136,7 +135,7 @@ def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdi
     except MalformedError as error:
         raise InputError(str(error), source=path) from None
     if objective is not None and (verdict.bound is None or verdict.bound > objective):
-        # Either the verifier or the checker is wrong then.
+        # A valid plan below a proven bound means that the verifier or the checker is wrong.
         return None, f"it proves that no plan is as good as this one, of {objective}"
     return verdict, ""
 
@@ -158,7 +157,7 @@ def show_command(
 ) -> None:
     """Print a plan as a table, or draw it."""
     check_outputs((png,), inputs=(plan, problem, compare, *options.files))
-    loaded, given, assumed = open_both(problem, plan, options)
+    loaded, loaded_plan, assumed = open_both(problem, plan, options)
     from stowplan.frontends.read import read_plan
     from stowplan.report.presenter import draw, presenter_for
 
@@ -171,21 +170,22 @@ def show_command(
     check_picture(loaded, png)
     presenter.check_options(plans=1 if compare is None else 2, seconds=seconds)
     others = presenter.references(loaded) if compare is None else [(compare.stem, read_plan(compare, loaded))]
-    for path, contents in ((plan, given), *([(compare, others[0][1])] if compare is not None else [])):
+    for path, contents in ((plan, loaded_plan), *([(compare, others[0][1])] if compare is not None else [])):
         _check_fits(presenter, loaded, path, contents, assumed)
     if png is not None:
-        draw(loaded, [("this plan" if compare is None else plan.stem, given), *others], png, seconds=seconds)
+        draw(loaded, [("this plan" if compare is None else plan.stem, loaded_plan), *others], png, seconds=seconds)
         note(str(png))
     if iterations is not None:
-        say(presenter.simulate(loaded, given, iterations))
+        say(presenter.simulate(loaded, loaded_plan, iterations))
     if as_json:
-        say_json(presenter.configuration(loaded, given))
+        say_json(presenter.configuration(loaded, loaded_plan))
     if iterations is None and not as_json and png is None:
-        say(presenter.summarize(loaded, given, others=others, everything=everything))
+        say(presenter.summarize(loaded, loaded_plan, others=others, everything=everything))
 
 
 def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assumed: str | None) -> None:
-    """Raise where a plan cannot be shown for a problem: the error names the file, and a target not named that may be why."""
+    """Raises an error if a plan cannot be shown for a problem. It names the file, and the assumed target if that may be the
+    reason."""
     from stowplan.kernel.kind import describe_plan, kind_of
 
     kind = kind_of(problem)
@@ -201,33 +201,34 @@ def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assum
 
 
 def open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any, str | None]:
-    """Problem, plan, and the target of the plan where it decided: an input that needs one is read for it if none is named.
+    """Reads a problem and a plan; returns them with the plan's target if the problem was read for it.
 
-    A plan of a kind that knows no targets, such as offsets of an ONNX model, is for the one that the input has for its kind.
+    If the input needs a target and none is named, it is read for the target of the plan. A plan of a kind without targets, such
+    as offsets of an ONNX model, stands for the only target of its kind that the input has.
 
     Raises
     ------
     UsageError
-        The plan was made for a target file: its name is none of those that come with the package.
+        The plan was made for a target file, whose name is not that of a target that comes with the package.
     """
     from stowplan.frontends.formats import check_regular, format_of, look
     from stowplan.frontends.read import only_target, read_plan
 
     check_regular(plan)
-    # Other tables are plans only for a problem that is known.
-    given = read_plan(plan) if files.is_json(plan) else None
+    # Plans in other formats can be read only together with the problem.
+    loaded_plan = read_plan(plan) if files.is_json(plan) else None
     assumed: str | None = None
-    if given is not None and options.target is None and format_of(look(problem)).targets is not None:
-        assumed = given.target or only_target(problem, given.format.split(".")[1])
+    if loaded_plan is not None and options.target is None and format_of(look(problem)).targets is not None:
+        assumed = loaded_plan.target or only_target(problem, loaded_plan.format.split(".")[1])
         options = msgspec.structs.replace(options, target=assumed)
     if assumed is not None and not _is_shipped(assumed):
         raise UsageError(f"{plan}: was made for target {assumed!r}, which does not come with stowplan: pass --target FILE")
-    opened = open_noting(problem, options)
-    return opened, read_plan(plan, opened) if given is None else given, assumed
+    opened = open_with_notes(problem, options)
+    return opened, read_plan(plan, opened) if loaded_plan is None else loaded_plan, assumed
 
 
 def _is_shipped(target: str) -> bool:
-    """Whether a target is known by its name."""
+    """Whether a target of this name comes with the package."""
     from stowplan.frontends.formats import target_family
 
     try:
@@ -238,7 +239,7 @@ def _is_shipped(target: str) -> bool:
 
 
 def target_hint(assumed: str | None) -> str:
-    """What to say of a plan for another problem where its own target was assumed."""
+    """Text for the error about a plan of another problem, if its own target was assumed."""
     if assumed is None:
         return ""
     how = "pass --target FILE if that was a file of yours, and all options of the solve"
@@ -272,7 +273,8 @@ def targets_command(
             say(f"  {row.name:<{max(name, 12)}}  {row.size:<{size}}  {row.description}".rstrip())
 
 
-def _cache(folder: Path | None) -> PlanCache:
+def _open_cache(folder: Path | None) -> PlanCache:
+    """The plan cache in a folder."""
     from stowplan.kernel.plan_cache import PlanCache
 
     if folder is None:
@@ -291,7 +293,7 @@ def cache_info_command(
     as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False,
 ) -> None:
     """Print how many results a plan cache holds, and their size."""
-    info = _cache(folder).info()
+    info = _open_cache(folder).info()
     if as_json:
         say_json(info._asdict())
     else:
@@ -300,14 +302,14 @@ def cache_info_command(
 
 def cache_clear_command(folder: CacheFolder = None) -> None:
     """Delete all results of a plan cache."""
-    say(f"{folder}: threw away {_cache(folder).clear()} results")
+    say(f"{folder}: threw away {_open_cache(folder).clear()} results")
 
 
 class Setting(NamedTuple):
-    """A row of the list."""
+    """One row of the list of settings."""
 
     heading: str
-    """What it is for: inputs, searches, or one command."""
+    """What the setting applies to: inputs, the search, or a single command."""
     usage: str
     text: str
 
@@ -340,7 +342,7 @@ def settings_command() -> None:
         say(("\n" if number else "") + "\n".join([f"{heading}:", *lines]))
 
 
-#: What plans depend on, and what extras bring.
+#: Packages that plans depend on, and packages of the extras.
 PACKAGES = (
     *("numpy", "scipy", "ortools", "highspy", "pulp", "numba", "joblib", "msgspec", "typer", "rich"),
     *("torch", "torch-geometric", "gymnasium", "sb3-contrib", "onnx", "executorch", "tflite-micro", "jax", "jaxlib", "libtpu"),
@@ -355,7 +357,7 @@ def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print i
 
 
 def versions() -> dict[str, str | int]:
-    """Versions and facts by name; those of packages are read from their metadata."""
+    """Versions and facts about the machine by name; versions of packages are read from their metadata."""
     from stowplan.compiled.library import trouble
 
     has_affinity = hasattr(os, "sched_getaffinity")

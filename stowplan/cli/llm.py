@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli import INTERRUPTED, event_on_interrupt
 from stowplan.cli.options import Picture, Quiet, Report, option, with_options
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
@@ -97,7 +97,7 @@ def llm_plan_command(
     from stowplan.backends.llama.emit import emitted
     from stowplan.backends.llama.planning import lines_of
 
-    with stopping() as cancel:
+    with event_on_interrupt() as cancel:
         planned = plan(
             model,
             devices,
@@ -174,7 +174,7 @@ def llm_calibrate_command(
 
     language, machine = read_model(model), read_machine(devices)
     known = [row for path in read or () for row in calibration.read_bench(files.read_bytes(path).decode(), str(path))]
-    with stopping() as cancel:
+    with event_on_interrupt() as cancel:
         if known:
             found, done = calibration.calibrated(machine, calibration.fit(language, machine, known)), known
         else:

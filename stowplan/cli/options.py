@@ -1,8 +1,8 @@
-"""Options of commands: those that several share, ``--set``, and flags that are settings now.
+"""Options of commands: those that several commands share, ``--set``, and replacements of removed flags.
 
-Those of inputs are declared in :mod:`stowplan.frontends.options`, those of searches in :mod:`stowplan.kernel.context`. A
-command declares its own by annotating a parameter: with :func:`option` for a flag, with :class:`~stowplan.options.Option` for a
-setting.
+Options of inputs are declared in :mod:`stowplan.frontends.options`, and options of the search in
+:mod:`stowplan.kernel.context`. A command declares options of its own by annotating a parameter: with :func:`option` for a flag,
+with :class:`~stowplan.options.Option` for a setting.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 def option(flags: str, metavar: str, text: str, **others: Any) -> Any:
-    """An option: its flags, what stands for its value (nothing for a switch), and its help."""
+    """An option with flags, a placeholder for its value (empty for a switch), and its help text."""
     return typer.Option(*flags.split(), metavar=metavar or None, help=text, **others)
 
 
-#: What one command takes, by ``--set``.
+#: Declares a setting of a single command, which ``--set`` sets.
 setting = functools.partial(Option, "")
 
 
 def size(text: str) -> int:
-    """Bytes, as an option says them (:func:`stowplan.arguments.size`)."""
+    """Converts the text of an option to bytes (:func:`stowplan.arguments.size`)."""
     try:
         return arguments.size("{}", text)
     except UsageError as error:
@@ -71,13 +71,13 @@ CacheFolder = Annotated[
         "--cache",
         metavar="DIR",
         envvar="STOWPLAN_CACHE",
-        # A cache that cannot be read costs a warning, not the result.
+        # If the cache cannot be read, the command warns and still solves the problem.
         readable=False,
         help="Keep results in this folder, and reuse those for the same problem, options and versions.",
     ),
 ]
 
-# Of programs of jax that are compiled ahead of time.
+# Options for JAX programs that are compiled ahead of time.
 Shapes = Annotated[
     list[str] | None,
     option(
@@ -99,11 +99,11 @@ CompileFolder = Annotated[
     Path | None, option("--folder", "FOLDER", "Keep compilations in this folder; a second run continues from them.")
 ]
 
-#: Options of inputs that all inputs of a suite may share.
+#: Options of inputs whose value the inputs of a suite may share.
 SHARED = tuple(name for name, option in OPTIONS.items() if option.is_shared)
 
-#: What flags that are no more are now, where that is not a setting of the same name.
-NOW = {
+#: Replacements of removed flags that are not settings of the same name.
+REPLACED_FLAGS = {
     "--certify": "--set certify=yes",
     "--config": "--emit config=FILE",
     "--prod": "--baseline prod",
@@ -116,36 +116,46 @@ NOW = {
 def with_options(
     inputs: Collection[str] = tuple(OPTIONS), search: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of inputs and of searches, by their names, and ``--set`` where some have no flag.
+    """Decorator that gives a command options of inputs and of the search, and ``--set`` if some of them have no flag.
 
-    It gets those of inputs as one keyword argument, ``options``, and those of a search, where it has any, as ``search``. What
-    ``--set`` has beside settings goes to its parameter ``settings`` where it has one, and is an error elsewhere.
+    The command gets the options of inputs as one keyword argument, ``options``, and those of the search as ``search``. If it
+    has a parameter ``settings``, it also gets the other texts of ``--set``; otherwise these are errors.
+
+    Parameters
+    ----------
+    inputs
+        Names of options of inputs.
+    search
+        Names of options of the search.
     """
     return functools.partial(_with_options, inputs=inputs, search=search)
 
 
 def _with_options(command: Callable[..., None], inputs: Collection[str], search: Collection[str]) -> Callable[..., None]:
+    """Implements :func:`with_options`."""
     signature = inspect.signature(command, eval_str=True).parameters
     own = [parameter for name, parameter in signature.items() if name not in ("options", "search")]
-    its = declared((parameter.name, parameter.annotation, parameter.default) for parameter in own)
+    own_options = declared((parameter.name, parameter.annotation, parameter.default) for parameter in own)
     shared = [option for name, option in OPTIONS.items() if name in inputs]
     shared += [option for name, option in SEARCH_OPTIONS.items() if name in search]
-    settings = its | {option.name: option for option in shared if not option.flag}
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name not in its]
+    settings = own_options | {option.name: option for option in shared if not option.flag}
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name not in own_options
+    ]
     parameters += [_parameter(option) for option in shared if option.flag]
     takes_others = "settings" in signature
     if settings and not takes_others:
-        parameters.append(_set(settings))
+        parameters.append(_set_parameter(settings))
 
     @functools.wraps(command)
     def run(settings_given: list[str] | None = None, **values: Any) -> None:
         texts = values["settings"] if takes_others else settings_given
-        given, others = read_settings(texts or (), settings)
+        setting_values, other_texts = read_settings(texts or (), settings)
         if takes_others:
-            values["settings"] = others or None
-        elif others:
-            raise no_setting(others[0], settings)
-        values |= given
+            values["settings"] = other_texts or None
+        elif other_texts:
+            raise unknown_setting(other_texts[0], settings)
+        values |= setting_values
         values["options"] = ReadOptions(**{name: values.pop(name) for name in inputs if name in values})
         if search:
             values["search"] = Options(**{name: values.pop(name) for name in search if name in values})
@@ -156,7 +166,7 @@ def _with_options(command: Callable[..., None], inputs: Collection[str], search:
 
 
 def with_parameters(command: Callable[..., None], parameters: Collection[inspect.Parameter]) -> Callable[..., None]:
-    """A command with the parameters that its command line is made of, whatever its own signature is."""
+    """Replaces the signature from which typer makes the command line."""
     command.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__dict__.pop("__wrapped__", None)
@@ -164,95 +174,96 @@ def with_parameters(command: Callable[..., None], parameters: Collection[inspect
 
 
 def _parameter(declared: Option) -> inspect.Parameter:
-    """An option with a flag as a parameter of a command."""
+    """The parameter of a command for an option with a flag."""
     default = ",".join(declared.default) if declared.has_commas else None if declared.is_several else declared.default
     kind: Any = str if declared.has_commas else next((scalar for scalar in (bool, int, float) if scalar in declared.types), str)
-    told = option(declared.flag, declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
+    flag_option = option(declared.flag, declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
     kind = list[str] if declared.is_several else kind
     wanted: Any = kind if default is not None else kind | None
-    annotation = Annotated[wanted, told]
+    annotation = Annotated[wanted, flag_option]
     return inspect.Parameter(declared.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _set(settings: Mapping[str, Option]) -> inspect.Parameter:
-    """``--set``, which completes names."""
+def _set_parameter(settings: Mapping[str, Option]) -> inspect.Parameter:
+    """The parameter for ``--set``, with completion of names."""
 
     def complete(incomplete: str) -> list[str]:
         return [f"{name}=" for name in names_of(settings) if name.startswith(incomplete)]
 
-    told = option(
+    flag_option = option(
         "--set",
         "NAME=VALUE",
         "Set an advanced option; may be given several times. 'stowplan settings' lists them.",
         autocompletion=complete,
     )
-    annotation = Annotated[list[str] | None, told]
+    annotation = Annotated[list[str] | None, flag_option]
     return inspect.Parameter("settings_given", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def names_of(settings: Mapping[str, Option]) -> list[str]:
-    """All names that ``--set`` takes."""
+    """All names that ``--set`` accepts."""
     return [name for key in settings for name in (_rules() if key == "rules" else [key])]
 
 
 def _rules() -> Collection[str]:
-    # Not at the top: what reads loop bodies takes time to import.
+    """Names of the rules of loop bodies, which are settings too."""
+    # Imported here because the reader of loop bodies takes time to import.
     from stowplan.frontends.dfg import RULES
 
     return RULES
 
 
 def read_settings(texts: Sequence[str], settings: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
-    """Values of settings by name, and the texts that are of none of them.
+    """Values of settings by name, and the texts whose names are not those of settings.
 
     Raises
     ------
     UsageError
-        A text that is not ``NAME=VALUE``, or a value that a setting does not take.
+        A text is not of the form ``NAME=VALUE``, or its value is not valid.
     """
-    given: dict[str, list[str]] = {}
-    others = []
+    texts_by_name: dict[str, list[str]] = {}
+    other_texts = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"--set: found {text!r}, expected NAME=VALUE")
         if name in settings:
-            given.setdefault(name, []).append(value)
+            texts_by_name.setdefault(name, []).append(value)
         elif "rules" in settings and name in _rules():
-            given.setdefault("rules", []).append(text)
+            texts_by_name.setdefault("rules", []).append(text)
         else:
-            others.append(text)
-    return {name: settings[name].value(values) for name, values in given.items()}, others
+            other_texts.append(text)
+    return {name: settings[name].value(values) for name, values in texts_by_name.items()}, other_texts
 
 
-def no_setting(text: str, settings: Mapping[str, Option]) -> UsageError:
-    """What to say of a text whose name is that of no setting."""
+def unknown_setting(text: str, settings: Mapping[str, Option]) -> UsageError:
+    """The error for a text whose name is not that of a setting."""
     name, names = text.partition("=")[0], names_of(settings)
     meant = "".join(f"; perhaps {close}" for close in difflib.get_close_matches(name, names, 1))
     return UsageError(f"--set: found {name!r}, expected one of {', '.join(names)}{meant}")
 
 
-def instead_of(flag: str, command: Any) -> str | None:
-    """How what a flag was for is said now; None where there was no such flag of the command."""
+def replacement_of(flag: str, command: Any) -> str | None:
+    """What replaces a removed flag of a command; None if the command never had this flag."""
     settings: Mapping[str, Option] = getattr(command, "settings", {})
     setting = settings.get(flag.removeprefix("--").replace("-", "_"))
-    return NOW.get(flag) if setting is None else f"--set {setting.usage}"
+    return REPLACED_FLAGS.get(flag) if setting is None else f"--set {setting.usage}"
 
 
 def settings_of(options: ReadOptions, targets: Sequence[str] = (), **others: Any) -> Settings:
-    """Settings of a suite: options that all its inputs share, its targets, and ``others`` as they are.
+    """Settings of a suite: options that all its inputs share, its targets, and ``others``.
 
     Raises
     ------
     UsageError
-        Options that no suite can share.
+        An option that the inputs of a suite cannot share.
     """
     from stowplan.portfolio.batch.records import Settings
 
     given: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in options.given().items()}
-    # One target is kept as text, as in records of earlier versions.
+    # A single target is stored as text, as in records of earlier versions.
     target = given.pop("target", None) or (targets[0] if len(targets) == 1 else tuple(targets) or None)
-    alone = [name for name in given if name not in SHARED]
-    if alone:
-        raise UsageError(f"{spelt_all(alone)}: each input needs files of its own for this, so that a suite cannot share it")
+    unshared = [name for name in given if name not in SHARED]
+    if unshared:
+        raise UsageError(f"{spelt_all(unshared)}: each input needs files of its own for this, so that a suite cannot share it")
     return Settings(target=target, **given, **others)

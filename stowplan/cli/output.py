@@ -1,7 +1,7 @@
-"""What is said on the two standard streams: lines, JSON and tables, and the progress of a run.
+"""Output on the two standard streams: lines, JSON, tables, and the progress of a run.
 
-A reader that has gone away (``| head``) ends the output, not the run: what is left is dropped, and the exit code still says how
-the run ended.
+If the process that reads the output closes the pipe (``| head``), the rest of the output is dropped. The run continues, and the
+exit code still says how it ended.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from stowplan.units import PS, Unit
 if TYPE_CHECKING:
     from stowplan.result import Progress
 
-#: What stands for a value there is none of.
+#: Text in place of a missing value.
 NONE = "-"
 
 
 def prepare_streams() -> None:
-    """Make both streams usable: closed ones are dropped output, and what their encoding lacks is escaped."""
+    """Makes both streams usable: a closed stream is replaced by one that drops its output, and characters that the encoding
+    lacks are escaped."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
@@ -42,7 +43,8 @@ def prepare_streams() -> None:
 
 
 def say(text: str) -> None:
-    """A line on standard output; raises :class:`~stowplan.errors.UsageError` where it cannot be written (a full disk)."""
+    """Prints a line on standard output; raises :class:`~stowplan.errors.UsageError` if it cannot be written, for example on a
+    full disk."""
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -51,18 +53,18 @@ def say(text: str) -> None:
     except OSError as error:
         drop(sys.stdout)
         if error.errno == errno.EIO:
-            # A terminal that was closed is a reader that has gone away.
+            # A terminal that was closed is treated like a closed pipe.
             return
         raise UsageError(f"standard output: cannot write: {error.strerror or error}") from error
 
 
 def say_json(value: Any) -> None:
-    """A value as JSON on standard output."""
+    """Prints a value as JSON on standard output."""
     say(files.encode(value).decode().rstrip("\n"))
 
 
 def note(text: str) -> None:
-    """A line on standard error; never fails."""
+    """Prints a line on standard error. It never fails."""
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
@@ -70,13 +72,14 @@ def note(text: str) -> None:
         drop(sys.stderr)
 
 
-def telling(quiet: bool) -> Callable[[str], None]:
-    """:func:`note`, or what says nothing."""
+def note_unless_quiet(quiet: bool) -> Callable[[str], None]:
+    """Returns :func:`note`, or a function that prints nothing if ``quiet`` is set."""
     return (lambda text: None) if quiet else note
 
 
-def open_noting(path: Path, options: ReadOptions) -> Any:
-    """Problem of an input; what of it is not modelled is said on standard error. For commands that print no result."""
+def open_with_notes(path: Path, options: ReadOptions) -> Any:
+    """Reads the problem of an input, and prints warnings about parts that are not modelled; for commands that print no
+    result."""
     from stowplan.frontends.read import open_input
 
     opened = open_input(path, options)
@@ -86,7 +89,7 @@ def open_noting(path: Path, options: ReadOptions) -> Any:
 
 
 def drop(stream: TextIO) -> None:
-    """Send what is still buffered for a stream, and all that follows, nowhere."""
+    """Drops the text that is still buffered for a stream, and everything that is written to it later."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -94,34 +97,36 @@ def drop(stream: TextIO) -> None:
 
 
 def render(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Columns two spaces apart; the first ``left`` of them flush left, the others flush right."""
+    """A table with columns two spaces apart. The first ``left`` columns are aligned to the left, the others to the right."""
     return "\n".join(aligned((head, *rows), ["" if column < left else "r" for column in range(len(head))]))
 
 
 def as_quantity(value: int | None, unit: str) -> str:
-    """An objective or bound, in the unit of a name."""
+    """Text of an objective or bound, given the name of its unit."""
     return NONE if value is None else kinds.unit(unit).write(value)
 
 
 def as_gap(value: float | None) -> str:
-    """A gap in per cent."""
+    """Text of a gap, as a percentage."""
     return NONE if value is None else format_gap(value)
 
 
 def as_ratio(value: float | None) -> str:
-    """A speedup."""
+    """Text of a speedup."""
     return NONE if value is None else f"{value:.3f}"
 
 
 class LinePrinter:
-    """Shows lines that each take the place of the one before; use as a context manager.
+    """Context manager that shows lines of which each replaces the one before.
+
+    On a terminal the line is updated in place; otherwise lines are printed one after the other.
 
     Parameters
     ----------
     quiet
         Show nothing.
     every
-        Seconds between two plain lines, at least; the last one is always shown.
+        Minimum number of seconds between two printed lines. The last line is always printed.
     """
 
     def __init__(self, quiet: bool = False, every: float = 1.0):
@@ -143,14 +148,14 @@ class LinePrinter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._status is not None:
-            # A terminal that was closed takes nothing any more; the plan is still to be written.
+            # A closed terminal raises an error, but the plan has still to be written.
             with contextlib.suppress(OSError):
                 self._status.stop()  # type: ignore[attr-defined]
         elif self._pending is not None:
             note(self._pending)
 
     def show(self, line: str, *, at_once: bool = False) -> None:
-        """Show a line; ``at_once`` however soon it comes after another."""
+        """Shows a line; with ``at_once`` even if it follows soon after another."""
         if self._quiet:
             return
         if self._status is not None:
@@ -166,14 +171,14 @@ class LinePrinter:
 
 
 class ProgressPrinter(LinePrinter):
-    """Shows incumbent, bound and gap as they change; use as a context manager.
+    """Context manager that shows the best objective, the bound and the gap as they change.
 
     Parameters
     ----------
     quiet
-        As of :class:`LinePrinter`.
+        Show nothing.
     unit
-        Of objectives and bounds.
+        Unit of objectives and bounds.
     """
 
     def __init__(self, quiet: bool = False, unit: Unit = PS):
@@ -182,12 +187,13 @@ class ProgressPrinter(LinePrinter):
         self._has_plan = False
 
     def __call__(self, progress: Progress) -> None:
-        """Show one improvement; the first plan at once."""
+        """Shows an improvement; the first plan is shown at once."""
         is_first = progress.objective is not None and not self._has_plan
         self._has_plan |= is_first
         self.show(self._line(progress), at_once=is_first)
 
     def _line(self, progress: Progress) -> str:
+        """The line about an improvement."""
         objective = "no plan yet" if progress.objective is None else self._unit.write(progress.objective)
         bound = "no bound" if progress.bound is None else f"bound {self._unit.write(progress.bound)}"
         gap = ""

@@ -1,4 +1,4 @@
-"""Files that commands write: looked at before, plans and offsets, rules for build systems, pictures and reports."""
+"""Files that commands write: checks before the run, then plans, offset tables, dependency rules, pictures and reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stowplan.result import Result
 if TYPE_CHECKING:
     from stowplan.report.presenter import Presenter
 
-#: Not formats of all plans: the input, a TensorFlow Lite model, with the offsets in it; and the tables of a machine's tiles.
+#: Formats that only some plans have: a TensorFlow Lite model with the offsets in it, and the configuration of a CGRA.
 TFLITE, CONFIG = "tflite", "config"
 
 Emit = Annotated[
@@ -38,21 +38,22 @@ Depfile = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """All files that are written of a plan."""
+    """All files that a command writes for a plan."""
 
     plan: Path | None = None
-    """Where the plan goes."""
+    """File of the plan."""
     tables: tuple[tuple[str, Path], ...] = ()
-    """Format and file of each table made of it."""
+    """Format and file of each offset table or configuration."""
     certificate: Path | None = None
     report: Path | None = None
     png: Path | None = None
     depfile: Path | None = None
-    """Rule that says what the others depend on."""
+    """File of the rule that says which inputs the other files depend on."""
 
     @classmethod
     def of(cls, output: Path | None, emit: list[str] | None, **others: Path | None) -> Outputs:
-        """What ``-o`` and ``--emit`` ask for, and others; raises UsageError for formats unknown, or without a file."""
+        """The files that ``-o``, ``--emit`` and other options name; raises UsageError for an unknown format, or one without a
+        file."""
         tables: list[tuple[str, Path]] = []
         takes_output = False
         for text in emit or ():
@@ -73,18 +74,18 @@ class Outputs:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All but the rule."""
+        """All files except for the dependency rule."""
         paths = (self.plan, *(path for _, path in self.tables), self.certificate, self.report, self.png)
         return tuple(path for path in paths if path is not None)
 
     def check(self, inputs: Iterable[Path | None]) -> None:
-        """As :func:`check_outputs`; also UsageError for a rule of nothing."""
+        """The same as :func:`check_outputs`; also raises UsageError for a dependency rule without any other file."""
         if self.depfile is not None and not self.files:
             raise UsageError("--depfile says what outputs depend on, and none is asked for: expected -o FILE or another")
         check_outputs((*self.files, self.depfile), inputs=inputs)
 
     def check_problem(self, problem: Any, source: Path) -> None:
-        """Raise, before any plan is sought, where plans for this problem have no such form or picture."""
+        """Raises an error, before the run, if plans for this problem cannot be written in these formats or drawn."""
         forms = {form for form, _ in self.tables}
         if CONFIG in forms:
             _presenter(problem).check_configurable(f"--emit {CONFIG}")
@@ -100,7 +101,7 @@ class Outputs:
         check_picture(problem, self.png)
 
     def write(self, problem: Any, plan: Any, certificate: Any, source: Path) -> None:
-        """Write the plan, tables made of it, and the certificate; of those that are None nothing."""
+        """Writes the plan, its tables and the certificate, as far as they are not None."""
         if plan is not None and self.plan is not None:
             plan.save(self.plan)
         for form, path in () if plan is None else self.tables:
@@ -117,7 +118,8 @@ class Outputs:
             certificate.save(self.certificate)
 
     def draw(self, problem: Any, result: Result, plans: dict[str, Any]) -> None:
-        """Report and picture, beside the first of ``plans``, else beside what its kind is usually compared with."""
+        """Writes the report and the picture. They compare the plan with the first of ``plans``, or else with the usual plan of
+        the kind."""
         other = next(iter(plans.items()), None)
         if self.report is not None:
             from stowplan.report.html import write_report
@@ -148,7 +150,7 @@ def _presenter(problem: Any) -> Presenter:
 
 
 def named_paths(flag: str, texts: Iterable[str] | None) -> dict[str, Path]:
-    """Paths by the names before the ``=``; raises UsageError where there is none, or where two have one name."""
+    """Paths by the names before the ``=``; raises UsageError if a name is missing or occurs twice."""
     paths: dict[str, Path] = {}
     for text in texts or ():
         name, _, path = text.partition("=")
@@ -161,19 +163,19 @@ def named_paths(flag: str, texts: Iterable[str] | None) -> dict[str, Path]:
 
 
 def write_depfile(path: Path, outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Write the rule ``outputs: inputs``, each input once, paths as they were given."""
+    """Writes the rule ``outputs: inputs`` with paths as they were given and each input once."""
     targets = " ".join(_escaped(output) for output in outputs)
-    # A pipe or device is no file that could be newer.
+    # Pipes and devices are left out because they have no meaningful modification time.
     sources = dict.fromkeys(_escaped(source) for source in inputs if os.path.isfile(source))
     files.write_atomic(path, " \\\n  ".join([f"{targets}:", *sources]).encode(errors="surrogateescape") + b"\n")
 
 
 def _escaped(path: str | Path) -> str:
-    """A path as Make reads it."""
+    """A path as it is written in a Makefile."""
     text = os.fspath(path)
     if "\n" in text:
         raise UsageError(f"{files.printable(path)!r}: no rule can name a file with a line break, expected another name")
-    # A backslash before a blank or # would otherwise be taken for one that protects it.
+    # Make takes a backslash before a blank or # for an escape, so backslashes there are doubled.
     escaped = ""
     for at, character in enumerate(text):
         if character in " \t#":
@@ -185,12 +187,12 @@ def _escaped(path: str | Path) -> str:
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()) -> None:
-    """Find out now, not after the time limit, that a file cannot be written, or would be written over another or an input.
+    """Checks before the run that files can be written and that no file would overwrite another one or an input.
 
     Raises
     ------
     UsageError
-        Naming the file and what stands in the way.
+        It names the file and the obstacle.
     """
     read = [path for path in inputs if path is not None and os.path.exists(path)]
     written: list[Path] = []
@@ -208,7 +210,7 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] 
 
 
 def check_folder(path: Path) -> None:
-    """Find out now that a folder, there or to be made, could not be written into; raises UsageError saying why."""
+    """Checks before the run that files can be written to a folder, which may not exist yet; raises UsageError otherwise."""
     at = os.path.abspath(path)
     while not os.path.lexists(at):
         at = os.path.dirname(at)
@@ -219,6 +221,7 @@ def check_folder(path: Path) -> None:
 
 
 def _check_writable(path: Path) -> None:
+    """Raises UsageError if a file cannot be written."""
     number = files.own_descriptor(path)
     if number is not None:
         try:
@@ -226,7 +229,7 @@ def _check_writable(path: Path) -> None:
         except OSError as error:
             raise UsageError(f"{path}: cannot write: {error.strerror}") from error
         return
-    # Not Path's own questions: those raise OSError for names that are too long.
+    # Methods of Path are not used here, because they raise OSError for names that are too long.
     target = os.path.realpath(path) if os.path.islink(path) else os.path.abspath(path)
     if os.path.islink(target):
         raise UsageError(f"{path}: cannot write: {os.strerror(errno.ELOOP)}")
@@ -236,7 +239,7 @@ def _check_writable(path: Path) -> None:
     if os.path.isdir(target):
         raise UsageError(f"{path}: cannot write: it is a folder, expected the name of a file")
     if os.path.exists(target) and not os.path.isfile(target):
-        # A device or pipe is written through.
+        # A device or pipe is written to directly.
         if not os.access(target, os.W_OK):
             raise UsageError(f"{path}: cannot write: no permission to write to it")
     elif not os.access(folder, os.W_OK | os.X_OK):
@@ -244,7 +247,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _is_same_file(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, there or not; what goes to a device such as /dev/null does not collide."""
+    """Whether two paths lead to the same file, which need not exist. Devices such as /dev/null do not count."""
     try:
         return one.samefile(other) and not one.is_char_device()
     except OSError:
@@ -252,7 +255,7 @@ def _is_same_file(one: Path, other: Path) -> bool:
 
 
 def _is_standard_output(path: Path) -> bool:
-    """Whether a regular file that would be replaced is the one that standard output is redirected to."""
+    """Whether a path is the regular file to which standard output is redirected, and which would be replaced."""
     try:
         return os.path.isfile(path) and files.own_descriptor(path) is None and os.path.samestat(os.fstat(1), path.stat())
     except OSError:
@@ -260,12 +263,12 @@ def _is_standard_output(path: Path) -> bool:
 
 
 def check_picture(problem: Any, png: Path | None) -> None:
-    """Raise now, not after the time limit, where a picture of a plan for this problem could not be written.
+    """Raises an error, before the run, if a picture of a plan for this problem could not be written.
 
     Raises
     ------
     UsageError, MissingDependencyError
-        Plans of this kind are not drawn, there is no such format, or it needs matplotlib, which is missing.
+        Plans of this kind are not drawn, the format is unknown, or it needs matplotlib, which is not installed.
     """
     if png is not None:
         from stowplan.report.presenter import check_picture

@@ -1,4 +1,4 @@
-"""``stowplan solve``."""
+"""The command ``stowplan solve``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def solve_command(
         Path | None,
         option("-o --output", "FILE", "Write the plan to this file; the extension chooses the format (.json, .csv)."),
     ] = None,
-    at_hand: Annotated[
+    existing: Annotated[
         list[str] | None,
         option(
             "--plan",
@@ -77,52 +77,54 @@ def solve_command(
     options: ReadOptions,
 ) -> None:
     """Find the best plan and a proven bound on any plan."""
-    given = _Given(source, named_paths("--plan", at_hand), hint, hint_program, keep_close, _part(keep_close_within), options)
+    input_files = _InputFiles(
+        source, named_paths("--plan", existing), hint, hint_program, keep_close, _fraction(keep_close_within), options
+    )
     outputs = Outputs.of(output, emit, certificate=certificate, report=report, png=png, depfile=depfile)
-    outputs.check(inputs=given.files)
+    outputs.check(inputs=input_files.files)
     search = msgspec.structs.replace(search, certify=search.certify or certificate is not None)
-    kept = _cache(cache, cache_bytes, search)
-    with files.noting_reads() as read:
+    plan_cache = _open_cache(cache, cache_bytes, search)
+    with files.recording_reads() as read:
         if cache is None:
-            # Else the plan may be there already.
-            _load_ahead(source)
-        asked = given.read(search)
-        # To draw takes about as long as to load what draws.
+            # With a cache, the result may be stored, so that no worker is needed.
+            _preload_worker(source)
+        inputs = input_files.read(search)
+        # Drawing takes about as long as importing the modules for it, so the time of the import is set aside for it.
         before = time.monotonic()
-        outputs.check_problem(asked.problem, source)
+        outputs.check_problem(inputs.problem, source)
         drawing = min(time.monotonic() - before, search.time_limit / 4)
-        with cli.stopping() as cancel:
-            with ProgressPrinter(quiet, asked.unit) as progress:
-                result = _solved(asked, search, drawing, on_progress=progress, cancel=cancel, cache=kept)
-            outputs.write(asked.problem, result.plan, result.certificate, source)
+        with cli.event_on_interrupt() as cancel:
+            with ProgressPrinter(quiet, inputs.unit) as progress:
+                result = _solve(inputs, search, drawing, on_progress=progress, cancel=cancel, cache=plan_cache)
+            outputs.write(inputs.problem, result.plan, result.certificate, source)
             if as_json:
                 has_plan = outputs.plan is not None and result.plan is not None
                 say_json(result.to_dict() | {"plan_file": files.printable(str(outputs.plan)) if has_plan else None})
             else:
-                say("\n".join((result.summary(), *asked.remarks(result))))
-        # Last, for it is what takes longest, and what may fail.
-        outputs.draw(asked.problem, result, asked.plans)
+                say("\n".join((result.summary(), *inputs.remarks(result))))
+        # Drawing comes last because it takes longest and may fail.
+        outputs.draw(inputs.problem, result, inputs.plans)
     if depfile is not None and result.plan is not None:
         write_depfile(depfile, outputs.files, read)
     raise typer.Exit(result.exit_code)
 
 
-class _Asked(NamedTuple):
-    """What is solved, and what helps."""
+class _SolveInputs(NamedTuple):
+    """The problem to solve, with plans and hints."""
 
     opened: Opened
     hint: Any
     keep_close: Any
     plans: dict[str, Any]
     notes: tuple[str, ...]
-    """Remarks on XLA's plan."""
+    """Remarks about XLA's plan."""
 
     @property
     def problem(self) -> Any:
         return self.opened.problem
 
     def remarks(self, result: Result) -> Iterator[str]:
-        """Lines below the summary of a result."""
+        """Lines that are printed below the summary of a result."""
         if "snapshot" in result.details:
             from stowplan.report.snapshot import lines
 
@@ -137,8 +139,8 @@ class _Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Given:
-    """The input, what is at hand, and how they are read."""
+class _InputFiles:
+    """The files on the command line and how to read them."""
 
     source: Path
     plans: dict[str, Path]
@@ -146,7 +148,7 @@ class _Given:
     hint_program: Path | None
     keep_close: Path | None
     within: float | None
-    """What little change may cost, as a part of the objective."""
+    """How much worse the objective may become for fewer changes, as a fraction."""
     options: ReadOptions
 
     def __post_init__(self) -> None:
@@ -159,18 +161,18 @@ class _Given:
     def files(self) -> tuple[Path | None, ...]:
         return (self.source, *self.plans.values(), self.hint, self.hint_program, self.keep_close, *self.options.files)
 
-    def read(self, search: Options) -> _Asked:
-        """Read all of it, the programs within the limit."""
-        # A deterministic run must not depend on how long reading took.
+    def read(self, search: Options) -> _SolveInputs:
+        """Reads all files; reading programs counts towards the time limit."""
+        # The result of a deterministic run must not depend on how long reading took.
         limit = None if search.deterministic else search.time_limit
         opened, earlier = read_within(limit, self._open, cli.began())
         problem = opened.problem
         hint = None if self.hint is None else _read_hint(self.hint, earlier, problem)
         close = None if self.keep_close is None else _read_keep_close(self.keep_close, self.within or 0.0, earlier, problem)
-        return _Asked(opened, hint, close, *self._read_plans(opened))
+        return _SolveInputs(opened, hint, close, *self._read_plans(opened))
 
     def _open(self) -> tuple[Opened, Any]:
-        """The input, and the problem that a hint is for where that is another."""
+        """Reads the input, and the earlier version of the problem that a hint is for, if there is one."""
         from stowplan.frontends.read import NoTargetError, open_input
 
         options = self.options
@@ -192,12 +194,12 @@ class _Given:
             name = shlex.quote(files.printable(self.source))
             lines = [f"stowplan solve {name} --target {family.example}" for family in error.fitting]
             width = max(map(len, lines))
-            told = zip(lines, error.fitting, strict=True)
-            error.advice = tuple(f"{line:<{width}}  # {family.kind}: {family.answers}" for line, family in told)
+            rows = zip(lines, error.fitting, strict=True)
+            error.advice = tuple(f"{line:<{width}}  # {family.kind}: {family.answers}" for line, family in rows)
             raise
 
     def _read_plans(self, opened: Opened) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Plans by name, and remarks on XLA's."""
+        """Plans by name, and remarks about XLA's plan."""
         from stowplan.frontends.read import read_plan
         from stowplan.kernel.given import XLA
 
@@ -216,42 +218,44 @@ class _Given:
         return plans | {XLA: imported.plan}, tuple(imported.notes)
 
 
-def _solved(asked: _Asked, search: Options, drawing: float, **others: Any) -> Result:
-    """The result, with what reading warned of; ``drawing`` are seconds of the limit that are for pictures."""
+def _solve(inputs: _SolveInputs, search: Options, drawing: float, **callbacks: Any) -> Result:
+    """Solves the problem and adds the reader's warnings to the result. ``drawing`` seconds of the limit are set aside for
+    pictures."""
     from stowplan.kernel.given import XLA
     from stowplan.kernel.solve import solve
 
-    given = msgspec.structs.asdict(search)
-    given["baseline"] = search.baseline or (XLA if XLA in asked.plans else None)
+    solve_options = msgspec.structs.asdict(search)
+    solve_options["baseline"] = search.baseline or (XLA if XLA in inputs.plans else None)
     if not search.deterministic:
-        given["time_limit"] = limit_after(cli.began(), search.time_limit - drawing)
-    at_hand = {"plans": asked.plans, "hint": asked.hint, "keep_close": asked.keep_close}
+        solve_options["time_limit"] = limit_after(cli.began(), search.time_limit - drawing)
+    given_plans = {"plans": inputs.plans, "hint": inputs.hint, "keep_close": inputs.keep_close}
     before = time.monotonic() - cli.began()
-    result = solve(asked.problem, **given, **at_hand, **others).within(search.time_limit, before)
-    details: dict[str, Any] = {"xla_plan": list(asked.notes)} if asked.notes else {}
-    if asked.opened.findings is not None:
-        details |= asked.opened.findings.details(result.objective, result.bound)
-    warnings = (*asked.opened.warnings, *result.warnings)
+    result = solve(inputs.problem, **solve_options, **given_plans, **callbacks).within(search.time_limit, before)
+    details: dict[str, Any] = {"xla_plan": list(inputs.notes)} if inputs.notes else {}
+    if inputs.opened.findings is not None:
+        details |= inputs.opened.findings.details(result.objective, result.bound)
+    warnings = (*inputs.opened.warnings, *result.warnings)
     return msgspec.structs.replace(result, warnings=warnings, details=result.details | details)
 
 
-def _cache(folder: Path | None, most_bytes: int | None, search: Options) -> Any:
-    """The cache that is asked for; raises UsageError where it has no bytes."""
+def _open_cache(folder: Path | None, most_bytes: int | None, search: Options) -> Any:
+    """The plan cache to use, or None; raises UsageError if its size is not positive."""
     if most_bytes is not None:
         arguments.whole("a cache of {} bytes", most_bytes, 1)
     if folder is None:
         return None
-    from stowplan.kernel.plan_cache import MOST_BYTES, PlanCache
+    from stowplan.kernel.plan_cache import MAX_BYTES, PlanCache
 
-    return PlanCache(folder, most_bytes or MOST_BYTES, search.time_limit)
+    return PlanCache(folder, most_bytes or MAX_BYTES, search.time_limit)
 
 
-#: Files of compiled programs of so many bytes, packed, are for workers: what these load takes as long as reading does.
+#: Compressed size in bytes from which a compiled program will need a worker process: importing what the worker needs takes
+#: about as long as reading such a file.
 LARGE_FILE = 12_000
 
 
-def _load_ahead(source: Path) -> None:
-    """Have a worker load what neighbourhoods of a large program need, while it is read."""
+def _preload_worker(source: Path) -> None:
+    """Starts a worker that imports large-neighbourhood search while a large program is being read."""
     from stowplan.kernel.workers.messages import CandidateId
     from stowplan.kernel.workers.warm import workers
 
@@ -260,24 +264,24 @@ def _load_ahead(source: Path) -> None:
 
 
 def _read_hint(hint: Path, earlier: Any, problem: Any) -> Any:
-    """What guides the search; ``earlier`` is the problem that it is for, None where it is this one."""
+    """Reads a hint. ``earlier`` is the problem that it is for, or None if it is for this one."""
     from stowplan.kernel.given import read_hint, read_hint_of_earlier
 
     return read_hint(hint, problem) if earlier is None else read_hint_of_earlier(hint, earlier, problem)
 
 
 def _read_keep_close(path: Path, within: float, earlier: Any, problem: Any) -> Any:
-    """The plan to keep close to, of ``earlier`` where that is not None."""
+    """Reads the plan to keep close to, which may be of the problem ``earlier``."""
     from stowplan.kernel.keep_close.earlier_plan import read_earlier_plan
     from stowplan.kernel.plan_changes import KeepClose
 
     plan = read_earlier_plan(path, problem)
-    # A plan of this very problem needs no other.
+    # A plan of this problem does not need the earlier version.
     return KeepClose(plan=plan, within=within, problem=None if plan.problem == problem.digest else earlier)
 
 
-def _part(text: str | None) -> float | None:
-    """A part: ``1%`` or ``0.01``; None where there is no text."""
+def _fraction(text: str | None) -> float | None:
+    """Converts ``1%`` or ``0.01`` to a fraction; None stays None."""
     if text is None:
         return None
     try:

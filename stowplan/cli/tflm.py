@@ -1,4 +1,4 @@
-"""``stowplan tflm``."""
+"""The command ``stowplan tflm``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli import INTERRUPTED, event_on_interrupt
 from stowplan.cli.options import Picture, Quiet, Report, option, with_options
 from stowplan.cli.output import note, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stowplan.backends.tflm.runtime import Run
     from stowplan.certificates.certificate import Certificate
 
-#: Endings of files that are written.
+#: Extensions of output files.
 _ENDINGS = (".tflite", ".c", ".cc", ".h", ".json")
 
 
@@ -103,7 +103,7 @@ def tflm_command(
     from stowplan.models.packing.problem import Problem
 
     check_picture(Problem(name=model.stem, buffers=()), png)
-    with collecting_unmodelled() as unmodelled, stopping() as cancel:
+    with collecting_unmodelled() as unmodelled, event_on_interrupt() as cancel:
         planned, run, why = plan_and_run(
             model,
             scratch=scratch or (),
@@ -121,7 +121,7 @@ def tflm_command(
         files.write_atomic(path, _content(path, planned, run))
     lines = _lines(planned.summary, run, why)
     if certificate is not None:
-        shown = _certified(planned, time_limit, cancel.is_set)
+        shown = _certify(planned, time_limit, cancel.is_set)
         for path, document in zip((certificate, *proofs), (shown, planned.problem, planned.plan), strict=True):
             document.save(path)
         lines.append(f"  proof      {shown.form}: no offsets take less than {shown.bound:,} bytes in this order")
@@ -138,6 +138,7 @@ def tflm_command(
 
 
 def _as_json(planned: Planned, run: Run | None) -> dict[str, object]:
+    """Result for ``--json``."""
     summary = planned.summary
     return {
         **msgspec.to_builtins(summary, str_keys=True),
@@ -146,14 +147,16 @@ def _as_json(planned: Planned, run: Run | None) -> dict[str, object]:
     }
 
 
-def _certified(planned: Planned, seconds: float, should_stop: Callable[[], bool]) -> Certificate:
-    """A proof that nothing is lower than the plan in its order, or than as much as can be shown."""
+def _certify(planned: Planned, seconds: float, should_stop: Callable[[], bool]) -> Certificate:
+    """A certificate that no offsets are better than the plan's in its order of operators, or of the best bound that can be
+    proven."""
     from stowplan.certificates.maker import certify
 
     return certify(planned.problem, bound=planned.plan.objective, plan=planned.plan, seconds=seconds, should_stop=should_stop)
 
 
 def _content(path: Path, planned: Planned, run: Run | None) -> bytes:
+    """Content of an output file, chosen by its extension."""
     from stowplan.backends.tflm.write import header_text, source_text
 
     if path.suffix == ".tflite":
@@ -167,7 +170,7 @@ def _content(path: Path, planned: Planned, run: Run | None) -> bytes:
 
 
 def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
-    """What people read."""
+    """The summary."""
     gain = summary.greedy - summary.head
     what = "no order and no offsets take less" if summary.any_order else "no offsets take less in this order"
     shares = (
@@ -176,7 +179,7 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
     proof = f"proven: {what} where {shares}" if summary.is_proven else "not proven"
     lines = [
         f"tflm {summary.model}: {summary.operators} operators, {summary.tensors} tensors, {summary.subgraphs} subgraphs",
-        f"  head       {summary.head:,} bytes, {_less(gain, summary.greedy)} of the runtime's own planner",
+        f"  head       {summary.head:,} bytes, {_difference(gain, summary.greedy)} of the runtime's own planner",
         f"  bound      {summary.bound:,} bytes ({proof})",
         f"  remains    {summary.head - summary.bound:,} bytes above the bound",
         f"  order      {f'{summary.moved} operators moved' if summary.moved else 'as in the file'}",
@@ -184,18 +187,19 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
     if summary.kept:
         lines.append(f"  kept       {summary.kept:,} bytes of inputs that survive the run; the runtime's own keeps none")
     if summary.kernels != "none":
-        known = f"{summary.operators - summary.unmodelled} of {summary.operators} operators are modelled"
-        lines.append(f"  shared     {summary.shared:,} bytes of operands ({summary.kernels} kernels; {known})")
+        modelled = f"{summary.operators - summary.unmodelled} of {summary.operators} operators are modelled"
+        lines.append(f"  shared     {summary.shared:,} bytes of operands ({summary.kernels} kernels; {modelled})")
     if summary.scratch:
         peak = max(sum(sizes) for sizes in summary.scratch.values())
         lines.append(f"  scratch    {peak:,} bytes at most, for {len(summary.scratch)} operators ({summary.scratch_from})")
     if run is None:
         return [*lines, f"  run        nothing was run: {why}"]
-    # Sizes that were given are in the plan alone: the runtime's own planner sees what the kernels of this machine ask for.
+    # Scratch sizes that the user gave are only in the plan. Without a plan, the runtime's own planner uses the sizes of this
+    # machine's kernels.
     other = (
         f"without the plan {run.greedy_arena:,} with the scratch memory of this machine's kernels"
         if summary.scratch_from == "given"
-        else f"{_less(run.greedy_arena - run.arena, run.greedy_arena)} without the plan"
+        else f"{_difference(run.greedy_arena - run.arena, run.greedy_arena)} without the plan"
     )
     lines += [
         f"  tail       {run.tail:,} bytes here; pointers of a 32-bit device are smaller",
@@ -214,21 +218,21 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
     return [*lines, "  outputs    NOT equal: seed {}, inference {}; do not use the plan".format(*run.differs)]
 
 
-def _less(gain: int, before: int) -> str:
+def _difference(gain: int, before: int) -> str:
     return f"{abs(gain):,} {'less' if gain > 0 else 'more'} than the {before:,}" if gain else f"as the {before:,}"
 
 
 def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:
-    """The arena as packing has it, beside that of the runtime's own planner."""
-    beside = [] if planned.runtime is None else [("runtime", planned.runtime)]
+    """Draws the arena next to that of the runtime's own planner."""
+    comparison = [] if planned.runtime is None else [("runtime", planned.runtime)]
     if png is not None:
         from stowplan.report.presenter import draw
 
-        draw(planned.problem, [("plan", planned.plan), *beside], png)
+        draw(planned.problem, [("plan", planned.plan), *comparison], png)
     if report is not None:
         from stowplan.kernel.solve import solve
         from stowplan.report.html import write_report
 
-        # The plan is there: nothing more is looked for than what the report has beside it.
+        # The plan exists already. This run only makes a result that the report can show.
         result = solve(planned.problem, time_limit=0.1, candidates="search", plans={"plan": planned.plan})
-        write_report(planned.problem, result, report, compare=beside[0] if beside else None)
+        write_report(planned.problem, result, report, compare=comparison[0] if comparison else None)

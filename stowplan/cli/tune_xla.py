@@ -1,4 +1,4 @@
-"""``stowplan tune-xla``."""
+"""The command ``stowplan tune-xla``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli import INTERRUPTED, event_on_interrupt
 from stowplan.cli.options import (
     Arguments,
     CompileFolder,
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from stowplan.backends.xla import Tuning
     from stowplan.backends.xla.child import Option
 
-#: Options are printed up to this many characters; longer ones are for a file.
-_MOST_SHOWN = 600
+#: Maximum number of characters of options that are printed; longer ones should be written to a file.
+_MAX_SHOWN = 600
 
-#: Linux takes no longer text (bytes) for an environment variable, its name included.
-_LONGEST_VARIABLE = 128 << 10
+#: Maximum length in bytes of an environment variable on Linux, with its name.
+_MAX_VARIABLE_BYTES = 128 << 10
 
 _VARIABLE = "LIBTPU_INIT_ARGS"
 
@@ -104,7 +104,7 @@ def tune_xla_command(
     A JAX function is compiled ahead of time, many times, and judged by the cycles that XLA itself estimates. No TPU is
     needed. XLA's default is one of the candidates: the result is never worse. Needs jax and libtpu, the extra 'xla'.
     """
-    own = _read_options(options or ())
+    compiler_options = _read_options(options or ())
     written = output or []
     check_outputs((report, *written), inputs=(table,))
     if folder is not None:
@@ -120,12 +120,12 @@ def tune_xla_command(
         mesh=mesh,
         partition=partition,
     )
-    known = None if table is None else LatencyTable.load(table)
+    latency_table = None if table is None else LatencyTable.load(table)
     with contextlib.ExitStack() as stack:
         if report is not None and folder is None:
-            # The report shows what was compiled.
+            # The report needs the compilations.
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stowplan-xla-")))
-        cancel = stack.enter_context(stopping())
+        cancel = stack.enter_context(event_on_interrupt())
         try:
             with LinePrinter(quiet, every=0.0) as progress:
                 tuning = tune_workload(
@@ -137,8 +137,8 @@ def tune_xla_command(
                     seed=seed,
                     jobs=jobs,
                     compile_limit=compile_limit,
-                    table=known,
-                    compiler_options=own,
+                    table=latency_table,
+                    compiler_options=compiler_options,
                     on_progress=lambda done: progress.show(done.line()),
                     cancel=cancel,
                 )
@@ -153,7 +153,7 @@ def tune_xla_command(
         else:
             say("\n".join((tuning.summary(), *_how_to_set(tuning, written))))
         if report is not None and folder is not None:
-            # Last, for it is what takes longest, and what may fail.
+            # The report comes last because it takes longest and may fail.
             from stowplan.report.xla import save_tuning_report
 
             save_tuning_report(report, tuning, folder)
@@ -161,7 +161,7 @@ def tune_xla_command(
 
 
 def _read_options(texts: Sequence[str]) -> dict[str, Option]:
-    """Options as they are written on the command line; XLA reads numbers and booleans from text."""
+    """Options from the command line. Numbers and booleans stay text, which XLA parses."""
     options: dict[str, Option] = {}
     for text in texts:
         match = re.fullmatch(r"(?:--)?(\w+)=(.*)", text, re.DOTALL)
@@ -176,7 +176,7 @@ def _read_options(texts: Sequence[str]) -> dict[str, Option]:
 
 
 def _how_to_set(tuning: Tuning, written: Sequence[Path]) -> list[str]:
-    """What to do with the options, in both forms."""
+    """Lines that say how to use the options, as a dictionary and as flags."""
     if not tuning.compiler_options:
         return ["  options    none: XLA's default was the best"]
     lines = []
@@ -185,15 +185,15 @@ def _how_to_set(tuning: Tuning, written: Sequence[Path]) -> list[str]:
     in_text = next((files.printable(path) for path in written if path.suffix != ".json"), None)
     if in_json is not None:
         lines.append(f"  options    lowered.compile(compiler_options=json.load(open({in_json!r}))['compiler_options'])")
-    elif len(as_dictionary) <= _MOST_SHOWN:
+    elif len(as_dictionary) <= _MAX_SHOWN:
         lines.append(f"  options    lowered.compile(compiler_options={as_dictionary})")
     else:
         lines.append(f"  options    {len(as_dictionary):,} characters: -o FILE.json writes them for compiler_options")
-    if len(_VARIABLE) + len(flags.encode()) + 2 > _LONGEST_VARIABLE:
+    if len(_VARIABLE) + len(flags.encode()) + 2 > _MAX_VARIABLE_BYTES:
         lines.append(f"  flags      {len(flags):,} characters: too long for {_VARIABLE}, only compiler_options takes them")
     elif in_text is not None:
         lines.append(f'  flags      {_VARIABLE}="$(cat {shlex.quote(in_text)})"')
-    elif len(flags) <= _MOST_SHOWN:
+    elif len(flags) <= _MAX_SHOWN:
         lines.append(f"  flags      {_VARIABLE}={shlex.quote(flags)}")
     else:
         lines.append(f"  flags      {len(flags):,} characters: -o FILE.flags writes them for {_VARIABLE}")

@@ -1,4 +1,4 @@
-"""``stowplan validate``."""
+"""The command ``stowplan validate``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 from stowplan import files, kinds
-from stowplan.cli import stopping
+from stowplan.cli import event_on_interrupt
 from stowplan.cli.options import SHARED, Quiet, Report, Suites, Targets, option, setting, settings_of, with_options
-from stowplan.cli.output import NONE, as_gap, as_quantity, note, render, say, say_json, telling
+from stowplan.cli.output import NONE, as_gap, as_quantity, note, note_unless_quiet, render, say, say_json
 from stowplan.cli.outputs import check_outputs
 from stowplan.frontends.options import ReadOptions
 from stowplan.kernel.context import Options
@@ -66,34 +66,34 @@ def validate_command(
 
     settings = settings_of(options, targets or (), **msgspec.structs.asdict(search) | {"candidates": EXACT_CANDIDATES})
     items = find_inputs(suites)
-    measured = None if compiled is None else _measured(compiled)
-    opened = Policies(policies or (), search.seed)
-    tell = telling(quiet)
-    done: list[ProblemReport] = []
-    with stopping() as cancel:
+    compiled_cycles = None if compiled is None else _measured(compiled)
+    loaded_policies = Policies(policies or (), search.seed)
+    tell = note_unless_quiet(quiet)
+    finished: list[ProblemReport] = []
+    with event_on_interrupt() as cancel:
         for problem in validate(
             items,
             settings,
-            opened,
+            loaded_policies,
             games=games,
             solves=solves,
-            compiled=measured,
-            on_start=lambda item: tell(f"[{len(done) + 1}/{len(items)}] {files.printable(item.name)}"),
+            compiled=compiled_cycles,
+            on_start=lambda item: tell(f"[{len(finished) + 1}/{len(items)}] {files.printable(item.name)}"),
             on_stage=lambda stage: tell(f"    {stage}"),
             cancel=cancel,
         ):
-            done.append(problem)
+            finished.append(problem)
             tell(f"    {_outcome(problem)}")
-        if len(items) == 1 and done and done[0].error is not None:
-            # As of any command of one input.
-            note(f"stowplan: {done[0].error}")
-            raise typer.Exit(done[0].exit_code)
+        if len(items) == 1 and finished and finished[0].error is not None:
+            # With a single input, its error is reported as by other commands.
+            note(f"stowplan: {finished[0].error}")
+            raise typer.Exit(finished[0].exit_code)
         validation = Validation(
             settings=settings,
             games=games,
             solves=solves,
-            problems=tuple(done),
-            summaries=summarize(done, lambda name: opened.of(kind(name))),
+            problems=tuple(finished),
+            summaries=summarize(finished, lambda name: loaded_policies.of(kind(name))),
             asked=len(items),
             interrupted=cancel.is_set(),
         )
@@ -101,24 +101,26 @@ def validate_command(
             validation.save(output)
         say_json(validation) if as_json else say(text_of(validation))
         if report is not None:
-            # Last, for it is what may fail.
+            # The report comes last because writing it may fail.
             from stowplan.report.validation import save_validation_report
 
             save_validation_report(report, validation)
-    idle = [] if validation.interrupted else opened.idle({summary.kind for summary in validation.summaries})
+    idle = [] if validation.interrupted else loaded_policies.idle({summary.kind for summary in validation.summaries})
     for error in idle:
         note(f"stowplan: {error}")
-    codes = [problem.exit_code for problem in done] + [error.exit_code for error in idle]
+    codes = [problem.exit_code for problem in finished] + [error.exit_code for error in idle]
     raise typer.Exit(CANCELLED if validation.interrupted else max(codes, default=0))
 
 
 def _measured(folder: Path) -> CompiledCycles:
+    """Cycles that XLA estimated for the compilations in a folder."""
     from stowplan.backends.xla.score import CompiledCycles
 
     return CompiledCycles(folder)
 
 
 def _outcome(problem: ProblemReport) -> str:
+    """The outcome for one problem in a few words."""
     if problem.error is not None or problem.exact is None or problem.policy is None:
         return f"failed: {problem.error}"
     proven = "optimum" if problem.exact.is_proven else "best known"
@@ -129,19 +131,19 @@ def _outcome(problem: ProblemReport) -> str:
 
 
 def text_of(validation: Validation) -> str:
-    """Everything, as tables."""
+    """All results as tables."""
     lines = []
-    done = [problem for problem in validation.problems if problem.error is None]
-    if done:
-        lines += [render(_HEAD, [_problem_row(problem) for problem in done]), ""]
-    if any(problem.exact is not None and not problem.exact.is_proven for problem in done):
+    validated = [problem for problem in validation.problems if problem.error is None]
+    if validated:
+        lines += [render(_HEAD, [_problem_row(problem) for problem in validated]), ""]
+    if any(problem.exact is not None and not problem.exact.is_proven for problem in validated):
         lines[-1:] = [
             "* no proof of an optimum within the limit: gaps are from that to the best plan known to that to the bound",
             "",
         ]
     for summary in validation.summaries:
         lines += [*_summary_lines(summary), ""]
-    costly = [problem for problem in done if problem.decisions is not None and problem.decisions.explained is not None]
+    costly = [problem for problem in validated if problem.decisions is not None and problem.decisions.explained is not None]
     if costly:
         lines += [
             "decisions that cost most, along the likeliest game",
@@ -150,8 +152,8 @@ def text_of(validation: Validation) -> str:
         ]
     failed = [problem for problem in validation.problems if problem.error is not None]
     lines += [f"failed (exit code {problem.exit_code}): {problem.name}: {problem.error}" for problem in failed]
-    left = validation.asked - len(validation.problems)
-    lines.append(f"{len(done)} of {validation.asked} validated{f', {left} not finished' if left else ''}")
+    unfinished = validation.asked - len(validation.problems)
+    lines.append(f"{len(validated)} of {validation.asked} validated{f', {unfinished} not finished' if unfinished else ''}")
     return "\n".join(lines)
 
 
@@ -173,6 +175,7 @@ _HEAD = (
 
 
 def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
+    """The row of one problem."""
     exact, policy, control, unit = problem.exact, problem.policy, problem.control, problem.unit
     assert exact is not None
     assert policy is not None
@@ -192,22 +195,24 @@ def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
 
 
 def _gap(outcome: Outcome | None) -> str:
+    """The gap of an outcome. If the optimum is not known, it is a range from the certain part to the largest possible gap."""
     if outcome is None:
         return NONE
     if outcome.objective is None:
         return outcome.note.partition(":")[0] or NONE
     second = "" if not outcome.second_gap else f" + {as_gap(outcome.second_gap)}"
-    # Between what is sure and what is not ruled out.
-    least = "" if outcome.least_gap in (None, outcome.gap) else f"{as_gap(outcome.least_gap)} to "
-    return f"{least}{as_gap(outcome.gap)}{second}"
+    # The smallest and the largest gap that are possible.
+    smallest = "" if outcome.least_gap in (None, outcome.gap) else f"{as_gap(outcome.least_gap)} to "
+    return f"{smallest}{as_gap(outcome.gap)}{second}"
 
 
 def as_correlation(value: float | None) -> str:
-    """A correlation; ``none`` where there is nothing to correlate."""
+    """Text of a correlation; ``none`` if there were no values to correlate."""
     return "none" if value is None else f"{value:.3f}"
 
 
 def _summary_lines(summary: Summary) -> list[str]:
+    """Lines about one kind of problem."""
     title = f"{summary.agent} on {summary.kind.replace('_', ' ')}: {summary.problems} problems, {summary.proven} proven optima"
     optimal = f"optimal, {summary.second} too" if summary.second else "optimal"
     head = ("gap", "plans", "lost", "mean", "quartile", "median", "quartile", "worst", optimal, "<= 1%", "<= 5%")
@@ -215,7 +220,7 @@ def _summary_lines(summary: Summary) -> list[str]:
     rows += [_spread_row(f"{summary.second}: {row.name}", row.second_gaps) for row in summary.rows if row.second_gaps]
     training = f": {summary.training}" if summary.training else ""
     lines = [title, f"policy {summary.policy} ({summary.digest[:12]}){training}", render(head, rows)]
-    # Over all positions it is mostly how much of the game is left, which any estimate knows.
+    # Over all positions, the correlation is dominated by how much of the game is left, which any estimate can tell.
     equal, within = as_correlation(summary.at_equal_positions), as_correlation(summary.correlation)
     rest = f" ({summary.values_note})" if summary.values_note else f"; over all positions {within}"
     lines.append(f"values and returns, rank correlation at equal positions: {equal}{rest}")
@@ -226,6 +231,7 @@ def _summary_lines(summary: Summary) -> list[str]:
 
 
 def _spread_row(name: str, spread: Spread) -> tuple[str, ...]:
+    """Statistics of the gaps of one way to plan."""
     moments = (spread.mean, spread.lower_quartile, spread.median, spread.upper_quartile, spread.worst)
     shares = (spread.optimal, spread.within_1, spread.within_5)
     return (
@@ -238,6 +244,7 @@ def _spread_row(name: str, spread: Spread) -> tuple[str, ...]:
 
 
 def _decisions(problem: ProblemReport) -> Sequence[str]:
+    """Lines about the decisions of one problem that cost most."""
     decisions = problem.decisions
     assert decisions is not None
     assert decisions.explained is not None

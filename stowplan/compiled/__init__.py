@@ -1,18 +1,20 @@
-"""Compiled functions: one source that runs as machine code made when the package is built, and interpreted.
+"""Compiled functions: Python functions that are compiled to machine code when the package is built, and can also run
+interpreted.
 
-:mod:`.functions` has the decorators, :mod:`.signature` how what compiled functions take passes to C, :mod:`.library` finds
-machine code, and :mod:`.build`, which alone needs numba, makes it.
+:mod:`.functions` has the decorators. :mod:`.signature` says how arguments are passed to C. :mod:`.library` finds the machine
+code, and :mod:`.build`, the only module that needs numba, makes it.
 
-An annotated array has one dimension; those of more say so (:data:`Ints2D` and its like), since compiled code is made for
-the number of dimensions that the annotation states. All are contiguous, the last index running fastest.
+An array that is annotated as ``NDArray`` has one dimension. Arrays of more dimensions have annotations that say so
+(:data:`Ints2D` and so on), because machine code is compiled for a fixed number of dimensions. All arrays are contiguous in
+row-major order.
 
 Each file knows only those before it:
 
-- ``library``: shared objects of compiled functions
-- ``tables``: tables whose rows compiled functions read by name
-- ``signature``: signatures of compiled functions, read from their annotations, and how their values pass to C
+- ``library``: finds the shared objects of compiled functions
+- ``tables``: tables whose rows compiled functions read by field name
+- ``signature``: signatures of compiled functions, and how their values are passed to C
 - ``functions``: decorators of compiled functions
-- ``build``: ``python -m stowplan.compiled.build``
+- ``build``: ``python -m stowplan.compiled.build``, which compiles the functions
 """
 
 from typing import Annotated

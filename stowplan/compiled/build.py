@@ -1,9 +1,9 @@
 """``python -m stowplan.compiled.build``: compile functions ahead of time into shared objects, a folder of the package each.
 
-Numba types and optimises each function by its declared signature; around it goes an entry in C's calling convention that reads
-numbers and array addresses from 64-bit slots (:mod:`.signature`) and writes its results behind them. Nothing of numba or Python
-is in the outcome: a test holds that it refers to nothing but the C and mathematics libraries. What has been built from the same
-sources is not built again.
+Numba types and optimises each function for its declared signature. Each function gets an entry point in C's calling convention,
+which reads numbers and array addresses from 64-bit slots (:mod:`.signature`) and writes the results into the slots after them.
+The shared object contains nothing of numba or Python; a test checks that it refers only to the C and mathematics libraries. A
+shared object that has been built from the same sources is not built again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from stowplan.compiled.functions import BUILDING, TO_BUILD
 from stowplan.compiled.library import SHIPPED, compiling_packages, file_name, level, symbol
 from stowplan.compiled.signature import Array, Kind, Number, Record, Signature, signature_of
 
-#: Levels of processors that a package for others has code for.
+#: Processor levels for which a package that is distributed has machine code.
 LEVELS = {"x86_64": ("x86-64-v3", "x86-64-v2"), "amd64": ("x86-64-v3", "x86-64-v2")}
 
 
 def main() -> int:
-    """Build what is missing; returns the exit code: 0, or 1 where something did not build."""
+    """Builds what is missing. Returns the exit code: 0, or 1 if something could not be built."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("packages", nargs="*", help="folders of the package (default: all with compiled functions)")
     parser.add_argument("--to", type=Path, default=SHIPPED, help="folder of the shared objects (default: the package's own)")
@@ -48,8 +48,8 @@ def main() -> int:
 
 
 def _build_all(packages: list[str], folder: Path, levels: tuple[str, ...], jobs: int) -> int:
-    """Each package in a process of its own: in this one decorators are not numba's."""
-    if packages and (find_spec("numba") is None or _compiler() is None):
+    """Builds each package in a process of its own, because the decorators in this process are not numba's."""
+    if packages and (find_spec("numba") is None or _c_compiler() is None):
         missing = "numba is not installed" if find_spec("numba") is None else "there is no C compiler: name one in CC"
         print(f"heuristics were not compiled: {missing}", file=sys.stderr)
         return 1
@@ -61,31 +61,32 @@ def _build_all(packages: list[str], folder: Path, levels: tuple[str, ...], jobs:
         return package, subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
     failed = False
-    # The largest first, so that none is left alone at the end.
+    # The largest packages are built first, so that no long build is left at the end.
     order = sorted(packages, key=lambda package: -_size(package))
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        for number, (package, done) in enumerate(pool.map(start, order), 1):
-            failed |= done.returncode != 0
-            outcome = "compiled" if done.returncode == 0 else f"failed: {done.stderr.strip()[-2000:]}"
+        for number, (package, completed) in enumerate(pool.map(start, order), 1):
+            failed |= completed.returncode != 0
+            outcome = "compiled" if completed.returncode == 0 else f"failed: {completed.stderr.strip()[-2000:]}"
             print(f"[{number}/{len(packages)}] {package}: {outcome}", file=sys.stderr, flush=True)
     return int(failed)
 
 
 def _size(package: str) -> int:
+    """Bytes of the sources with compiled functions, as an estimate of the time to build."""
     from stowplan.compiled.library import sources
 
     return sum(path.stat().st_size for path in sources(package) if path.read_bytes().count(b"@njit"))
 
 
 def build(package: str, folder: Path, levels: tuple[str, ...]) -> None:
-    """Compile a package's functions in this process, whose decorators must be numba's.
+    """Compiles a package's functions in this process, in which the decorators must be numba's.
 
     Raises
     ------
     TypeError
-        A signature that does not pass to C, or that says something else than the function returns.
+        A signature cannot be passed to C, or differs from what the function returns.
     RuntimeError
-        The C compiler failed; the message says what it printed.
+        The C compiler failed; the message contains its output.
     """
     import llvmlite.binding as llvm
 
@@ -94,10 +95,10 @@ def build(package: str, folder: Path, levels: tuple[str, ...]) -> None:
         if b"@njit\n" in path.read_bytes():
             importlib.import_module(f"{package}.{path.stem}")
     functions = [function for function in TO_BUILD if function.py_func.__module__.rpartition(".")[0] == package]
-    module = _module(package, functions)
+    module = _llvm_module(package, functions)
     folder.mkdir(parents=True, exist_ok=True)
     for name in levels:
-        # Levels of x86-64 are processors to LLVM.
+        # LLVM accepts the levels of x86-64 as names of processors.
         cpu = name if name.startswith("x86-64") else ""
         machine = llvm.Target.from_default_triple().create_target_machine(
             cpu=cpu, features="", opt=3, reloc="pic", codemodel="small"
@@ -107,32 +108,33 @@ def build(package: str, folder: Path, levels: tuple[str, ...]) -> None:
             object_file.write_bytes(machine.emit_object(module))
             _link(object_file, library)
             library.replace(folder / file_name(package, name))
-    _forget_others(package, folder, {file_name(package, name) for name in levels})
+    _remove_stale(package, folder, {file_name(package, name) for name in levels})
 
 
-def _forget_others(package: str, folder: Path, kept: set[str]) -> None:
-    """Remove what was built of the package from other sources, for the same levels."""
+def _remove_stale(package: str, folder: Path, current: set[str]) -> None:
+    """Removes shared objects of the package that were built for the same levels from other sources."""
     for path in folder.glob(f"{package}-*.so"):
-        if path.name not in kept and any(path.name[len(package) + 18 :] == name[len(package) + 18 :] for name in kept):
+        if path.name not in current and any(path.name[len(package) + 18 :] == name[len(package) + 18 :] for name in current):
             path.unlink(missing_ok=True)
 
 
-def _compiler() -> str | None:
-    """What links; numba compiles."""
+def _c_compiler() -> str | None:
+    """Path of the C compiler, which only links; numba compiles."""
     names = (os.environ.get("CC"), "cc", "gcc", "clang")
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def _link(object_file: Path, library: Path) -> None:
-    compiler = _compiler() or "cc"
+    """Links an object file into a shared object."""
+    compiler = _c_compiler() or "cc"
     command = [compiler, "-shared", "-s", "-o", str(library), str(object_file), "-lm"]
     linked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if linked.returncode:
         raise RuntimeError(f"{compiler} failed: {linked.stderr.strip()[-1000:]}")
 
 
-def _module(package: str, functions: list[Any]) -> Any:
-    """All functions and their entries, as one LLVM module whose only public names are the entries'."""
+def _llvm_module(package: str, functions: list[Any]) -> Any:
+    """All functions and their entry points as one LLVM module, in which only the entry points have public names."""
     import llvmlite.binding as llvm
     from llvmlite import ir
 
@@ -164,6 +166,7 @@ def _module(package: str, functions: list[Any]) -> Any:
 
 
 def _numba_type(kind: Kind) -> Any:
+    """Numba's type of a parameter or result."""
     from numba import from_dtype, types
 
     if isinstance(kind, Number):
@@ -175,7 +178,8 @@ def _numba_type(kind: Kind) -> Any:
 
 
 def _write_entry(entries: Any, function: Any, signature: Signature, compiled: Any, types: tuple[Any, ...]) -> None:
-    """``void entry(int64_t *slots)``: numba's function with the arguments of the slots; results go into those behind."""
+    """Writes ``void entry(int64_t *slots)``, which calls numba's function with the arguments in the slots and stores the
+    results behind them."""
     from llvmlite import ir
 
     expected = tuple(map(_numba_type, signature.results))
@@ -210,7 +214,7 @@ def _write_entry(entries: Any, function: Any, signature: Signature, compiled: An
 
 
 class _Slots:
-    """Reads arguments from slots, one after the other, as numba's calling convention has them."""
+    """Reads arguments from consecutive slots into the form of numba's calling convention."""
 
     def __init__(self, builder: Any, first: Any, word: Any):
         self._builder, self._first, self._word, self._place = builder, first, word, 0
@@ -222,7 +226,8 @@ class _Slots:
         return address
 
     def members(self, kind: Kind, types: Any) -> list[Any]:
-        """What numba passes for one value: a number; of an array owner, parent, items, item size, address, sizes, strides."""
+        """The values that numba passes for one argument: a number itself; for an array its owner, parent, number of items, item
+        size, address, sizes and strides."""
         if isinstance(kind, Record):
             members: list[Any] = []
             for member in kind.members:
@@ -245,6 +250,7 @@ class _Slots:
         return [self._as(part, type_) for part, type_ in zip(parts, types, strict=False)]
 
     def _as(self, value: Any, type_: Any) -> Any:
+        """Converts a 64-bit value to another LLVM type."""
         from llvmlite import ir
 
         if isinstance(type_, ir.PointerType):

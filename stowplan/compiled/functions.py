@@ -1,9 +1,9 @@
 """Decorators of compiled functions.
 
-:func:`njit` marks what Python calls; its annotations are its signature. The others mark what only compiled code calls: from
-Python they are the functions as they are written. One source serves all: :mod:`.build` compiles it, in a process of its own
-where the decorators are numba's; elsewhere it runs as that machine code, which needs neither numba nor a compiler, or
-interpreted, where ``STOWPLAN_INTERPRET=1`` asks for it or there is no machine code.
+:func:`njit` marks functions that Python calls; their annotations are their signatures. The other decorators mark functions that
+only compiled code calls; for Python these remain ordinary functions. :mod:`.build` compiles the functions in a process of its
+own, in which the decorators are numba's. In all other processes a function runs as that machine code, which needs neither numba
+nor a compiler. It runs interpreted if ``STOWPLAN_INTERPRET=1`` is set or if there is no machine code.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 INTERPRET, BUILDING = "STOWPLAN_INTERPRET", "STOWPLAN_BUILDING"
 
-#: Whether functions stay as they are written.
+#: Whether all functions run interpreted.
 IS_INTERPRETED = os.environ.get(INTERPRET) == "1"
 
-#: Functions that Python calls, as numba has them, in a process that builds.
+#: In a process that builds: numba's objects of the functions that Python calls.
 TO_BUILD: list[Any] = []
 
 _INNER = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
 
 
 def njit(function: F) -> F:
-    """Compile a function that Python calls; its annotations say what it takes.
+    """Compiles a function that Python calls, with the signature that its annotations state.
 
-    It allocates no arrays: those that it needs are given to it. That keeps numba's own memory management out of machine code.
+    The function must not allocate arrays; it gets all arrays that it needs as arguments. Machine code is then free of numba's
+    memory management.
     """
     if os.environ.get(BUILDING) == "1":
         compiled = _with_numba(function)
@@ -46,45 +47,48 @@ def njit(function: F) -> F:
 
 
 def njit_inner(function: F) -> F:
-    """Compile a function that only compiled code calls."""
+    """Compiles a function that only compiled code calls."""
     return _with_numba(function) if os.environ.get(BUILDING) == "1" else function
 
 
 def njit_small(function: F) -> F:
-    """Like :func:`njit_inner`, always part of its callers: a call with many arrays takes longer than what it does."""
+    """Like :func:`njit_inner`, but always inlined by LLVM, for short functions whose call with many arrays would take longer
+    than their work."""
     return _with_numba(function, forceinline=True) if os.environ.get(BUILDING) == "1" else function
 
 
 def njit_once(function: F) -> F:
-    """Like :func:`njit_inner`, for a function called in one place: it is compiled as part of its caller, which is quicker."""
+    """Like :func:`njit_inner`, but inlined by numba, for a function that is called in one place: this takes less time to
+    compile."""
     return _with_numba(function, inline="always") if os.environ.get(BUILDING) == "1" else function
 
 
 def _with_numba(function: F, **options: Any) -> F:
+    """Applies numba's decorator."""
     import numba
     from numba.core.types import unliteral
 
     decorate: Any = numba.njit
     compiled = decorate(function, **_INNER, **options)
     if "inline" not in options:
-        # Numba would compile a function again for each constant that it is called with.
+        # Without this, numba would compile the function anew for each constant that it is called with.
         compile_for, general = compiled.compile, cast(Any, unliteral)
         compiled.compile = lambda types: compile_for(tuple(map(general, types)))
     return cast(F, compiled)
 
 
 def _python_numbers(value: Any) -> Any:
-    """What a function returned, NumPy's numbers as Python's: these are what machine code gives and what messages take."""
+    """Converts NumPy's numbers in a result to Python's, as machine code returns them and messages require them."""
     if isinstance(value, tuple):
         return tuple(map(_python_numbers, value))
     return value.item() if isinstance(value, np.generic) else value
 
 
 class Compiled:
-    """A function as machine code; where there is none, as it is written.
+    """A function that runs as machine code, or interpreted if there is none.
 
-    Calling it releases the interpreter's lock. The slots of the latest tuple of each parameter are kept, and the tuple with
-    them: tables of many arrays are mostly those of the call before.
+    A call of machine code releases the interpreter lock. The slots of the last tuple that was passed for each parameter are
+    cached together with the tuple, because a table of many arrays is usually the same as in the call before.
     """
 
     def __init__(self, function: Callable[..., Any]):
@@ -105,7 +109,7 @@ class Compiled:
         return self.function.__defaults__ or ()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call the function; raises TypeError where an argument is not what its annotation says."""
+        """Calls the function; raises TypeError if an argument does not match its annotation."""
         entry = self._entry
         if entry is None:
             return _python_numbers(self.function(*arguments, **named))
@@ -132,8 +136,9 @@ class Compiled:
         return results[0].result(block[first:]) if results else None
 
     def _of_tuple(self, place: int, value: tuple[Any, ...]) -> Sequence[int]:
-        known, slots = self._tuples.get(place, (None, []))
-        if known is not value:
+        """The slots of a tuple, from the cache if it is the same object as in the last call."""
+        cached_tuple, slots = self._tuples.get(place, (None, []))
+        if cached_tuple is not value:
             slots = self._signature.parameters[place].slots(value)
             self._tuples[place] = value, slots
         return slots

@@ -1,7 +1,7 @@
-"""Signatures of compiled functions, read from their annotations, and how their values pass to C.
+"""Signatures of compiled functions, read from their annotations, and how their values are passed to C.
 
-What C is given is one array of 64-bit slots: each number is one slot, each array its address and its sizes, each tuple its
-members one after the other; behind them are the slots of the results.
+C gets one array of 64-bit slots. A number takes one slot, an array its address and its sizes, and a tuple the slots of its
+members, one after the other. The slots of the results follow those of the arguments.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Number:
     Parameters
     ----------
     kind
-        ``int``, ``float`` or ``bool``: 64 bits each as C is given them.
+        ``int``, ``float`` or ``bool``; C gets 64 bits of each.
     """
 
     kind: type
 
     def slots(self, value: Any) -> list[int]:
-        """The number as one slot; raises an error where it is none."""
+        """The slot of a number; raises an error for anything else."""
         if self.kind is float:
             return [struct.unpack("q", struct.pack("d", value))[0]]
         return [bool(value) if self.kind is bool else index(value)]
 
     def result(self, slots: Sequence[int]) -> Any:
-        """The number that C left in a slot."""
+        """The number in a slot that C wrote."""
         return struct.unpack("d", struct.pack("q", slots[0]))[0] if self.kind is float else self.kind(slots[0])
 
 
@@ -50,7 +50,7 @@ class Array:
     dimensions: int
 
     def slots(self, value: Any) -> list[int]:
-        """Address and sizes; raises TypeError where it is another array."""
+        """The slots of an array; raises TypeError if it has another type or number of dimensions."""
         if (
             not isinstance(value, np.ndarray)
             or value.dtype != self.dtype
@@ -64,13 +64,13 @@ class Array:
 
 @dataclass(frozen=True)
 class Record:
-    """A tuple, named or not."""
+    """A tuple or a named tuple."""
 
     members: tuple[Kind, ...]
     named: type | None = None
 
     def slots(self, value: Any) -> list[int]:
-        """Those of its members."""
+        """The slots of all members."""
         return [slot for kind, member in zip(self.members, value, strict=True) for slot in kind.slots(member)]
 
 
@@ -79,22 +79,22 @@ Kind = Number | Array | Record
 
 @dataclass(frozen=True)
 class Signature:
-    """Of one function."""
+    """The signature of one function."""
 
     parameters: tuple[Kind, ...]
     results: tuple[Number, ...]
-    """None for a function that returns nothing."""
+    """Types of the returned numbers; empty for a function that returns nothing."""
     is_tuple: bool
-    """Whether it returns a tuple."""
+    """Whether the function returns a tuple."""
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:
-    """Signature of a function by its annotations.
+    """The signature of a function, read from its annotations.
 
     Raises
     ------
     TypeError
-        An annotation is missing, or is nothing that passes to C; names the function and the parameter.
+        An annotation is missing or cannot be passed to C; the message names the function and the parameter.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
@@ -111,6 +111,7 @@ def signature_of(function: Callable[..., Any]) -> Signature:
 
 
 def _kind(annotation: Any, place: str) -> Kind:
+    """The type of an annotation."""
     if annotation in (int, float, bool):
         return Number(annotation)
     dimensions = 1
@@ -118,7 +119,7 @@ def _kind(annotation: Any, place: str) -> Kind:
         annotation, dimensions = typing.get_args(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is npt.NDArray:
-        # From NumPy 2.5 it is an alias of its own (PEP 695), which stays what it is until its value is asked for.
+        # From NumPy 2.5 on, NDArray is a lazily evaluated type alias (PEP 695), which is not replaced by np.ndarray here.
         return Array(np.dtype(arguments[0]), dimensions)
     if origin is np.ndarray:
         return Array(np.dtype(typing.get_args(arguments[1])[0]), dimensions)
@@ -127,7 +128,7 @@ def _kind(annotation: Any, place: str) -> Kind:
     if isinstance(annotation, type) and issubclass(annotation, tuple) and hasattr(annotation, "_fields"):
         hints = typing.get_type_hints(annotation, include_extras=True)
         return Record(tuple(_kind(hints[name], f"{place}.{name}") for name in annotation._fields), annotation)
-    # A table of rows: a class of annotated int fields.
+    # A table: a sequence of rows, which are objects of a class with annotated int fields.
     if origin is not None and issubclass(origin, Sequence) and hasattr(arguments[0], "__annotations__"):
         return Array(row_type(arguments[0]), 1)
     raise TypeError(f"{place}: found {annotation}, which does not pass to C")

@@ -1,6 +1,6 @@
-"""Tables whose rows compiled functions read by name: NumPy's record arrays.
+"""Tables whose rows compiled functions read by field name: NumPy's record arrays.
 
-A field of a record takes a third of the time to compile that an element of an array does.
+Reading a field of a record takes a third of the time to compile that reading an element of an array takes.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from numpy.typing import NDArray
 
 R = TypeVar("R")
 
-#: Values of a field, row by row.
+#: Values of one field in all rows.
 Column = Sequence[int] | NDArray[np.int64] | NDArray[np.bool_]
 
 
 def row_type(kind: type) -> np.dtype[Any]:
-    """How a row of ``kind``, a class of annotated int fields, stands in memory: 8 bytes a field, in their order."""
-    # NumPy's own attributes of a record would hide such fields from Python, though not from compiled code.
+    """The memory layout of a row of ``kind``, a class of annotated int fields: 8 bytes for each field, in their order."""
+    # A field with the name of an attribute of NumPy's records could be read by compiled code, but not by Python.
     assert not {*kind.__annotations__} & {*dir(np.record)}, kind
     return np.dtype((np.record, [(name, np.int64) for name in kind.__annotations__]))
 
 
 def records(kind: type[R], count: int) -> Sequence[R]:
-    """``count`` rows of ``kind``, a class of annotated int fields, all zero."""
+    """A table of ``count`` rows of ``kind``, a class of annotated int fields, all zero."""
     return cast(Sequence[R], np.zeros(count, row_type(kind)).view(np.recarray))
 
 
 def filled(kind: type[R], count: int, columns: Mapping[str, Column]) -> Sequence[R]:
-    """Rows with these values; a column may be shorter than the table."""
+    """A table with these columns. A column may be shorter than the table; the rest of the field is then zero."""
     table: Any = records(kind, count)
     for name, column in columns.items():
         table[name][: len(column)] = column
@@ -38,12 +38,12 @@ def filled(kind: type[R], count: int, columns: Mapping[str, Column]) -> Sequence
 
 
 def values(table: Any, name: str) -> list[int]:
-    """A field of all rows: one by one, NumPy takes a microsecond for each."""
+    """One field of all rows as a list. Reading the rows one by one would take NumPy a microsecond each."""
     return cast(list[int], table[name].tolist())
 
 
 def plain(kind: type[R], table: Any, which: NDArray[np.int64]) -> list[R]:
-    """Those rows as plain objects with Python ints."""
+    """The selected rows as plain Python objects of class ``kind`` with int fields."""
     objects = []
     for row in np.asarray(table[which]).tolist():
         objects.append(kind())

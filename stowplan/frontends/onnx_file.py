@@ -333,7 +333,7 @@ def _fetched(tensor: Any, folder: Path, size: int) -> bytes:
         raise ValueError(f"there is no file {location!r} beside the model")
     if not (offset.isdecimal() and len(offset) < 19):
         raise ValueError(f"found the offset {offset!r} in {location!r}, expected a whole number")
-    files.note_read(where)
+    files.record_read(where)
     with where.open("rb") as stream:
         stream.seek(int(offset))
         data: bytes = stream.read(size)

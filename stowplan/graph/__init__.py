@@ -1,8 +1,8 @@
-"""Graphs of operators and tensors: what every reader makes, and every problem with a graph is made of.
+"""Graphs of operators and tensors, which all readers make and from which all problems with graphs are made.
 
 Each file knows only those before it:
 
-- ``rules``: when tensors and operators are a graph, and what follows from them
+- ``rules``: the rules of a valid graph of tensors and operators, and properties derived from it
 - ``graph``: the graph that readers make
-- ``spec``: what readers promise beside the rules, as a check that tests run on every file
+- ``spec``: further promises of readers, as a check that tests run on every file
 """

@@ -1,10 +1,10 @@
-"""The graph that every reader makes of a file: operators, the tensors between them, and what must come before what.
+"""The graph that every reader makes of a file: operators, the tensors between them, and constraints on their order.
 
-A lowering makes a problem of it: an order and offsets (:func:`stowplan.models.operator_order.problem.of_graph`), offsets in the
+Lowerings make problems of it: an order with offsets (:func:`stowplan.models.operator_order.problem.of_graph`), offsets for the
 order given (:func:`stowplan.frontends.graph.lowering.arena_problem`), a bank of memory for each tensor
-(:func:`stowplan.frontends.graph.lowering.banks_problem`), or what is computed again
-(:func:`stowplan.models.rematerialization.problem.of_graph`). When a graph is one: :mod:`stowplan.graph.rules`. What readers
-promise beside that: :mod:`stowplan.graph.spec`.
+(:func:`stowplan.frontends.graph.lowering.banks_problem`), or recomputation
+(:func:`stowplan.models.rematerialization.problem.of_graph`). The rules of a valid graph are in :mod:`stowplan.graph.rules`, and
+further promises of readers in :mod:`stowplan.graph.spec`.
 """
 
 from __future__ import annotations
@@ -15,53 +15,55 @@ from stowplan.graph.rules import GraphRules
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A value. It has bytes of its own, or is a view of another tensor's."""
+    """A tensor, which has bytes of its own or is a view of another tensor's bytes."""
 
     id: str
     size: int
-    """Bytes. A view's say nothing of memory: it takes none of its own."""
+    """Bytes. A view takes no memory of its own, whatever its size."""
     alignment: int = 1
-    """Its offset is a multiple of this many bytes. A view has its base's."""
+    """Its offset is a multiple of this many bytes. The offset of a view follows from that of its base."""
     alias_of: int | None = None
-    """Number of the tensor whose bytes it shares (a view of it, or the same memory written again); None has its own."""
+    """Number of the tensor whose bytes it shares, as a view of it or as another value written to the same memory; None if it
+    has bytes of its own."""
     start: int = 0
-    """Of a view: bytes from the begin of that tensor to its own."""
+    """For a view: bytes from the start of that tensor to its own start."""
     dtype: str = ""
-    """Type of its elements as its format calls it; empty where it has none, as memory inside an operator has none."""
+    """Type of its elements, as the file format names it; empty if it has none, such as memory inside an operator."""
     shape: tuple[int, ...] | None = None
-    """None where it has none."""
+    """Size of each dimension; None if it has no shape."""
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator: it runs once, and needs what it reads and what it writes in memory while it runs."""
+    """An operator. It runs once; while it runs, its inputs and outputs are in memory."""
 
     id: str
     kind: str = ""
-    """What it computes, as its format calls it."""
+    """The operation, as the file format names it."""
     reads: tuple[int, ...] = ()
     """Numbers of tensors."""
     writes: tuple[int, ...] = ()
     in_place: tuple[tuple[int, int], ...] = ()
-    """Pairs (operand, result): the result may take the operand's bytes where no one needs the operand any more."""
+    """Pairs (operand, result): the result may overwrite the operand's bytes if no other operator still needs the operand."""
     has_effects: bool = False
-    """Whether two runs differ, or do more than to compute results: it may not run twice, and ``precedences`` have its place."""
+    """Whether it has effects other than its results, or gives other results in another run. It then may not run twice, and
+    ``precedences`` fix its position."""
 
 
 class Graph(msgspec.Struct, GraphRules, frozen=True, dict=True, kw_only=True):
-    """A validated graph; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+    """A validated graph. Creating one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     tensors: tuple[Tensor, ...]
     ops: tuple[Op, ...]
-    """In the order of the file, in which they can run."""
+    """Operators in the order of the file, in which they can run."""
     inputs: tuple[int, ...] = ()
-    """Numbers of tensors that are there from the start."""
+    """Numbers of tensors that exist from the start."""
     outputs: tuple[int, ...] = ()
-    """Numbers of tensors that are there to the end."""
+    """Numbers of tensors that exist until the end."""
     results: tuple[int, ...] = ()
-    """Numbers of the tensors that the program returns, in its order, one perhaps twice; what it stores is one that no operator
-    touches. Empty where the reader does not say."""
+    """Numbers of the tensors that the program returns, in its order; a number may occur twice. A constant that is returned is a
+    tensor that no operator reads or writes. Empty if the reader does not know the results."""
     free_inputs: bool = True
-    """Whether the bytes of an input are free after its last reader; else inputs are there to the end."""
+    """Whether the bytes of an input are free after its last reader; otherwise inputs exist until the end."""
     precedences: tuple[tuple[int, int], ...] = ()
     """Pairs of operators: the first runs before the second."""
     name: str = ""

@@ -1,7 +1,8 @@
-"""When tensors and operators are a graph, and what follows from them: the rules that all kinds of problems with graphs share.
+"""The rules of a valid graph of tensors and operators, which all kinds of problems with graphs share, and properties derived
+from it.
 
-They hold for the :class:`~stowplan.graph.graph.Graph` that readers make, and for the problems of operator order and of
-rematerialization, whose files have other fields beside them.
+They apply to the :class:`~stowplan.graph.graph.Graph` that readers make, and to problems of operator order and of
+rematerialization, whose files have further fields.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from typing import Protocol
 from stowplan.checks import expect, expect_range, expect_unique
 from stowplan.errors import InputError
 
-#: The sum of all sizes and alignments stays below this, so that sums of two fit in 64 bits.
+#: The sum of all sizes and alignments is less than this, so that the sum of two such sums fits in 64 bits.
 LIMIT = 1 << 61
 
 
 class TensorLike(Protocol):
-    """A value. It has bytes of its own, or is a view of another tensor's."""
+    """A tensor, which has bytes of its own or is a view of another tensor's bytes."""
 
     @property
     def id(self) -> str:
-        """Its name, which no other tensor has."""
+        """Name, which no other tensor has."""
 
     @property
     def size(self) -> int:
-        """Bytes. A view's say nothing of memory: it takes none of its own."""
+        """Bytes. A view takes no memory of its own, whatever its size."""
 
     @property
     def alignment(self) -> int:
@@ -35,23 +36,23 @@ class TensorLike(Protocol):
 
     @property
     def alias_of(self) -> int | None:
-        """Number of the tensor whose bytes it shares; None has its own."""
+        """Number of the tensor whose bytes it shares; None if it has bytes of its own."""
 
     @property
     def start(self) -> int:
-        """Of a view: bytes from the begin of that tensor to its own."""
+        """For a view: bytes from the start of that tensor to its own start."""
 
 
 class OpLike(Protocol):
-    """An operator: it needs what it reads and what it writes in memory while it runs."""
+    """An operator. While it runs, its inputs and outputs are in memory."""
 
     @property
     def id(self) -> str:
-        """Its name, which no other operator has."""
+        """Name, which no other operator has."""
 
     @property
     def kind(self) -> str:
-        """What it computes, for people."""
+        """The operation, for people."""
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -63,15 +64,17 @@ class OpLike(Protocol):
 
     @property
     def in_place(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (operand, result): the result may take the operand's bytes where no one needs the operand any more."""
+        """Pairs (operand, result): the result may overwrite the operand's bytes if no other operator still needs the
+        operand."""
 
     @property
     def has_effects(self) -> bool:
-        """Whether two runs differ, or do more than to compute results, so that it may run once only."""
+        """Whether it has effects other than its results, or gives other results in another run, so that it may run only
+        once."""
 
 
 class GraphRules:
-    """What a structure with these fields has beside them."""
+    """Base class that validates the fields of a graph and derives properties from them."""
 
     tensors: tuple[TensorLike, ...]
     ops: tuple[OpLike, ...]
@@ -83,7 +86,7 @@ class GraphRules:
     results: tuple[int, ...] = ()
 
     def check_rules(self) -> None:
-        """Raise :class:`~stowplan.errors.InputError` for the first rule that is broken, and where."""
+        """Raises :class:`~stowplan.errors.InputError` for the first rule that is broken, with its place."""
         _check_tensors(self.tensors)
         _check_numbers(self.inputs, len(self.tensors), "inputs")
         _check_numbers(self.outputs, len(self.tensors), "outputs")
@@ -104,7 +107,7 @@ class GraphRules:
 
     @cached_property
     def base(self) -> tuple[int, ...]:
-        """Tensor whose bytes each tensor has: itself, or what it is a view of, at the end of the chain."""
+        """For each tensor, the tensor that owns its bytes: itself, or the end of its chain of views."""
         bases: list[int] = []
         for number in range(len(self.tensors)):
             at = number
@@ -115,7 +118,7 @@ class GraphRules:
 
     @cached_property
     def base_offset(self) -> tuple[int, ...]:
-        """Bytes from the begin of each tensor's base to its own."""
+        """For each tensor, the bytes from the start of its base to its own start."""
         offsets = []
         for tensor in self.tensors:
             offset = 0
@@ -126,7 +129,7 @@ class GraphRules:
 
     @cached_property
     def writer(self) -> tuple[int | None, ...]:
-        """Operator that writes each tensor, None for inputs and for views that are there with their base."""
+        """For each tensor, the operator that writes it; None for inputs and for views that exist as soon as their base does."""
         writers: list[int | None] = [None] * len(self.tensors)
         for number, op in enumerate(self.ops):
             for tensor in op.writes:
@@ -135,24 +138,25 @@ class GraphRules:
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """Operators that must run before each, ascending: who writes what it reads or has a view of, and the fixed ones."""
+        """For each operator, the operators that must run before it, in ascending order. They write tensors that it reads, or
+        bases of those that it reads or writes as views, or precede it by ``precedences``."""
         before: list[set[int]] = [set() for _ in self.ops]
         for number, op in enumerate(self.ops):
             for tensor in (*op.reads, *(tensor for tensor in op.writes if self.tensors[tensor].alias_of is not None)):
                 at: int | None = tensor if tensor not in op.writes else self.tensors[tensor].alias_of
-                # A view that nobody writes is there as soon as its base is.
+                # A view that no operator writes exists as soon as its base does.
                 while at is not None and self.writer[at] is None:
                     at = self.tensors[at].alias_of
-                who = None if at is None else self.writer[at]
-                if who is not None:
-                    before[number].add(who)
+                producer = None if at is None else self.writer[at]
+                if producer is not None:
+                    before[number].add(producer)
         for first, second in self.precedences:
             before[second].add(first)
         return tuple(tuple(sorted(others)) for others in before)
 
 
 def _check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "tensor") -> None:
-    """Raise InputError for a number that is out of range, or there twice."""
+    """Raises InputError for a number that is out of range or occurs twice."""
     for number in numbers:
         expect_range(place, what, number, 0, count)
     if len(set(numbers)) < len(numbers):
@@ -161,6 +165,7 @@ def _check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "
 
 
 def _check_tensors(tensors: Sequence[TensorLike]) -> None:
+    """Checks sizes, alignments, names and chains of views."""
     total = 0
     for number, tensor in enumerate(tensors):
         place = f"tensors[{number}] ({tensor.id})"
@@ -190,6 +195,7 @@ def _check_tensors(tensors: Sequence[TensorLike]) -> None:
 
 
 def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
+    """Checks the tensors of one operator and its pairs for in-place results."""
     count = len(problem.tensors)
     _check_numbers(op.reads, count, f"{place}.reads")
     _check_numbers(op.writes, count, f"{place}.writes")
@@ -197,7 +203,7 @@ def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
     if both:
         name = problem.tensors[min(both)].id
         raise InputError(f"found tensor {name} both read and written, expected two tensors (in_place or alias_of)", place=place)
-    taken: set[int] = set()
+    paired: set[int] = set()
     for operand, result in op.in_place:
         _check_numbers((operand, result), count, f"{place}.in_place")
         one, other = problem.tensors[operand], problem.tensors[result]
@@ -209,11 +215,12 @@ def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
         expect(is_own, at, f"the view {other.id} as result", "a tensor of its own")
         size = problem.tensors[bases[0]].size
         expect(size == other.size, at, f"{size} and {other.size} bytes", f"the same for {pair}")
-        expect(taken.isdisjoint(bases), at, f"the bytes of {one.id} or {other.id} in two pairs", "each in one")
-        taken |= set(bases)
+        expect(paired.isdisjoint(bases), at, f"the bytes of {one.id} or {other.id} in two pairs", "each in one")
+        paired |= set(bases)
 
 
 def _check_writers(problem: GraphRules) -> None:
+    """Checks that each tensor that is used is an input or has exactly one writer."""
     writer: dict[int, int] = {}
     inputs = set(problem.inputs)
     for number, op in enumerate(problem.ops):
@@ -224,17 +231,17 @@ def _check_writers(problem: GraphRules) -> None:
                 raise InputError(f"found tensor {name} written twice, first by {other}, expected one writer", place=place)
             expect(tensor not in inputs, place, f"the input {name} written", "it to be there from the start")
             writer[tensor] = number
-    there = [
+    available = [
         number in inputs or number in writer or tensor.alias_of is not None for number, tensor in enumerate(problem.tensors)
     ]
     for number, op in enumerate(problem.ops):
         for tensor in (*op.reads, *(base for base in map(problem.base.__getitem__, op.writes))):
-            if not there[tensor] or not there[problem.base[tensor]]:
+            if not available[tensor] or not available[problem.base[tensor]]:
                 name = problem.tensors[problem.base[tensor]].id
                 place = f"ops[{number}] ({op.id})"
                 raise InputError(f"found it reading tensor {name}, which no operator writes and is no input", place=place)
     for tensor in problem.outputs:
-        if not there[problem.base[tensor]]:
+        if not available[problem.base[tensor]]:
             name = problem.tensors[problem.base[tensor]].id
             raise InputError(f"found tensor {name}, which no operator writes and is no input", place="outputs")
     for number, tensor_ in enumerate(problem.tensors):

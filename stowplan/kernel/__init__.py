@@ -1,1 +1,2 @@
-"""What every call of :func:`stowplan.solve` passes through: see README.md beside this file."""
+"""The path of every call of :func:`stowplan.solve`, from the check of its arguments to its result: see README.md in this
+folder."""

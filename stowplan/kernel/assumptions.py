@@ -1,4 +1,5 @@
-"""What a verdict rests on: how the front end made the problem, and its kind's rules that could be others."""
+"""The assumptions that ``optimal`` and ``infeasible`` rest on: choices of the front end, and rules of the problem that could be
+changed."""
 
 from __future__ import annotations
 
@@ -9,26 +10,25 @@ from stowplan.frontends.options import OPTIONS, spelt
 from stowplan.kernel.kind import Kind
 from stowplan.result import Assumption
 
-#: Values of a rule that are named, of those that many things in a problem have.
-MOST_VALUES = 4
+#: Maximum number of different values that are listed for a rule.
+MAX_VALUES = 4
 
 
 def assumptions(kind: Kind[Any, Any], problem: Any) -> tuple[Assumption, ...]:
-    """What verdicts on a problem rest on: the choices of its front end, then the rules (:attr:`Kind.assumptions`) that forbid
-    something in it.
-    """
-    made: list[Assumption] = [*getattr(problem, "choices", ())]
+    """The assumptions of a problem: the choices of its front end, then the rules (:attr:`Kind.assumptions`) that forbid
+    something in it."""
+    found: list[Assumption] = [*getattr(problem, "choices", ())]
     for path, _, free in (rule.partition("=") for rule in kind.assumptions):
         words = dict.fromkeys(_word(value) for value in _values(problem, path.split(".")) if value is not None)
         binding = [word for word in words if word != free]
         if binding:
-            shown = ", ".join(binding[:MOST_VALUES]) + (", ..." if len(binding) > MOST_VALUES else "")
-            made.append(Assumption(path.removeprefix("rules."), shown, _instead(kind, path, free)))
-    return tuple(made)
+            shown = ", ".join(binding[:MAX_VALUES]) + (", ..." if len(binding) > MAX_VALUES else "")
+            found.append(Assumption(path.removeprefix("rules."), shown, _instead(kind, path, free)))
+    return tuple(found)
 
 
 def _values(problem: Any, path: list[str]) -> Iterable[Any]:
-    """Values of a field by its path; where a part of it is a tuple, those of all its members."""
+    """Values of a field by its path. If a part of the path is a tuple, the values of all its members are returned."""
     values = [problem]
     for name in path:
         fields = (getattr(value, name) for value in values)
@@ -37,11 +37,12 @@ def _values(problem: Any, path: list[str]) -> Iterable[Any]:
 
 
 def _word(value: Any) -> str:
+    """A value as text."""
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 def _instead(kind: Kind[Any, Any], path: str, free: str) -> str:
-    """What to try in place of a rule's value: the option that has it, where there is one."""
+    """What to try instead of a rule's value: the option that sets it, if there is one."""
     rule, _, name = path.rpartition(".")
     if rule == "rules":
         return f"--set {name}={free or 'none'}"

@@ -1,4 +1,4 @@
-"""What :func:`stowplan.solve` is given, checked: plans at hand, a hint, the baseline that is named, the candidates to run."""
+"""Checks the arguments of :func:`stowplan.solve` (plans, a hint, a baseline's name) and selects the candidates to run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stowplan.arguments import show
 from stowplan.errors import UsageError
 from stowplan.kernel.context import FAMILIES, Options
-from stowplan.kernel.given import check_given
+from stowplan.kernel.given import check_inputs
 from stowplan.kernel.kind import Candidate, Kind
 from stowplan.kernel.state import Start
 from stowplan.models.hint import Hint
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call of :func:`stowplan.solve`, checked: all that its result depends on but the clock."""
+    """A checked call of :func:`stowplan.solve`: everything that its result depends on, except the clock."""
 
     kind: Kind[Any, Any]
     problem: Any
     options: Options
     candidates: Sequence[Candidate]
-    """What is run, most useful first."""
+    """The candidates to run, most useful first."""
     starts: Mapping[str, Start]
-    """Plans to start from, by name; of those at hand the valid ones."""
+    """Plans to start from, by name: the kind's initial plans, and the valid ones of the plans that the caller gave."""
     baseline: str | None
-    """The baseline that the result is no worse than, where one was named."""
+    """Name of the baseline that the result must be no worse than; None if the caller named none."""
     hints: Sequence[Hint]
-    """Values to follow."""
+    """Hints with values, which guide constructive heuristics."""
     warnings: Sequence[str]
     plans: Mapping[str, Any]
-    """Plans at hand, as they were given."""
+    """Plans of the caller by name, as they were passed."""
     hint: Any
-    """As it was given."""
-    keeper: StabilityPass | None
-    """What keeps the result close to an earlier plan."""
+    """The hint of the caller, as it was passed."""
+    stability_pass: StabilityPass | None
+    """Brings the result close to an earlier plan; None if the caller gave no such plan."""
 
 
 def build_call(
@@ -51,33 +51,33 @@ def build_call(
     hint: Any = None,
     keep_close: Any = None,
 ) -> Call:
-    """A call with these arguments, as :func:`stowplan.solve` takes them, and with what it raises."""
-    candidates = chosen_candidates(kind.candidates(problem, options), options)
-    keeper = None
+    """Checks the arguments and makes a call of them. The arguments and errors are those of :func:`stowplan.solve`."""
+    candidates = select_candidates(kind.candidates(problem, options), options)
+    stability_pass = None
     if keep_close is not None:
-        # Not at the top: most runs have no earlier plan to keep close to.
-        from stowplan.kernel.keep_close.after_run import keeper_of
+        # Imported here because most runs have no earlier plan.
+        from stowplan.kernel.keep_close.after_run import stability_pass_of
 
-        keeper = keeper_of(kind, problem, keep_close, plans)
-    earlier = {} if keeper is None else keeper.starts
-    given = check_given(kind, problem, candidates, baseline=options.baseline, plans=plans, hint=hint, earlier=earlier)
+        stability_pass = stability_pass_of(kind, problem, keep_close, plans)
+    earlier = {} if stability_pass is None else stability_pass.starts
+    inputs = check_inputs(kind, problem, candidates, baseline=options.baseline, plans=plans, hint=hint, earlier=earlier)
     return Call(
         kind=kind,
         problem=problem,
         options=options,
-        candidates=given.candidates,
-        starts=given.starts,
-        baseline=given.baseline,
-        hints=given.hints,
-        warnings=given.warnings,
+        candidates=inputs.candidates,
+        starts=inputs.starts,
+        baseline=inputs.baseline,
+        hints=inputs.hints,
+        warnings=inputs.warnings,
         plans=plans,
         hint=hint,
-        keeper=keeper,
+        stability_pass=stability_pass,
     )
 
 
-def check_others(options: Options, plans: Any, on_progress: Any, stop: Any, cancel: Any) -> None:
-    """Raise UsageError for an argument of :func:`stowplan.solve` beside the options that is of a wrong type."""
+def check_other_arguments(options: Options, plans: Any, on_progress: Any, stop: Any, cancel: Any) -> None:
+    """Raises UsageError if an argument of :func:`stowplan.solve` that is not one of its options has a wrong type."""
     if plans is not None and not (isinstance(plans, Mapping) and all(isinstance(name, str) for name in plans)):
         raise UsageError(f"found plans {show(plans)}, expected plans by name, a dictionary")
     if on_progress is not None and not callable(on_progress):
@@ -90,22 +90,28 @@ def check_others(options: Options, plans: Any, on_progress: Any, stop: Any, canc
         raise UsageError("found stop and deterministic, expected one of them: what is known at a moment is a matter of load")
 
 
-def chosen_candidates(every: list[Candidate], options: Options) -> list[Candidate]:
-    """Those that the options name, by family or name; raises UsageError for a name that is none, and where none can run."""
-    known = {*FAMILIES, *(candidate.name for candidate in every)}
-    unknown = [name for name in options.candidates if name not in known]
+def select_candidates(available: list[Candidate], options: Options) -> list[Candidate]:
+    """Selects the candidates that the options name, by family or by name.
+
+    Raises
+    ------
+    UsageError
+        There is no candidate of some name, or no selected candidate can run here.
+    """
+    known_names = {*FAMILIES, *(candidate.name for candidate in available)}
+    unknown = [name for name in options.candidates if name not in known_names]
     if unknown:
-        raise UsageError(f"found candidate {unknown[0]!r}, expected some of {', '.join(sorted(known))}")
+        raise UsageError(f"found candidate {unknown[0]!r}, expected some of {', '.join(sorted(known_names))}")
     wanted = set(options.candidates)
-    by_name = [candidate for candidate in every if candidate.name in wanted]
-    by_family = [candidate for candidate in every if candidate.family in wanted and not candidate.by_name_only]
+    by_name = [candidate for candidate in available if candidate.name in wanted]
+    by_family = [candidate for candidate in available if candidate.family in wanted and not candidate.by_name_only]
     chosen = [
-        candidate for candidate in every if candidate in by_name or (candidate in by_family and not candidate.unavailable)
+        candidate for candidate in available if candidate in by_name or (candidate in by_family and not candidate.unavailable)
     ]
     if options.deterministic:
-        # Presolvers end by the clock, and what they leave open the others do anyway.
+        # Presolvers stop by the clock, which a deterministic run must not do; the other candidates do the same work anyway.
         chosen = [candidate for candidate in chosen if candidate.turn != "presolver"]
-    # A family leaves out what cannot run, unless that is all there is.
+    # The candidates of a family that cannot run here are left out, unless none would remain.
     for candidate in by_name if chosen else by_family:
         if candidate.unavailable:
             raise UsageError(f"candidate {candidate.name!r} {candidate.unavailable}")

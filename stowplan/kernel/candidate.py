@@ -1,4 +1,4 @@
-"""A candidate of a kind, as the run knows it before it starts: its name, its share of the time, and where it runs."""
+"""The description of a candidate before it starts: its name, its share of the time, and where it runs."""
 
 from __future__ import annotations
 
@@ -6,42 +6,50 @@ from dataclasses import dataclass
 from typing import Literal
 
 Place = Literal["process", "thread", "compiled thread"]
-"""Where a candidate runs: in a process of its own; or in a thread of the calling process, from the first moment, which takes
-little memory and is for what looks at the clock often; ``compiled thread`` is for what works until the limit in compiled loops,
-so that others are started beside it at once."""
+"""Where a candidate runs.
+
+``process`` is a process of its own. ``thread`` is a thread of the calling process, which starts at once and takes little
+memory; it suits candidates that check often whether to stop. ``compiled thread`` is a thread that works until the limit in
+compiled loops, which do not block the interpreter, so that other candidates are started beside it at once.
+"""
 
 Turn = Literal["share", "presolver", "reserve"]
-"""When a candidate runs: for its share of the time; before all others, done within a second or two, with a share that is not
-taken from theirs; or in the place of one that has ended before its time, with none set aside for it, as in the second turn of a
-candidate that its share has stopped."""
+"""When a candidate runs.
+
+``share``: for its share of the time limit. ``presolver``: before all others, for a second or two, and its share is not taken
+from theirs. ``reserve``: only after another candidate has ended early, with no time set aside for it. A candidate that was
+stopped at the end of its share gets a second turn of this sort.
+"""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to find plans or bounds, run in a process of its own or in a thread of the calling process."""
+    """A method to find plans or bounds, which runs in a process of its own or in a thread of the calling process."""
 
     name: str
-    """By which :attr:`Kind.function` knows what it does; the candidates and the baselines of a kind have different names."""
+    """The name that :attr:`Kind.function` is called with. It differs from the names of all other candidates and baselines of
+    the kind."""
     family: str
-    """``heuristic``, ``learned`` or ``exact``; or ``baseline``, of what makes the plan of the baseline that it is named after.
+    """``heuristic``, ``learned``, ``exact`` or ``baseline``.
 
-    Such a one comes first, takes no share of the others' time, and the run waits for it.
+    A candidate of the family ``baseline`` makes the plan of the baseline of the same name. It starts first, takes no share of
+    the time of the others, and the run waits for it.
     """
     share: float = 1.0
-    """Part of the time limit after which it makes way for candidates that have not run yet. It has more where none is left, and
-    another turn where others were done before their time."""
+    """Part of the time limit after which the candidate makes way for others that have not run yet. It runs longer if none is
+    left, and gets another turn if others end early."""
     place: Place = "process"
     turn: Turn = "share"
     proves_only: bool = False
-    """Gives bounds and no plans, so that the plan does not depend on how far it comes."""
+    """Whether it finds only bounds and no plans, so that the plan of a run does not depend on how far it comes."""
     by_name_only: bool = False
-    """Runs where it is asked for by name, not with its family."""
+    """Whether it runs only if it is named, and not with its family."""
     unavailable: str = ""
-    """Why it cannot run here; empty where it can."""
+    """Why it cannot run here; empty if it can."""
     checkpoint: str | None = None
-    """Hash of the policy file that it plays with, of a learned one."""
+    """Hash of the file of its policy, if it is a learned candidate."""
     training: str = ""
-    """How that policy was trained, of the package's own."""
+    """How that policy was trained, if it comes with this package."""
 
     @property
     def in_thread(self) -> bool:
@@ -50,5 +58,5 @@ class Candidate:
 
     @property
     def makes_baseline(self) -> bool:
-        """Whether it is of the family ``baseline``."""
+        """Whether it makes the plan of a baseline."""
         return self.family == "baseline"

@@ -1,4 +1,4 @@
-"""The certificate of a result: what is shown of its bound, beside what solvers claim."""
+"""Adds a certificate to a result: a proof of its bound that does not rest on trusting solvers."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from stowplan.result import Result
 if TYPE_CHECKING:
     from stowplan.kernel.state import RunState
 
-#: Part of the time limit that is set aside for a certificate, at least so many seconds, and the most where solving ends early.
-SHARE, LEAST, MOST_SHARE = 0.05, 0.02, 0.2
+#: Part of the time limit that is set aside for a certificate, the minimum in seconds, and the largest part if solving ends
+#: early.
+SHARE, MIN_SECONDS, MAX_SHARE = 0.05, 0.02, 0.2
 
 
 def seconds_for(time_limit: float) -> float:
     """Seconds that are set aside for the certificate."""
-    return max(LEAST, SHARE * time_limit)
+    return max(MIN_SECONDS, SHARE * time_limit)
 
 
 def seconds_after(time_limit: float, left: float) -> float:
-    """Seconds for the certificate of a run that has ended with so many ``left``, beside those set aside."""
-    own = seconds_for(time_limit)
-    return max(own, min(own + left, MOST_SHARE * time_limit))
+    """Seconds for the certificate of a run that ended with ``left`` seconds to spare, in addition to those that were set
+    aside."""
+    reserved = seconds_for(time_limit)
+    return max(reserved, min(reserved + left, MAX_SHARE * time_limit))
 
 
 def certified(result: Result, problem: object, state: RunState) -> Result:
-    """The result with a certificate; what goes wrong with making one costs a warning, not the result."""
+    """Returns the result with a certificate. If an error occurs, the result gets a warning instead."""
     from stowplan.certificates.maker import certify
 
     source = max(state.bounds, key=lambda name: state.bounds[name], default="")

@@ -1,4 +1,7 @@
-"""What a candidate is given, and how it reports: the same in a worker process and in a test."""
+"""Options of a call, and the interface between a candidate and a run: what the candidate may read and how it reports.
+
+The interface is the same in a worker process, in a thread and in a test.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +27,21 @@ W = TypeVar("W")
 
 FAMILIES = ("heuristic", "learned", "exact")
 
-#: Seeds are below this: solvers keep them in 31 bits.
+#: Seeds are less than this, because solvers store them in 31 bits.
 MAX_SEED = 2**31
 
 _flag = partial(Option, SEARCH, has_flag=True)
 
-#: Seconds, or work, of what has none left.
-_NEXT_TO_NONE = 1e-9
+#: A limit of seconds or work for a stage that has nothing left; it must be positive.
+_SMALLEST_LIMIT = 1e-9
 
-#: Seconds that bind no solver.
-_ENDLESS = 1e6
+#: A time limit in seconds that no solver reaches.
+_NO_TIME_LIMIT = 1e6
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to solve, checked and made plain: the values given may be of any type. Times in seconds.
+    """The options of a call of :func:`stowplan.solve`, checked. Arguments may have any type that can be converted; times are in
+    seconds.
 
     Raises
     ------
@@ -64,11 +68,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: Annotated[bool, _flag("", "Limit work instead of time: every run returns the same plan, byte for byte.")] = (
         False
     )
-    """No clock decides what a candidate finds, so that whatever it does must count as at least what it costs."""
+    """The clock must not influence what a candidate finds. Each step of its work therefore counts as at least as much as it
+    costs."""
     work_limit: Annotated[
         float | None, Option(SEARCH, "SECONDS", "Work of a deterministic run, in seconds of an idle machine.")
     ] = None
-    """``time_limit`` where it is None."""
+    """If it is None, ``time_limit`` takes its place."""
     seed: Annotated[int, _flag("N", "Seed of everything random.")] = 0
     workers: Annotated[int, _flag("N", "Maximum number of worker processes.")] = 2
     memory_limit: Annotated[
@@ -80,7 +85,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             "more fails, the others continue.",
         ),
     ] = None
-    """In bytes, of a process with what it has started; threads cannot be held to it."""
+    """Bytes of a process together with its child processes. It does not apply to candidates in threads."""
     certify: Annotated[bool, Option(SEARCH, "", "Also make a proof of the bound that can be checked without solvers.")] = False
 
     def __post_init__(self) -> None:
@@ -89,17 +94,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def extent(self) -> float:
-        """Seconds of the limit; in a deterministic run those that its work stands for."""
+        """The limit in seconds that candidates divide among themselves: the time limit, or in a deterministic run the work
+        limit."""
         return self.work_limit if self.deterministic and self.work_limit is not None else self.time_limit
 
     def limited(self, seconds: float, work: float) -> Options:
-        """The same with other limits; that of work counts in a deterministic run alone."""
-        limit = max(work, _NEXT_TO_NONE) if self.deterministic else None
-        return msgspec.structs.replace(self, time_limit=max(seconds, _NEXT_TO_NONE), work_limit=limit)
+        """Returns the options with other limits. The limit on work is used only by deterministic runs."""
+        limit = max(work, _SMALLEST_LIMIT) if self.deterministic else None
+        return msgspec.structs.replace(self, time_limit=max(seconds, _SMALLEST_LIMIT), work_limit=limit)
 
 
 def _checked(options: Options) -> dict[str, Any]:
-    """Plain values of the fields, whatever they were given as."""
+    """Checks the fields and returns their values in plain types."""
     candidates: Any = options.candidates
     if isinstance(candidates, str):
         candidates = candidates.split(",")
@@ -111,7 +117,7 @@ def _checked(options: Options) -> dict[str, Any]:
             raise UsageError(f"found candidate {show(name)}, expected a name")
     memory = None if options.memory_limit is None else whole("a memory limit of {} bytes", options.memory_limit, 1)
     if memory is not None:
-        # Not at the top: most runs have no limit.
+        # Imported here because most runs have no memory limit.
         from stowplan.process_memory import check_limits_possible
 
         check_limits_possible()
@@ -133,46 +139,51 @@ def _checked(options: Options) -> dict[str, Any]:
     }
 
 
-#: The options by their names.
+#: The options by name.
 SEARCH_OPTIONS = declared(fields_of(Options))
 
 
 class Report(msgspec.Struct):
-    """What a candidate says to the run."""
+    """A message from a candidate to the run."""
 
     what: str
-    """First ``started``, when the candidate is loaded; then ``plan``, ``no_plan``, ``bound``, ``evidence``, ``infeasible``,
-    ``hint``, ``follows``, ``note``; the last one: ``done``, ``stopped`` (by time) or ``failed``."""
+    """The sort of message. ``started`` comes first, once the candidate is imported; then ``plan``, ``no_plan``, ``bound``,
+    ``evidence``, ``infeasible``, ``hint``, ``follows`` and ``note`` in any order. The last message is ``done``, ``stopped`` (by
+    the time limit) or ``failed``."""
     source: str = ""
     data: bytes = b""
-    """A plan, a hint, or evidence."""
+    """A plan, a hint, or evidence, encoded."""
     bound: int = 0
     text: str = ""
     why: dict[str, Any] | None = None
     """With ``infeasible``: details for the result."""
-    waits: bool = False
-    """With the last one: the worker is as it was before the job, and takes another."""
+    is_reusable: bool = False
+    """With the last message: whether the worker process is in the same state as before the job, so that it can take another
+    one."""
 
     @classmethod
     def failure(cls, error: BaseException) -> Self:
-        """The last one, of a candidate that has raised something."""
+        """The last message of a candidate that raised an error."""
         return cls("failed", text=f"{type(error).__name__}: {error}")
 
 
 class Context:
-    """A candidate's view of the run: options, a plan to start from (verified) or None, what others have found, whom it tells.
+    """A candidate's interface to the run: options, a verified plan to start from (or None), the findings of others, and
+    reports.
 
-    This one is alone: nobody hears it, nobody else finds anything, and nothing ends it. Runs say more.
+    This base class is a run without other candidates: reports go nowhere, and no limit ends it. Subclasses connect it to a real
+    run.
 
-    How long and with which seeds a candidate works is asked here and nowhere else, so that the same code serves both kinds of
-    run. In a run against the clock, :meth:`closed` and :meth:`remaining` say when to end. In a deterministic run no clock may
-    decide what is found, so that the candidate limits itself to the :meth:`work` that the work limit stands for.
+    A candidate asks only this object how long it may work and which random seeds to use, so that the same code serves both
+    kinds of runs. In a run against the clock, :meth:`closed` and :meth:`remaining` say when to end. In a deterministic run the
+    clock must not influence the result, and the candidate limits itself to an amount of :meth:`work` that follows from the work
+    limit.
     """
 
     def __init__(self, options: Options, start_plan: Any = None):
         self.options, self.start_plan = options, start_plan
         self.send: Callable[[Report], None] = lambda report: None
-        """Takes the reports."""
+        """Called with each report of the candidate."""
         self._incumbent: tuple[Any, int | None] = (start_plan, None)
         self._hints: tuple[Hint, ...] = ()
         self._since = time.monotonic()
@@ -180,67 +191,72 @@ class Context:
     # ------------------------------------------------------------------------------------------------- time, work, chance
 
     def closed(self) -> bool:
-        """Whether to return now: time is up, the run is over, or nothing that this candidate still finds would count."""
+        """Whether to return now, because time is up, the run is over, or nothing that this candidate may still find would
+        count."""
         return False
 
     def remaining(self) -> float:
-        """Seconds left."""
+        """Seconds until this candidate must stop."""
         return self.seconds()
 
     def longest(self) -> float:
-        """Seconds left at most: the time limit of whatever asks :meth:`closed` while it runs, as solvers do.
+        """The most seconds that this candidate may still get, for solvers that check :meth:`closed` while they run.
 
-        A candidate that makes way for others has a share of the time limit, at whose end it is closed. Where the others have
-        come to their end by then, the share is extended, and a solver that was started with it as its limit would stop early.
+        A candidate that makes way for others has a share of the time limit, and :meth:`closed` becomes true at the end of the
+        share. If the others end early, the share is extended; a solver whose own time limit was the share would then stop too
+        early.
         """
         return self.remaining()
 
     def seconds(self, part: float = 1.0) -> float:
-        """A part of the time limit of the whole run; in a deterministic run of its work limit."""
+        """A part of the time limit of the whole run in seconds; in a deterministic run, of its work limit."""
         return part * self.options.extent
 
     def work(self, rate: Rate, size: float = 1.0, *, least: int = 0) -> int | None:
-        """How much of something is done in a deterministic run; None in others, where the clock is the limit.
+        """The amount of work to do in a deterministic run, for example a number of rounds; None if the clock is the limit.
 
-        Of a problem of twice the ``size`` half as much is done, and ``least`` in any case.
+        For a problem of twice the ``size`` it is half as much, but never less than ``least``.
         """
         return max(least, int(rate.per_second * self.options.extent / size)) if self.options.deterministic else None
 
     def within(self, part: float) -> Callable[[], bool]:
-        """Says from now on whether a part of the time limit is over, or the candidate is to return.
+        """Returns a function that says whether this part of the time limit has passed since now, or the candidate must return.
 
-        In a deterministic run only whether it is to return: what it does is limited by :meth:`work`.
+        In a deterministic run the time does not count, because :meth:`work` limits the candidate.
         """
         return self.within_seconds(self.seconds(part))
 
     def within_seconds(self, seconds: float) -> Callable[[], bool]:
-        """The same for so many seconds."""
+        """The same as :meth:`within` for a number of seconds."""
         until = math.inf if self.options.deterministic else time.monotonic() + seconds
         return lambda: self.closed() or time.monotonic() >= until
 
     def limits(self, seconds: float, work: W) -> tuple[float, W | None]:
-        """What limits a call of a solver: ``(seconds, None)``; in a deterministic run no seconds that bind, and ``work``."""
-        return (_ENDLESS, work) if self.options.deterministic else (seconds, None)
+        """The limits for a call of a solver: ``(seconds, None)``, or in a deterministic run ``work`` with a time limit that is
+        never reached."""
+        return (_NO_TIME_LIMIT, work) if self.options.deterministic else (seconds, None)
 
     def units(self, rate: Rate) -> float | None:
-        """The same of what solvers count themselves, as CP-SAT does in deterministic seconds."""
+        """A limit in units that a solver counts itself, such as CP-SAT's deterministic seconds; None if the clock is the
+        limit."""
         return rate.per_second * self.options.extent if self.options.deterministic else None
 
     def is_last(self, part: float) -> bool:
-        """Whether no more than this part of the candidate's own time is left. Never so in a deterministic run."""
+        """Whether at most this part of the candidate's own time is left; always False in a deterministic run."""
         left = self.remaining()
         return not self.options.deterministic and left < part * (left + time.monotonic() - self._since)
 
     def part_of_rest(self, part: float) -> float:
-        """Seconds: a part of those left; in a deterministic run all that the work limit stands for."""
+        """A part of the seconds that are left; in a deterministic run the whole work limit."""
         return self.seconds() if self.options.deterministic else part * self.remaining()
 
     def seed(self, stream: int = 0) -> int:
-        """Seed of one of the run's streams of random numbers. Candidates of a kind that must differ take different streams."""
+        """Seed of one of the run's streams of random numbers. Candidates that should behave differently use different
+        streams."""
         return self.options.seed + stream
 
     def rng(self, stream: int = 0) -> np.random.Generator:
-        """A new generator at the beginning of a stream."""
+        """A new random generator at the beginning of a stream."""
         import numpy as np
 
         return np.random.default_rng(self.seed(stream))
@@ -248,59 +264,64 @@ class Context:
     # --------------------------------------------------------------------------------------------------------- to others
 
     def plan(self, plan: Any, source: str) -> None:
-        """Report a plan under the name of what made it; may be called again and again, each time with a better one."""
+        """Reports a plan under the name of its source. It may be called repeatedly, with better and better plans."""
         self.send(Report("plan", source, msgspec.json.encode(plan)))
 
     def no_plan(self, source: str) -> None:
-        """Report that a baseline has no plan: what makes it has come to its end, and nothing waits for it any more."""
+        """Reports that there will be no plan of a baseline, so that the run does not wait for one."""
         self.send(Report("no_plan", source))
 
     def bound(self, bound: int, source: str) -> None:
-        """Report a proven lower bound; may be called again and again, each time with a better one."""
+        """Reports a proven lower bound. It may be called repeatedly, with better and better bounds."""
         self.send(Report("bound", source, bound=bound))
 
     def evidence(self, data: bytes) -> None:
-        """Say what a bound rests on, for its certificate; better evidence takes the place of what was said before.
+        """Reports the evidence that a bound rests on, for a certificate. Later evidence replaces earlier.
 
-        Wanted where :attr:`Options.certify` is set. What the bytes mean is a matter of the kind's maker of certificates.
+        It is needed only if :attr:`Options.certify` is set. The certificate maker of the kind defines what the bytes mean.
         """
         self.send(Report("evidence", data=data))
 
     def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
-        """Report a proof that there is no plan. ``why`` joins the result's details; its ``explanation`` is for people."""
+        """Reports a proof that no plan exists. ``why`` is added to the result's details; its entry ``explanation`` is a
+        sentence for people."""
         self.send(Report("infeasible", source, why=why))
 
     def hint(self, hint: Hint) -> None:
-        """Let the other candidates have a hint."""
+        """Sends a hint to the other candidates."""
         self.send(Report("hint", hint.source, msgspec.json.encode(hint)))
 
     def follows(self, guide: str) -> None:
-        """Say of which trained weights this candidate takes up the values now: file and sha256, for the provenance.
+        """Reports that this candidate now uses the values of a trained network, given by its file and SHA-256 hash, for the
+        provenance.
 
-        Who hands a hint on does not say so: others may never look at it.
+        A candidate that only passes a hint on does not report this, because the others may never use it.
         """
         self.send(Report("follows", text=guide))
 
     def note(self, text: str) -> None:
-        """A remark for the report of the candidate."""
+        """Adds a remark to this candidate's entry in the result."""
         self.send(Report("note", text=text))
 
     # ------------------------------------------------------------------------------------------------------- from others
 
     def incumbent(self) -> tuple[Any, int | None]:
-        """The best verified plan and bound of all candidates so far.
+        """The best verified plan and the best bound of all candidates so far.
 
-        In a deterministic run always the plan at the start, and no bound: what others find by a moment is a matter of load.
+        In a deterministic run these are always the plan at the start and no bound, because the findings of others at a given
+        moment depend on the load of the machine.
         """
         return self._incumbent
 
     def heard(self) -> Callable[[], Any] | None:
-        """A function that says the best plan of all at any moment; None in a deterministic run, in which nothing is heard."""
+        """Returns a function that returns the best plan so far; None in a deterministic run, in which candidates exchange
+        nothing."""
         return None if self.options.deterministic else lambda: self.incumbent()[0]
 
     def hints(self) -> tuple[Hint, ...]:
-        """Hints for this problem so far, checked: the caller's, then those of other candidates, the first come first.
+        """The hints for this problem so far, checked, in the order in which they arrived: first the caller's, then those of
+        other candidates.
 
-        In deterministic runs the caller's alone.
+        In a deterministic run there are only the caller's.
         """
         return self._hints

@@ -1,6 +1,7 @@
-"""When a run ends: criteria, each a function of its candidates at a moment, which says why to stop, or None.
+"""Criteria for ending a run. Each is a function of the worker pool that returns a reason to stop, or None.
 
-The caller's own (:mod:`stowplan.stop`) is one of them (:func:`asked`). The first that holds ends the run (:func:`first_of`).
+The caller's criterion (:mod:`stowplan.stop`) becomes one of them (:func:`user_criterion`). The run ends as soon as one of the
+criteria holds (:func:`first_of`).
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from stowplan.result import StopReason
 
 Criterion = Callable[[WorkerPool], StopReason | None]
 
-#: Reasons that say that time is up, or that nothing runs: what came at the last moment may still be a proof.
-OPEN: tuple[StopReason | None, ...] = ("time_limit", "work_limit", "candidates_done", "cancelled")
+#: Reasons by which a run ends without an answer. A message that arrived at the last moment may still contain a proof.
+LIMIT_REASONS: tuple[StopReason | None, ...] = ("time_limit", "work_limit", "candidates_done", "cancelled")
 
 
 def first_of(*criteria: Criterion) -> Criterion:
-    """The first of them that holds."""
+    """A criterion that returns the reason of the first of these criteria that holds."""
     return lambda pool: next((reason for criterion in criteria if (reason := criterion(pool)) is not None), None)
 
 
-def proven(pool: WorkerPool) -> StopReason | None:
-    """Nothing is left to gain, and nobody is waited for."""
-    return _unless_awaited(pool, pool.state.closed())
+def settled(pool: WorkerPool) -> StopReason | None:
+    """Holds if nothing is left to gain and no candidate is waited for."""
+    return _unless_awaited(pool, pool.state.settled_reason())
 
 
-def asked(criterion: stop.Criterion | None) -> Criterion:
-    """The caller's criterion holds, and nobody is waited for."""
+def user_criterion(criterion: stop.Criterion | None) -> Criterion:
+    """Turns the caller's criterion into one that holds if it does and no candidate is waited for."""
 
     def holds(pool: WorkerPool) -> StopReason | None:
         is_held = criterion is not None and criterion(pool.state.progress)
@@ -41,46 +42,55 @@ def asked(criterion: stop.Criterion | None) -> Criterion:
 
 
 def out_of_time(pool: WorkerPool) -> StopReason | None:
-    """The limit is reached, or somebody has cancelled the run."""
-    return None if pool.clock.time_left(pool.at_work) > 0 else _limit(pool)
+    """Holds if the limit is reached or the run was cancelled."""
+    return None if pool.clock.time_left(pool.running_or_waiting) > 0 else _limit(pool)
 
 
 def idle(pool: WorkerPool) -> StopReason | None:
-    """No candidate runs, and none may start."""
+    """Holds if no candidate is running and none can start."""
     if not pool.is_idle:
         return None
     if pool.unfinished:
-        # There is no time for them.
+        # Some candidates could not start because too little time is left.
         return _limit(pool)
     return "work_limit" if pool.state.options.deterministic else "candidates_done"
 
 
 def _limit(pool: WorkerPool) -> StopReason:
-    """What stops those who are not done: the limit is of work where the plan does not depend on them."""
+    """Which limit stops the candidates that have not finished. It is the limit on work if the plan no longer depends on
+    them."""
     if pool.clock.deadline.was_cancelled:
         return "cancelled"
     return "work_limit" if pool.state.options.deterministic and proves_only(pool.unfinished) else "time_limit"
 
 
 def _unless_awaited(pool: WorkerPool, reason: StopReason | None) -> StopReason | None:
+    """Returns the reason only if the run need not wait for any candidate."""
     if reason is None or reason == "infeasible":
         return reason
-    if pool.state.options.deterministic and not is_decided(pool.state, pool.at_work, pool.ahead):
+    if pool.state.options.deterministic and not is_decided(pool.state, pool.running_or_waiting, pool.could_win_ties):
         return None
-    return None if any(pool.state.is_awaited(candidate) for candidate in pool.at_work) else reason
+    return None if any(pool.state.is_awaited(candidate) for candidate in pool.running_or_waiting) else reason
 
 
-def is_decided(state: RunState, unfinished: Sequence[Candidate], ahead: Sequence[Candidate]) -> bool:
-    """Whether the plan of a deterministic run is the one that all its work would end with, so that nothing is waited for.
+def is_decided(state: RunState, unfinished: Sequence[Candidate], could_win_ties: Sequence[Candidate]) -> bool:
+    """Whether the plan of a deterministic run is certain to be the one that all its work would lead to, so that it can end now.
 
-    Without a proof all that make plans must finish. With one there is no plan, or none is better, and of equals the one
-    that stands first in the order of candidates is kept: only those that stand before the best can change it. When the
-    proof comes is a matter of load, the plan is not. ``unfinished`` and ``ahead`` are those of the worker pool.
+    Without a proof, all candidates that make plans must finish. With a proof that no better plan exists, only equally good
+    plans matter, and among these the one of the earliest candidate is kept: only candidates that come before that of the best
+    plan can change it. When a proof arrives depends on the load of the machine; the plan must not.
+
+    Parameters
+    ----------
+    state
+        State of the run.
+    unfinished, could_win_ties
+        Candidates as in :class:`~stowplan.kernel.workers.pool.WorkerPool`.
     """
     if state.infeasible:
         return True
-    only_ties_count = state.closed() == "optimal" and state.on_plan is None
-    # A named baseline's plan goes before others that are as good, whoever makes it.
+    only_ties_count = state.settled_reason() == "optimal" and state.on_plan is None
+    # The plan of a named baseline is preferred to equally good ones, whichever candidate made it.
     if only_ties_count and state.best is not None and state.baseline in (None, state.best.source):
-        return proves_only(ahead)
+        return proves_only(could_win_ties)
     return proves_only(unfinished)

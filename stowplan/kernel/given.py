@@ -1,7 +1,7 @@
-"""What a call may be given beside a problem, checked: plans at hand, the name of a baseline, a hint; and hints in files.
+"""Checks of plans, baseline names and hints that a caller gives, and reading hints from files.
 
-The result is no worse than the baseline that is named, as ``-prod`` of Wang et al. 2023 (section 5, table 3): the better of a
-search's plan and the compiler's.
+The result is never worse than a named baseline: as ``-prod`` of Wang et al. 2023 (section 5, table 3), it is the better of the
+plan found and the compiler's.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from stowplan.models import hint as hints
 from stowplan.models.hint import Hint
 from stowplan.result import CandidateReport
 
-#: Names the production baseline: the compiler's own plan where it is at hand, else what the kind compares with.
+#: Name of the production baseline: the compiler's own plan if the caller gave it, otherwise the kind's default baseline.
 PRODUCTION = "prod"
 
-#: Name of the plan that XLA itself made.
+#: Name of XLA's own plan.
 XLA = "xla"
 
 
-class Given(NamedTuple):
-    """What a call is given beside its problem, checked."""
+class CheckedInputs(NamedTuple):
+    """The checked inputs of a call besides its problem."""
 
     candidates: list[Candidate]
     """The candidates to run, the most useful first. If the named baseline has no plan yet, its maker comes first."""
     starts: dict[str, Start]
     """Plans to start from, by name."""
     baseline: str | None
-    """The baseline that the result is no worse than, where one was named."""
+    """Name of the baseline that the result must be no worse than; None if the caller named none."""
     hints: list[Hint]
-    """Values to follow."""
+    """Hints with values, which guide constructive heuristics."""
     warnings: list[str]
 
 
-def check_given(
+def check_inputs(
     kind: Kind[Any, Any],
     problem: Any,
     candidates: Sequence[Candidate],
@@ -52,70 +52,85 @@ def check_given(
     plans: Mapping[str, Any],
     hint: Any,
     earlier: Mapping[str, Start],
-) -> Given:
-    """Check what a call is given; ``earlier`` are plans that have been checked, to start from beside all others.
+) -> CheckedInputs:
+    """Checks the inputs of a call besides its problem.
+
+    Parameters
+    ----------
+    kind, problem, candidates
+        The problem, and the candidates that were selected for it.
+    baseline, plans, hint
+        Arguments of :func:`stowplan.solve`.
+    earlier
+        Earlier plans to keep close to, which have been checked.
 
     Raises
     ------
     UsageError, InputError
-        As :func:`resolve`, :func:`with_hinted` and :func:`checked_plans`.
+        As :func:`resolve_baseline`, :func:`add_hinted_plan` and :func:`checked_plans`.
     """
-    at_hand, initial = with_hinted(kind, problem, plans, hint), kind.initial(problem)
-    named = resolve(kind, baseline, (*initial, *at_hand, *earlier))
-    given, warnings = checked_plans(kind, problem, at_hand, named, {*initial, *names_taken(kind)}) if at_hand else ({}, [])
-    starts = {**{name: Start(plan) for name, plan in initial.items()}, **given, **earlier}
-    guiding = hinted_values(kind, problem, hint, starts[HINT].plan if HINT in starts else None)
-    return Given(with_maker(kind, problem, named, starts, candidates), starts, named, guiding, warnings)
+    caller_plans, initial = add_hinted_plan(kind, problem, plans, hint), kind.initial(problem)
+    baseline_name = resolve_baseline(kind, baseline, (*initial, *caller_plans, *earlier))
+    valid_plans, warnings = (
+        checked_plans(kind, problem, caller_plans, baseline_name, {*initial, *reserved_names(kind)})
+        if caller_plans
+        else ({}, [])
+    )
+    starts = {**{name: Start(plan) for name, plan in initial.items()}, **valid_plans, **earlier}
+    hint_values = hinted_values(kind, problem, hint, starts[HINT].plan if HINT in starts else None)
+    return CheckedInputs(
+        add_baseline_maker(kind, problem, baseline_name, starts, candidates), starts, baseline_name, hint_values, warnings
+    )
 
 
-def resolve(kind: Kind[Any, Any], baseline: str | None, at_hand: Iterable[str]) -> str | None:
-    """The name of the baseline that a caller means, None where none was named.
+def resolve_baseline(kind: Kind[Any, Any], baseline: str | None, plan_names: Iterable[str]) -> str | None:
+    """Resolves the name of a baseline that a caller gave; returns None for None.
 
     Parameters
     ----------
     kind
-        Of the problem.
+        Kind of the problem.
     baseline
-        As given: a name, or :data:`PRODUCTION`.
-    at_hand
-        Names of the kind's initial plans and of those that the caller gave, be they valid or not.
+        The name as given, or :data:`PRODUCTION`.
+    plan_names
+        Names of the kind's initial plans and of the caller's plans, whether they are valid or not.
 
     Raises
     ------
     UsageError
         There is no baseline of that name.
     """
-    known = dict.fromkeys((*at_hand, *names_taken(kind)))
-    if baseline == PRODUCTION and PRODUCTION not in known:
-        return XLA if XLA in known else kind.baseline
-    if baseline is not None and baseline not in known:
-        raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join((*known, PRODUCTION))}")
+    known_names = dict.fromkeys((*plan_names, *reserved_names(kind)))
+    if baseline == PRODUCTION and PRODUCTION not in known_names:
+        return XLA if XLA in known_names else kind.baseline
+    if baseline is not None and baseline not in known_names:
+        raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join((*known_names, PRODUCTION))}")
     return baseline
 
 
-def with_maker(
+def add_baseline_maker(
     kind: Kind[Any, Any], problem: Any, baseline: str | None, starts: Iterable[str], chosen: Sequence[Candidate]
 ) -> list[Candidate]:
-    """The candidates of a run, before them what makes the baseline that was named, where no plan of it is at hand."""
+    """Returns the candidates of a run. If the named baseline has no plan yet, the candidate that makes it is put first."""
     if baseline is None or baseline in starts:
         return list(chosen)
     maker = kind.makers(problem).get(baseline)
     return list(chosen) if maker is None else [maker, *(candidate for candidate in chosen if candidate.name != baseline)]
 
 
-def names_taken(kind: Kind[Any, Any]) -> list[str]:
-    """Names of baselines that no other plan may have, whether or not there is a plan of them for a problem."""
+def reserved_names(kind: Kind[Any, Any]) -> list[str]:
+    """Names of baselines that are reserved: no other plan may have them, whether or not the problem has such a plan."""
     others = (baseline for baseline in kind.baselines[1:] if baseline.is_known or baseline.maker is not None)
     return [kind.baseline, *(baseline.name for baseline in others)]
 
 
-def left_out(name: str, why: str) -> str:
+def baseline_warning(name: str, why: str) -> str:
     """The warning that a baseline has no plan."""
     return f"the baseline {name} is left out: {why}"
 
 
-def why_missing(name: str, reports: Sequence[CandidateReport]) -> str:
-    """The warning that the baseline that was named has no plan, and that the result is compared with nothing."""
+def missing_baseline_warning(name: str, reports: Sequence[CandidateReport]) -> str:
+    """The warning that the named baseline has no plan, so that the result is not compared with it."""
     maker = next((report for report in reports if report.name == name), None)
     if maker is None:
         why = "it has no valid plan for this problem"
@@ -123,25 +138,41 @@ def why_missing(name: str, reports: Sequence[CandidateReport]) -> str:
         why = "it was not done within the limit"
     else:
         why = cut(maker.note) or "it has no valid plan for this problem"
-    return left_out(name, why)
+    return baseline_warning(name, why)
 
 
 def checked_plans(
-    kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], baseline: str | None, taken: Iterable[str]
+    kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], baseline: str | None, reserved: Iterable[str]
 ) -> tuple[dict[str, Start], list[str]]:
-    """The plans at hand, verified, under names that are not ``taken``; and a warning where the baseline's is not valid.
+    """Verifies the plans that a caller gave.
+
+    Parameters
+    ----------
+    kind, problem
+        The problem to solve.
+    plans
+        The plans by name.
+    baseline
+        Name of the baseline that the caller named, or None.
+    reserved
+        Reserved names, which no plan may have.
+
+    Returns
+    -------
+    tuple
+        The valid plans by name, and a warning if the plan of the named baseline is not valid.
 
     Raises
     ------
     UsageError
-        A name that is taken, or something else than a plan of the kind.
+        A plan has a reserved name, or is not a plan of the kind.
     InputError
-        A plan that is not valid for the problem.
+        A plan is for another problem; or it is not valid, and not the named baseline.
     """
     starts: dict[str, Start] = {}
     warnings = []
     for name, plan in plans.items():
-        if name in taken:
+        if name in reserved:
             raise UsageError(f"found a plan named {name!r}, which is the name of one of the package's own: give it another")
         if not isinstance(plan, kind.plan):
             raise UsageError(f"found {describe_plan(plan)} as the plan {name!r}, expected a plan of {kind.name}")
@@ -149,25 +180,25 @@ def checked_plans(
         if verification.ok:
             starts[name] = Start(plan, verification)
         elif name == baseline and plan.problem == problem.digest:
-            warnings.append(left_out(name, f"its plan is not valid: {'; '.join(verification.lines[:1])}"))
+            warnings.append(baseline_warning(name, f"its plan is not valid: {'; '.join(verification.lines[:1])}"))
         else:
             raise InputError(f"the plan {name!r} is not valid for this problem: {'; '.join(verification.lines[:3])}")
     return starts, warnings
 
 
-#: Name of the plan that comes with a hint.
+#: Name under which the plan of a hint takes part.
 HINT = "hint"
 
 
 def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:
-    """The plan of a hint, or that is given as one; None where there is none. It has not been verified.
+    """The plan of a hint, or the plan that was given as a hint, not verified; None if there is none.
 
     Raises
     ------
     UsageError
-        It is neither a hint nor a plan of the kind, or has values that the kind does not take.
+        It is neither a hint nor a plan of the kind, or has values that the kind does not accept.
     InputError
-        It is a hint for something else, or damaged.
+        The hint is for another problem, or damaged.
     """
     if isinstance(hint, Hint):
         hints.check_hint(problem, hint, kind.extras().hints)
@@ -179,8 +210,8 @@ def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:
     return hint
 
 
-def with_hinted(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], hint: Any) -> dict[str, Any]:
-    """The plans at hand, by name, and that of a hint (:func:`hinted_plan`, which see for what it raises)."""
+def add_hinted_plan(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], hint: Any) -> dict[str, Any]:
+    """Returns the given plans by name, with the plan of the hint added. Raises what :func:`hinted_plan` does."""
     plan = hinted_plan(kind, problem, hint)
     if plan is not None and HINT in plans:
         raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
@@ -188,57 +219,58 @@ def with_hinted(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], hi
 
 
 def hinted_values(kind: Kind[Any, Any], problem: Any, hint: Any, plan: Any) -> list[Hint]:
-    """The values of a hint without its plan, or those of the plan; nothing where the kind takes no values.
+    """The hint's values without its plan; for a hint that is a plan, values derived from the plan; empty if the kind accepts
+    none.
 
     Parameters
     ----------
     kind, problem
-        What is to be solved.
+        The problem to solve.
     hint
-        As it was given, checked.
+        The hint as given, checked.
     plan
-        What :func:`hinted_plan` found in it, verified.
+        The verified plan that :func:`hinted_plan` found in it.
     """
     if isinstance(hint, Hint) and hint.values:
         return [msgspec.structs.replace(hint, plan=None)]
-    known = None if plan is None else kind.extras().hints
-    if known is None:
+    kind_hints = None if plan is None else kind.extras().hints
+    if kind_hints is None:
         return []
-    return [msgspec.structs.replace(known.of_plan(problem, plan), plan=None)]
+    return [msgspec.structs.replace(kind_hints.of_plan(problem, plan), plan=None)]
 
 
 def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
-    """The hint, or the plan, in a file that is for an earlier version of a problem, as a hint for the problem.
+    """Reads a hint or a plan for an earlier version of a problem, and transfers it to the problem.
 
     Raises
     ------
     InputError
-        As :func:`read_hint`; or a plan that is not valid for the earlier version.
+        As :func:`read_hint`; or the plan is not valid for the earlier version.
     UsageError
-        The kind does not know steps again, or the two are of different kinds.
+        The two problems are of different kinds, or the kind cannot match the steps of two versions.
     """
     kind = kind_of(problem)
     if kind_of(earlier) is not kind:
         raise UsageError(f"found a hint for a problem of {kind_of(earlier).name}, expected one of {kind.name}")
-    known = kind.extras().hints
-    if known is None:
+    kind_hints = kind.extras().hints
+    if kind_hints is None:
         raise UsageError(f"found a hint of an earlier version: problems of {kind.title} take none, only their own")
-    given = read_hint(path, earlier)
-    plan = hints.plan_of(given) if isinstance(given, Hint) else given
+    hint = read_hint(path, earlier)
+    plan = hints.plan_of(hint) if isinstance(hint, Hint) else hint
     if plan is not None and not (verification := check(kind, earlier, plan)).ok:
         raise InputError(f"not valid for the earlier version: {'; '.join(verification.lines[:3])}", source=path)
-    (values,) = hinted_values(kind, earlier, given, plan)
+    (values,) = hinted_values(kind, earlier, hint, plan)
     values = msgspec.structs.replace(values, plan=None if plan is None else msgspec.to_builtins(plan))
-    return known.transferred(problem, earlier, values)
+    return kind_hints.transferred(problem, earlier, values)
 
 
 def read_hint(path: Path, problem: Any) -> Any:
-    """The hint, or the plan, in a file.
+    """Reads a hint or a plan from a file.
 
     Raises
     ------
     InputError
-        It is neither, or not for this problem; the message names the file.
+        The file has neither, or it is for another problem; the message names the file.
     """
     data = files.read_bytes(path)
     if files.peek_format(data) == hints.FORMAT:

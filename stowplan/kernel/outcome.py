@@ -1,4 +1,4 @@
-"""The result of a run: its plan, what is proven of it, how it came about, and what must be warned of."""
+"""Makes the result of a run: the plan, what is proven about it, how it was found, and warnings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from stowplan.compiled.library import trouble
 from stowplan.kernel.call import Call
-from stowplan.kernel.given import why_missing
+from stowplan.kernel.given import missing_baseline_warning
 from stowplan.kernel.kind import Candidate
 from stowplan.kernel.run import Run
 from stowplan.kernel.state import RunState
@@ -22,7 +22,7 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
     _warn(run, call)
     baseline = state.baseline or kind.baseline
     names = (baseline.name for baseline in kind.baselines)
-    beside = dict.fromkeys((*call.starts, *names, *([] if call.baseline is None else [call.baseline])))
+    compared_with = dict.fromkeys((*call.starts, *names, *([] if call.baseline is None else [call.baseline])))
     return Result(
         kind=kind.name,
         plan=state.plan,
@@ -33,25 +33,26 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         verified=state.objective is not None,
         baseline_name=baseline,
         baseline=state.sources.get(baseline),
-        baselines={name: state.sources[name] for name in beside if name in state.sources},
+        baselines={name: state.sources[name] for name in compared_with if name in state.sources},
         history=tuple(state.history),
         candidates=tuple(run.reports),
         provenance=_provenance(run, call),
         seconds=round(state.deadline.elapsed, 3),
         unit=kind.unit,
         highlights=kind.highlights,
-        # What every heuristic and model reached, not only the best.
-        details=(state.why if state.infeasible else {})
+        # The best objective of every source, not only that of the best plan.
+        details=(state.infeasibility_details if state.infeasible else {})
         | kind.facts(problem, state.plan, None if state.best is None else state.best.check)
         | ({} if state.infeasible else kind.proven(problem, state.objective, state.bound))
         | {"sources": dict(state.sources)},
-        # What the problem's front end could not take literally.
+        # Notes of the front end about parts of the input that it does not model.
         warnings=(*bounded(getattr(problem, "notes", ())), *dict.fromkeys(state.warnings)),
-        cut_short=run.was_cut or state.cut_short,
+        cut_short=run.is_truncated or state.cut_short,
     )
 
 
 def _status(state: RunState) -> Status:
+    """Status of a run that is over."""
     if state.infeasible:
         return "infeasible"
     if state.objective is None:
@@ -60,24 +61,25 @@ def _status(state: RunState) -> Status:
 
 
 def _provenance(run: Run, call: Call) -> Provenance:
+    """Provenance of the best plan, with the options that are needed to find it again."""
     state, options = run.state, call.options
     identity = call.kind.identity(call.problem)
     checkpoint, training = _checkpoint(run, call.candidates)
     source = "" if state.best is None else state.best.source
-    said = {
+    options_record = {
         "time_limit": options.time_limit,
         "candidates": list(options.candidates),
         "workers": options.workers,
         "gap": options.gap,
     }
     if options.deterministic:
-        said |= {"work_limit": options.extent} | (run.reproducing_options or {})
+        options_record |= {"work_limit": options.extent} | (run.reproducing_options or {})
     if state.baseline is not None:
-        said["baseline"] = state.baseline
+        options_record["baseline"] = state.baseline
     if options.memory_limit is not None:
-        said["memory_limit"] = options.memory_limit
+        options_record["memory_limit"] = options.memory_limit
     if call.hint is not None:
-        said["hint"] = call.hint.source if isinstance(call.hint, Hint) else "plan"
+        options_record["hint"] = call.hint.source if isinstance(call.hint, Hint) else "plan"
     return Provenance(
         candidate=source,
         seed=options.seed,
@@ -87,7 +89,7 @@ def _provenance(run: Run, call: Call) -> Provenance:
         target=identity["target"],
         cost_model=identity["cost_model"],
         problem_digest=identity["digest"],
-        options=said,
+        options=options_record,
         checkpoint=checkpoint,
         checkpoint_training=training,
         guides=(*state.guides,),
@@ -96,23 +98,24 @@ def _provenance(run: Run, call: Call) -> Provenance:
 
 
 def _warn(run: Run, call: Call) -> None:
-    """Add what must be said of a run that is over to its warnings."""
+    """Adds warnings that can be given only once the run is over."""
     state = run.state
     if without_code := trouble(f"stowplan.portfolio.{call.kind.name}"):
         state.warnings.append(f"heuristics ran interpreted, many times slower: {without_code}")
     name = state.baseline
     if name is not None and name not in state.sources and not state.infeasible and not call.warnings:
-        state.warnings.append(why_missing(name, run.reports))
-    if run.was_cut:
-        again = " and ".join(
-            f"{name}={value}" for name, value in (run.reproducing_options or {}).items() if call.keeper is None
+        state.warnings.append(missing_baseline_warning(name, run.reports))
+    if run.is_truncated:
+        reproduction = " and ".join(
+            f"{name}={value}" for name, value in (run.reproducing_options or {}).items() if call.stability_pass is None
         )
-        again = f"; this plan is that of {again}" if again else ""
-        state.warnings.append(f"a deterministic run was ended before its work was done: another run may differ{again}")
+        reproduction = f"; this plan is that of {reproduction}" if reproduction else ""
+        state.warnings.append(f"a deterministic run was ended before its work was done: another run may differ{reproduction}")
 
 
 def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> tuple[str | None, str]:
-    """Hash of the policy that took part, and how it was trained: others may have gone on from its plans."""
+    """Hash and training of the policy that took part. It need not have found the best plan, because others may have improved
+    its plans."""
     ran = {report.name for report in run.reports if report.outcome != "skipped"}
     took_part = (candidate for candidate in chosen if candidate.checkpoint and candidate.name in ran)
     return next(((candidate.checkpoint, candidate.training) for candidate in took_part), (None, ""))

@@ -1,11 +1,13 @@
-"""Results on disk, found by what they are the answer to: :class:`PlanCache`.
+"""The plan cache: results of earlier calls on disk.
 
-A key is the digest of everything that a result depends on: the whole problem, the options, plans at hand and hints, candidates
-with their checkpoints, versions. What is found is verified before it counts, like any plan; what fails is thrown away.
+The key of a result is the digest of everything that it depends on: the whole problem, the options, given plans and hints,
+candidates with their checkpoints, and versions. A plan from the cache is verified like any other plan, and an entry that fails
+is deleted.
 
-The store is one SQLite file in WAL mode: a writer that is killed leaves the old state or the new one. Who computes holds a lock
-on a file of the key's name, which the system lets go with its process; others wait for that, within their limit. Nothing that
-goes wrong with the cache (a full disk, a damaged file, no permission) costs more than the time that it would have saved.
+The store is one SQLite file in WAL mode, so that a writer that is killed leaves either the old or the new state. A process that
+computes a result holds a lock on a file that is named after the key; the system releases the lock when the process ends. Other
+processes wait for that result within their limits. If anything is wrong with the cache (a full disk, a damaged file, missing
+permissions), calls work as if there were none.
 """
 
 from __future__ import annotations
@@ -34,30 +36,36 @@ from stowplan.version import versions
 
 T = TypeVar("T")
 
-#: Bytes of results that are kept, where nothing else is said.
-MOST_BYTES = 1 << 28
+#: Default limit on the bytes of stored results.
+MAX_BYTES = 1 << 28
 
-#: Changes where entries of before can no longer be read.
+#: Version of the table. It is increased when older entries can no longer be read.
 _SCHEMA = 2
 
 _FILE = "plans.sqlite"
 
-#: What SQLite raises; of a damaged file also that its messages are no text.
-_UNUSABLE = (OSError, sqlite3.Error, UnicodeDecodeError)
+#: Errors that SQLite raises. For a damaged file, its error messages may not be valid text.
+_DATABASE_ERRORS = (OSError, sqlite3.Error, UnicodeDecodeError)
 
-#: Variables that say where things are and how they run, not what comes of them.
-_NO_MATTER = {"STOWPLAN_CACHE", "STOWPLAN_COMPILE_CACHE", "STOWPLAN_DEBUG", "STOWPLAN_INTERPRET", "STOWPLAN_KEEP_WORKERS"}
+#: Environment variables that do not influence results.
+_IRRELEVANT_VARIABLES = {
+    "STOWPLAN_CACHE",
+    "STOWPLAN_COMPILE_CACHE",
+    "STOWPLAN_DEBUG",
+    "STOWPLAN_INTERPRET",
+    "STOWPLAN_KEEP_WORKERS",
+}
 
-#: Options that a key has in another form, or that results do not depend on.
+#: Options that the key contains in another form, or on which results do not depend.
 _NOT_IN_KEY = {"time_limit", "work_limit", "baseline", "memory_limit"}
 
-#: Nanoseconds after which a use is noted again: writing takes longer than reading.
-USED_AGAIN_NS = 10 * 10**9
+#: Nanoseconds before another use of an entry is recorded, because writing takes longer than reading.
+USE_INTERVAL_NS = 10 * 10**9
 
-#: Seconds that SQLite waits for other processes, and that it takes to look for another's result.
+#: Seconds that SQLite waits for other processes, and seconds between two checks of the lock that another process holds.
 _BUSY, _POLL = 2.0, 0.02
 
-#: Seconds beyond its limit that a call waits for another's result; the tolerance of limits has room for them.
+#: Seconds beyond its limit that a call waits for a result of another process; the tolerance of time limits covers them.
 _MARGIN = 0.2
 
 _TABLE = """
@@ -73,12 +81,12 @@ CREATE TABLE IF NOT EXISTS results (
 """
 
 
-#: Types of what is read of an entry: time limit, result, plan, digest and last use. SQLite itself asks for none.
+#: Types of the values of an entry: time limit, result, plan, digest and last use. SQLite does not enforce types.
 _COLUMNS = (float | None, bytes, bytes | None, bytes, int)
 
 
 class CacheInfo(NamedTuple):
-    """What a cache holds."""
+    """Size of a cache: number of entries, their bytes, and the bytes of its files."""
 
     folder: str
     entries: int
@@ -88,34 +96,35 @@ class CacheInfo(NamedTuple):
 
 @dataclass
 class PlanCache:
-    """A folder with results.
+    """A folder with results of earlier calls.
 
     Parameters
     ----------
     folder
-        Made where it is missing; several processes may share it, on one machine.
+        Created if it is missing. Several processes on one machine may share it.
     most_bytes
-        Results beyond so many bytes are thrown away, those first that have not been used for longest.
+        Limit on the bytes of all results. Beyond it, the results that were not used for the longest time are deleted.
     time_limit
-        The limit in seconds that results are kept under, where that of the call is what reading the input has left of it.
+        The time limit in seconds under which results are stored. None means the limit of the call, which the command line
+        reduces by the time for reading the input.
     """
 
     folder: Path
-    most_bytes: int = MOST_BYTES
+    most_bytes: int = MAX_BYTES
     time_limit: float | None = None
     notes: list[str] = field(default_factory=list)
-    """What went wrong with it in this call."""
+    """Warnings about problems with the cache in this call."""
 
     @classmethod
-    def of(cls, given: Any) -> PlanCache | None:
-        """The cache that an argument stands for: a folder, a cache, or None; raises UsageError for anything else."""
-        if given is None:
+    def of(cls, argument: Any) -> PlanCache | None:
+        """Makes a cache from an argument: a folder, a cache, or None. Raises UsageError for anything else."""
+        if argument is None:
             return None
-        if isinstance(given, PlanCache):
-            return replace(given, notes=[])
-        if isinstance(given, str | os.PathLike) and os.fspath(given):
-            return cls(Path(given))
-        raise UsageError(f"found the cache {given!r}, expected a folder")
+        if isinstance(argument, PlanCache):
+            return replace(argument, notes=[])
+        if isinstance(argument, str | os.PathLike) and os.fspath(argument):
+            return cls(Path(argument))
+        raise UsageError(f"found the cache {argument!r}, expected a folder")
 
     def result_of(
         self,
@@ -124,23 +133,35 @@ class PlanCache:
         compute: Callable[[], Result],
         on_progress: Callable[[Progress], None] | None = None,
     ) -> Result:
-        """The result that is kept for a call, of which ``on_progress`` is told, else a new one, which is kept."""
+        """Returns the stored result of a call, or computes and stores a new one.
+
+        Parameters
+        ----------
+        call
+            The call.
+        deadline
+            Deadline of the call.
+        compute
+            Computes the result.
+        on_progress
+            Called once with a result from the cache.
+        """
         limit = call.options.time_limit if self.time_limit is None else self.time_limit
         key = key_of(call)
-        kept = self.get(call.kind, call.problem, key, limit)
-        if kept is None:
+        stored = self.get(call.kind, call.problem, key, limit)
+        if stored is None:
             with self.turn(key, deadline) as waited:
-                kept = self.get(call.kind, call.problem, key, limit) if waited else None
-                if kept is None:
+                stored = self.get(call.kind, call.problem, key, limit) if waited else None
+                if stored is None:
                     result = compute()
-                    # Whoever has waited for another has not had its whole limit.
+                    # A call that has waited for another process did not have its whole time limit.
                     if not (waited and result.depends_on_limit):
                         self.put(key, result, limit)
-        if kept is not None:
-            LOGGER.info("found in the plan cache: %s, from a run of %.3f s", kept.status, kept.seconds)
-            cached = {"cached": {"seconds": kept.seconds}}
+        if stored is not None:
+            LOGGER.info("found in the plan cache: %s, from a run of %.3f s", stored.status, stored.seconds)
+            cached = {"cached": {"seconds": stored.seconds}}
             seconds = round(deadline.elapsed, 3)
-            result = msgspec.structs.replace(kept, seconds=seconds, details=kept.details | cached)
+            result = msgspec.structs.replace(stored, seconds=seconds, details=stored.details | cached)
             if on_progress is not None:
                 on_progress(Progress(seconds, result.objective, result.bound, result.provenance.candidate, seconds))
         return msgspec.structs.replace(result, warnings=(*result.warnings, *self.notes))
@@ -148,7 +169,7 @@ class PlanCache:
     # ------------------------------------------------------------------------------------------------------- results
 
     def get(self, kind: Kind[Any, Any], problem: Any, key: str, time_limit: float) -> Result | None:
-        """A result for this key that is good for the time limit, verified; None where there is none."""
+        """The stored result for this key, with its plan verified; None if there is none that is good for the time limit."""
         row = self._safely("read", lambda: self._find(key), None)
         if row is None:
             return None
@@ -163,7 +184,7 @@ class PlanCache:
         return result
 
     def put(self, key: str, result: Result, time_limit: float) -> None:
-        """Keep a result, where it may be kept and fits; a time limit is kept with those that depend on it."""
+        """Stores a result if it is reproducible and not too large, with its time limit if it depends on that."""
         if not result.is_reproducible:
             return
         data = msgspec.msgpack.encode(msgspec.structs.replace(result, plan=None))
@@ -174,12 +195,12 @@ class PlanCache:
             self._safely("write", lambda: self._insert(key, limit, data, plan, size), None)
 
     def clear(self) -> int:
-        """Throw all results away; returns how many there were.
+        """Deletes all results and returns their number.
 
         Raises
         ------
         StowplanError
-            It cannot be read or written.
+            The cache cannot be read or written.
         """
         if not self._path.exists():
             return 0
@@ -189,7 +210,7 @@ class PlanCache:
         return count
 
     def info(self) -> CacheInfo:
-        """What it holds; raises StowplanError where it cannot be read."""
+        """The size of the cache; raises StowplanError if it cannot be read."""
         if not self._path.exists():
             return CacheInfo(str(self.folder), 0, 0, 0)
         with self._strictly() as database:
@@ -201,17 +222,19 @@ class PlanCache:
 
     @contextlib.contextmanager
     def turn(self, key: str, deadline: Deadline) -> Iterator[bool]:
-        """Wait while another process computes this result, and then have the turn.
+        """Context manager that locks the key of a result, after waiting for another process that computes the same result.
 
         Parameters
         ----------
+        key
+            Key of the result.
         deadline
-            Of this call; what another needs longer for is not waited for.
+            Deadline of this call. A process that needs longer is not waited for.
 
         Yields
         ------
         bool
-            Whether somebody was waited for: there may be a result now.
+            Whether another process was waited for, so that the result may be stored by now.
         """
         path = self.folder / f"{key}.lock"
         end = time.monotonic() + deadline.remaining
@@ -219,9 +242,9 @@ class PlanCache:
         try:
             while (handle := self._safely("lock", lambda: _try_lock(path), -1)) is None:
                 waited = True
-                left = end - time.monotonic()
-                # Whoever computes keeps its own limit, and is there a moment before it.
-                if deadline.was_cancelled or left < -_MARGIN or _seconds_left(path) > left + _MARGIN / 2:
+                seconds_left = end - time.monotonic()
+                # The other process ends at its own limit, and a moment before it stores the result.
+                if deadline.was_cancelled or seconds_left < -_MARGIN or _seconds_left(path) > seconds_left + _MARGIN / 2:
                     break
                 time.sleep(_POLL)
             if handle is not None and handle >= 0:
@@ -231,7 +254,8 @@ class PlanCache:
             yield waited
         finally:
             if handle is not None and handle >= 0:
-                # Before it is let go: whoever gets it then sees that it is no longer there.
+                # The file is removed before the lock is released, so that the next owner of the lock sees that the file is
+                # gone.
                 path.unlink(missing_ok=True)
                 os.close(handle)
 
@@ -243,11 +267,12 @@ class PlanCache:
 
     @property
     def _files(self) -> list[Path]:
-        """The file, and what SQLite has beside it."""
+        """The database file and those that SQLite creates with it."""
         return [self._path.with_name(_FILE + ending) for ending in ("", "-wal", "-shm")]
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
+        """Opens the database, and creates or replaces the table if its version is not the current one."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         database = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None)
         try:
@@ -266,7 +291,7 @@ class PlanCache:
             database.close()
 
     def _find(self, key: str) -> tuple[float | None, bytes, bytes | None, bytes] | None:
-        """An entry, which is used now."""
+        """An entry of the table, whose last use becomes now."""
         if not self._path.exists():
             return None
         with self._open() as database:
@@ -279,8 +304,8 @@ class PlanCache:
             if not all(isinstance(value, kinds) for value, kinds in zip(row, _COLUMNS, strict=True)):
                 raise sqlite3.DatabaseError("an entry has values of other types")
             now = time.time_ns()
-            if not 0 <= now - used <= USED_AGAIN_NS:
-                # A file that can be read and not written is still of use.
+            if not 0 <= now - used <= USE_INTERVAL_NS:
+                # A file that cannot be written can still be read.
                 update = "UPDATE results SET used = ? WHERE key = ?"
                 self._safely("write", lambda: database.execute(update, (now, key)), None)
         limit, data, plan, digest = entry
@@ -291,6 +316,7 @@ class PlanCache:
             database.execute("DELETE FROM results WHERE key = ?", (key,))
 
     def _insert(self, key: str, limit: float | None, data: bytes, plan: bytes | None, size: int) -> None:
+        """Writes an entry, and deletes the least recently used ones if the results exceed the limit."""
         values = (key, limit, data, plan, _digest(data, plan), size, time.time_ns())
         with self._open() as database:
             database.execute("BEGIN IMMEDIATE")
@@ -308,42 +334,44 @@ class PlanCache:
                 database.execute("PRAGMA incremental_vacuum").fetchall()
 
     def _safely(self, what: str, work: Callable[[], Any], otherwise: T) -> T:
-        """What some work with the files returns; a remark and something else where it cannot be done."""
+        """Calls ``work`` and returns its value. If the files cannot be used, notes that and returns ``otherwise``."""
         try:
             value: T = work()
-        except _UNUSABLE as error:
-            # One remark will do: what cannot be read cannot be locked or written either.
+        except _DATABASE_ERRORS as error:
+            # One warning suffices, because later steps fail for the same reason.
             if not self.notes:
                 self.notes.append(f"the plan cache {self.folder} cannot be used ({what}): {error}")
             if _is_damaged(error):
-                self._start_again()
+                self._delete_files()
             return otherwise
         return value
 
     @contextlib.contextmanager
     def _strictly(self) -> Iterator[sqlite3.Connection]:
+        """Opens the database; raises StowplanError if the files cannot be used."""
         try:
             with self._open() as database:
                 yield database
-        except _UNUSABLE as error:
+        except _DATABASE_ERRORS as error:
             raise StowplanError(f"{self.folder}: the plan cache cannot be used: {error}") from error
 
-    def _start_again(self) -> None:
-        """Throw away a file that is no longer a database."""
+    def _delete_files(self) -> None:
+        """Deletes a file that is no longer a valid database."""
         for path in self._files:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
 
 def key_of(call: Call) -> str:
-    """Digest of all that a result depends on but the time limit, which only deterministic ones depend on in any case."""
+    """The key of a call's result: digest of everything that the result depends on, without the time limit unless the run is
+    deterministic."""
     options = call.options
     limit = options.extent if options.deterministic else None
-    others = {name: value for name, value in msgspec.structs.asdict(options).items() if name not in _NOT_IN_KEY}
-    said = {
+    other_options = {name: value for name, value in msgspec.structs.asdict(options).items() if name not in _NOT_IN_KEY}
+    key_fields = {
         "schema": _SCHEMA,
         "kind": call.kind.name,
-        "options": others | {"limit": limit},
+        "options": other_options | {"limit": limit},
         "candidates": [[candidate.name, candidate.checkpoint] for candidate in call.candidates],
         "baseline": call.baseline,
         "versions": sorted(versions(with_policy=True).items()),
@@ -352,16 +380,16 @@ def key_of(call: Call) -> str:
         "hint": None if call.hint is None else digest(call.hint),
         "problem": digest(call.problem),
     }
-    if call.keeper is not None:
-        said["keep_close"] = digest(call.keeper.given)
-    return digest(said)
+    if call.stability_pass is not None:
+        key_fields["keep_close"] = digest(call.stability_pass.request)
+    return digest(key_fields)
 
 
 def _environment() -> list[tuple[str, str]]:
-    """Variables of ours that may change a result, with what is in the files that they name."""
+    """Environment variables of the package that may influence a result, with hashes of the files that they name."""
     variables = []
     for name, value in sorted(os.environ.items()):
-        if name.startswith("STOWPLAN_") and name not in _NO_MATTER:
+        if name.startswith("STOWPLAN_") and name not in _IRRELEVANT_VARIABLES:
             with contextlib.suppress(OSError):
                 value += hashlib.sha256(Path(value).read_bytes()).hexdigest()
             variables.append((name, value))
@@ -373,7 +401,7 @@ def _digest(data: bytes, plan: bytes | None) -> bytes:
 
 
 def _decoded(kind: Kind[Any, Any], problem: Any, data: bytes, plan_data: bytes | None, digest: bytes) -> Result | None:
-    """The result of an entry; None where anything is wrong with it."""
+    """The result of an entry, with its plan verified; None if anything is wrong with it."""
     try:
         if _digest(data, plan_data) != digest:
             return None
@@ -399,13 +427,13 @@ def _is_damaged(error: Exception) -> bool:
 
 
 def _try_lock(path: Path) -> int | None:
-    """Descriptor of the locked file; None where another has it."""
+    """Descriptor of the locked file; None if another process has the lock."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return try_lock(path)
 
 
 def _seconds_left(path: Path) -> float:
-    """Seconds that whoever computes has left, by what it says; 0 where it says nothing."""
+    """Seconds that the process with the lock has left, as it wrote into the file; 0 if the file says nothing."""
     try:
         return float(path.read_bytes() or b"0") - time.time()
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""What keeps a result close to an earlier plan, in terms of any kind: the wish, the time for it, and a kind's part of the work.
+"""Keeping a result close to an earlier plan, for all kinds: the caller's request, the budget, and the interface for kinds.
 
-Changing few decisions is what planning calls plan stability (Fox et al. 2006). A kind says how its decisions are reverted with
-a :class:`PlanChanges` (:attr:`stowplan.kernel.kind.Extras.changes`).
+Changing as few decisions as possible is called plan stability in the planning literature (Fox et al. 2006). A kind implements
+:class:`PlanChanges` (:attr:`stowplan.kernel.kind.Extras.changes`), which says how decisions are reverted.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import msgspec
 from stowplan.deadline import Deadline
 from stowplan.kernel.context import Options
 
-#: Name of the earlier plan among the given plans.
+#: Name under which the earlier plan takes part.
 EARLIER = "earlier"
 
 
 class KeepClose(msgspec.Struct, frozen=True, kw_only=True):
-    """Change as little as can be from an earlier plan.
+    """A request to change an earlier plan as little as possible.
 
     Parameters
     ----------
     plan
-        The earlier plan: of this problem, or of an earlier version of it.
+        The earlier plan, of this problem or of an earlier version of it.
     within
-        What that may cost: a part of the best objective found, 0.01 for a per cent. Where an objective is of two numbers, the
-        first is kept and this is a part of the second.
+        How much worse the objective may become than the best one found, as a fraction: 0.01 for one per cent. If an objective
+        consists of two numbers, the first may not become worse, and the fraction applies to the second.
     problem
-        The earlier version that the plan is of; None where it is this problem, or where the plan has the names that it takes.
+        The earlier version of the problem. None if the plan is of this problem, or names the things that it decides about.
     """
 
     plan: Any
@@ -38,10 +38,10 @@ class KeepClose(msgspec.Struct, frozen=True, kw_only=True):
     problem: Any = None
 
 
-#: Part of a time limit that is kept for this, at most; a deterministic run does work that takes about a third of it.
+#: Part of the time limit that is set aside for the closer plan. A deterministic run does work that takes about a third of it.
 SHARE = 0.25
 
-#: Seconds that loading a solver may take.
+#: Seconds that importing a solver may take.
 LOADING = 2.0
 
 #: Seconds for each literal of a model while it is built, at most.
@@ -49,16 +49,16 @@ BUILDING = 1e-4
 
 
 class Budget:
-    """What is left.
+    """The remaining time, or in a deterministic run the remaining work, for finding a closer plan.
 
     Parameters
     ----------
     options
-        Those of the whole run.
+        Options of the whole run.
     deadline
-        When it must be over.
+        When the search must end.
     decisions
-        How many a plan has: what making and checking one takes grows with that.
+        Number of decisions of a plan; the time for making and checking a plan grows with it.
     """
 
     def __init__(self, options: Options, deadline: Deadline, decisions: int):
@@ -72,59 +72,69 @@ class Budget:
         return self._deadline.expired or self._checks == 0
 
     def count_check(self) -> None:
-        """A plan is checked."""
+        """Counts the check of one plan."""
         if self._checks:
             self._checks -= 1
 
     def allows(self, checks: int, seconds: float) -> bool:
-        """Whether there is room for so many checks of so many seconds each, and as much again after them."""
+        """Whether the budget suffices for this number of checks of so many seconds each, and for as much work after them."""
         return 2 * checks <= self._checks if self._checks is not None else 2 * checks * seconds <= self._deadline.remaining
 
     def solver_limits(self, parts: int = 1) -> dict[str, Any] | None:
-        """Limits and stop of an exact model's solver, one of so many models; None where there is no time for one."""
+        """Arguments that limit the solver of an exact model, for one of ``parts`` models; None if there is no time for one."""
         common = {"seed": self.options.seed, "should_stop": lambda: self._deadline.expired}
         if self.options.deterministic:
             limit = self._seconds / parts
             return {"time_limit": self._deadline.remaining, "deterministic_limit": limit, "workers": 1, **common}
-        # A module that another thread has only begun to load is there, too, without what stands at its end.
+        # A module that another thread is still importing is in the table already, but without the names at its end.
         is_loaded = hasattr(sys.modules.get("ortools.sat.python.cp_model"), "CpSolver")
         loading = 0.0 if is_loaded else LOADING
-        left = self._deadline.remaining - loading
-        if left <= 0.1:
+        seconds = self._deadline.remaining - loading
+        if seconds <= 0.1:
             return None
-        return {"time_limit": left / parts, "workers": self.options.workers, **common}
+        return {"time_limit": seconds / parts, "workers": self.options.workers, **common}
 
     def has_room(self, literals: int) -> bool:
-        """Whether a model of so many literals is built in a part of the time that is left, which nothing can interrupt."""
+        """Whether a model with so many literals can be built in a part of the remaining time. Building cannot be
+        interrupted."""
         return self._checks is not None or literals * BUILDING < 0.5 * self._deadline.remaining
 
 
-#: By sort of decision: how many of them changed, and of how many.
+#: For each sort of decision: how many of them changed, and how many there are.
 Counts = dict[str, tuple[int, int]]
 
 
 class PlanChanges(Protocol):
-    """Decisions of plans for a problem beside those of an earlier plan. Decisions are known by their numbers."""
+    """How the decisions of plans differ from those of an earlier plan. Decisions are identified by their numbers."""
 
     start: Any
-    """The earlier plan as one for this problem, which may be invalid; None where there is none."""
+    """The earlier plan as a plan for this problem, which may be invalid; None if there is none."""
     notes: Sequence[str]
-    """What of the earlier plan could not be used."""
+    """Remarks about parts of the earlier plan that could not be used."""
 
     def counts(self, plan: Any) -> Counts:
-        """What a valid plan changes."""
+        """Counts the decisions in which a valid plan differs from the earlier one."""
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
-        """Sets of decisions of a valid plan that are unlike the earlier plan's and may be reverted together."""
+        """Sets of decisions of a valid plan that differ from the earlier plan and may be reverted together."""
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Any:
-        """The plan with these decisions as in the earlier one, and what follows from them; None where there is none.
+        """The plan with these decisions as in the earlier one, and with whatever follows from them; None if there is no such
+        plan.
 
         It need not be valid, nor state the right objective.
         """
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Any]:
-        """Other plans that may be closer, by searches of the kind's own.
+        """Plans that may be closer, found by searches of the kind itself.
 
-        ``ceiling`` is the highest ``tie_break`` that a plan's check may have, or where plans have none the highest objective.
+        Parameters
+        ----------
+        plan
+            The closest plan so far.
+        budget
+            Limits the search.
+        ceiling
+            The highest ``tie_break`` that the verification of a plan may have; the highest objective if plans have no
+            tie-break.
         """

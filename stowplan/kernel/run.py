@@ -1,7 +1,8 @@
-"""One run: candidates side by side, until a criterion says that it is enough.
+"""A run: candidates work at the same time until a criterion ends it.
 
-What is known is in the run state, criteria read it, the pool starts workers and adds what they report to the state. Whatever
-happens, the kind's initial plans (everything slow, say) are there to fall back on.
+The run state holds the findings and criteria read it. The worker pool starts candidates and adds their reports to the state.
+The kind's initial plans (such as keeping everything in slow memory) are offered first, so that there is a plan whatever
+happens.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ from stowplan.kernel.workers.pool import WorkerPool
 from stowplan.log import LOGGER
 from stowplan.result import CandidateReport, StopReason
 
-#: Work of the first stage of a deterministic run, how many times as much the next one does, and which part of all the work the
-#: last but one has at most.
+#: The stages of a deterministic run: work of the first stage in seconds, factor from one stage to the next, and the largest
+#: part of all the work for a stage before the last.
 FIRST_STAGE, STAGE_GROWTH, STAGE_PART = 1 / 16, 8, 1 / 4
 
-#: Part of the limit that first bounds may take of the processor.
+#: Part of the time limit that the first bounds may take as CPU time of this process.
 FIRST_BOUNDS = 0.1
 
 
 def stages(work: float) -> list[float]:
-    """Work of each stage of a deterministic run, the last with all of it; a stage's work has that one and those before it."""
+    """Work of each stage of a deterministic run in seconds. The last stage has the whole work."""
     ladder = (FIRST_STAGE * STAGE_GROWTH**step for step in itertools.count())
     return [*itertools.takewhile(lambda stage: stage <= STAGE_PART * work, ladder), work]
 
 
 def stages_of(options: Options, candidates: Sequence[Candidate]) -> list[tuple[Options, Sequence[Candidate]]]:
-    """Options and candidates of each stage of a run: heuristics alone but for the last. Against the clock there is one."""
+    """Options and candidates of each stage of a run. All stages but the last have only heuristics; a run against the clock has
+    one stage."""
     if not options.deterministic:
         return [(options, candidates)]
     early = [candidate for candidate in candidates if candidate.family in ("heuristic", "baseline")]
@@ -53,13 +55,22 @@ def stages_of(options: Options, candidates: Sequence[Candidate]) -> list[tuple[O
 
 
 class Run:
-    """One run of candidates, most useful first; it adds what it finds to ``state``. Call :meth:`run` once.
+    """A run of candidates, most useful first, whose findings are added to ``state``. Call :meth:`run` once.
 
-    A deterministic one has stages, of heuristics alone but for the last, each from the best plan of those before: what is then
-    proven ends at once. Where time is up, the plan is that of the last stage that was done, for when a candidate is stopped is
-    a matter of load.
+    A deterministic run has stages. All stages but the last run only heuristics, and each starts from the best plan of the
+    stages before it; a proof ends the run at once. If time runs out, the result is the plan of the last complete stage, because
+    the moment at which a candidate is stopped depends on the load of the machine.
 
-    ``options`` and ``deadline`` are the run's, which may be shorter than the call's, and ``criterion`` is the caller's.
+    Parameters
+    ----------
+    state
+        State of the run.
+    candidates
+        The candidates of the call.
+    options, deadline
+        Limits of the run, which may be shorter than those of the call.
+    criterion
+        The caller's criterion for stopping.
     """
 
     def __init__(
@@ -76,23 +87,30 @@ class Run:
         """Options that reproduce the plan if time ran out before all work was done; empty if no stage was finished."""
         self._options, self._deadline = options, deadline
         self._clock = Clock(state, options, deadline, candidates)
-        self._reason = criteria.first_of(criteria.proven, criteria.asked(criterion), criteria.out_of_time, criteria.idle)
-        self._first_bounds, self._bounding = iter(state.kind.first_bounds(state.problem)), 0.0
+        self._stop_reason = criteria.first_of(
+            criteria.settled, criteria.user_criterion(criterion), criteria.out_of_time, criteria.idle
+        )
+        self._first_bounds, self._bounding_seconds = iter(state.kind.first_bounds(state.problem)), 0.0
         self._stages = stages_of(options, candidates)
         self._pool = WorkerPool(state, self._clock, *self._stages.pop(0))
 
     def run(self, starts: Mapping[str, Start]) -> StopReason:
-        """Run from plans at hand, by source, until there is nothing to gain or to wait for, or no time left.
+        """Runs until nothing is left to gain or to wait for, or no time is left, and returns the reason.
 
-        Returns why the run ended; Ctrl-C is one of the reasons. ``state`` and ``reports`` have the rest. Raises whatever
-        ``on_progress`` or the caller's criterion raises. No worker is left running.
+        Ctrl-C is one of the reasons. The findings are in ``state`` and ``reports``. Errors that ``on_progress`` or the caller's
+        criterion raises are passed on. No worker is left running in any case.
+
+        Parameters
+        ----------
+        starts
+            Plans to start from, by source.
         """
         state, reason = self.state, None
         LOGGER.info(
             "run of %s %s: %s; limit %.3g s",
             state.kind.title,
             state.problem.digest[:12],
-            ", ".join(candidate.name for candidate in self._pool.at_work) or "no candidates",
+            ", ".join(candidate.name for candidate in self._pool.running_or_waiting) or "no candidates",
             self._deadline.remaining,
         )
         try:
@@ -101,76 +119,79 @@ class Run:
             reason = "cancelled"
         finally:
             self._close_pool(reason)
-        known = state.words(state.objective), state.words(state.bound)
-        LOGGER.info("run ended by %s after %.3f s: objective %s, bound %s", reason, self._deadline.elapsed, *known)
+        texts = state.words(state.objective), state.words(state.bound)
+        LOGGER.info("run ended by %s after %.3f s: objective %s, bound %s", reason, self._deadline.elapsed, *texts)
         return reason
 
     @property
-    def was_cut(self) -> bool:
-        """Whether a deterministic run was ended before all work was done on which its plan may depend."""
+    def is_truncated(self) -> bool:
+        """Whether a deterministic run was ended before all the work was complete on which its plan may depend."""
         pool = self._pool
-        is_whole = criteria.is_decided(self.state, pool.unfinished, pool.ahead) and not pool.has_dropped
+        is_whole = criteria.is_decided(self.state, pool.unfinished, pool.could_win_ties) and not pool.has_dropped
         return self._options.deterministic and not is_whole
 
     def _run(self, starts: Mapping[str, Start]) -> StopReason:
+        """Runs all stages."""
         state, is_deterministic = self.state, self._options.deterministic
-        # Verifying the simplest plan may take longer than they need for a better one; a given plan is worth the time.
-        at_work = self._pool.at_work
-        if not is_deterministic and at_work and at_work[0].in_thread and len(starts) <= 1:
+        # Candidates in threads start before the initial plan is verified, because some find a better plan in less time than
+        # that takes. Plans that the caller gave are verified first.
+        running_or_waiting = self._pool.running_or_waiting
+        if not is_deterministic and running_or_waiting and running_or_waiting[0].in_thread and len(starts) <= 1:
             self._pool.start_waiting()
         self._offer_starts(starts)
-        if not at_work:
-            return state.closed() or "candidates_done"
-        # Later ones would come with the load of the machine.
+        if not running_or_waiting:
+            return state.settled_reason() or "candidates_done"
+        # All first bounds are proven now. Otherwise the moment at which they arrive would depend on the load of the machine.
         while is_deterministic and self._offer_first_bound():
             pass
-        done: dict[str, Any] = {}
-        known = state.plans_known()
+        completed_options: dict[str, Any] = {}
+        snapshot = state.snapshot_plans()
         while (reason := self._stage()) == "work_limit" and self._stages:
             stage = self._pool.options
-            done = {"work_limit": stage.work_limit, "candidates": [*stage.candidates]}
-            known = state.plans_known()
+            completed_options = {"work_limit": stage.work_limit, "candidates": [*stage.candidates]}
+            snapshot = state.snapshot_plans()
             self._close_pool(reason)
             self._pool = WorkerPool(state, self._clock, *self._stages.pop(0))
-        if reason != "cancelled" and self.was_cut:
-            self.reproducing_options = done
-            # Without any, one that another run may not find is better than none.
-            if known[0] is not None:
-                state.forget_later_plans(known)
-            return state.closed() or "time_limit"
+        if reason != "cancelled" and self.is_truncated:
+            self.reproducing_options = completed_options
+            # If no stage was completed with a plan, the plan of an incomplete stage is kept: it may not be found again, but is
+            # better than none.
+            if snapshot[0] is not None:
+                state.restore_plans(snapshot)
+            return state.settled_reason() or "time_limit"
         return reason
 
     def _stage(self) -> StopReason:
-        """The candidates of a stage, side by side; of a run against the clock, all of them."""
+        """Runs the candidates of one stage until a criterion holds, and returns the reason."""
         pool = self._pool
-        while (reason := self._reason(pool)) is None:
+        while (reason := self._stop_reason(pool)) is None:
             pool.start_waiting()
             pool.end_overdue()
-            self._hear()
-        if reason in criteria.OPEN:
-            # What is known comes first: an optimum found at the last moment is one.
-            pool.take_messages(wait=False)
-            reason = self.state.closed() or self._reason(pool) or reason
+            self._handle_messages()
+        if reason in criteria.LIMIT_REASONS:
+            # Messages that have arrived are read first: they may contain a proof that the plan is optimal.
+            pool.handle_messages(wait=False)
+            reason = self.state.settled_reason() or self._stop_reason(pool) or reason
         return reason
 
-    def _hear(self) -> None:
-        """Take in what candidates report; while there is nothing, prove bounds here."""
+    def _handle_messages(self) -> None:
+        """Reads the reports of candidates; while there are none, proves first bounds in this process."""
         pool = self._pool
-        if self._clock.waits_for_last(pool.at_work):
-            time.sleep(max(0.0, self._clock.time_left(pool.at_work)))
-        elif pool.has_news or not self._offer_first_bound():
-            pool.take_messages()
+        if self._clock.waits_for_last(pool.running_or_waiting):
+            time.sleep(max(0.0, self._clock.time_left(pool.running_or_waiting)))
+        elif pool.has_messages or not self._offer_first_bound():
+            pool.handle_messages()
 
     def _close_pool(self, reason: StopReason | None) -> None:
-        """End the workers of a stage, and add what they found to the reports of the turns and stages before."""
+        """Ends the workers of a stage and merges their reports with those of earlier turns and stages."""
         merged: dict[str, CandidateReport] = {}
         for report in (*self.reports, *self._pool.close(reason)):
             before = merged.get(report.name)
-            merged[report.name] = report if before is None else _together(before, report)
+            merged[report.name] = report if before is None else _merged_reports(before, report)
         self.reports = [*merged.values()]
 
     def _offer_starts(self, starts: Mapping[str, Start]) -> None:
-        """Take in what costs nothing."""
+        """Offers the bound that costs nothing and the plans to start from."""
         self.state.offer_bound(self.state.kind.bound(self.state.problem), "floor")
         for number, (source, start) in enumerate(starts.items()):
             violations = self.state.offer_plan(start.plan, source, (-1, number), start.checked)
@@ -178,22 +199,22 @@ class Run:
                 self.state.warnings.append(f"the plan {source} failed verification and was left out: {violations}")
 
     def _offer_first_bound(self) -> bool:
-        """Take in the next bound that the kind proves in this process, where there is one, and time for it."""
+        """Offers the next of the kind's first bounds; returns False if there is none or no time for it."""
         began, options = time.thread_time(), self._options
-        is_over = not options.deterministic and self._bounding >= FIRST_BOUNDS * options.time_limit
+        is_over = not options.deterministic and self._bounding_seconds >= FIRST_BOUNDS * options.time_limit
         bound = None
         try:
             bound = None if is_over else next(self._first_bounds, None)
-        except Exception as error:  # what is wrong with a bound must not cost the plans
+        except Exception as error:  # an error in a bound must not end a run that has plans
             self.state.warnings.append(f"the first bounds failed: {type(error).__name__}: {error}")
-        self._bounding += time.thread_time() - began
+        self._bounding_seconds += time.thread_time() - began
         if bound is not None:
             self.state.offer_bound(bound, "prices")
         return bound is not None
 
 
-def _together(first: CandidateReport, last: CandidateReport) -> CandidateReport:
-    """Two turns of a candidate as one."""
+def _merged_reports(first: CandidateReport, last: CandidateReport) -> CandidateReport:
+    """Merges the reports of two turns of a candidate."""
     objective = min((each.objective for each in (first, last) if each.objective is not None), default=None)
     bound = max((each.bound for each in (first, last) if each.bound is not None), default=None)
     seconds = round(first.seconds + last.seconds, 3)

@@ -1,4 +1,4 @@
-"""One verb for all kinds: :func:`solve`."""
+"""The function :func:`solve`, which solves problems of all kinds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from stowplan.deadline import Deadline
 from stowplan.document import PlanDocument, ProblemDocument
 from stowplan.kernel.assumptions import assumptions
-from stowplan.kernel.call import Call, build_call, check_others
+from stowplan.kernel.call import Call, build_call, check_other_arguments
 from stowplan.kernel.certification import certified, seconds_for
 from stowplan.kernel.context import FAMILIES, Options
 from stowplan.kernel.kind import kind_of
@@ -26,7 +26,7 @@ from stowplan.stop import Criterion
 
 PlanT = TypeVar("PlanT", bound=PlanDocument)
 
-#: A deterministic run ends at so many times its time limit at the latest.
+#: A deterministic run is ended at this multiple of its time limit if its work is not complete by then.
 CEILING = 2.0
 
 
@@ -51,78 +51,82 @@ def solve(
     cache: str | os.PathLike[str] | PlanCache | None = None,
     certify: bool = False,
 ) -> Result[PlanT]:
-    """Best verified plan for a problem within a time limit, with a proven bound.
+    """Finds the best plan for a problem within a time limit, together with a proven bound, and verifies it.
 
     Parameters
     ----------
     problem
-        A problem of any kind: from :func:`stowplan.read`, or built by hand.
+        A problem of any kind, from :func:`stowplan.read` or built in Python.
     time_limit
-        Seconds, met to within 0.5 s + 5 %. A deterministic run does work that usually takes less, and ends at twice the limit
-        in any case, with what it had done whole by then.
+        Seconds; the call returns at most 0.5 s + 5 % later. A deterministic run does a fixed amount of work, which usually
+        takes less. It is ended at twice the limit, and then returns the plan of the last stage that was complete.
     candidates
-        Families (``heuristic``, ``learned``, ``exact``) or names of candidates, as a list or separated by commas. The kind's
-        simplest plans are always there.
+        Families (``heuristic``, ``learned``, ``exact``) or names of candidates, as a list or separated by commas. The simplest
+        plans of the kind are always included.
     seed
-        Seed of everything random.
+        Seed of all random numbers.
     workers
-        Processes that run side by side, at most.
+        Maximum number of worker processes.
     deterministic
-        Same input, options and versions give the same plan, byte for byte, whatever the load: work is limited instead of time.
+        Limit work instead of time, so that the same input, options and versions give the same plan, byte for byte, whatever the
+        load of the machine.
     work_limit
-        Work of a deterministic run, whatever its time limit: about as much as a machine at leisure does in so many seconds. By
-        default the time limit. ``provenance.options["work_limit"]`` says how much work has made the plan: with as
-        much, and enough time, it is made again.
+        Work of a deterministic run, in seconds of an idle machine; by default the time limit.
+        ``provenance.options["work_limit"]`` says how much work led to the plan: a run with the same work limit, and enough
+        time, finds the same plan.
     gap
         Stop once (objective - bound) / objective is at most this.
     memory_limit
-        Bytes that the process of each candidate may hold, with what it has started and what it imports. One that holds more has
-        failed, and says so; the others go on. Small problems are solved in threads of this process, which cannot be held to it.
-        None sets no limit.
+        Bytes of memory for the process of each candidate, with its child processes and imported modules. A candidate that uses
+        more is killed and reported as failed, and the others continue. Small problems are solved in threads of this process, to
+        which the limit does not apply. None sets no limit.
     plans
-        Plans at hand, by name (another compiler's, say): verified, what candidates start from, and listed as baselines.
+        Existing plans by name, for example from another compiler. They are verified, used as starting points, and listed as
+        baselines.
     hint
-        What guides the search: a :class:`stowplan.models.hint.Hint` for this problem, or a plan of its kind, which is treated
-        like one of ``plans``, under the name ``hint``. It may be bad: that costs a little time, nothing else.
+        Guides the candidates: a :class:`stowplan.models.hint.Hint` for this problem, or a plan of its kind, which is treated
+        like one of ``plans`` under the name ``hint``. A bad hint costs some time but does not make the result wrong.
     keep_close
-        An earlier plan that the result shall change as little as can be: a plan of this problem, or a
-        :class:`stowplan.KeepClose`, which also takes plans of an earlier version and says what little change may cost. It takes
-        part under the name ``earlier``, and where it is valid the result is never worse. ``details["keep_close"]`` says how
-        many decisions changed, as ``stowplan compare`` counts them. A quarter of the time limit is for this.
+        An earlier plan from which the result should differ as little as possible: a plan of this problem, or a
+        :class:`stowplan.KeepClose`, which also accepts plans of an earlier version of the problem and says how much worse the
+        objective may become. The earlier plan takes part under the name ``earlier``; if it is valid, the result is never worse.
+        ``details["keep_close"]`` counts the changed decisions as ``stowplan compare`` does. A quarter of the time limit is set
+        aside for this.
     baseline
-        Name of a baseline that the result is no worse than: one of ``plans``, one of the kind's, or ``prod``, the production
-        baseline (``xla`` where it is one of ``plans``, else the kind's own). Its plan is made whatever ``candidates`` says, and
-        is returned where nothing better was found; where it is not valid, a warning says so. By default ``speedup`` is over the
-        kind's own, which is not waited for.
+        Name of a baseline than which the result must not be worse: one of ``plans``, one of the kind's, or ``prod``, the
+        production baseline (``xla`` if it is one of ``plans``, otherwise the kind's default). Its plan is made whatever
+        ``candidates`` says, and is returned if nothing better is found; if it is not valid, a warning says so. Without this
+        argument ``speedup`` refers to the kind's default, and the run does not wait for it.
     on_progress
-        Called from this thread whenever incumbent or bound improve.
+        Called from this thread whenever the best plan or the bound improves.
     stop
-        When to stop before the time limit: any function of a :class:`stowplan.Progress` that says whether to, such as
-        those of :mod:`stowplan.stop`. It is asked several times a second. A baseline that was named is still waited for. Not
-        with ``deterministic``: what is known at a moment is a matter of load.
+        Criterion for stopping before the time limit: a function of a :class:`stowplan.Progress` that returns whether to stop,
+        such as those of :mod:`stowplan.stop`. It is called several times a second. A baseline that was named is still waited
+        for. It cannot be combined with ``deterministic``, because the progress at a given moment depends on the load of the
+        machine.
     cancel
-        Setting this event from another thread returns the best plan so far; so does Ctrl-C.
+        Setting this event from another thread ends the run with the best plan so far. Ctrl-C does the same.
     cache
-        Folder of a plan cache: a result that is there for the same problem, options and versions, and is proven or had at least
-        this time limit, is returned, once its plan is verified; else what is found is kept there. None keeps nothing.
-
+        Folder of a plan cache. A stored result for the same problem, options and versions is verified and returned if it is
+        proven or had at least this time limit. Otherwise the new result is stored. None uses no cache.
     certify
-        Make a certificate of the bound, ``Result.certificate``: a proof that is checked without solvers and models
-        (docs/reference/certificates.md). A twentieth of the time limit is for this, and up to a fifth where solving ends early.
+        Make a certificate of the bound, ``Result.certificate``: a proof that can be checked without solvers and models
+        (docs/reference/certificates.md). A twentieth of the time limit is set aside for this, and up to a fifth is used if
+        solving ends early.
 
     Returns
     -------
     Result
-        The best plan that passed verification, None where there is none; objective and bound in the kind's unit; why the run
-        ended, how it went, and what every candidate found. It says ``infeasible`` only where that is proven.
+        The best plan that passed verification, or None if there is none; its objective and the bound in the kind's unit; why
+        the run ended; and what every candidate found. The status is ``infeasible`` only if that is proven.
 
     Raises
     ------
     UsageError
-        Unknown candidate names, a problem of no known kind, an argument of a wrong type or out of range.
+        Unknown candidate names, a problem of no known kind, or an argument of a wrong type or out of range.
     InputError
-        A plan at hand that is not valid for the problem, or a hint that is not for it; an earlier plan that is not valid for
-        the problem that it is of.
+        A given plan that is not valid for the problem, a hint for another problem, or an earlier plan that is not valid for the
+        problem that it belongs to.
     """
     began = time.monotonic()
     options = Options(
@@ -137,12 +141,12 @@ def solve(
         baseline=baseline,
         certify=certify,
     )
-    check_others(options, plans, on_progress, stop, cancel)
+    check_other_arguments(options, plans, on_progress, stop, cancel)
     kind = kind_of(problem)
     if options.certify and kind.certificate:
-        # Loaded within the limit.
+        # Imported now, so that the time it takes counts towards the limit.
         kind.certificate()
-    # The kind's modules may just have been imported; that is part of the time.
+    # Importing the modules of the kind has taken some of the time.
     deadline = Deadline(_run_seconds(options) - (time.monotonic() - began), cancel)
     call = build_call(kind, problem, options, plans=plans or {}, hint=hint, keep_close=keep_close)
     plan_cache = PlanCache.of(cache)
@@ -154,7 +158,7 @@ def solve(
 
 
 def _run_seconds(options: Options) -> float:
-    """Seconds that a run may take; the rest of the limit is for its certificate."""
+    """Seconds that the run may take. The rest of the limit is set aside for the certificate."""
     if options.deterministic:
         return CEILING * options.time_limit
     return options.time_limit - (min(seconds_for(options.time_limit), options.time_limit / 2) if options.certify else 0.0)
@@ -163,8 +167,9 @@ def _run_seconds(options: Options) -> float:
 def run_call(
     call: Call, deadline: Deadline, on_progress: Callable[[Progress], None] | None = None, stop: Criterion | None = None
 ) -> Result:
-    """One run of a call, and its result; with an earlier plan to keep close to, the search for a closer one after it."""
-    keeper, options = call.keeper, call.options
+    """Runs the candidates of a call and makes the result. With an earlier plan, it then looks for a plan that is closer to
+    that."""
+    stability_pass, options = call.stability_pass, call.options
     state = RunState(
         call.kind,
         call.problem,
@@ -172,15 +177,20 @@ def run_call(
         deadline,
         on_progress,
         baseline=call.baseline,
-        on_plan=None if keeper is None else keeper.take,
+        on_plan=None if stability_pass is None else stability_pass.remember,
         hints=[*call.hints],
         warnings=[*call.warnings],
     )
-    run = Run(state, call.candidates, *((options, deadline) if keeper is None else keeper.limits(options, deadline)), stop)
+    run = Run(
+        state,
+        call.candidates,
+        *((options, deadline) if stability_pass is None else stability_pass.limits(options, deadline)),
+        stop,
+    )
     stop_reason = run.run(call.starts)
-    if keeper is not None and keeper.finish(state):
+    if stability_pass is not None and stability_pass.finish(state):
         stop_reason = "cancelled"
     result = result_of(run, call, stop_reason)
     if options.certify:
         result = certified(result, call.problem, state)
-    return result if keeper is None else keeper.described(result)
+    return result if stability_pass is None else stability_pass.add_details(result)

@@ -1,7 +1,7 @@
-"""What is known at a moment of a run: the best verified plan, the best bound, and how they came about.
+"""The state of a run: the best verified plan, the best bound, and the history of both.
 
-Nothing a candidate says is taken on trust that can be checked: plans are verified, and a bound that a verified plan undercuts
-is no bound.
+Claims of candidates are checked where that is possible: every plan is verified, and a bound that exceeds the objective of a
+verified plan is discarded.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ class Start(NamedTuple):
 
     plan: Any
     checked: Verification[Any] | None = None
-    """What the verifier said of it; None where it has not been asked."""
+    """The verification of the plan, if it has been verified already."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """The incumbent."""
+    """The incumbent, that is, the best verified plan so far."""
 
     plan: Any
     objective: int
     source: str
     order: tuple[int, int]
-    """(number of the worker, number of its plan): decides between equals where the order of arrival must not."""
+    """(number of the worker, number of its plan): decides between equally good plans in runs in which the order of arrival must
+    not matter."""
     check: Verification[Any]
-    """What the verifier said of it."""
+    """The verification of the plan."""
     seconds: float = 0.0
-    """When it came, since the call."""
+    """When the plan was found, in seconds since the call."""
 
 
 @dataclass
 class RunState:
-    """What is known of a run, and the rules by which it changes. ``options`` and ``deadline`` are those of the call."""
+    """The state of a run and the rules by which it changes. ``options`` and ``deadline`` are those of the call."""
 
     kind: Kind[Any, Any]
     problem: Any
@@ -55,63 +56,65 @@ class RunState:
     deadline: Deadline
     on_progress: Callable[[Progress], None] | None = None
     baseline: str | None = None
-    """Source whose plan is kept where others are as good and no better."""
+    """Name of the baseline whose plan is preferred to others of the same objective; None if the caller named none."""
     on_plan: Callable[[Any, Verification[Any]], None] | None = None
-    """Called with every valid plan, the best or not."""
+    """Called with every valid plan, whether it is the best or not."""
     best: Best | None = None
     bound: int | None = None
-    """Best of ``bounds``."""
+    """The largest of ``bounds``."""
     hints: list[Hint] = field(default_factory=list)
-    """Hints for the problem, checked: the caller's, then those of candidates."""
+    """Checked hints for the problem: the caller's, then those of candidates."""
     guides: dict[str, None] = field(default_factory=dict)
-    """Learned guides whose values candidates took up, the first come first."""
+    """Learned guides whose values candidates have used, in the order in which they were reported."""
     evidence: deque[bytes] = field(default_factory=lambda: deque(maxlen=2))
-    """What candidates last said that bounds rest on."""
+    """The latest evidence for bounds that candidates reported."""
     infeasible: bool = False
-    why: dict[str, Any] = field(default_factory=dict)
-    """Details of a proof that there is no plan."""
+    infeasibility_details: dict[str, Any] = field(default_factory=dict)
+    """Details of a proof that no plan exists."""
     sources: dict[str, int] = field(default_factory=dict)
-    """Best verified objective of each source."""
+    """Objective of the best verified plan of each source."""
     without_plan: set[str] = field(default_factory=set)
-    """Baselines that have none, as far as is known."""
+    """Baselines of which it is known that they will have no plan."""
     families: dict[str, str] = field(default_factory=dict)
-    """Family of the candidate that each source belongs to; a source without one was at hand."""
+    """Family of the candidate that each source belongs to. Plans that the caller gave have no entry."""
     bounds: dict[str, int] = field(default_factory=dict)
-    """Best bound of each source that nothing speaks against."""
+    """Best bound of each source, except for refuted ones."""
     history: list[HistoryEntry] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     cut_short: bool = False
-    """Whether a deterministic run lacked time for something on which its plan depends."""
+    """Whether a deterministic run had too little time for a step on which its plan depends."""
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    """Of workers, in the order in which they start."""
-    _verified: deque[float] = field(default_factory=lambda: deque(maxlen=5))
-    """Seconds that verifying the latest plans took."""
+    """Numbers for workers, in the order in which they start."""
+    _verify_times: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    """Seconds that it took to verify each of the latest plans."""
     _refuted: set[str] = field(default_factory=set)
+    """Sources that reported a bound greater than the objective of a verified plan."""
 
     @property
     def plan(self) -> Any:
-        """The best plan, None where there is none."""
+        """The best plan, or None."""
         return None if self.best is None else self.best.plan
 
     @property
     def objective(self) -> int | None:
-        """Its objective."""
+        """The objective of the best plan, or None."""
         return None if self.best is None else self.best.objective
 
     @property
     def verify_seconds(self) -> float:
-        """The longest that verifying has lately taken; one slow moment of the machine is forgotten after some plans."""
-        return max(self._verified, default=0.0)
+        """The longest time that verifying one of the latest plans took. Only a few plans are remembered, so that one slow
+        moment of the machine is soon forgotten."""
+        return max(self._verify_times, default=0.0)
 
     @property
     def progress(self) -> Progress:
-        """What is known now, for the caller."""
+        """The current state for callbacks of the caller."""
         source = self.history[-1].source if self.history else ""
         improved = None if self.best is None else self.best.seconds
         return Progress(round(self.deadline.elapsed, 3), self.objective, self.bound, source, improved)
 
-    def closed(self) -> StopReason | None:
-        """Why nothing more can be gained; None where something can be."""
+    def settled_reason(self) -> StopReason | None:
+        """Why nothing more can be gained; None if something can."""
         if self.infeasible:
             return "infeasible"
         if self.best is None:
@@ -125,32 +128,41 @@ class RunState:
         return "gap_reached" if is_close else None
 
     def is_awaited(self, candidate: Candidate) -> bool:
-        """Whether a run with nothing left to gain waits for a candidate."""
-        # A result is no worse than the baseline that was named only where that has been seen.
+        """Whether a run with nothing left to gain still waits for this candidate."""
+        # Only the plan of the named baseline shows that the result is no worse than it.
         if candidate.makes_baseline:
             return True
-        # A proof may come before the baselines: speedups are over something, so wait for those that heuristics will bring.
-        made = {*self.sources} | self.without_plan
-        return candidate.family == "heuristic" and not self.kind.awaited(self.problem) <= made
+        # A proof may arrive before the plans of the baselines, without which there would be no speedup, so the run waits for
+        # those that heuristics will report.
+        reported = {*self.sources} | self.without_plan
+        return candidate.family == "heuristic" and not self.kind.awaited(self.problem) <= reported
 
     def is_needless(self, candidate: Candidate) -> bool:
         """Whether nothing that a candidate may still find would count, while the run waits for others."""
-        return not self.options.deterministic and self.closed() is not None and not self.is_awaited(candidate)
+        return not self.options.deterministic and self.settled_reason() is not None and not self.is_awaited(candidate)
 
     # ------------------------------------------------------------------------------------------------------------ plans
 
     def offer_plan(
         self, plan: Any, source: str, order: tuple[int, int], checked: Verification[Any] | None = None
     ) -> str | None:
-        """Verify a plan, keep it if it is the best, and return what is wrong with it, None where nothing is.
+        """Verifies a plan and keeps it if it is the best. Returns its violations as text, or None if it is valid.
 
-        It may be anything: what is no plan of the kind is a violation. ``source`` is what made it, ``order`` as in
-        :attr:`Best.order`, ``checked`` what the verifier said of it, where it has been asked.
+        Parameters
+        ----------
+        plan
+            Any object: one that is not a plan of the kind is a violation.
+        source
+            Name of the candidate or the caller's name of the plan.
+        order
+            As in :attr:`Best.order`.
+        checked
+            The verification of the plan, if it has been verified already.
         """
         if checked is None:
             began = time.monotonic()
             checked = check(self.kind, self.problem, plan)
-            self._verified.append(time.monotonic() - began)
+            self._verify_times.append(time.monotonic() - began)
         objective = checked.objective
         if not checked.ok or objective is None:
             violations = "; ".join(checked.lines[:3])
@@ -175,28 +187,30 @@ class RunState:
         return None
 
     def _is_better(self, values: tuple[int, int], source: str, order: tuple[int, int], best: Best) -> bool:
-        known = best.objective, best.check.tie_break
-        if values != known:
-            return values < known
+        """Whether a plan with these values (objective, tie-break) replaces the best one."""
+        best_values = best.objective, best.check.tie_break
+        if values != best_values:
+            return values < best_values
         if source != best.source and self.baseline in (source, best.source):
             return source == self.baseline
         return self.options.deterministic and order < best.order
 
-    def plans_known(self) -> tuple[Best | None, dict[str, int], int]:
-        """What :meth:`forget_later_plans` takes: the best plan, the objective of each source, and entries of the history."""
+    def snapshot_plans(self) -> tuple[Best | None, dict[str, int], int]:
+        """A snapshot of the plans for :meth:`restore_plans`: the best plan, the objective of each source, and the length
+        of the history."""
         return self.best, dict(self.sources), len(self.history)
 
-    def forget_later_plans(self, known: tuple[Best | None, dict[str, int], int]) -> None:
-        """Go back to the plans that were known at a moment; what was proven since remains."""
-        self.best, self.sources, entries = known
+    def restore_plans(self, snapshot: tuple[Best | None, dict[str, int], int]) -> None:
+        """Restores the plans of a snapshot; bounds that were proven since are kept."""
+        self.best, self.sources, entries = snapshot
         del self.history[entries:]
 
     # ----------------------------------------------------------------------------------------------------------- proofs
 
     def offer_bound(self, bound: int, source: str) -> None:
-        """Take in that no valid plan costs less (in the kind's unit), unless there is one that does.
+        """Records a lower bound of a source in the kind's unit, unless a verified plan refutes it.
 
-        A source whose bound was refuted is not believed again.
+        No further bounds are accepted from a source that was refuted.
         """
         if source in self._refuted:
             return
@@ -208,21 +222,21 @@ class RunState:
             self._record(source)
             LOGGER.info("bound %s by %s after %.3f s", self.words(bound), source, self.deadline.elapsed)
 
-    def offer_infeasibility(self, source: str, why: dict[str, Any] | None = None) -> bool:
-        """Take in that there is no plan, unless there is one; returns whether it was taken in.
+    def offer_infeasibility(self, source: str, infeasibility_details: dict[str, Any] | None = None) -> bool:
+        """Records a proof that no plan exists, unless there is a plan. Returns whether the problem counts as infeasible now.
 
-        ``why`` are details for the result; those of the first proof are kept.
+        The details are for the result; those of the first proof are kept.
         """
         if self.best is None:
             self.infeasible = True
-            self.why = self.why or why or {}
+            self.infeasibility_details = self.infeasibility_details or infeasibility_details or {}
             LOGGER.info("proven infeasible by %s after %.3f s", source, self.deadline.elapsed)
         else:
             self.warnings.append(f"{source} called the problem infeasible, but a plan of {self.best.source} is valid")
         return self.infeasible
 
     def _refute_bounds(self, objective: int) -> None:
-        """Forget everything said by those whose bounds a verified plan undercuts."""
+        """Discards the bounds of all sources that claimed more than the objective of a verified plan."""
         for source in [source for source, bound in self.bounds.items() if bound > objective]:
             warning = f"a bound of {source} was {self.bounds.pop(source)}, but there is a plan with {objective}: left out"
             self.warnings.append(warning)
@@ -231,10 +245,11 @@ class RunState:
         self.bound = max(self.bounds.values(), default=None)
 
     def _record(self, source: str) -> None:
+        """Adds an improvement to the history and calls ``on_progress``."""
         self.history.append(HistoryEntry(round(self.deadline.elapsed, 3), source, self.objective, self.bound))
         if self.on_progress is not None:
             self.on_progress(self.progress)
 
     def words(self, value: int | None) -> str:
-        """An objective or bound for people."""
+        """An objective or bound as text."""
         return "none" if value is None else self.kind.unit.write(value)

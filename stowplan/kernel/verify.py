@@ -1,4 +1,4 @@
-"""``stowplan.verify``: a plan of any kind against its problem."""
+"""The function ``stowplan.verify``, which checks a plan of any kind against its problem."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from stowplan.verification import Verification
 
 
 def verify(problem: Any, plan: Any) -> Verification[Any]:
-    """Check a plan against its problem, without any solver: every rule, and what the plan says of itself.
+    """Checks a plan against its problem without any solver: every rule, and the figures that the plan states about itself.
 
-    The verifier of a kind shares no code with its models, bounds and heuristics.
+    The verifier of a kind shares no code with the kind's models, bounds and heuristics.
 
     Parameters
     ----------
     problem
-        A problem of any kind: from :func:`stowplan.read`, or built by hand. Of what :func:`stowplan.solve` returned, it is
-        ``result.problem``.
+        A problem of any kind: from :func:`stowplan.read`, from ``result.problem`` of a result of :func:`stowplan.solve`, or
+        built in Python.
     plan
-        A plan of the same kind, wherever it is from; read a file with ``Plan.load``.
+        A plan of the same kind from any source; ``Plan.load`` reads a file.
 
     Returns
     -------
     Verification
-        ``ok`` says whether the plan is valid; ``violations`` are the broken rules, each with a ``code`` for programs and a
-        ``message`` for people; ``objective`` is recomputed from scratch.
+        ``ok`` says whether the plan is valid. ``violations`` are the broken rules, each with a ``code`` for programs and a
+        ``message`` for people. ``objective`` is computed anew from the plan.
 
     Raises
     ------
     UsageError
-        No problem, or a plan that is not of its kind.
+        ``problem`` is no problem, or ``plan`` is not a plan of its kind.
     """
     kind = kind_of(problem)
     if not isinstance(plan, kind.plan):

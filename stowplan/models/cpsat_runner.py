@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, Required, TypedDict, TypeVar, Unpack
 
 from ortools.sat.python import cp_model
 
-from stowplan.deadline import Watch
+from stowplan.deadline import Watchdog
 from stowplan.models.outcome import Outcome, Status
 
 #: Seconds between two looks at the clock and at ``should_stop``.
@@ -143,7 +143,7 @@ def run(
                 report(whole)
 
         solver.best_bound_callback = take_bound
-    with Watch(time_limit, should_stop, solver.stop_search, POLL_SECONDS):
+    with Watchdog(time_limit, should_stop, solver.stop_search, POLL_SECONDS):
         status = solver.solve(model, None if on_solution is None else _Collector(on_solution))
     is_found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     bound = proven(solver.best_objective_bound, offset) if is_found and has_objective else None

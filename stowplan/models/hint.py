@@ -130,7 +130,7 @@ def plan_of(hint: Hint) -> Any:
     """The plan of a hint, decoded; None where it has none. Raises InputError where it is no plan of the hint's kind."""
     if hint.plan is None:
         return None
-    return kinds.named(hint.kind).plan.decode(msgspec.json.encode(hint.plan))
+    return kinds.by_name(hint.kind).plan.decode(msgspec.json.encode(hint.plan))
 
 
 def _check_values(hint: Hint, counts: Mapping[str, int], optional: Sequence[str]) -> None:

@@ -110,7 +110,7 @@ class PolicySource(Generic[T]):
         elif not self.path.is_file():
             unavailable = f"found no policy {self.path}: name one in {self.variable}, or train one ({self.command} --help)"
         else:
-            files.note_read(self.path)
+            files.record_read(self.path)
             checkpoint = self.digest
         share = (START_SECONDS + seconds) / options.time_limit
         by_name_only = not always and others >= options.workers and share > POLICY_SHARE

@@ -1,32 +1,32 @@
-"""Pictures, the HTML report and readable dumps of plans.
+"""Presents plans and results: pictures, the HTML report, HTML for notebooks, and plans as text.
 
 Each file knows only those before it:
 
-- ``colours``: the palette, and what can be read on a colour
-- ``modulo_scheduling_layout``: what a picture of a modulo schedule shows, as numbers
+- ``colours``: the palette, and text colours for a background
+- ``modulo_scheduling_layout``: the layout of a picture of a modulo schedule
 - ``page``: parts of the HTML report
-- ``text``: sizes, times, axis ticks and names as people read them
-- ``boxes``: boxes over time and offsets
-- ``scene``: scenes
-- ``curves``: the curve of a search
-- ``memory_mapping_drawing``: memory-mapping plans drawn, after the paper's figures 1 and 8
-- ``paper``: pictures on paper
-- ``figures``: pictures as files
-- ``inline``: plots of the HTML report
-- ``presenter``: how plans of a kind are shown
-- ``bank_mapping``: how bank mappings are shown
-- ``html``: the report
-- ``memory_mapping``: how memory-mapping plans are shown
-- ``modulo_scheduling``: how modulo schedules are shown
-- ``notebook``: what notebooks show of results, plans and problems
-- ``rematerialization``: how plans of rematerialization are shown
-- ``snapshot``: what a plan says of a memory snapshot, in lines and as a part of the report
-- ``packing``: how packings are shown
+- ``text``: text for sizes, times, axis ticks and names
+- ``boxes``: layouts of memory as boxes over time and offsets
+- ``scene``: descriptions of pictures that do not depend on the renderer
+- ``curves``: the best objective and the bound over time
+- ``memory_mapping_drawing``: pictures of memory-mapping plans, after figures 1 and 8 of Wang et al. 2023
+- ``paper``: pictures laid out in points, for files
+- ``figures``: pictures as SVG, PNG and PDF files
+- ``inline``: plots in the HTML report
+- ``presenter``: the base classes of presenters, which show the plans of a kind
+- ``bank_mapping``: presenter of bank mappings
+- ``html``: the HTML report about a result
+- ``memory_mapping``: presenter of memory-mapping plans
+- ``modulo_scheduling``: presenter of modulo schedules
+- ``notebook``: HTML of results, plans and problems for notebooks
+- ``rematerialization``: presenter of rematerialization plans
+- ``snapshot``: what a plan reveals about a memory snapshot
+- ``packing``: presenter of packings
 - ``llm_placement``: how placements of language models are shown
-- ``banked_packing``: how banked packings are shown
-- ``operator_order``: how operator orders are shown
-- ``tier_placement``: how tier placements are shown
-- ``validation``: the page about a validation of policies
-- ``xla_comparison``: XLA's default beside the best of a tuning
-- ``xla``: the page about a tuning of XLA
+- ``banked_packing``: presenter of banked packings
+- ``operator_order``: presenter of operator orders
+- ``tier_placement``: presenter of tier placements
+- ``validation``: the HTML page about a validation of policies
+- ``xla_comparison``: XLA's default compared with the best result of a tuning
+- ``xla``: the HTML page about a tuning of XLA
 """

@@ -1,4 +1,5 @@
-"""How bank mappings are shown: bytes moved beside other plans, what is on chip over time, and the largest tensors' layouts."""
+"""Presenter of bank mappings: bytes moved next to other plans, bytes on chip over time, and the layouts of the largest
+tensors."""
 
 from __future__ import annotations
 
@@ -21,39 +22,39 @@ from stowplan.result import Result
 from stowplan.tables import text_table
 from stowplan.units import format_apart
 
-#: Rows of each table, and of those in text; letters of a name there.
+#: Rows of each table in the report and in text; characters of a name in text.
 TOP, LINES, _NAME = 20, 40, 28
 
 _OFF_CHIP, _COPIES, _TENSORS = (scene.Style(fill=colour) for colour in TIER_COLOURS[:3])
 
 _COPY = scene.Style(fill="#000000", stroke="#ffffff", width=0.6)
 
-#: Tensors with a row of their own, and letters of a tensor's name.
-MOST_ROWS, _LABEL = 24, 30
+#: Maximum number of tensors with a row of their own, and of characters of a tensor's name.
+MAX_TENSOR_ROWS, _LABEL = 24, 30
 
-#: Points of the heights of a bar, of the bytes on chip, and of a tensor's row.
+#: Heights in points of a bar, of the panel of bytes on chip, and of a tensor's row.
 _BAR, _HIGH, _ROW = 18.0, 130.0, 12.0
 
-#: Where the peak is below this part of the capacity, the axis ends at the peak and the capacity is said in words.
+#: If the peak is less than this part of the capacity, the axis ends at the peak, and the capacity is stated in the heading.
 _FAR = 0.25
 
-#: Rules without which a plan cannot be read; one that breaks others is worth looking at.
+#: Violations that make a plan impossible to show. A plan that breaks other rules is shown.
 _UNREADABLE = ("wrong_problem", "wrong_count", "unknown_option", "unknown_layout")
 
 
 class BankMappingPresenter(DrawingPresenter):
-    """Bank mappings beside both baselines."""
+    """Shows bank mappings next to both baselines."""
 
-    a_plan, made_for = "a bank mapping", "graph and target"
+    plan_words, problem_words = "a bank mapping", "graph and target"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Layouts and options must exist."""
+        """Checks that layouts and options exist."""
         for violation in verify(problem, plan).violations:
             if violation.code in _UNREADABLE:
                 raise InputError(violation.message)
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Totals beside those of the others, copies, and tensors, the largest first."""
+        """Totals next to those of other plans, copies, and tensors, the largest first."""
         space = int(bytes_on_chip(problem, plan).sum(axis=0).max(initial=0))
         rows = [
             (name_of(name, 13), format_bytes(copied), format_bytes(outside), together)
@@ -69,17 +70,17 @@ class BankMappingPresenter(DrawingPresenter):
         return "\n".join([*lines, *_copy_lines(problem, plan, top), *_tensor_lines(problem, plan, top)])
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
-        """Labelled plans.
+        """A picture of several plans.
 
-        From the top: for each plan a bar of bytes moved; then, for the first, bytes on chip at each operator. The largest
-        tensors have a row each: from when to when they are needed, the dimension they are spread along, whether they stay on
-        chip, and their copies.
+        At the top is a bar of the bytes that each plan moves. Below, for the first plan, are the bytes on chip at each
+        operator, and a row for each of the largest tensors: the span in which it is used, the dimension along which it is
+        spread, whether it stays on chip, and its copies.
         """
         rows = [traffic(problem, plans), on_chip(problem, plans[0][1]), tensors(problem, plans[0][1])]
         return scene.Picture(f"{problem.name} on {problem.target}, {problem.banks} banks", [[plot] for plot in rows], 700)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
-        """Bytes moved, what is on chip, layouts and copies."""
+        """Bytes moved, bytes on chip, layouts and copies."""
         plan = plans[0][1]
         return [
             _drawn("Bytes moved", traffic(problem, plans), ""),
@@ -96,11 +97,13 @@ class BankMappingPresenter(DrawingPresenter):
 
 
 def _drawn(heading: str, plot: scene.Plot, text: str) -> Section:
-    told = f"{plot.heading[:1].upper()}{plot.heading[1:]}. {text}".strip()
-    return Section(heading, f"<p>{told}</p>\n{legend_html(plot.legend)}<figure>{plot_html(plot, heading)}</figure>")
+    """A section with a plot."""
+    sentence = f"{plot.heading[:1].upper()}{plot.heading[1:]}. {text}".strip()
+    return Section(heading, f"<p>{sentence}</p>\n{legend_html(plot.legend)}<figure>{plot_html(plot, heading)}</figure>")
 
 
 def _largest_tensors(problem: Problem, plan: Plan) -> Section:
+    """The table of the largest tensors."""
     copied = copied_bytes(problem, plan)
     touched = largest(problem)
     rows = []
@@ -116,6 +119,7 @@ def _largest_tensors(problem: Problem, plan: Plan) -> Section:
 
 
 def _largest_copies(problem: Problem, plan: Plan) -> list[Section]:
+    """The table of the largest copies; empty if there are none."""
     rows = _copy_rows(problem, plan, TOP)
     caption = f"{len(rows):,} of {len(plan.copies):,} copies between banks"
     head = ("Copy of:n", "From", "To", "Before:n", "Size:r")
@@ -123,7 +127,7 @@ def _largest_copies(problem: Problem, plan: Plan) -> list[Section]:
 
 
 def _copy_rows(problem: Problem, plan: Plan, top: int | None) -> list[tuple[str, ...]]:
-    """Tensor, layout of its own, layout of the copy, operator and bytes of the largest copies."""
+    """Tensor, its own layout, the layout of the copy, operator and bytes, for the largest copies."""
 
     def size(copy: BankCopy) -> int:
         return problem.tensors[copy.tensor].layout_bytes(copy.layout)
@@ -137,6 +141,7 @@ def _copy_rows(problem: Problem, plan: Plan, top: int | None) -> list[tuple[str,
 
 
 def _copy_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
+    """The largest copies as text."""
     rows = [[name_of(cell, _NAME) for cell in row] for row in _copy_rows(problem, plan, top)]
     if not plan.copies:
         return ["  no copies between banks"]
@@ -144,6 +149,7 @@ def _copy_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
 
 
 def _tensor_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
+    """The largest tensors as text."""
     copied = copied_bytes(problem, plan)
     order = sorted(range(len(problem.tensors)), key=lambda tensor: (-problem.tensors[tensor].bytes, tensor))
     rows = []
@@ -164,9 +170,9 @@ def moved(problem: Problem, plan: Plan) -> tuple[int, int]:
 
 
 def totals(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> list[tuple[str, int, int, str]]:
-    """Of each plan its name, bytes copied between banks, bytes moved off chip, and both together for people.
+    """For each plan its name, the bytes copied between banks, the bytes moved off chip, and the text of their sum.
 
-    Unlike sums look unlike.
+    Texts of different sums differ.
     """
     bars = [(label, *moved(problem, plan)) for label, plan in plans]
     texts = format_apart((copied + outside for _, copied, outside in bars), format_bytes)
@@ -174,7 +180,7 @@ def totals(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> list[tuple[st
 
 
 def bytes_on_chip(problem: Problem, plan: Plan) -> NDArray[np.int64]:
-    """Bytes of tensors and of copies on chip at each operator, ``[2, operators]``."""
+    """Bytes of tensors, and of copies, on chip at each operator, ``[2, operators]``."""
     change = np.zeros((2, len(problem.operators) + 1), np.int64)
     copied = copied_bytes(problem, plan)
     for tensor, stays in enumerate(plan.on_chip):
@@ -196,18 +202,18 @@ def copied_bytes(problem: Problem, plan: Plan) -> list[int]:
 
 
 def largest(problem: Problem) -> list[int]:
-    """Tensors that something touches, the largest first."""
+    """Tensors that an operator touches, the largest first."""
     touched = (number for number in range(len(problem.tensors)) if problem.life(number) is not None)
     return sorted(touched, key=lambda number: (-problem.tensors[number].bytes, number))
 
 
 def layout_class(problem: Problem, tensor: int, layout: int) -> str:
-    """A layout in the words of a legend: ``unspread``, ``dimension 0`` and so on, or ``a view``."""
+    """A layout as it is named in a legend: ``unspread``, ``dimension 0`` and so on, or ``a view``."""
     return problem.tensors[tensor].layout_name(layout) if layout < problem.tensors[tensor].rank else "a view"
 
 
 def traffic(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> scene.Plot:
-    """Bytes moved by each plan."""
+    """A bar of the bytes moved by each plan."""
     rows = totals(problem, plans)
     most = max(1, *(copied + outside for _, copied, outside, _ in rows))
     across = scene.byte_axis(most, byte_unit(most)[0])
@@ -228,7 +234,7 @@ def traffic(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> scene.Plot:
 
 
 def on_chip(problem: Problem, plan: Plan) -> scene.Plot:
-    """Bytes on chip at each operator, up to the capacity or, where that is far above, to the peak."""
+    """Bytes on chip at each operator, up to the capacity, or up to the peak if the capacity is far above it."""
     used = bytes_on_chip(problem, plan)
     both = used.sum(axis=0)
     peak = int(both.max(initial=0))
@@ -252,9 +258,9 @@ def on_chip(problem: Problem, plan: Plan) -> scene.Plot:
 
 
 def tensors(problem: Problem, plan: Plan) -> scene.Plot:
-    """The largest tensors from first to last use, by the dimension they are spread along, with their copies."""
+    """The largest tensors from first to last use, by the dimension along which they are spread, with their copies."""
     touched = largest(problem)
-    shown = touched[:MOST_ROWS]
+    shown = touched[:MAX_TENSOR_ROWS]
     colours = _layout_colours(problem, plan)
     panels = [_tensor(problem, plan, number, colours) for number in shown]
     used = {layout_class(problem, number, plan.layouts[number]) for number in shown}
@@ -269,10 +275,11 @@ def tensors(problem: Problem, plan: Plan) -> scene.Plot:
 
 
 def _tensor(problem: Problem, plan: Plan, number: int, colours: dict[str, str]) -> scene.Panel:
+    """The row of one tensor."""
     tensor, life = problem.tensors[number], problem.life(number)
     assert life is not None
     kind = layout_class(problem, number, plan.layouts[number])
-    # What is off chip is not there between its uses: a pale shape.
+    # A tensor off chip is drawn pale, because it occupies no scratchpad between its uses.
     pale = {} if plan.on_chip[number] else {"opacity": 0.22, "dash": (3.0, 2.0)}
     style = scene.Style(fill=colours[kind], stroke=colours[kind], **pale)  # type: ignore[arg-type]
     place = "on chip" if plan.on_chip[number] else "off chip"
@@ -283,20 +290,20 @@ def _tensor(problem: Problem, plan: Plan, number: int, colours: dict[str, str]) 
         if copy.tensor == number:
             tip = f"copied before {problem.operators[copy.before].name}"
             marks.append(scene.Dot(copy.before + 0.5, 0.5, _COPY, 7, "diamond", tip))
-    # Names of one network begin alike.
+    # The end of a name is kept because names of one network have the same beginning.
     name = tensor.name if len(tensor.name) <= _LABEL else f"…{tensor.name[-_LABEL + 1 :]}"
     return scene.Panel(scene.Axis(0, 1, [(0.5, f"{name}, {format_bytes(tensor.bytes)}")]), marks, _ROW, title, is_framed=False)
 
 
 def _layout_colours(problem: Problem, plan: Plan) -> dict[str, str]:
-    """Colours of the layouts that tensors have of their own, unspread first."""
+    """Colours of the tensors' own layouts, unspread first."""
     classes = {layout_class(problem, number, layout) for number, layout in enumerate(plan.layouts)}
     ordered = sorted(classes, key=lambda name: (name != "unspread", name))
     return {name: "#9aa7b5" if name == "unspread" else PALETTE[at % len(PALETTE)] for at, name in enumerate(ordered)}
 
 
 def _operators(problem: Problem) -> scene.Axis:
-    """Operators along an axis: by name where there is room for that, else by number."""
+    """The axis of operators: with names if there is space, otherwise with numbers."""
     count = len(problem.operators)
     if 0 < count <= 12:
         return scene.Axis(

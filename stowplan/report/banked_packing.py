@@ -1,4 +1,4 @@
-"""How banked packings are shown: each bank as a packing of its own, in its own scale, time across and offsets up."""
+"""Presenter of banked packings: each bank as a packing of its own, on its own scale, with time across and offsets up."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from stowplan.report.text import format_bytes, name_of, plan_line, printable
 from stowplan.result import Result
 from stowplan.tables import text_table
 
-#: Rows of the table of buffers in text.
+#: Number of rows of the table of buffers in text.
 LINES = 40
 
-#: Points of a bank's height in a picture of all.
+#: Height of a bank in points, in a picture of all banks.
 _HIGH = 150.0
 
-#: A bank is drawn whole unless it is larger than this multiple of what is in it.
-_FAR = 3
+#: A bank is drawn up to its capacity, unless that is more than this multiple of the bytes in use.
+_MAX_EMPTY_FACTOR = 3
 
 
 class BankedPackingPresenter(DrawingPresenter):
-    """A layout for each bank."""
+    """Shows a layout for each bank."""
 
-    most_plans = 2
-    a_plan, made_for = "a banked packing", "buffers and banks"
+    max_plans = 2
+    plan_words, problem_words = "a banked packing", "buffers and banks"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Every buffer has a bank and an offset."""
+        """Checks that every buffer has a bank and an offset."""
         if not len(plan.banks) == len(plan.offsets) == len(problem.buffers):
             raise InputError(
                 f"found {len(plan.banks)} banks and {len(plan.offsets)} offsets for {len(problem.buffers)} buffers"
@@ -45,7 +45,7 @@ class BankedPackingPresenter(DrawingPresenter):
             raise InputError(f"found a buffer in none of the {len(problem.banks)} banks")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Cost and banks; costs of other plans; then the buffers, by bank and offset."""
+        """Cost and banks, the costs of other plans, and the buffers by bank and offset."""
         lines = [f"{printable(problem.name or 'buffers')}: {len(problem.buffers):,} buffers, cost {_cost(problem, plan):,}"]
         lines += [plan_line(name, f"cost {_cost(problem, other):,}") for name, other in others]
         head = ("bank:r", "cost:r", "used:r", "capacity:r", "buffers:r", "traffic:r")
@@ -61,7 +61,7 @@ class BankedPackingPresenter(DrawingPresenter):
         )
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
-        """Labelled plans side by side with the same colours; the cheapest bank is on top."""
+        """Plans side by side with the same colours; the cheapest bank is at the top."""
         columns = [bank_layouts(problem, plan) for _, plan in plans]
         colours = assign_colours(layout.boxes for layouts in columns for layout in layouts)
         plots = []
@@ -70,7 +70,7 @@ class BankedPackingPresenter(DrawingPresenter):
             panels: list[Panel] = []
             for bank in sorted(range(len(problem.banks)), key=lambda bank: (problem.banks[bank].cost, bank)):
                 capacity, highest = problem.banks[bank].capacity, max(1, *(its_layouts[bank].height for its_layouts in columns))
-                top = max(capacity, 1) if capacity <= _FAR * highest else highest
+                top = max(capacity, 1) if capacity <= _MAX_EMPTY_FACTOR * highest else highest
                 title = f"{rows[bank][0]}: {rows[bank][5]} of the traffic, {rows[bank][2]} of {rows[bank][3]} bytes"
                 boxes = boxes_of(problem, layouts[bank], colours)
                 panels.append(layout_panel(layouts[bank], top, boxes, title=title, height=_HIGH))
@@ -79,14 +79,14 @@ class BankedPackingPresenter(DrawingPresenter):
         return Picture(f"{problem.name or 'banked packing'}: {len(problem.buffers):,} buffers", [plots], WIDE * len(plans))
 
     def overview(self, problem: Problem, result: Result) -> Overview:
-        """What is packed into which banks."""
+        """The buffers and the banks."""
         total = sum(buffer.size for buffer in problem.buffers)
         facts = [("Buffers", f"{len(problem.buffers):,}, {format_bytes(total)} in all")]
         facts += [(bank.name, f"{bank.capacity:,} bytes at a cost of {bank.cost:,} a byte") for bank in problem.banks]
         return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
-        """The banks of the plan as a table, and the layout of each that is not empty."""
+        """A table of the banks, and the layout of each bank that is not empty."""
         plan = plans[0][1]
         head = ("Bank:n", "Cost:r", "Used:r", "Capacity:r", "Buffers:r", "Traffic:r")
         sections = [Section("Banks", table("What each bank holds", head, bank_rows(problem, plan)))]
@@ -100,12 +100,12 @@ class BankedPackingPresenter(DrawingPresenter):
 
 
 def _cost(problem: Problem, plan: Plan) -> int:
-    """Bytes read and written, each times the cost of its bank."""
+    """The cost of a plan: bytes read and written, each multiplied by the cost of its bank."""
     return sum(problem.traffic(number) * problem.banks[bank].cost for number, bank in enumerate(plan.banks))
 
 
 def bank_layouts(problem: Problem, plan: Plan) -> list[Layout]:
-    """A layout for each bank; the owners of its boxes are numbers of the problem's buffers. All have the same span of time."""
+    """A layout for each bank, all with the same span of time. The owners of boxes are numbers of the problem's buffers."""
     start = min((buffer.lower for buffer in problem.buffers), default=0)
     end = max((buffer.upper for buffer in problem.buffers), default=1)
     layouts = []
@@ -132,12 +132,12 @@ def bank_layouts(problem: Problem, plan: Plan) -> list[Layout]:
 
 
 def boxes_of(problem: Problem, layout: Layout, colours: dict[int, int]) -> Boxes:
-    """The mark for the boxes of a bank."""
+    """The mark with the boxes of a bank."""
     return Boxes(layout.boxes, colours, lambda owner: (problem.buffers[owner].id, problem.buffers[owner].size))
 
 
 def bank_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, str, str]]:
-    """Name, cost, bytes used, capacity, number of buffers and share of the traffic of each bank."""
+    """Name, cost, bytes in use, capacity, number of buffers and share of the traffic of each bank."""
     traffic = [0] * len(problem.banks)
     for number, bank in enumerate(plan.banks):
         traffic[bank] += problem.traffic(number)

@@ -1,6 +1,7 @@
-"""Boxes over time and offsets: what a layout of memory looks like, whatever stands in it.
+"""Layouts of memory as boxes over time and offsets, for all kinds.
 
-A box is a tensor or buffer (its owner) for as long as it stands at one place. Coordinates are those of the time axis and bytes.
+A box stands for a tensor or buffer (its owner) while it is at one offset. Its coordinates are those of the time axis, and
+bytes.
 """
 
 from __future__ import annotations
@@ -13,41 +14,42 @@ from dataclasses import dataclass
 from stowplan.report.colours import PALETTE
 from stowplan.report.text import shorten
 
-#: From this many boxes on, outlines would hide what they outline.
+#: From this many boxes on, boxes have no outlines, which would hide them.
 DENSE = 800
-#: Names are written into so many boxes of a picture at most, and so many more get a number that a legend explains.
-MOST_NAMES, MOST_TAGS = 150, 14
+#: Maximum number of boxes of a picture with names, and of further boxes with a number that a legend explains.
+MAX_NAMES, MAX_TAGS = 150, 14
 
-#: Points of a letter's width, and of a line; a name of fewer letters than ``_LEAST`` says nothing.
+#: Width of a letter and height of a line in points, and the fewest letters to which a name may be shortened.
 _WIDE, _LINE, _LEAST = 4.4, 8.5, 5
-#: Points of a tag.
+#: Size of a number in points.
 _TAG = 9.0
 
 
 @dataclass(frozen=True)
 class Box:
-    """Something that stands at ``[bottom, bottom + size)`` from ``left`` to ``right``."""
+    """The memory ``[bottom, bottom + size)`` of one owner from ``left`` to ``right``."""
 
     owner: int
     """Number of the tensor or buffer."""
     left: float
     right: float
-    """On the time axis."""
+    """On the time axis, as ``left``."""
     bottom: int
     size: int
-    """Bytes."""
+    """Bytes, as ``bottom``."""
     fixed: bool = False
-    """Whether it must stand there."""
+    """Whether the offset is given by the problem."""
 
     @property
     def area(self) -> float:
-        """What the eye sees of it."""
+        """Area in the picture: bytes times units of the time axis."""
         return (self.right - self.left) * self.size
 
 
 @dataclass(frozen=True)
 class Boxes:
-    """The mark for all boxes of a layout: they have names or numbers where there is room, and are told of when pointed at."""
+    """A mark with all boxes of a layout. Boxes have names or numbers where there is space, and descriptions when the pointer is
+    on them."""
 
     boxes: Sequence[Box]
     colours: Mapping[int, int]
@@ -55,30 +57,30 @@ class Boxes:
     describe: Callable[[int], tuple[str, int]]
     """Name and bytes of an owner."""
     note: Callable[[int], str] = lambda index: ""
-    """What else there is to say of the box of this number."""
+    """Note on the box of this index."""
     times: Sequence[tuple[float, float]] | None = None
-    """Begin and end of each box for people, where the axis across has others."""
+    """Begin and end of each box for descriptions, if they differ from the coordinates."""
 
     def colour(self, box: Box) -> str:
-        """Colour of a box."""
+        """The colour of a box."""
         return PALETTE[self.colours[box.owner]]
 
 
 @dataclass(frozen=True)
 class Name:
-    """A name in a box that has room for it."""
+    """A name in a box that has space for it."""
 
     box: Box
     text: str
-    stands: bool
-    """Whether it runs upwards."""
+    is_vertical: bool
+    """Whether it is written upwards."""
 
 
 def assign_colours(layouts: Iterable[Sequence[Box]]) -> dict[int, int]:
-    """Palette index of every owner of a box in one of the layouts.
+    """Palette index of every owner of a box in the layouts.
 
-    Up to ``len(PALETTE)`` owners get colours of their own; beyond that, an owner gets the colour least used by those it
-    touches in a layout, then the least used of all.
+    Up to ``len(PALETTE)`` owners get different colours. Beyond that, an owner gets the colour that is least used by the owners
+    which it touches in a layout, and of equal ones the colour that is least used altogether.
     """
     touching: defaultdict[int, set[int]] = defaultdict(set)
     area: defaultdict[int, float] = defaultdict(float)
@@ -91,7 +93,7 @@ def assign_colours(layouts: Iterable[Sequence[Box]]) -> dict[int, int]:
 
     colours: dict[int, int] = {}
     used = [0] * len(PALETTE)
-    # The largest first: they are what the eye sees.
+    # The largest come first because they are most visible.
     for owner in sorted(area, key=lambda index: (-area[index], index)):
         near = Counter(colours[other] for other in touching[owner] if other in colours)
         colour = min(range(len(PALETTE)), key=lambda index: (near[index], used[index], index))
@@ -101,31 +103,36 @@ def assign_colours(layouts: Iterable[Sequence[Box]]) -> dict[int, int]:
 
 
 def _touching_pairs(boxes: Sequence[Box]) -> set[tuple[int, int]]:
-    """Owners that stand next to each other in memory, or take each other's place; an approximation."""
+    """Pairs of owners that are next to each other in memory or follow each other at the same place; an approximation."""
     events = [(box.left, 0, index) for index, box in enumerate(boxes)]
     events += [(box.right, 1, index) for index, box in enumerate(boxes)]
-    kept: list[tuple[int, int]] = []
+    open_boxes: list[tuple[int, int]] = []
     pairs: set[tuple[int, int]] = set()
-    # Starts before ends at one boundary, so that a newcomer still meets those whose place it takes.
+    # At one boundary, starts come before ends, so that a new box still meets the box whose place it takes.
     for _, is_end, index in sorted(events):
         box = boxes[index]
         entry = (box.bottom, index)
-        at = bisect.bisect_left(kept, entry)
+        at = bisect.bisect_left(open_boxes, entry)
         if is_end:
-            kept.pop(at)
+            open_boxes.pop(at)
             continue
-        for _, other in kept[max(0, at - 2) : at + 2]:
+        for _, other in open_boxes[max(0, at - 2) : at + 2]:
             first, second = sorted((box.owner, boxes[other].owner))
             if first != second:
                 pairs.add((first, second))
-        kept.insert(at, entry)
+        open_boxes.insert(at, entry)
     return pairs
 
 
 def name_boxes(mark: Boxes, wide: float, high: float) -> list[Name]:
-    """Names for the boxes that have room for them, lying or standing; the largest first.
+    """Names for the boxes that have space for them, horizontal or vertical, the largest boxes first.
 
-    ``wide`` and ``high`` are the points of a unit across and of a byte.
+    Parameters
+    ----------
+    mark
+        The boxes.
+    wide, high
+        Points of a unit of the time axis, and of a byte.
     """
     names: list[Name] = []
     for box in sorted(mark.boxes, key=lambda box: (-box.area, box.owner, box.left)):
@@ -133,29 +140,30 @@ def name_boxes(mark: Boxes, wide: float, high: float) -> list[Name]:
         if max(width, height) < 2 * _WIDE or min(width, height) < _LINE:
             continue
         text = mark.describe(box.owner)[0]
-        stands = width < min(len(text) + 1, 12) * _WIDE and height > width
-        letters = int((height if stands else width) / _WIDE) - 1
+        is_vertical = width < min(len(text) + 1, 12) * _WIDE and height > width
+        letters = int((height if is_vertical else width) / _WIDE) - 1
         if letters < min(len(text), _LEAST):
             continue
-        names.append(Name(box, shorten(text, letters), stands))
-        if len(names) >= MOST_NAMES:
+        names.append(Name(box, shorten(text, letters), is_vertical))
+        if len(names) >= MAX_NAMES:
             break
     return names
 
 
 def choose_tags(layouts: Iterable[tuple[Sequence[Box], set[int]]]) -> dict[int, int]:
-    """Numbers, from 1 on, for the largest owners that some layout (its boxes, and who is named in it) does not name."""
+    """Numbers from 1 for the largest owners that at least one layout does not name. A layout is given by its boxes and its
+    named owners."""
     area: defaultdict[int, float] = defaultdict(float)
     for boxes, named in layouts:
         for box in boxes:
             if box.owner not in named:
                 area[box.owner] += box.area
-    largest = sorted((owner for owner in area if area[owner] > 0), key=lambda owner: (-area[owner], owner))[:MOST_TAGS]
+    largest = sorted((owner for owner in area if area[owner] > 0), key=lambda owner: (-area[owner], owner))[:MAX_TAGS]
     return {owner: number + 1 for number, owner in enumerate(largest)}
 
 
 def place_tags(boxes: Sequence[Box], tags: Mapping[int, int], wide: float, high: float) -> dict[int, tuple[float, float]]:
-    """Where the number of each owner in ``tags`` stands: in its largest box, and on no other number if that can be."""
+    """The position of each number: in the largest box of its owner, and if possible not on another number."""
     largest: dict[int, Box] = {}
     for box in boxes:
         if box.owner in tags and (box.owner not in largest or box.area > largest[box.owner].area):

@@ -1,4 +1,4 @@
-"""The curve of a search: incumbent and bound over wall-clock time."""
+"""The convergence plot: the best objective and the bound over wall-clock time."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ INCUMBENT = Style(stroke="accent", width=2, name="incumbent")
 BOUND = Style(stroke="warm", width=2, dash=(7, 4), name="bound")
 BASELINE = Style(stroke="soft", dash=(3, 3), name="rule base")
 
-#: Time, value and where it is from.
+#: Time in seconds, value, and source.
 Point = tuple[float, int, str]
 
 
 def convergence_plot(
     history: Sequence[HistoryEntry], seconds: float, unit: Unit, baselines: Mapping[str, int], baseline: int | None
 ) -> Plot | None:
-    """Incumbent and bound, with the baselines that lie in their range; None without history."""
+    """The best objective and the bound over time, with the baselines that lie in their range; None without history."""
     best = _changes((entry.seconds, entry.objective, entry.source) for entry in history)
     proven = _changes((entry.seconds, entry.bound, entry.source) for entry in history)
     if not best and not proven:
         return None
-    base = _common_part(unit, [value for _, value, _ in best])
+    base = _common_first_number(unit, [value for _, value, _ in best])
     best, proven = ([(moment, value - base, source) for moment, value, source in steps] for steps in (best, proven))
     baselines = {label: value - base for label, value in baselines.items()}
-    # One with another first number is off the scale.
-    is_near = baseline is not None and (not base or _common_part(unit, [baseline]) == base)
+    # A baseline with a different first number lies outside the scale.
+    is_near = baseline is not None and (not base or _common_first_number(unit, [baseline]) == base)
     baseline = baseline - base if baseline is not None and is_near else None
-    # The worst bounds say little and would flatten all else, so the scale ends at the last one.
+    # Early bounds are far off and would flatten everything else, so the scale ends at the last bound.
     values = [value for _, value, _ in best] + [value for _, value, _ in proven[-1:] if value >= 0]
     if best and baseline is not None:
         values.append(baseline)
@@ -44,13 +44,13 @@ def convergence_plot(
     ticks = [(tick * per_unit, format_tick(tick)) for tick in nice_ticks(low / per_unit, high / per_unit)]
     marks = _baselines(baselines if best else {}, low, high)
     for series, style, word in ((proven, BOUND, "bound"), (best, INCUMBENT, "objective")):
-        # Bounds below the scale are left out; the curve then comes up from its edge.
+        # Bounds below the scale are left out, and the curve begins at the lower edge.
         series = [point for point in series if point[1] >= low]
         if not series:
             continue
         line = steps([*(place(moment) for moment, _, _ in series), 1.0], [min(value, high) for _, value, _ in series])
         marks.append(Line([(line[0][0], low), *line] if word == "bound" else line, style))
-        for moment, value, source in _apart(series, place):
+        for moment, value, source in _distinguishable(series, place):
             tip = f"{word} {format_value(value + base, unit)}\n{source} after {moment:.2f} s"
             marks.append(Dot(place(moment), min(value, high), Style(fill=style.stroke, name=style.name), 8, tip=tip))
     spoken = f"Objective and bound over {end:.1f} seconds; the table below has the numbers"
@@ -60,7 +60,7 @@ def convergence_plot(
 
 
 def _time_axis(end: float, first: float) -> tuple[Axis, Callable[[float], float]]:
-    """Axis of parts of the run, logarithmic where much comes early; and the part at which a moment stands."""
+    """The time axis, logarithmic if much happens early; and a function from a moment to its position, from 0 to 1."""
     if end / max(first, 1e-3) <= 50:
         ticks = [(tick / end, f"{tick:g}") for tick in nice_ticks(0, end, 6)]
         return Axis(0, 1, ticks, "seconds"), lambda moment: moment / end
@@ -74,28 +74,30 @@ def _time_axis(end: float, first: float) -> tuple[Axis, Callable[[float], float]
 
 
 def _baselines(baselines: Mapping[str, int], low: float, high: float) -> list[Mark]:
-    """A line for each baseline of the range, and the names of those that have room for one."""
+    """A line for each baseline in the range, with names where there is enough space."""
     marks: list[Mark] = []
-    taken: list[float] = []
+    label_positions: list[float] = []
     for label, value in sorted(baselines.items(), key=lambda item: item[1]):
         place = (value - low) / (high - low)
         if not 0 <= place <= 1:
             continue
         marks.append(level(Axis(0, 1), value, BASELINE))
-        if all(abs(place - other) > 0.07 for other in taken):
-            taken.append(place)
+        if all(abs(place - other) > 0.07 for other in label_positions):
+            label_positions.append(place)
             marks.append(Text(0.995, value, label, align="end", halo="paper"))
     return marks
 
 
-def _common_part(unit: Unit, values: Sequence[int]) -> int:
-    """What the axis of a unit of two numbers leaves out: the first number, where it is the same in all; else 0."""
+def _common_first_number(unit: Unit, values: Sequence[int]) -> int:
+    """For a unit of two numbers: the part of the values that the axis leaves out because the first number is the same in all of
+    them; otherwise 0."""
     firsts = {unit.split(value)[0] for value in values}
     return firsts.pop() * unit.pair.scale if unit.pair is not None and len(firsts) == 1 else 0
 
 
 def _scale_of(unit: Unit, top: int, base: int) -> tuple[int, str]:
-    """What objectives are divided by on an axis that ends at ``top``, and the unit that gives; ``base`` is left out of them."""
+    """The divisor of objectives on an axis that ends at ``top``, and the name of the resulting unit. ``base`` is the part that
+    the axis leaves out."""
     if (pair := unit.pair) is not None:
         name, size = (f"{pair.second} at {pair.first} {base // pair.scale}", 1) if base else (pair.first, pair.scale)
     else:
@@ -104,18 +106,18 @@ def _scale_of(unit: Unit, top: int, base: int) -> tuple[int, str]:
 
 
 def _changes(entries: Iterable[tuple[float, int | None, str]]) -> list[Point]:
-    """Entries with a value other than the one before."""
-    kept: list[Point] = []
+    """Entries whose value differs from that of the entry before."""
+    changed: list[Point] = []
     for seconds, value, source in entries:
-        if value is not None and (not kept or kept[-1][1] != value):
-            kept.append((seconds, value, source))
-    return kept
+        if value is not None and (not changed or changed[-1][1] != value):
+            changed.append((seconds, value, source))
+    return changed
 
 
-def _apart(series: Sequence[Point], place: Callable[[float], float]) -> list[Point]:
-    """Points far enough apart to be told from each other; the last of a crowd stays."""
-    kept: list[Point] = []
+def _distinguishable(series: Sequence[Point], place: Callable[[float], float]) -> list[Point]:
+    """Points that are far enough apart to be distinguished; of points that are close together, the last is kept."""
+    chosen: list[Point] = []
     for point in reversed(series):
-        if not kept or place(kept[-1][0]) - place(point[0]) > 1 / 200:
-            kept.append(point)
-    return kept[::-1]
+        if not chosen or place(chosen[-1][0]) - place(point[0]) > 1 / 200:
+            chosen.append(point)
+    return chosen[::-1]

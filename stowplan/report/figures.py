@@ -1,6 +1,7 @@
-"""Pictures as files: SVG by ourselves, which the page takes too, PNG and PDF by matplotlib; the same bytes each time.
+"""Pictures as files. SVG is written by this module, also for the page; PNG and PDF by matplotlib. Equal pictures give equal
+bytes.
 
-Matplotlib is an optional package (extra ``viz``) and is imported when the first PNG or PDF is written.
+Matplotlib is an optional package (extra ``viz``), imported when the first PNG or PDF is written.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg", ".pdf")
 
-#: Type 3 fonts are what makes PDF files of equal pictures not editable.
+#: With Type 3 fonts, the default, text in PDF files could not be edited.
 _STYLE: Any = {"pdf.fonttype": 42, "font.family": "sans-serif"}
-#: What keeps the date and the like out of a file.
-_UNDATED: dict[str, dict[str, Any]] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}}
+#: Metadata that keep dates and versions out of the files.
+_NO_METADATA: dict[str, dict[str, Any]] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}}
 
-#: Pixels an inch.
+#: Pixels per inch.
 _DPI = 130
 
 _ALIGN = {"start": "left", "middle": "center", "end": "right"}
 
-#: Points that a command of a path takes.
-_TAKES = {"M": 1, "L": 1, "Q": 2, "C": 3, "Z": 0}
+#: Number of points after each command of a path.
+_POINTS_OF_COMMAND = {"M": 1, "L": 1, "Q": 2, "C": 3, "Z": 0}
 _FONT = "system-ui, 'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
 def svg_file(paper: Paper) -> str:
-    """A file by itself, on white."""
+    """A complete SVG file on a white background."""
     return (
         '<?xml version="1.0" encoding="utf-8"?>\n'
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{paper.width:.4g}pt" height="{paper.height:.4g}pt" '
@@ -49,7 +50,7 @@ def svg_file(paper: Paper) -> str:
 
 
 def svg_inline(paper: Paper, spoken: str) -> str:
-    """A drawing of the page, in the page's colours; ``spoken`` says what it is to those who cannot see it."""
+    """An SVG element in the colours of the page; ``spoken`` describes it for readers who cannot see it."""
     return (
         f'<svg class="drawing" width="{paper.width:.0f}" height="{paper.height:.0f}" viewBox="0 0 {_number(paper.width)} '
         f'{_number(paper.height)}" role="img" aria-label="{escape(spoken)}">{_content(paper, on_page, _data_tip)}</svg>'
@@ -57,7 +58,7 @@ def svg_inline(paper: Paper, spoken: str) -> str:
 
 
 def attributes(style: Style, paint: Callable[[str], str]) -> str:
-    """A style as attributes of an element."""
+    """A style as attributes of an SVG element."""
     parts = [f' class="{style.name}"'] if style.name else []
     parts.append(f' fill="{paint(style.fill)}"')
     if style.opacity != 1:
@@ -69,8 +70,8 @@ def attributes(style: Style, paint: Callable[[str], str]) -> str:
     return "".join(parts)
 
 
-def _content(paper: Paper, paint: Callable[[str], str], told: Callable[[str], tuple[str, str]]) -> str:
-    """Items; shapes of one style that follow each other are one path, but for those with a tip."""
+def _content(paper: Paper, paint: Callable[[str], str], tip_markup: Callable[[str], tuple[str, str]]) -> str:
+    """The items as SVG. Consecutive shapes of one style become one path, unless they have a tip."""
     parts = []
     for key, group in groupby(paper.items, key=lambda item: _key_of(item)):
         if key is None:
@@ -78,12 +79,13 @@ def _content(paper: Paper, paint: Callable[[str], str], told: Callable[[str], tu
             continue
         style, tip = key
         path = "".join(_path(item.ops, item.points) for item in group if isinstance(item, Form))
-        attribute, inside = told(tip) if tip else ("", "")
+        attribute, inside = tip_markup(tip) if tip else ("", "")
         parts.append(f'<path{attributes(style, paint)}{attribute} d="{path}"{f">{inside}</path>" if inside else "/>"}\n')
     return "".join(parts)
 
 
 def _key_of(item: Form | Text) -> tuple[Style, str] | None:
+    """Style and tip of a shape; None for text."""
     return None if isinstance(item, Text) else (item.style, item.tip)
 
 
@@ -96,13 +98,14 @@ def _data_tip(tip: str) -> tuple[str, str]:
 
 
 def _path(ops: str, points: Sequence[tuple[float, float]]) -> str:
+    """The ``d`` attribute of a path."""
     if ops == "MLLLZ" and points[0][1] == points[1][1] and points[0][0] == points[3][0]:
-        # A rectangle in fewer letters: a large plan has tens of thousands.
+        # Rectangles have a shorter form, because a large plan has tens of thousands of them.
         (left, bottom), (right, _), (_, top) = points[:3]
         return f"M{_number(left)} {_number(bottom)}H{_number(right)}V{_number(top)}H{_number(left)}z"
     parts, at = [], 0
     for op in ops:
-        count = _TAKES[op]
+        count = _POINTS_OF_COMMAND[op]
         parts.append(op + " ".join(f"{_number(x)} {_number(y)}" for x, y in points[at : at + count]))
         at += count
     return "".join(parts)
@@ -113,7 +116,8 @@ def _number(value: float) -> str:
 
 
 def _text(item: Text, paint: Callable[[str], str]) -> str:
-    # Letters are set in the middle of their height, which not all viewers do themselves.
+    """SVG of a text."""
+    # Letters are centred vertically here, because not all viewers can do that.
     x, y = _number(item.x), _number(item.y)
     shift = _number(0.35 * item.size)
     turned = f' transform="rotate(-90 {x} {y})"' if item.is_turned else ""
@@ -124,21 +128,21 @@ def _text(item: Text, paint: Callable[[str], str]) -> str:
 
 
 def check_format(path: str | Path) -> str:
-    """Suffix of a picture that can be written, in small letters.
+    """Suffix of a picture's file in lower case, if pictures can be written in this format.
 
     Raises
     ------
     UsageError
-        For a suffix other than .png, .svg and .pdf.
+        The suffix is not .png, .svg or .pdf.
     MissingDependencyError
-        For PNG and PDF without matplotlib.
+        The format is PNG or PDF, and matplotlib is not installed.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise UsageError(f"found picture format {suffix or 'none'!r}, expected .png, .svg or .pdf")
     if suffix != ".svg":
         try:
-            # All that drawing takes, so that it is there when a plan is.
+            # This imports everything that drawing needs, so that it cannot fail once a plan has been found.
             import matplotlib.backends.backend_agg  # noqa: F401
         except ImportError as error:
             raise MissingDependencyError(
@@ -148,14 +152,14 @@ def check_format(path: str | Path) -> str:
 
 
 def save_picture(picture: Picture, path: str | Path) -> None:
-    """Write a picture; its suffix says the format.
+    """Writes a picture in the format of the suffix.
 
     Raises
     ------
     UsageError, MissingDependencyError
         As :func:`check_format`.
     InputError
-        If the file cannot be written.
+        The file cannot be written.
     """
     suffix = check_format(path)
     paper = lay_out(picture)
@@ -163,6 +167,7 @@ def save_picture(picture: Picture, path: str | Path) -> None:
 
 
 def _by_matplotlib(paper: Paper, suffix: str) -> bytes:
+    """The file as matplotlib writes it."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -170,12 +175,12 @@ def _by_matplotlib(paper: Paper, suffix: str) -> bytes:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(paper.width / 72, paper.height / 72))
         draw_paper(paper, figure.add_axes((0.0, 0.0, 1.0, 1.0)))
-        figure.savefig(stream, format=suffix[1:], dpi=_DPI, metadata=_UNDATED[suffix])
+        figure.savefig(stream, format=suffix[1:], dpi=_DPI, metadata=_NO_METADATA[suffix])
     return stream.getvalue()
 
 
 def draw_paper(paper: Paper, ax: Axes) -> None:
-    """Draw paper into axes of matplotlib, which become nothing but paper."""
+    """Draws paper into axes of matplotlib, which show nothing else afterwards."""
     ax.set_xlim(0, paper.width)
     ax.set_ylim(paper.height, 0)
     ax.set_axis_off()
@@ -189,6 +194,7 @@ def draw_paper(paper: Paper, ax: Axes) -> None:
 
 
 def _draw(forms: list[Form], ax: Axes, order: int) -> None:
+    """Draws shapes."""
     from matplotlib.collections import PathCollection
     from matplotlib.colors import to_rgba
     from matplotlib.path import Path as Line
@@ -208,7 +214,7 @@ def _draw(forms: list[Form], ax: Axes, order: int) -> None:
             ],
             edgecolors=[on_paper(stroke) for stroke in strokes],
             linewidths=[form.style.width if stroke != "none" else 0 for form, stroke in zip(forms, strokes, strict=True)],
-            # Dashes of matplotlib are counted in widths of their line.
+            # Matplotlib measures dashes in widths of their line.
             linestyles=[
                 (0, tuple(length / form.style.width for length in form.style.dash)) if form.style.dash else "solid"
                 for form in forms
@@ -219,12 +225,13 @@ def _draw(forms: list[Form], ax: Axes, order: int) -> None:
 
 
 def _write(item: Text, ax: Axes, order: int) -> None:
+    """Draws a text."""
     from matplotlib.patheffects import withStroke
 
     written = ax.text(
         item.x,
         item.y,
-        # A dollar sign would start a formula.
+        # In matplotlib a dollar sign would begin a formula.
         item.text.replace("$", r"\$"),
         fontsize=item.size,
         color=on_paper(item.colour),

@@ -1,7 +1,7 @@
-"""The report: one self-contained HTML page about a result.
+"""The HTML report: one self-contained page about a result.
 
-The page loads nothing from the network (its own policy forbids it), follows the reader's light or dark scheme, needs no
-matplotlib, and can be read without its script, which only adds details on pointing, and zoom.
+The page loads nothing from the network (its content security policy forbids it), follows the reader's light or dark scheme, and
+does not need matplotlib. It can be read without its script, which only adds descriptions under the pointer, and zoom.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, cards_list, facts_list, table, warnings_box, whole_page
 from stowplan.report.presenter import Labelled, Presenter, presenter_for
 from stowplan.report.text import format_values
-from stowplan.result import CandidateReport, Result, certified, gained
+from stowplan.result import CandidateReport, Result, certified, describe_gain
 from stowplan.result_text import format_gap, format_ratio
 from stowplan.units import PS
 
-#: History as a table: first and last entries.
-MOST_HISTORY = 200
+#: Maximum number of entries in the table of the history, half of them from its beginning and half from its end.
+MAX_HISTORY = 200
 
 
 def write_report(
@@ -33,22 +33,22 @@ def write_report(
     compare: Labelled | None = None,
     time: Literal["steps", "seconds"] = "steps",
 ) -> None:
-    """Write the report on ``result`` to ``path``; the same result gives the same bytes.
+    """Writes the report on ``result`` to ``path``. Equal results give equal bytes.
 
     Parameters
     ----------
     problem
-        What was solved. What stands in the report beside the search depends on its kind.
+        The problem that was solved. Its kind determines the sections besides those about the search.
     compare
-        Name and plan to draw beside the result's: a production compiler's, or a baseline's. Without one, those that the
-        kind is usually compared with.
+        Name and plan to draw next to the result's plan, such as a production compiler's or a baseline's. By default, the plans
+        to which the kind is usually compared.
     time
-        Axis of layouts of compiled programs: logical steps, or simulated time.
+        Time axis for layouts of compiled programs: logical steps, or simulated time.
 
     Raises
     ------
     InputError
-        If a plan is for another problem, or the file cannot be written.
+        A plan is for another problem, or the file cannot be written.
     """
     files.write_atomic(path, render_report(problem, result, compare=compare, time=time).encode("utf-8", errors="replace"))
 
@@ -60,18 +60,18 @@ def render_report(
     compare: Labelled | None = None,
     time: Literal["steps", "seconds"] = "steps",
 ) -> str:
-    """Text of the page that :func:`write_report` writes."""
+    """The text of the page that :func:`write_report` writes."""
     presenter = presenter_for(problem)
     details = Details()
     others = [compare] if compare is not None else [] if result.plan is None else presenter.references(problem)
-    own = presenter.report_sections(problem, result, others, details, seconds=time == "seconds")
+    kind_sections = presenter.report_sections(problem, result, others, details, seconds=time == "seconds")
     sections = [
         _summary(problem, result, presenter),
         _warnings(result),
-        *(section.html() for section in own if not section.follows_search),
+        *(section.html() for section in kind_sections if not section.follows_search),
         _convergence(result, presenter),
         _candidates(result, presenter),
-        *(section.html() for section in own if section.follows_search),
+        *(section.html() for section in kind_sections if section.follows_search),
         _details(result),
         _provenance(result),
     ]
@@ -80,6 +80,7 @@ def render_report(
 
 
 def _summary(problem: object, result: Result, presenter: Presenter) -> str:
+    """The figures at the top of the page."""
     shown = format_values((result.objective, result.bound, *result.baselines.values(), result.baseline), result.unit)
     mark, word = ("good", "verified") if result.verified else ("bad", "not verified")
     cards: list[tuple[str, str, str]] = []
@@ -113,7 +114,7 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
             else f", {'speedup' if result.unit == PS else 'ratio'} {format_ratio(ratio)}"
         )
         facts.append((f"Baseline {name}", shown[value] + faster))
-    if "baseline" in result.provenance.options and (gain := gained(result)):
+    if "baseline" in result.provenance.options and (gain := describe_gain(result)):
         facts.append(("Gain", gain))
     return cards_list(cards) + facts_list(facts)
 
@@ -129,15 +130,16 @@ def _warnings(result: Result) -> str:
 
 
 def _convergence(result: Result, presenter: Presenter) -> str:
+    """The convergence plot, and its data as a table."""
     plot = convergence_plot(result.history, result.seconds, result.unit, result.baselines, result.baseline)
     if plot is None:
         return ""
     entries = list(result.history)
-    shown = entries if len(entries) <= MOST_HISTORY else entries[: MOST_HISTORY // 2] + entries[-MOST_HISTORY // 2 :]
+    shown = entries if len(entries) <= MAX_HISTORY else entries[: MAX_HISTORY // 2] + entries[-MAX_HISTORY // 2 :]
     texts = format_values((value for entry in shown for value in (entry.objective, entry.bound)), result.unit)
     rows = [(f"{entry.seconds:.2f}", entry.source, texts[entry.objective], texts[entry.bound]) for entry in shown]
-    left_out = f", {len(entries) - len(shown):,} in the middle left out" if len(shown) < len(entries) else ""
-    entries_table = table(f"{len(entries):,} improvements{left_out}", ("Seconds:r", "Source", "Objective:r", "Bound:r"), rows)
+    omitted = f", {len(entries) - len(shown):,} in the middle left out" if len(shown) < len(entries) else ""
+    entries_table = table(f"{len(entries):,} improvements{omitted}", ("Seconds:r", "Source", "Objective:r", "Bound:r"), rows)
     return (
         f"<section><h2>Convergence</h2>\n{legend_html(plot.legend)}{plot_html(plot, 'Convergence')}\n"
         f"<details><summary>As a table</summary>{entries_table}</details></section>"
@@ -145,6 +147,7 @@ def _convergence(result: Result, presenter: Presenter) -> str:
 
 
 def _candidates(result: Result, presenter: Presenter) -> str:
+    """The table of candidates."""
     if not result.candidates:
         return ""
 
@@ -157,7 +160,7 @@ def _candidates(result: Result, presenter: Presenter) -> str:
         objective, bound, seconds = texts[candidate.objective], texts[candidate.bound], f"{candidate.seconds:.2f}"
         return candidate.name, objective, bound, seconds, candidate.outcome, verified, candidate.note
 
-    # Best first, those without a plan last, else in the order in which they were started.
+    # The best come first and those without a plan last; otherwise the order is that in which they started.
     ordered = sorted(result.candidates, key=lambda candidate: (candidate.objective is None, candidate.objective or 0))
     rows = [row(candidate) for candidate in ordered]
     best = [index for index, candidate in enumerate(ordered) if candidate.name == result.provenance.candidate][:1]
@@ -166,24 +169,26 @@ def _candidates(result: Result, presenter: Presenter) -> str:
 
 
 def _details(result: Result) -> str:
+    """The details of the kind."""
     if not result.details:
         return ""
-    facts = [(name.replace("_", " "), _plain(value)) for name, value in result.details.items() if name != "snapshot"]
+    facts = [(name.replace("_", " "), _as_text(value)) for name, value in result.details.items() if name != "snapshot"]
     return f"<section><h2>Details</h2>\n{facts_list(facts)}</section>"
 
 
-def _plain(value: object) -> str:
-    """A detail in words."""
+def _as_text(value: object) -> str:
+    """A detail as text."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_plain(part)}" for name, part in value.items()) or "none"
+        return ", ".join(f"{name} {_as_text(part)}" for name, part in value.items()) or "none"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_plain, value)) or "none"
+        return ", ".join(map(_as_text, value)) or "none"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _provenance(result: Result) -> str:
+    """The provenance of the result."""
     origin = result.provenance
     facts = [
         ("Candidate", origin.candidate),
@@ -193,7 +198,7 @@ def _provenance(result: Result) -> str:
         *([("Checkpoint", origin.checkpoint)] if origin.checkpoint else []),
         *([("Checkpoint's training", origin.checkpoint_training)] if origin.checkpoint_training else []),
         *(("Learned guide", guide) for guide in origin.guides),
-        *((f"Option {name}", _plain(value)) for name, value in origin.options.items()),
+        *((f"Option {name}", _as_text(value)) for name, value in origin.options.items()),
         *((f"Version of {name}", value) for name, value in origin.versions.items()),
     ]
     return f"<section><h2>How to get this again</h2>\n{facts_list(facts)}</section>"

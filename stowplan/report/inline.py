@@ -1,7 +1,7 @@
-"""Plots of the HTML report: inline SVG that stretches with the page, with labels as HTML so that they do not.
+"""Plots in the HTML report: inline SVG that stretches with the page, with labels as HTML, which do not stretch.
 
-Every plot is a column of labels beside a scroller with panels on one axis across. Drawings use a coordinate system of
-:data:`WIDE` by :data:`HIGH` whatever their size on the page.
+A plot is a column of labels next to a scrollable area with the panels, which share one horizontal axis. Drawings use a
+coordinate system of :data:`WIDE` by :data:`HIGH`, whatever their size on the page.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
-from stowplan.report.boxes import DENSE, MOST_NAMES, Boxes
+from stowplan.report.boxes import DENSE, MAX_NAMES, Boxes
 from stowplan.report.colours import PALETTE, ink_on, on_page
 from stowplan.report.figures import attributes
 from stowplan.report.page import Details, zoom_buttons
@@ -20,23 +20,24 @@ from stowplan.report.text import format_bytes, shorten
 
 WIDE, HIGH = 20_000, 2_000
 
-#: Boxes of one plan that can be pointed at; smaller ones beyond that are drawn, but have no details.
-MOST_BOXES = 6_000
-#: Letters of a name in a box at most.
-MOST_LETTERS = 60
-#: Letters that fit across a plot, beside another and alone; lines and letters that fit above each other in a layout.
+#: Maximum number of boxes of one plan with descriptions; smaller boxes beyond that are only drawn.
+MAX_DESCRIBED_BOXES = 6_000
+#: Maximum number of characters of a name in a box.
+MAX_NAME_LETTERS = 60
+#: Numbers of characters that fit across a plot, next to another plot and alone; numbers of lines and of characters that fit
+#: above each other in a layout.
 LETTERS, LETTERS_ALONE, LINES, LETTERS_UP = 74, 130, 26, 50
 
 
 def plot_html(plot: Plot, name: str, details: Details | None = None, letters: int = LETTERS_ALONE) -> str:
-    """A plot, called ``name`` for those who cannot see it.
+    """A plot as HTML; ``name`` describes it for readers who cannot see it.
 
     Parameters
     ----------
     details
-        Where boxes are noted, for the page's script.
+        Collects descriptions of boxes for the page's script.
     letters
-        How many fit across the plot.
+        Number of characters that fit across the plot.
     """
     labels = "".join(_labels(panel) for panel in plot.panels)
     panels = "".join(_panel(panel, plot.across, details or Details(), letters) for panel in plot.panels)
@@ -53,8 +54,8 @@ def plot_html(plot: Plot, name: str, details: Details | None = None, letters: in
 def plot_figure(plot: Plot, caption: str = "", details: Details | None = None, letters: int = LETTERS_ALONE) -> str:
     """A plot below its heading and a caption (plain text)."""
     heading = f"<h3>{escape(plot.heading)}</h3>" if plot.heading else ""
-    told = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f"<figure>{heading}{told}{plot_html(plot, plot.heading or caption, details, letters)}</figure>"
+    caption_html = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f"<figure>{heading}{caption_html}{plot_html(plot, plot.heading or caption, details, letters)}</figure>"
 
 
 def layouts_html(intro: str, plots: Sequence[tuple[Plot, str]], details: Details) -> str:
@@ -81,7 +82,7 @@ def legend_html(keys: Iterable[Key]) -> str:
 
 
 def _labels(panel: Panel) -> str:
-    """Labels left of a panel."""
+    """The labels left of a panel."""
     ticks = "".join(
         f'<span class="tick" style="bottom:{panel.up.part(value) * 100:.2f}%">{escape(text)}</span>'
         for value, text in panel.up.ticks
@@ -95,7 +96,7 @@ def _heading(panel: Panel, text: str = "") -> str:
 
 
 def _across(axis: Axis) -> str:
-    """Labels below a plot; minor ones show only where it is zoomed."""
+    """The labels below a plot. Minor ones are shown only if the plot is zoomed."""
     parts = []
     for value, label in [*axis.ticks, *(tick for tick in axis.minor if tick not in axis.ticks)]:
         place = axis.part(value)
@@ -106,9 +107,10 @@ def _across(axis: Axis) -> str:
 
 
 def _panel(panel: Panel, across: Axis, details: Details, letters: int) -> str:
+    """A panel with its marks."""
     lines: list[Mark] = [Line([(across.low, value), (across.high, value)], GRID) for value, _ in panel.up.ticks]
     marks = [*(lines if panel.is_framed else []), *panel.marks]
-    # Marks that come later lie above boxes.
+    # Marks after the boxes are drawn above them.
     end = max((at + 1 for at, mark in enumerate(marks) if isinstance(mark, Boxes)), default=len(marks))
     below, above = ([mark for mark in part if not isinstance(mark, (Boxes, Text))] for part in (marks[:end], marks[end:]))
     content = _svg(_marks(below, across, panel.up), panel.spoken)
@@ -127,7 +129,7 @@ def _svg(content: str, spoken: str, more: str = "") -> str:
 
 
 def _marks(marks: Sequence[Mark], across: Axis, up: Axis) -> str:
-    """Marks of one style that follow each other stand in one group, and are one path where nothing is told of them."""
+    """SVG of marks. Consecutive marks of one style become one group, and one path if they have no tips."""
     parts = []
     for style, group in groupby(marks, key=_style_of):
         paths, rest = [], []
@@ -145,8 +147,9 @@ def _marks(marks: Sequence[Mark], across: Axis, up: Axis) -> str:
 
 
 def _style_of(mark: Mark) -> Style:
+    """The style of a mark as a path."""
     if isinstance(mark, Dot):
-        # A stroke without length and with round ends: it is no ellipse, however the drawing is stretched.
+        # A dot is a stroke of length 0 with round ends, which stays a circle however the drawing is stretched.
         style = mark.style
         colour = style.fill if style.fill != "none" else style.stroke
         return Style(stroke=colour, width=mark.size, name=f"dot {style.name}".strip())
@@ -155,6 +158,8 @@ def _style_of(mark: Mark) -> Style:
 
 
 def _path(mark: Mark, across: Axis, up: Axis) -> str:
+    """The ``d`` attribute of a mark."""
+
     def at(x: float, y: float) -> tuple[int, int]:
         return round(WIDE * across.part(x)), round(HIGH * (1 - up.part(y)))
 
@@ -186,6 +191,7 @@ def _rectangle(left: int, right: int, top: int, bottom: int) -> str:
 
 
 def _words(mark: Text, across: Axis, up: Axis) -> str:
+    """HTML of a text."""
     x, y = across.part(mark.x) * 100, up.part(mark.y) * 100
     shift = {"start": "0", "middle": "-50%", "end": "-100%"}[mark.align]
     return (
@@ -195,7 +201,7 @@ def _words(mark: Text, across: Axis, up: Axis) -> str:
 
 
 def _boxes(mark: Boxes, across: Axis, up: Axis, details: Details, letters: int) -> str:
-    """Boxes of a layout, which details are noted of, with names in those that have room for them."""
+    """The boxes of a layout, with names in those that have space for one; adds their descriptions to ``details``."""
     boxes = mark.boxes
     rows: list[tuple[float, float, str, str]] = []
     groups: defaultdict[int, list[str]] = defaultdict(list)
@@ -206,18 +212,18 @@ def _boxes(mark: Boxes, across: Axis, up: Axis, details: Details, letters: int) 
         bottom, top = up.part(box.bottom), up.part(box.bottom + box.size)
         left, right = across.part(box.left), across.part(box.right)
         path = _rectangle(round(WIDE * left), round(WIDE * right), round(HIGH * (1 - top)), round(HIGH * (1 - bottom)))
-        if len(rows) >= MOST_BOXES:
+        if len(rows) >= MAX_DESCRIBED_BOXES:
             rest[mark.colours[box.owner]].append(path)
             continue
         name, size = mark.describe(box.owner)
         details.tensors[box.owner] = (name, format_bytes(size))
-        # An edge of the paper's colour would be all that is seen of a thin box.
+        # A thin box has no outline in the background colour, which would cover it.
         is_thin = len(boxes) <= DENSE and (top - bottom < 0.008 or right - left < 0.003)
         kind = ' class="fixed"' if box.fixed else ' class="thin"' if is_thin else ""
         groups[box.owner].append(f'<path{kind} d="{path}" data-i="{len(rows)}"/>')
         begin, end = (box.left, box.right) if mark.times is None else mark.times[index]
         rows.append((begin, end, format_bytes(box.bottom), mark.note(index)))
-        if len(names) < MOST_NAMES:
+        if len(names) < MAX_NAMES:
             names += _name(name, left, right, bottom, top, ink_on(mark.colour(box)), letters)
     details.plans.append(rows)
     drawn = "".join(f'<path fill="{PALETTE[colour]}" d="{"".join(paths)}"/>' for colour, paths in sorted(rest.items()))
@@ -233,10 +239,10 @@ def _boxes(mark: Boxes, across: Axis, up: Axis, details: Details, letters: int) 
 
 
 def _name(name: str, left: float, right: float, bottom: float, top: float, colour: str, across: int) -> list[str]:
-    """The name of a box, lying or standing in it; nothing where there is no room. Places are parts of the panel."""
+    """The name of a box, horizontal or vertical; empty if there is no space. Positions are parts of the panel's size."""
     wide, high = right - left, top - bottom
     least = min(len(name), 6)
-    # Some have room only where the page is zoomed, and are hidden until then.
+    # Some names fit only if the page is zoomed, and are hidden until then.
     for zoom, later in ((1, ""), (4, "later")):
         lying, standing = round(wide * zoom * across), round(high * LETTERS_UP)
         if high * LINES >= 1 and lying >= least:
@@ -248,8 +254,8 @@ def _name(name: str, left: float, right: float, bottom: float, top: float, colou
     else:
         return []
     kind = f' class="{kinds}"' if kinds else ""
-    text = shorten(name, MOST_LETTERS)
-    # The page cuts the beginning to the room that there is; the end stays, since numbered names differ there.
+    text = shorten(name, MAX_NAME_LETTERS)
+    # The page shortens the beginning to the available space. The end is kept, because numbered names differ there.
     begin, end = (text[:-4], text[-4:]) if len(text) > least else (text, "")
     return [
         f'<span{kind} style="left:{left * 100:.2f}%;width:{wide * 100:.2f}%;'

@@ -1,4 +1,4 @@
-"""How memory-mapping plans are shown: figures, layouts, and where the time goes (tensors by saving, steps by latency)."""
+"""Presenter of memory-mapping plans: figures, layouts, and where the time goes (tensors by saving, steps by latency)."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ from stowplan.result import Result
 from stowplan.tables import text_table
 from stowplan.units import format_ps
 
-#: Rows of the tables of tensors and steps, and of those in text.
+#: Number of rows of the tables of tensors and steps in the report, and of tables in text.
 TOP, LINES = 20, 40
 
 
 class MemoryMappingPresenter(DrawingPresenter):
-    """Layouts of fast memory over steps or seconds."""
+    """Shows layouts of fast memory over steps or seconds."""
 
-    most_plans = 2
+    max_plans = 2
     has_seconds = True
 
     def check_fits(self, problem: Problem, plan: object) -> None:
-        """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
+        """Raises an error for plans of another kind or problem. Invalid plans are accepted, because pictures help to see what
+        is wrong."""
         if not isinstance(plan, Plan):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected a memory mapping")
         drawing.check_fits(problem, plan)
 
     def references(self, problem: Problem) -> list[Labelled]:
-        """None: everything in slow memory is an empty picture."""
+        """None: a plan that keeps everything in slow memory is an empty picture."""
         return []
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
@@ -53,7 +54,7 @@ class MemoryMappingPresenter(DrawingPresenter):
         return drawing.picture(problem, self.distinct(problem, plans), "seconds" if seconds else "steps")
 
     def overview(self, problem: Problem, result: Result) -> Overview:
-        """The normalised return, and what is known of program and machine."""
+        """The normalised return, and facts about the program and the machine."""
         cards = []
         if result.objective is not None:
             gained = f"{problem.normalised_return(result.objective):.4f}"
@@ -72,7 +73,7 @@ class MemoryMappingPresenter(DrawingPresenter):
     def report_sections(
         self, problem: Problem, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
     ) -> list[Section]:
-        """Layouts; tensors by saving and steps by latency."""
+        """Layouts, tensors by saving, and steps by latency."""
         plans = [*([(result.provenance.candidate, result.plan)] if result.plan is not None else []), *others]
         if not plans:
             return []
@@ -86,7 +87,7 @@ class MemoryMappingPresenter(DrawingPresenter):
 
 
 def layouts_section(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int], details: Details) -> Section:
-    """Layout, bytes in use and copies of every plan."""
+    """A section with the layout, the bytes in use and the copies of every plan."""
     top, capacity = share_top([layout for _, layout in layouts])[0].top, layouts[0][1].problem.capacity
     part = f" Only the first {format_bytes(top)} of {format_bytes(capacity)} are shown." if top < capacity else ""
     instant = any(bar.in_stall for _, layout in layouts for bar in layout.bars)
@@ -101,6 +102,7 @@ def layouts_section(layouts: Sequence[tuple[str, Layout]], colours: dict[int, in
 
 
 def _caption(layout: Layout) -> str:
+    """Figures of one plan."""
     problem, plan, timeline = layout.problem, layout.plan, layout.timeline
     stalls = f"{format_ps(timeline.stall_ps)} of it waiting" if layout.stalls else "no stalls"
     busy = timeline.channel_busy_ps / (timeline.total_ps * problem.channels or 1)
@@ -111,7 +113,7 @@ def _caption(layout: Layout) -> str:
 
 
 def _tensors(problem: Problem, plan: Plan, colours: dict[int, int]) -> list[Section]:
-    """The tensors that save the most; none where no use is fast."""
+    """The table of tensors that save the most time; empty if fast memory is never used."""
     tensors = analyse_tensors(problem, plan)
     if not tensors:
         return []
@@ -130,7 +132,7 @@ def _tensors(problem: Problem, plan: Plan, colours: dict[int, int]) -> list[Sect
 
 
 def _steps(problem: Problem, plan: Plan) -> list[Section]:
-    """The steps that take longest."""
+    """The table of steps that take longest."""
     steps = analyse_steps(problem, plan)
     if not steps:
         return []
@@ -149,15 +151,15 @@ def _steps(problem: Problem, plan: Plan) -> list[Section]:
 
 
 def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), top: int | None = LINES) -> str:
-    """Readable dump of ``plan``: its figures, then the first ``top`` residencies and copies, the rest counted.
+    """A plan as text: its figures, then the first ``top`` residencies and copies, and the number of others.
 
-    Residencies are sorted by start, copies stand in the order in which they are queued. ``top=None`` shows all. Of ``others``,
-    which have names, there is a line each.
+    Residencies are sorted by start, and copies are in the order in which they are queued. ``top=None`` lists all. Named plans
+    in ``others`` get one line each.
 
     Raises
     ------
     InputError
-        If the plan is for another problem.
+        A plan is for another problem.
     """
     drawing.check_fits(problem, plan)
     timeline = simulate(problem, plan)
@@ -170,7 +172,7 @@ def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] =
         f"  stalls        {_stalls(timeline)}",
         f"  fast memory   {_peak(problem, plan)} of {format_bytes(problem.capacity)} at the peak",
         f"  fast uses     {len(plan.fast_uses):,} of {problem.use_count:,}",
-        *(plan_line(name, _beside(problem, other)) for name, other in others),
+        *(plan_line(name, _one_line(problem, other)) for name, other in others),
         "",
         *_residency_lines(problem, plan, top),
         "",
@@ -179,8 +181,8 @@ def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] =
     return "\n".join(lines)
 
 
-def _beside(problem: Problem, plan: Plan) -> str:
-    """Another plan in a line."""
+def _one_line(problem: Problem, plan: Plan) -> str:
+    """A line about another plan."""
     drawing.check_fits(problem, plan)
     timeline = simulate(problem, plan)
     return (
@@ -195,7 +197,8 @@ def _stalls(timeline: Timeline) -> str:
 
 
 def _peak(problem: Problem, plan: Plan) -> str:
-    # Ends sort before starts at one boundary: half-open ranges.
+    """The peak of the bytes in fast memory, as text."""
+    # Ranges are half-open, so ends are sorted before starts at the same boundary.
     changes = [(residency.start, problem.tensors[residency.tensor].size) for residency in plan.residencies]
     changes += [(residency.end, -problem.tensors[residency.tensor].size) for residency in plan.residencies]
     in_use = peak = 0
@@ -206,6 +209,7 @@ def _peak(problem: Problem, plan: Plan) -> str:
 
 
 def _residency_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
+    """The table of residencies."""
     loaded = {(copy.tensor, copy.start) for copy in plan.copies if copy.direction == "in"}
     stored: dict[int, list[int]] = {}
     for copy in plan.copies:
@@ -227,6 +231,7 @@ def _residency_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]
 
 
 def _copy_lines(problem: Problem, plan: Plan, timeline: Timeline, top: int | None) -> list[str]:
+    """The table of copies."""
     rows = []
     transfers = sorted(timeline.transfers, key=lambda transfer: transfer.copy)
     for transfer in transfers[:top]:
@@ -254,11 +259,11 @@ Limit = Literal["compute", "fast memory", "slow memory", "its floor"]
 
 @dataclass(frozen=True)
 class TensorUse:
-    """What fast memory does for one tensor."""
+    """What fast memory saves for one tensor."""
 
     tensor: int
     saving_ps: int
-    """What the program would lose if this tensor alone were served from slow memory, stalls aside."""
+    """How much longer the program would take if only this tensor were served from slow memory, without stalls."""
     fast_uses: int
     uses: int
     residencies: int
@@ -274,8 +279,8 @@ class StepTime:
     all_slow_ps: int
     floor_ps: int
     limit: Limit
-    """What bounds it: ``slow memory`` where another placement could make it faster; at its floor, ``compute`` where a term
-    without memory traffic is the largest, ``fast memory`` where one with traffic is, ``its floor`` where a table hides it."""
+    """What limits its speed. ``slow memory``: another placement could make it faster. If none could: ``compute`` if the largest
+    term has no memory traffic, ``fast memory`` if it has, ``its floor`` if a latency table does not show the terms."""
 
 
 def analyse_tensors(problem: Problem, plan: Plan) -> list[TensorUse]:
@@ -301,7 +306,7 @@ def analyse_tensors(problem: Problem, plan: Plan) -> list[TensorUse]:
 
 
 def analyse_steps(problem: Problem, plan: Plan | None) -> list[StepTime]:
-    """Every step, the longest (over all its runs) first; without a plan everything is slow."""
+    """Every step, the longest over all its runs first. Without a plan, everything is in slow memory."""
     rows = []
     for index, (step, served) in enumerate(zip(problem.steps, _served(problem, plan), strict=True)):
         latency, floor = step.latency_ps(served), step.floor_ps
@@ -318,7 +323,7 @@ def analyse_steps(problem: Problem, plan: Plan | None) -> list[StepTime]:
 
 
 def _served(problem: Problem, plan: Plan | None) -> Iterator[Sequence[bool]]:
-    """For each step, which of its uses fast memory serves."""
+    """For each step, which of its uses are served by fast memory."""
     fast = set() if plan is None else set(plan.fast_uses)
     return problem.by_step([use in fast for use in range(problem.use_count)])
 

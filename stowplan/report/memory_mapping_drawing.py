@@ -1,7 +1,8 @@
-"""Memory-mapping plans drawn, after figures 1 and 8 of the paper (Wang et al. 2023).
+"""Pictures of memory-mapping plans, after figures 1 and 8 of Wang et al. 2023.
 
-Time runs across, offsets run up, one colour a tensor. Below, on the same time axis: the bytes in use, the copies as they ran,
-and the stalls. Time is logical (boundaries 0 to T) or simulated (picoseconds). What is drawn is laid out as numbers first.
+Time runs across, offsets run up, and each tensor has one colour. Below, on the same time axis, are the bytes in use, the copies
+as they ran, and the stalls. Time is logical (boundaries 0 to T) or simulated (picoseconds). A plan is first laid out as
+numbers, then drawn.
 """
 
 from __future__ import annotations
@@ -25,25 +26,26 @@ from stowplan.units import format_ps
 
 TimeAxis = Literal["steps", "seconds"]
 
-#: Plans that use less than one part in so many of fast memory would be nothing but a line at the bottom of it.
-_LITTLE = 8
+#: If plans use less than this fraction of fast memory (one divided by the number), the axis is cut: otherwise they would be a
+#: line at its bottom.
+_LOW_USE_FACTOR = 8
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A copy as it ran, on one lane of its direction's row; ``left`` and ``right`` on the time axis."""
+    """A copy as it ran, in one lane of the row for its direction. ``left`` and ``right`` are positions on the time axis."""
 
     transfer: Transfer
     left: float
     right: float
     lane: int
     in_stall: bool
-    """Whether its window is empty: it begins and ends at one boundary, while the program waits."""
+    """Whether its window is empty: it begins and ends at the same boundary, while the program waits."""
 
 
 @dataclass(frozen=True)
 class Stall:
-    """The program waits ``wait_ps`` before step ``boundary``; on the axis of steps a stall has no width."""
+    """The program waits ``wait_ps`` before step ``boundary``. On the axis of steps a stall has no width."""
 
     boundary: int
     wait_ps: int
@@ -53,25 +55,25 @@ class Stall:
 
 @dataclass(frozen=True)
 class Layout:
-    """One plan, ready to be drawn."""
+    """A plan with the figures that are drawn."""
 
     problem: Problem
     plan: Plan
     timeline: Timeline
     axis: TimeAxis
     left: NDArray[np.float64]
-    """Where each residency begins on the time axis, in the order of ``plan.residencies``."""
+    """Position of the begin of each residency on the time axis, in the order of ``plan.residencies``."""
     right: NDArray[np.float64]
     boundaries: NDArray[np.float64]
-    """Place of each boundary 0 to T on the time axis."""
+    """Position of each boundary 0 to T on the time axis."""
     occupancy: NDArray[np.int64]
     """Bytes in use during each step, ``[T]``."""
     bars: tuple[Bar, ...]
     lanes: int
-    """Copies that run at once in one direction, at most."""
+    """Maximum number of copies in one direction that run at the same time."""
     stalls: tuple[Stall, ...]
     top: int
-    """Where the axis of offsets ends, bytes; see :func:`share_top`."""
+    """End of the axis of offsets in bytes; see :func:`share_top`."""
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -83,22 +85,22 @@ class Layout:
 
     @property
     def end(self) -> float:
-        """Where the program ends on the time axis; 1 for an empty one, so that it can be a scale."""
+        """End of the program on the time axis; 1 for an empty program, so that it can be used as a scale."""
         last = float(self.timeline.total_ps) if self.axis == "seconds" else float(self.problem.horizon)
         return last or 1.0
 
 
 def build_layout(problem: Problem, plan: Plan, axis: TimeAxis = "steps", timeline: Timeline | None = None) -> Layout:
-    """Lay out ``plan``; simulates it unless ``timeline`` is given.
+    """Lays out ``plan``, and simulates it unless ``timeline`` is given.
 
-    The plan need not be valid: a picture may show what is wrong with it.
+    The plan need not be valid, because a picture may show what is wrong with it.
 
     Raises
     ------
     InputError
-        If the plan is for another problem, or names tensors or steps that do not exist.
+        The plan is for another problem, or refers to tensors or steps that do not exist.
     UsageError
-        If ``axis`` is neither ``steps`` nor ``seconds``.
+        ``axis`` is neither ``steps`` nor ``seconds``.
     """
     if axis not in ("steps", "seconds"):
         raise UsageError(f"found time axis {axis!r}, expected 'steps' or 'seconds'")
@@ -106,7 +108,7 @@ def build_layout(problem: Problem, plan: Plan, axis: TimeAxis = "steps", timelin
     timeline = simulate(problem, plan) if timeline is None else timeline
     begins = np.asarray(timeline.step_start_ps, dtype=np.float64)
     arrivals = begins - np.asarray(timeline.step_wait_ps, dtype=np.float64)
-    # A wait belongs to the boundary it happens at, so boxes change hands when the program arrives there.
+    # A wait belongs to its boundary, so residencies change when the program arrives there, before it waits.
     boundaries = arrivals if axis == "seconds" else np.arange(problem.horizon + 1, dtype=np.float64)
     starts = np.array([residency.start for residency in plan.residencies], dtype=np.int64)
     ends = np.array([residency.end for residency in plan.residencies], dtype=np.int64)
@@ -132,18 +134,19 @@ def build_layout(problem: Problem, plan: Plan, axis: TimeAxis = "steps", timelin
 
 
 def share_top(layouts: Sequence[Layout]) -> list[Layout]:
-    """Layouts of one problem with one axis of offsets: to the capacity, or less far where all plans use little of it."""
+    """Gives layouts of one problem the same axis of offsets, which ends at the capacity, or lower if all plans use little of
+    it."""
     used = max((box.bottom + box.size for layout in layouts for box in layout.boxes), default=0)
-    # Boxes of an invalid plan may overlap, and take more together than the highest of them.
+    # Boxes of an invalid plan may overlap and together use more bytes than the end of the highest box.
     used = max([used, *(int(layout.occupancy.max(initial=0)) for layout in layouts)])
     return [
-        replace(layout, top=1 << (used - 1).bit_length()) if 0 < _LITTLE * used <= layout.problem.capacity else layout
+        replace(layout, top=1 << (used - 1).bit_length()) if 0 < _LOW_USE_FACTOR * used <= layout.problem.capacity else layout
         for layout in layouts
     ]
 
 
 def check_fits(problem: Problem, plan: Plan) -> None:
-    """Raise :class:`~stowplan.errors.InputError` unless ``plan`` is for ``problem`` and its numbers exist."""
+    """Raises :class:`~stowplan.errors.InputError` unless ``plan`` is for ``problem`` and all its indices exist."""
     if plan.problem != problem.digest:
         raise InputError(f"found a plan for problem {plan.problem[:12]}…, expected {problem.digest[:12]}…", place="plan")
     tensors, horizon = len(problem.tensors), problem.horizon
@@ -162,6 +165,7 @@ def check_fits(problem: Problem, plan: Plan) -> None:
 
 
 def _occupancy(problem: Problem, plan: Plan, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bytes in use during each step."""
     sizes = np.array([problem.tensors[residency.tensor].size for residency in plan.residencies], dtype=np.int64)
     change = np.zeros(problem.horizon + 1, dtype=np.int64)
     np.add.at(change, starts, sizes)
@@ -177,13 +181,15 @@ def _bars(
     arrivals: NDArray[np.float64],
     begins: NDArray[np.float64],
 ) -> tuple[Bar, ...]:
+    """The copies as bars, each in the first lane of its direction that is free."""
     durations = np.append(arrivals[1:] - begins[:-1], 1.0)
 
     def place(moment: int, first: int, last: int, side: Literal["left", "right"]) -> float:
         """Moment on the time axis; a copy never leaves its window ``[first, last]`` of steps."""
         if axis == "seconds":
             return float(moment)
-        # Steps that take no time share a moment: what begins there belongs to the last of them, what ends to the first.
+        # Several steps may share a moment if they take no time. A copy that begins then belongs to the last of them, one that
+        # ends to the first.
         step = max(0, int(np.searchsorted(begins, moment, side=side)) - 1)
         part = (moment - begins[step]) / durations[step] if durations[step] > 0 else 0.0
         return float(min(max(step + min(max(part, 0.0), 1.0), first), last))
@@ -203,7 +209,7 @@ def _bars(
     return tuple(bars)
 
 
-#: Points of a layout's width and height, and of the heights of the panels below it.
+#: Width and height of a layout in points, and heights of the panels below it.
 _WIDE, _HIGH, _USAGE, _LANE = 700.0, 340.0, 62.0, 15.0
 
 COPY = {
@@ -213,14 +219,14 @@ COPY = {
 _SHAPE: dict[str, scene.Shape] = {"in": "up", "out": "down"}
 STALL = scene.Style(fill="stall", stroke="stall", width=0.9, name="stall")
 
-#: From this many bars or stalls on, those nearer than this part of the axis are drawn as one.
+#: From this many bars or stalls on, those that are closer than this part of the axis are drawn as one.
 _MANY, _NEAR = 1_000, 0.0005
-#: Steps of the curve of bytes in use, at most.
-_MOST_STEPS = 1_500
+#: Maximum number of steps of the curve of bytes in use.
+_MAX_CURVE_STEPS = 1_500
 
 
 def plot(heading: str, layout: Layout, colours: dict[int, int], end: float) -> scene.Plot:
-    """Layout, bytes in use, copies and stalls of one plan, on a time axis to ``end``."""
+    """Layout, bytes in use, copies and stalls of one plan, on a time axis up to ``end``."""
     across = _time_axis(layout, end)
     capacity = layout.problem.capacity
     is_whole = layout.top == capacity
@@ -242,14 +248,14 @@ def plot(heading: str, layout: Layout, colours: dict[int, int], end: float) -> s
 
 
 def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> list[scene.Plot]:
-    """Plots of some plans of one problem with headings, on the same scales."""
+    """Plots of several plans of one problem with headings, with the same scales."""
     end = max(layout.end for _, layout in layouts)
     tops = share_top([layout for _, layout in layouts])
     return [plot(heading, layout, colours, end) for (heading, _), layout in zip(layouts, tops, strict=True)]
 
 
 def picture(problem: Problem, plans: Sequence[tuple[str, Plan]], time: TimeAxis = "steps") -> scene.Picture:
-    """One or two labelled plans side by side with the same colours and scales."""
+    """One or two named plans side by side, with the same colours and scales."""
     played = [(label, build_layout(problem, plan, time)) for label, plan in plans]
     layouts = [(f"{label}: {format_ps(layout.timeline.total_ps)}", layout) for label, layout in played]
     top = share_top([layout for _, layout in layouts])[0].top
@@ -272,12 +278,13 @@ def _time_axis(layout: Layout, end: float) -> scene.Axis:
 
 
 def _boxes(layout: Layout, colours: dict[int, int]) -> Boxes:
+    """The mark with the residencies."""
     tensors, residencies = layout.problem.tensors, layout.plan.residencies
     loaded = {(copy.tensor, copy.start) for copy in layout.plan.copies if copy.direction == "in"}
 
     def note(index: int) -> str:
         stay = residencies[index]
-        # One letter each: there may be thousands, and the page's script has the words.
+        # Each note is a single letter, because there may be thousands; the page's script replaces it by text.
         return "p" if stay.preloaded else "c" if (stay.tensor, stay.start) in loaded else "w"
 
     def describe(tensor: int) -> tuple[str, int]:
@@ -287,8 +294,8 @@ def _boxes(layout: Layout, colours: dict[int, int]) -> Boxes:
 
 
 def _usage(layout: Layout) -> list[tuple[float, float]]:
-    """Bytes in use over time; of many steps, the most of each few."""
-    starts = np.arange(0, len(layout.occupancy), max(1, math.ceil(len(layout.occupancy) / _MOST_STEPS)))
+    """Bytes in use over time. If there are many steps, the maximum of every few is used."""
+    starts = np.arange(0, len(layout.occupancy), max(1, math.ceil(len(layout.occupancy) / _MAX_CURVE_STEPS)))
     if not len(starts):
         return []
     most = np.maximum.reduceat(layout.occupancy, starts)
@@ -296,18 +303,18 @@ def _usage(layout: Layout) -> list[tuple[float, float]]:
 
 
 def _copies(layout: Layout, direction: str, end: float) -> scene.Panel:
-    """Copies of one direction as they ran; those that run side by side share the height of the row."""
+    """Copies of one direction as they ran. Copies that run at the same time share the height of the row."""
     bars = [bar for bar in layout.bars if bar.transfer.direction == direction]
     height = 1 / layout.lanes
     marks: list[scene.Mark] = []
     for lane in range(layout.lanes):
-        own = [bar for bar in bars if bar.lane == lane]
-        for group in _clusters([(bar.left, bar.right) for bar in own], end, len(bars)):
-            members = [own[at] for at in group]
-            ends, tip = (members[0].left, members[-1].right), _told(layout, direction, members)
+        lane_bars = [bar for bar in bars if bar.lane == lane]
+        for group in _clusters([(bar.left, bar.right) for bar in lane_bars], end, len(bars)):
+            members = [lane_bars[at] for at in group]
+            ends, tip = (members[0].left, members[-1].right), _copy_tip(layout, direction, members)
             marks.append(scene.Rect(*ends, lane * height + 0.06, (lane + 1) * height - 0.06, COPY[direction], tip))
             if len(members) == 1 and members[0].in_stall:
-                # On the axis of steps it has no width at all.
+                # On the axis of steps such a copy has no width.
                 middle = sum(ends) / 2, (lane + 0.5) * height
                 marks.append(scene.Dot(*middle, COPY[direction], 6 if len(bars) < 200 else 3.5, _SHAPE[direction], tip))
     return scene.Panel(
@@ -315,8 +322,8 @@ def _copies(layout: Layout, direction: str, end: float) -> scene.Panel:
     )
 
 
-def _told(layout: Layout, direction: str, members: Sequence[Bar]) -> str:
-    """What there is to say of a copy, or of several that are drawn as one."""
+def _copy_tip(layout: Layout, direction: str, members: Sequence[Bar]) -> str:
+    """Description of a copy, or of several that are drawn as one."""
     tensors = layout.problem.tensors
     if len(members) > 1:
         moved = sum(tensors[bar.transfer.tensor].size for bar in members)
@@ -333,6 +340,7 @@ def _told(layout: Layout, direction: str, members: Sequence[Bar]) -> str:
 
 
 def _stalls(layout: Layout, end: float) -> scene.Panel:
+    """The row of stalls."""
     stalls = layout.stalls
     marks: list[scene.Mark] = []
     for group in _clusters([(stall.left, stall.right) for stall in stalls], end, len(stalls)):
@@ -346,7 +354,8 @@ def _stalls(layout: Layout, end: float) -> scene.Panel:
 
 
 def _clusters(spans: Sequence[tuple[float, float]], end: float, count: int) -> list[list[int]]:
-    """Each span (sorted by their left ends) on its own, or, where they are many, runs of those with hardly a gap."""
+    """Groups of spans, which are sorted by their left ends. If there are many spans, those with hardly any gap between them are
+    one group."""
     if count <= _MANY:
         return [[index] for index in range(len(spans))]
     runs: list[list[int]] = []
@@ -359,7 +368,7 @@ def _clusters(spans: Sequence[tuple[float, float]], end: float, count: int) -> l
 
 
 def _legend(layout: Layout) -> list[scene.Key]:
-    """What the marks below the layout mean, where there are any."""
+    """Explanations of the marks below the layout, as far as they occur."""
     waits = {bar.transfer.direction for bar in layout.bars if bar.in_stall}
     keys = [scene.Key("copied in while the program waits", COPY["in"], _SHAPE["in"])] if "in" in waits else []
     keys += [scene.Key("copied out while the program waits", COPY["out"], _SHAPE["out"])] if "out" in waits else []

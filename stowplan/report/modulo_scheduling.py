@@ -1,4 +1,4 @@
-"""How modulo schedules are shown: tiles down, slots across, and the values that go between them as arrows."""
+"""Presenter of modulo schedules: tiles down, slots across, and arrows for the values between instructions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from stowplan.report.text import shorten
 from stowplan.result import Result
 from stowplan.tables import text_table
 
-#: Rows of the table of instructions.
+#: Number of rows of the table of instructions.
 TOP = 200
 
-#: Letters of an instruction in the grid of slots, and slots of it; longer intervals have the table of entries only.
-_CELL, _MOST_SLOTS = 12, 12
+#: Characters of an instruction in the grid of slots, and the largest initiation interval for which the grid is printed.
+_CELL, _MAX_GRID_SLOTS = 12, 12
 
-#: Points of a tile's height; the picture is no larger than the second.
-_UNIT, _MOST = 39.0, 4300.0
+#: Height of a tile, and maximum size of the picture, in points.
+_UNIT, _MAX_SIZE = 39.0, 4300.0
 
-#: Values of this iteration and of earlier ones, and each where it goes over the asynchronous fabric.
+#: Styles of values of the same iteration and of earlier iterations, and of both if they are sent over the asynchronous fabric.
 _THIS, _EARLIER = Style(stroke="soft", name="way this"), Style(stroke="stall", dash=(4, 2), name="way earlier")
 
 _SENT = {style: Style(stroke=style.stroke, dash=(1, 1.8), name=f"{style.name} sent") for style in (_THIS, _EARLIER)}
@@ -40,13 +40,12 @@ _TILE, _IDLE = Style(stroke="grid", width=0.7, name="tile"), Style(fill="panel",
 
 
 class ModuloSchedulingPresenter(DrawingPresenter):
-    """Schedules, each alone: only a valid one has tables to show."""
+    """Shows schedules one at a time. Only valid ones are shown, because others have no tables."""
 
-    most_plans = 1
-    # An objective is two numbers in one.
+    max_plans = 1
 
     def check_fits(self, problem: Problem, plan: object) -> None:
-        """Raise VerificationError for a plan that is not valid."""
+        """Raises VerificationError for a plan that is not valid."""
         if not isinstance(plan, Plan):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected a modulo schedule")
         verdict = verify(problem, plan)
@@ -55,14 +54,15 @@ class ModuloSchedulingPresenter(DrawingPresenter):
             raise VerificationError(f"not a valid plan: {verdict.violations[0]}{more}")
 
     def check_configurable(self, option: str) -> None:
-        """A machine with tiles."""
+        """Accepts all problems: plans configure the tiles of the machine."""
 
     def configuration(self, problem: Problem, plan: Plan) -> Configuration:
-        """Tables of all tiles."""
+        """The tables of all tiles."""
         return configure(problem, plan)
 
     def simulate(self, problem: Problem, plan: Plan, iterations: int) -> str:
-        """On random numbers, clock by clock, beside NumPy; where messages are sent, with random latencies as well."""
+        """Simulates the machine clock by clock on random numbers and compares the results with NumPy's. If messages are sent
+        over the asynchronous fabric, it also does so with random latencies."""
         run = compare(problem, plan, iterations)
         results = iterations * len(problem.instructions)
         words = f"simulated {iterations} iterations in {run.clocks} clocks: all {results} results are those of NumPy"
@@ -76,7 +76,7 @@ class ModuloSchedulingPresenter(DrawingPresenter):
         return []
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Interval, latency and what bounds them; the grid of tiles and slots; instruction and spoke RAM of each tile."""
+        """Interval, latency and their bounds; the grid of tiles and slots; instructions and spoke RAM of each tile."""
         machine = problem.machine
         tables = configure(problem, plan)
         head, *entries = tables.table().splitlines()
@@ -94,8 +94,8 @@ class ModuloSchedulingPresenter(DrawingPresenter):
             ids = [problem.instructions[number].id for number in plan.starts]
             lines.append(f"  started by {', '.join(ids)}")
         if not problem.is_synchronous:
-            lines.append(_linked(problem, plan))
-        if plan.ii <= _MOST_SLOTS:
+            lines.append(_flows_text(problem, plan))
+        if plan.ii <= _MAX_GRID_SLOTS:
             lines += ["", *_grid(problem, plan)]
         lines += ["", "Spoke RAM and instruction RAM:", *entries]
         memory = [(tile.tile, word.address, word.words, word.variable) for tile in tables.tiles for word in tile.memory]
@@ -114,7 +114,7 @@ class ModuloSchedulingPresenter(DrawingPresenter):
         return picture(problem, plans[0][1])
 
     def overview(self, problem: Problem, result: Result) -> Overview:
-        """Machine and rules; and what is proven of the initiation interval."""
+        """The machine, the rules, and what is proven about the initiation interval."""
         machine, rules = problem.machine, problem.rules
         facts = [
             ("Machine", f"{problem.target}: {machine.tiles} tiles, latency {machine.latency} clocks"),
@@ -151,7 +151,7 @@ def _schedule(problem: Problem, plan: Plan) -> Section:
 
 
 def _instructions(problem: Problem, plan: Plan) -> Section:
-    """Where and when everything is issued, in the order of time."""
+    """The instructions in the order of their clocks, with their tiles."""
     order = sorted(range(len(plan.tiles)), key=lambda number: (plan.times[number], plan.tiles[number]))
     waits = [0] * len(plan.tiles)
     for edge, delay in zip(problem.edges, plan.delays, strict=True):
@@ -171,17 +171,18 @@ def _instructions(problem: Problem, plan: Plan) -> Section:
     return Section("Instructions", table(caption, head, rows), follows_search=True)
 
 
-def _linked(problem: Problem, plan: Plan) -> str:
-    """Flows, what links them, and what memory is asked."""
+def _flows_text(problem: Problem, plan: Plan) -> str:
+    """Text about the flows, the values that link them, and accesses to memory."""
     sent = sum(edge.asynchronous for edge in problem.edges)
-    asked = Counter(problem.machine.interfaces[which].name for which in plan.interfaces if which is not None)
-    by = "".join(f"; {count} of {name}" for name, count in sorted(asked.items()))
+    requests = Counter(problem.machine.interfaces[which].name for which in plan.interfaces if which is not None)
+    by = "".join(f"; {count} of {name}" for name, count in sorted(requests.items()))
     memory = f", {len(problem.accesses)} memory accesses{by}" if problem.accesses else ""
     return f"  {len(set(problem.flows))} flows linked by {sent} values over the asynchronous fabric{memory}"
 
 
 def _grid(problem: Problem, plan: Plan) -> list[str]:
-    """Tiles down, slots across; with each instruction its round, in which it issues for iteration 0."""
+    """Tiles down, slots across. A suffix ``+r`` says how many intervals after the first iteration began an instruction is first
+    issued."""
     cells = {
         (tile, slot): f"{shorten(problem.instructions[number].id, _CELL - 4)}"
         + (f"+{time // plan.ii}" if time >= plan.ii else "")
@@ -193,12 +194,12 @@ def _grid(problem: Problem, plan: Plan) -> list[str]:
 
 
 def picture(problem: Problem, plan: Plan) -> Picture:
-    """A valid plan.
+    """A picture of a valid plan.
 
-    An arrow leads from the producer to the consumer of a value, by way of the tiles it passes through. Values of this
-    iteration are grey, those of earlier iterations red and dashed with their distance. What goes over the asynchronous fabric
-    is dotted. A box says the instruction, its operation (which is its colour too), and the clock at which iteration 0 issues
-    it; starts of flows have a thick edge. Tiles that do nothing share a low row.
+    An arrow leads from the producer to the consumer of a value through the tiles that it passes. Values of the same iteration
+    are grey; those of earlier iterations are red and dashed, with their distance. Values that are sent over the asynchronous
+    fabric are dotted. A box names the instruction, its operation, which also determines its colour, and the clock at which
+    iteration 0 issues it. Starts of flows have a thick edge. Idle tiles share a low row.
     """
     layout = build_layout(problem, plan)
     colours = _operation_colours(problem)
@@ -208,9 +209,9 @@ def picture(problem: Problem, plan: Plan) -> Picture:
         box, *written = _instruction(problem, plan, layout, number, colours[problem.instructions[number].op_name])
         marks.append(box)
         words += written
-    # Where an arrow must cross a box, the words stay readable.
+    # Texts are drawn last, so that they stay readable where an arrow crosses a box.
     marks += [mark for way in layout.ways for mark in _way(way)] + words
-    unit = min(_UNIT, _MOST / max(layout.width, layout.height))
+    unit = min(_UNIT, _MAX_SIZE / max(layout.width, layout.height))
     rows = [(row.middle, _tile_name(problem, row)) for row in layout.rows]
     up = Axis(layout.height, 0, rows, "tile" if problem.machine.columns == 1 else "tile (row, column)")
     across = Axis(0, layout.width, [(slot_middle(slot), str(slot)) for slot in range(plan.ii)], "slot (clock modulo II)")
@@ -222,7 +223,7 @@ def picture(problem: Problem, plan: Plan) -> Picture:
 
 
 def spoken(plan: Plan) -> str:
-    """What the drawing shows, for those who cannot see it."""
+    """A description of the drawing for readers who cannot see it."""
     return f"Schedule: {len(plan.tiles)} instructions on {len(set(plan.tiles))} tiles, II {plan.ii}, latency {plan.makespan}"
 
 
@@ -233,7 +234,7 @@ def _operation_colours(problem: Problem) -> dict[str, str]:
 
 
 def _tile_name(problem: Problem, row: Row) -> str:
-    """Number of a tile with its place in the grid; of several, the first and the last."""
+    """Number of a tile with its position in the grid; for several tiles, the first and the last."""
     columns = problem.machine.columns
     if row.first != row.last:
         return f"{row.first} – {row.last}"
@@ -241,6 +242,7 @@ def _tile_name(problem: Problem, row: Row) -> str:
 
 
 def _frame(layout: Layout, plan: Plan) -> list[Mark]:
+    """The rows of tiles and the edges of slots."""
     marks: list[Mark] = []
     for row in layout.rows:
         marks.append(Rect(0, layout.width, row.top + row.height, row.top, _IDLE if row.is_idle else _TILE))
@@ -252,6 +254,7 @@ def _frame(layout: Layout, plan: Plan) -> list[Mark]:
 
 
 def _instruction(problem: Problem, plan: Plan, layout: Layout, number: int, colour: str) -> list[Mark]:
+    """The box of an instruction, followed by its texts."""
     x, y = layout.boxes[number]
     instruction = problem.instructions[number]
     tip = f"{instruction.id}: {instruction.op_name}, tile {plan.tiles[number]}, clock {plan.times[number]}"
@@ -271,7 +274,7 @@ def _instruction(problem: Problem, plan: Plan, layout: Layout, number: int, colo
 
 
 def _way(way: Way) -> list[Mark]:
-    """Arrow of one value, with its stops where it passes through tiles."""
+    """The arrow of one value, with dots where it passes through tiles."""
     style = _EARLIER if way.distance else _THIS
     stop = Style(fill=style.stroke, name="stop")
     marks: list[Mark] = [Arrow(way.curves, _SENT[style] if way.is_sent else style)]
@@ -282,6 +285,7 @@ def _way(way: Way) -> list[Mark]:
 
 
 def _legend(plan: Plan, layout: Layout) -> list[Key]:
+    """Explanations of the marks, as far as they occur."""
     keys = [Key("value of this iteration", _THIS, "line")]
     if any(way.distance for way in layout.ways):
         keys.append(Key("value of an earlier iteration", _EARLIER, "line"))

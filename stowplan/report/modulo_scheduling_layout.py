@@ -1,6 +1,6 @@
-"""What a picture of a modulo schedule shows, as numbers: rows of tiles, boxes of instructions, and ways of values between them.
+"""The layout of a picture of a modulo schedule: rows of tiles, boxes of instructions, and paths of values between them.
 
-The unit is a tile's height; a slot is :data:`SLOT` wide. Drawing is left to others.
+The unit is the height of a tile; a slot is :data:`SLOT` wide. :mod:`stowplan.report.modulo_scheduling` draws the layout.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Edge, Problem
 
-#: Width of a slot; width and height of a box; height of a row that stands for tiles that do nothing.
+#: Width of a slot; width and height of a box; height of a row that stands for idle tiles.
 SLOT, WIDE, HIGH, IDLE = 2.7, 2.0, 0.6, 0.46
 
-#: Room around all rows and slots, for values that go around.
+#: Space around all rows and slots, for values that go around them.
 MARGIN = 0.3
 
-#: How far ways from border to border may bend, as a part of their length; and how far those from side to side swing out.
+#: Bends of paths from border to border, as a part of their length; and distances by which paths from side to side swing out.
 _BENDS = (0.0, 0.1, -0.1, 0.2, -0.2, 0.32, -0.32, 0.45, -0.45, 0.6, -0.6, 0.8, -0.8)
 _SWINGS = (0.25, 0.4, 0.6)
 
@@ -31,7 +31,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Row:
-    """A tile, or tiles one after the other that do nothing."""
+    """A tile, or several consecutive tiles that are idle."""
 
     first: int
     last: int
@@ -41,28 +41,28 @@ class Row:
 
     @property
     def middle(self) -> float:
-        """Its middle, from the top of the picture."""
+        """Vertical position of its middle."""
         return self.top + self.height / 2
 
 
 @dataclass(frozen=True)
 class Way:
-    """A value from its producer to its consumer."""
+    """The path of a value from its producer to its consumer."""
 
     curves: tuple[tuple[Point, ...], ...]
-    """Bézier curves, one after the other: begin, one or two handles, end."""
+    """Bézier curves, one after the other: begin, one or two control points, end."""
     stops: tuple[Point, ...]
-    """Where it passes through tiles."""
+    """Positions at which it passes through tiles."""
     distance: int
     label: Point
-    """Where to write the distance."""
+    """Position for the text with the distance."""
     is_sent: bool = False
-    """Whether it goes over the asynchronous fabric."""
+    """Whether it is sent over the asynchronous fabric."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A plan, ready to be drawn."""
+    """A plan with the positions of everything that is drawn."""
 
     rows: tuple[Row, ...]
     boxes: tuple[Point, ...]
@@ -73,7 +73,7 @@ class Layout:
 
 
 def build_layout(problem: Problem, plan: Plan) -> Layout:
-    """Lay out a valid plan; tiles that do nothing share a low row."""
+    """Lays out a valid plan. Idle tiles share a low row."""
     stops = [_stops(problem, plan, number) for number in range(len(problem.edges))]
     busy = {*plan.tiles, *(tile for way in stops for _, tile in way)}
     rows = _rows(problem.machine.tiles, busy)
@@ -83,7 +83,7 @@ def build_layout(problem: Problem, plan: Plan) -> Layout:
     boxes = tuple((slot_middle(slot), middle[tile]) for slot, tile in zip(plan.slots, plan.tiles, strict=True))
     router = _Router(boxes, width, height)
     ways: dict[int, Way] = {}
-    # Values that stay where they are have no choice: the others keep clear of them.
+    # A value that an instruction passes to itself has only one possible path, so these come first and the others avoid them.
     for number in sorted(range(len(stops)), key=lambda at: problem.edges[at].source != problem.edges[at].target):
         places = [(slot_middle(slot), middle[tile]) for slot, tile in stops[number]]
         ways[number] = router.way(problem.edges[number], places)
@@ -91,12 +91,12 @@ def build_layout(problem: Problem, plan: Plan) -> Layout:
 
 
 def slot_middle(slot: int) -> float:
-    """Where the middle of a slot is."""
+    """Horizontal position of the middle of a slot."""
     return MARGIN + (slot + 0.5) * SLOT
 
 
 def _stops(problem: Problem, plan: Plan, number: int) -> list[tuple[int, int]]:
-    """(slot, tile) that a value passes through on its way."""
+    """(slot, tile) pairs that a value passes through."""
     machine, source = problem.machine, problem.edges[number].source
     at, clock = plan.tiles[source], plan.times[source] + problem.latencies[source]
     stops = []
@@ -109,6 +109,7 @@ def _stops(problem: Problem, plan: Plan, number: int) -> list[tuple[int, int]]:
 
 
 def _rows(tiles: int, busy: set[int]) -> tuple[Row, ...]:
+    """The rows of all tiles."""
     rows: list[Row] = []
     top = MARGIN
     for tile in range(tiles):
@@ -124,26 +125,26 @@ def _rows(tiles: int, busy: set[int]) -> tuple[Row, ...]:
 
 
 class _Router:
-    """Finds ways between boxes that cross few others, and that do not lie on one another."""
+    """Finds paths between boxes that cross few boxes and do not lie on other paths."""
 
     def __init__(self, boxes: Sequence[Point], width: float, height: float):
         self._boxes = np.array(boxes, dtype=np.float64).reshape(-1, 2)
         self._size = np.array((width, height))
-        self._taken = np.empty((0, 2))
+        self._used_points = np.empty((0, 2))
         self._stops: Counter[Point] = Counter()
 
     def way(self, edge: Edge, stops: list[Point]) -> Way:
-        """Way of a value."""
+        """The path of a value."""
         begin, end = (self._middle(number) for number in (edge.source, edge.target))
         if edge.source == edge.target and not stops:
             x, y = begin
             right = x + WIDE / 2
             loop = ((right, y - 0.14), (right + 0.42, y - 0.34), (right + 0.42, y + 0.34), (right, y + 0.14))
-            self._taken = np.concatenate((self._taken, _points_on(loop)))
+            self._used_points = np.concatenate((self._used_points, _points_on(loop)))
             return Way((loop,), (), edge.distance, (right + 0.2, y - 0.34), edge.asynchronous)
         halts: list[Point] = []
         for stop in stops:
-            halts.append(self._beside(stop, halts[-1] if halts else begin))
+            halts.append(self._stop_position(stop, halts[-1] if halts else begin))
         places: list[tuple[Point, int | None]] = [(begin, edge.source), *((halt, None) for halt in halts), (end, edge.target)]
         curves = tuple(self._leg(*places[at], *places[at + 1]) for at in range(len(places) - 1))
         points = _points_on(curves[len(curves) // 2])
@@ -154,8 +155,8 @@ class _Router:
         x, y = self._boxes[number]
         return float(x), float(y)
 
-    def _beside(self, stop: Point, before: Point) -> Point:
-        """A place for a stop between the slots, since an instruction may stand in the middle of its own."""
+    def _stop_position(self, stop: Point, before: Point) -> Point:
+        """A position for a stop between the slots, because an instruction may be in the middle of its slot."""
         side = -1 if before[0] < stop[0] - SLOT / 2 else 1
         place = (stop[0] + side * SLOT / 2, stop[1])
         count = self._stops[place]
@@ -163,35 +164,35 @@ class _Router:
         return place[0], place[1] + (count % 5) * 0.16 * (-1) ** count
 
     def _leg(self, begin: Point, source: int | None, end: Point, target: int | None) -> tuple[Point, ...]:
-        """The best way between two boxes, or stops (which have no number)."""
-        choices = [_bent(begin, source is not None, end, target is not None, bend) for bend in _BENDS]
-        choices += _swung(begin, source is not None, end, target is not None)
+        """The best curve between two boxes or stops; stops have no number."""
+        choices = [_bent_curve(begin, source is not None, end, target is not None, bend) for bend in _BENDS]
+        choices += _side_curves(begin, source is not None, end, target is not None)
         best = min(choices, key=lambda way: self._cost(way, source, target))
-        self._taken = np.concatenate((self._taken, _points_on(best)))
+        self._used_points = np.concatenate((self._used_points, _points_on(best)))
         return best
 
     def _cost(self, curve: tuple[Point, ...], source: int | None, target: int | None) -> float:
-        """How unwelcome a way is: first what it crosses, then what lies on it already, then how long it is."""
+        """The cost of a curve: first for boxes that it crosses, then for other paths that it lies on, then for its length."""
         points = _points_on(curve)
         away = np.abs(points[:, None, :] - self._boxes[None, :, :])
         inside = (away[:, :, 0] < WIDE / 2 + 0.04) & (away[:, :, 1] < HIGH / 2 + 0.03)
         ends = [number for number in (source, target) if number is not None]
-        # At its ends a way touches boxes, but does not run through them.
+        # At its ends a path touches the boxes, but must not run through them.
         own = (away[2:-2, ends, 0] < WIDE / 2 - 0.02) & (away[2:-2, ends, 1] < HIGH / 2 - 0.02)
         inside[:, ends] = False
         outside = ((points < 0.02) | (points > self._size - 0.02)).any()
-        near = np.abs(points[:, None, :] - self._taken[None, -_MOST_POINTS:, :]).max(axis=2) < 0.08
+        near = np.abs(points[:, None, :] - self._used_points[None, -_MAX_POINTS:, :]).max(axis=2) < 0.08
         length = float(np.hypot(*np.diff(points, axis=0).T).sum())
         crossed = int(inside.any(axis=0).sum()) + int(own.any())
         return 10.0 * crossed + 40.0 * bool(outside) + 6 * float(near.any(axis=1).mean()) + 0.3 * length
 
 
-#: Points on ways found before that a new one is held against, at most.
-_MOST_POINTS = 4000
+#: Maximum number of points on earlier paths that a new one is compared with.
+_MAX_POINTS = 4000
 
 
 def _points_on(curve: tuple[Point, ...]) -> NDArray[np.float64]:
-    """Points along a Bézier curve with one or two handles, ``[n, 2]``."""
+    """Points along a Bézier curve with one or two control points, ``[n, 2]``."""
     points = np.array(curve, dtype=np.float64)
     parts = np.linspace(0.0, 1.0, 41)[:, None]
     order = len(points) - 1
@@ -200,16 +201,16 @@ def _points_on(curve: tuple[Point, ...]) -> NDArray[np.float64]:
     return curve_points
 
 
-def _bent(begin: Point, from_box: bool, end: Point, to_box: bool, bend: float) -> tuple[Point, ...]:
-    """A curve between two places, from the borders of boxes that stand there."""
+def _bent_curve(begin: Point, from_box: bool, end: Point, to_box: bool, bend: float) -> tuple[Point, ...]:
+    """A curve between two positions, from the borders of boxes if there are any."""
     across, down = end[0] - begin[0], end[1] - begin[1]
-    # The handle is twice as far off as the curve.
+    # The control point is twice as far away as the curve.
     handle = ((begin[0] + end[0]) / 2 - 2 * bend * down, (begin[1] + end[1]) / 2 + 2 * bend * across)
     return (_border(begin, handle) if from_box else begin, handle, _border(end, handle) if to_box else end)
 
 
-def _swung(begin: Point, from_box: bool, end: Point, to_box: bool) -> list[tuple[Point, ...]]:
-    """Curves that leave and reach boxes at their sides: they run between the slots."""
+def _side_curves(begin: Point, from_box: bool, end: Point, to_box: bool) -> list[tuple[Point, ...]]:
+    """Curves that leave and reach boxes at their sides, so that they run between the slots."""
     sides = ((1, 1), (-1, -1)) if abs(begin[0] - end[0]) < 0.1 else ((1, -1),) if begin[0] < end[0] else ((-1, 1),)
     curves: list[tuple[Point, ...]] = []
     for first, last in sides:
@@ -220,7 +221,7 @@ def _swung(begin: Point, from_box: bool, end: Point, to_box: bool) -> list[tuple
 
 
 def _border(box: Point, towards: Point) -> Point:
-    """Where a line from the middle of a box meets its border."""
+    """The point where a line from the middle of a box to another point meets the border."""
     across, down = towards[0] - box[0], towards[1] - box[1]
     scale = max(abs(across) / (WIDE / 2), abs(down) / (HIGH / 2), 1.0)
     return (box[0] + across / scale, box[1] + down / scale)

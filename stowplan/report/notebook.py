@@ -1,4 +1,5 @@
-"""What notebooks show of results, plans and problems: small tables that load nothing, and the kind's picture of a plan."""
+"""HTML of results, plans and problems for notebooks: small tables without external resources, and the kind's picture of a
+plan."""
 
 from __future__ import annotations
 
@@ -19,22 +20,22 @@ from stowplan.report.text import format_values
 from stowplan.result import Result, certified
 from stowplan.result_text import format_gap
 
-#: Candidates in a table, at most.
-MOST_CANDIDATES = 30
+#: Maximum number of candidates in a table.
+MAX_CANDIDATES = 30
 
 _NONE = "–"
 
 
 def result_html(result: Result) -> str:
-    """Figures, candidates and warnings of a result; its plan drawn, if its problem is known."""
+    """HTML of a result: its figures, candidates and warnings, and a picture of the plan if the problem is known."""
     presenter = Presenter() if result.problem is None else presenter_for(result.problem)
     values = [result.objective, result.bound, result.certified_bound, *result.baselines.values()]
     values += [value for candidate in result.candidates for value in (candidate.objective, candidate.bound)]
     shown = format_values(values, result.unit)
-    who = result.provenance
+    origin = result.provenance
     rows = [
         ("status", f"{result.status}, {result.stopped}"),
-        ("objective", f"{shown[result.objective]}{f', by {who.candidate}' if who.candidate else ''}"),
+        ("objective", f"{shown[result.objective]}{f', by {origin.candidate}' if origin.candidate else ''}"),
         ("verified", "yes" if result.verified else "no"),
         ("bound", shown[result.bound]),
         ("gap", _NONE if result.gap is None or not result.unit.has_ratios else format_gap(result.gap)),
@@ -45,7 +46,7 @@ def result_html(result: Result) -> str:
         rows.append(("because", cut(str(result.details["explanation"]))))
     rows += [("assuming", cut(assumption)) for assumption in result.assumed]
     ordered = sorted(result.candidates, key=lambda candidate: (candidate.objective is None, candidate.objective or 0))[
-        :MOST_CANDIDATES
+        :MAX_CANDIDATES
     ]
     candidates = [
         (
@@ -60,7 +61,11 @@ def result_html(result: Result) -> str:
     ]
     head = ("Candidate", "Objective:r", "Bound:r", "Seconds:r", "Outcome", "Note:o")
     parts = [
-        table(f"{who.program or result.kind} on {who.target}" if who.target else who.program or result.kind, ("", ""), rows)
+        table(
+            f"{origin.program or result.kind} on {origin.target}" if origin.target else origin.program or result.kind,
+            ("", ""),
+            rows,
+        )
     ]
     if candidates:
         parts.append(table("Candidates, best objective first", head, candidates))
@@ -69,12 +74,13 @@ def result_html(result: Result) -> str:
 
 
 def document_html(document: Document) -> str:
-    """Fields of a problem or plan: values, and of what is long how many entries it has."""
+    """HTML of a problem or plan: its fields, where long ones are replaced by their number of entries."""
     rows = [(name, _brief(getattr(document, name))) for name in document.__struct_fields__ if name not in ("format", "version")]
     return f'<div class="stowplan">{table(str(getattr(document, "format", type(document).__name__)), ("", ""), rows)}</div>'
 
 
 def _brief(value: object) -> str:
+    """A field in a few words."""
     if value is None or value == "":
         return _NONE
     if isinstance(value, msgspec.Struct):
@@ -85,14 +91,14 @@ def _brief(value: object) -> str:
 
 
 def _picture(result: Result, presenter: Presenter) -> str:
-    """The plan as an SVG inside the page; empty where there is none to draw."""
+    """The plan as an embedded SVG; empty if there is nothing to draw."""
     if result.plan is None or result.problem is None:
         return ""
     try:
         presenter.check_drawable(result.problem)
         picture = presenter.picture(result.problem, [(result.provenance.candidate, result.plan)])
     except StowplanError as error:
-        # Of a kind that is not drawn: figures are worth showing all the same.
+        # Plans of some kinds are not drawn; the figures are still worth showing.
         return f"<p>{escape(cut(f'no picture: {error}'))}</p>"
     data = base64.b64encode(svg_file(lay_out(picture)).encode()).decode()
     return f'<img alt="the plan" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'

@@ -1,4 +1,4 @@
-"""How operator orders are shown: live bytes over the order, other plans' as lines."""
+"""Presenter of operator orders: live bytes over the order, with other plans as lines."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, pr
 from stowplan.result import Result
 from stowplan.tables import text_table
 
-#: Rows of the table, and of that in text; letters of an operator's name and kind there.
+#: Rows of the table in the report and in text; characters of an operator's name and kind in text.
 TOP, LINES, _NAME, _KIND = 40, 40, 44, 20
 
 _HIGH = 260.0
 
 
 class OrderPresenter(DrawingPresenter):
-    """Live bytes over the order, beside those of the order given."""
+    """Shows live bytes over the order, next to those of the given order."""
 
-    most_plans = 2
-    a_plan, made_for = "an operator order", "operators and tensors"
+    max_plans = 2
+    plan_words, problem_words = "an operator order", "operators and tensors"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Every operator has a place, and every tensor an offset."""
+        """Checks that every operator is in the order, and every tensor has an offset."""
         if sorted(plan.order) != list(range(len(problem.ops))):
             raise InputError(
                 f"found an order of {len(plan.order)} entries, expected each of the {len(problem.ops)} operators once"
@@ -46,7 +46,7 @@ class OrderPresenter(DrawingPresenter):
             raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.tensors)} tensors")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Peak and arena beside those of other plans; then the operators in order with what is live."""
+        """Peak and arena, those of other plans, and the operators in order with the live bytes."""
         profile = build_profile(problem, plan)
         above = plan.arena / profile.peak - 1 if profile.peak else 0.0
         lines = [
@@ -65,12 +65,12 @@ class OrderPresenter(DrawingPresenter):
         return "\n".join([*lines, *text_table(("step:r", "live:r", "operator"), rows, len(plan.order))])
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
-        """Live bytes of one labelled plan, or of one beside another."""
+        """Live bytes of one plan, or of two."""
         profiles = [(label, build_profile(problem, plan)) for label, plan in plans]
         return scene.Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[plot(profiles)]], 560)
 
     def overview(self, problem: Problem, result: Result) -> Overview:
-        """What is to be ordered."""
+        """The graph."""
         total = sum(tensor.size for tensor in problem.tensors if tensor.alias_of is None)
         views = sum(tensor.alias_of is not None for tensor in problem.tensors)
         places = sum(len(op.in_place) for op in problem.ops)
@@ -84,7 +84,7 @@ class OrderPresenter(DrawingPresenter):
         return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
-        """Live bytes with the given order's beside them, the layout, and what is live at the peak."""
+        """Live bytes next to those of the given order, the layout, and the tensors that are live at the peak."""
         profiles = [(label, build_profile(problem, plan)) for label, plan in plans]
         label, profile = profiles[0]
         layout = profile.layout()
@@ -93,7 +93,7 @@ class OrderPresenter(DrawingPresenter):
 
 
 def _live_bytes(profiles: Sequence[tuple[str, Profile]], bound: int | None) -> Section:
-    """Live bytes of the plan over its order, those of other plans beside them, and the bound."""
+    """Live bytes of the plan and of other plans over the order, and the bound."""
     drawn = plot(profiles, bound)
     named = " and ".join(escape(label) for label, _ in profiles[1:])
     lines = f" The line is {named}." if named else ""
@@ -105,7 +105,7 @@ def _live_bytes(profiles: Sequence[tuple[str, Profile]], bound: int | None) -> S
 
 
 def _at_the_peak(profile: Profile) -> Section:
-    """The tensors that are live at the first moment of the peak."""
+    """The tensors that are live when the peak is first reached."""
     moment = int(profile.live.argmax()) if len(profile.live) else 0
     live = [
         (buffer, offset)
@@ -123,7 +123,7 @@ def _at_the_peak(profile: Profile) -> Section:
 
 @dataclass(frozen=True)
 class Profile:
-    """One plan, ready to be drawn."""
+    """A plan with the figures that are drawn."""
 
     problem: Problem
     plan: Plan
@@ -133,22 +133,22 @@ class Profile:
 
     @property
     def peak(self) -> int:
-        """Most of them."""
+        """The largest number of live bytes."""
         return int(self.live.max(initial=0))
 
     def layout(self) -> Layout:
-        """The tensors over the order, each run of tensors in one place a box."""
+        """The tensors over the order as boxes; tensors that follow each other at the same place are one box."""
         return build_layout(self.lives.packing, self.lives.offsets(self.plan))
 
 
 def build_profile(problem: Problem, plan: Plan) -> Profile:
-    """Live bytes of a plan, which need not be valid: a picture may show what is wrong with it."""
+    """Live bytes of a plan. The plan need not be valid, because a picture may show what is wrong with it."""
     structure = build(problem)
     return Profile(problem, plan, structure.profile(plan.order), Lives(problem, structure, plan.order))
 
 
 def plot(profiles: Sequence[tuple[str, Profile]], bound: int | None = None) -> scene.Plot:
-    """Live bytes of the first plan as an area, those of the others as lines, and the bound."""
+    """Live bytes of the first plan as an area and of the others as lines, and the bound."""
     top = max(1, *(profile.peak for _, profile in profiles))
     count = len(profiles[0][1].live)
     across = scene.number_axis(0, max(1, count), "operator")

@@ -1,6 +1,6 @@
-"""How packings are shown: time across, offsets up, a box for each time that a buffer takes space.
+"""Presenter of packings: time across, offsets up, and a box for each span of time in which a buffer occupies space.
 
-Below are the bytes that live at once. The axis across is the problem's own time.
+Below are the bytes that are live. The horizontal axis is the problem's own time.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, pr
 from stowplan.result import Result
 from stowplan.tables import text_table
 
-#: Rows of the table of buffers, and of that in text.
+#: Number of rows of the table of buffers in the report, and in text.
 TOP, LINES = 40, 40
 
-#: Parts of a buffer that are named, beside those that are results.
-_FEW = 3
+#: Maximum number of parts of a buffer that are listed, in addition to parts that are results.
+_MAX_PARTS = 3
 
-#: Points of a layout's width and height, and of the height of the panel below it.
+#: Width and height of a layout in points, and height of the panel below it.
 WIDE, HIGH, LOW = 640.0, 310.0, 62.0
 
-#: Points between lines of a hatching, across and up.
+#: Points between the lines of a hatched area, in both directions.
 _HATCH = 7.0
 
-#: Above this multiple of the height, the capacity is said in words instead of drawn.
+#: If the capacity is more than this multiple of the height, it is stated in the heading and not drawn.
 _FAR = 1.6
 
 
 class PackingPresenter(DrawingPresenter):
-    """Layouts of buffers over time."""
+    """Shows layouts of buffers over time."""
 
-    most_plans = 2
-    a_plan, made_for = "a packing", "buffers"
+    max_plans = 2
+    plan_words, problem_words = "a packing", "buffers"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Every buffer has an offset."""
+        """Checks that every buffer has an offset."""
         if len(plan.offsets) != len(problem.buffers):
             raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.buffers)} buffers")
 
     def references(self, problem: Problem) -> list[Labelled]:
-        """None: every buffer at bytes of its own is no picture to compare with."""
+        """None: a plan in which no buffers share bytes is not worth a picture."""
         return []
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Height beside the bytes that live at once and beside other plans; then the buffers, by offset and start."""
+        """The height next to the maximum of live bytes and to other plans; then the buffers by offset and start."""
         layout = build_layout(problem, plan)
         above = layout.height / layout.peak - 1 if layout.peak else 0.0
         lines = [
@@ -71,37 +71,37 @@ class PackingPresenter(DrawingPresenter):
         lines += [plan_line(name, f"{build_layout(problem, other).height:,} bytes high") for name, other in others]
         shared = shared_bytes(problem, plan.offsets)
         if problem.overlaps:
-            lines.append(f"  shared        {_shared(problem, plan)}")
-        held = _held(problem)
-        if None in held:
-            lines.append(f"  elsewhere     {', '.join(held[None])}")
+            lines.append(f"  shared        {_shared_text(problem, plan)}")
+        contents = _contents_of_buffers(problem)
+        if None in contents:
+            lines.append(f"  elsewhere     {', '.join(contents[None])}")
         order = sorted(range(len(problem.buffers)), key=lambda number: (plan.offsets[number], problem.buffers[number].lower))
         rows = []
         for number in order if everything else order[:LINES]:
             buffer, offset = problem.buffers[number], plan.offsets[number]
-            notes = ", ".join(_notes(problem, number, shared, held))
+            notes = ", ".join(_buffer_notes(problem, number, shared, contents))
             name = name_of(buffer.id) + (f" ({notes})" if notes else "")
             life = f"[{buffer.lower}, {buffer.upper})"
             rows.append((f"{offset:,}", f"{offset + buffer.size:,}", format_bytes(buffer.size), life, name))
         return "\n".join([*lines, *text_table(("offset:r", "end:r", "size:r", "time:r", "buffer"), rows, len(order))])
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
-        """Labelled plans side by side. What stands at a fixed offset has a dark edge."""
+        """Plans side by side. Buffers at fixed offsets have a dark edge."""
         layouts = [(label, build_layout(problem, plan)) for label, plan in plans]
         drawn = [layout for _, layout in layouts]
         colours = assign_colours(layout.boxes for layout in drawn)
         return scene.Picture(heading(problem, drawn), [plots(layouts, colours)], WIDE * len(plans))
 
     def overview(self, problem: Problem, result: Result) -> Overview:
-        """What is packed into what."""
+        """The buffers and the capacity."""
         total = sum(buffer.size for buffer in problem.buffers)
         capacity = "least height" if problem.capacity is None else f"{problem.capacity:,} bytes"
         fixed = sum(buffer.offset is not None for buffer in problem.buffers)
         facts = [("Capacity", capacity), ("Buffers", f"{len(problem.buffers):,}, {format_bytes(total)} in all")]
         facts += [("At fixed offsets", f"{fixed:,}")] if fixed else []
-        facts += [("Elsewhere", ", ".join(stored))] if (stored := _held(problem).get(None)) else []
+        facts += [("Elsewhere", ", ".join(stored))] if (stored := _contents_of_buffers(problem).get(None)) else []
         if problem.overlaps and result.plan is not None:
-            facts.append(("Shared bytes", _shared(problem, result.plan)))
+            facts.append(("Shared bytes", _shared_text(problem, result.plan)))
         return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
@@ -117,7 +117,7 @@ class PackingPresenter(DrawingPresenter):
 
 
 def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], details: Details, title: str = "Layout") -> Section:
-    """Layout of each plan, and below it the bytes that live at once."""
+    """A section with the layout of each plan, and below it the live bytes."""
     details.time = "time"
     intro = (
         f"{escape(heading(layouts[0].problem, layouts))}. Time runs across, offsets run up; a box is a buffer while it "
@@ -131,13 +131,13 @@ def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], deta
 
 
 def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
-    """The largest buffers."""
+    """The table of the largest buffers."""
     order = sorted(range(len(problem.buffers)), key=lambda number: (-problem.buffers[number].size, number))[:TOP]
-    rows, marks, shared, held = [], [], shared_bytes(problem, plan.offsets), _held(problem)
+    rows, marks, shared, contents = [], [], shared_bytes(problem, plan.offsets), _contents_of_buffers(problem)
     for number in order:
         buffer, offset = problem.buffers[number], plan.offsets[number]
         life = f"[{buffer.lower:,}, {buffer.upper:,})"
-        notes = ", ".join(_notes(problem, number, shared, held))
+        notes = ", ".join(_buffer_notes(problem, number, shared, contents))
         rows.append((buffer.id, f"{buffer.size:,}", f"{offset:,}", f"{offset + buffer.size:,}", life, notes))
         marks.append((number, PALETTE[colours[number]] if number in colours else "transparent"))
     head = ("Buffer:n", "Bytes:r", "Offset:r", "End:r", "Time:r", "")
@@ -145,69 +145,70 @@ def _buffers(problem: Problem, plan: Plan, colours: dict[int, int]) -> Section:
     return Section("Largest buffers", table(caption, head, rows, marks=marks), follows_search=True)
 
 
-def _shared(problem: Problem, plan: Plan) -> str:
+def _shared_text(problem: Problem, plan: Plan) -> str:
+    """Text about the bytes that buffers share."""
     shared = shared_bytes(problem, plan.offsets)
     return f"{sum(shared.values()):,} bytes by {len(shared):,} of {len(problem.overlaps):,} overlaps"
 
 
-def _held(problem: Problem) -> dict[str | None, list[str]]:
-    """What is said of buffers, by their ids: which of the graph's results they are, and what has a part of their bytes.
+def _contents_of_buffers(problem: Problem) -> dict[str | None, list[str]]:
+    """Remarks about buffers by their ids: which results of the graph they are, and which tensors they contain.
 
-    Under None is what takes none of the arena. Of what is no result, a few are named.
+    Tensors outside the arena are listed under None. Of tensors that are not results, only a few are listed.
     """
-    held: dict[str | None, list[str]] = {}
-    places: dict[str, list[str]] = {}
+    contents: dict[str | None, list[str]] = {}
+    result_names: dict[str, list[str]] = {}
     for at, name in enumerate(problem.results or ()):
-        places.setdefault(name, []).append(f"result {at}")
+        result_names.setdefault(name, []).append(f"result {at}")
     for part in problem.parts or ():
-        said = held.setdefault(part.buffer, [])
-        if part.id in places or len(said) < _FEW:
+        remarks = contents.setdefault(part.buffer, [])
+        if part.id in result_names or len(remarks) < _MAX_PARTS:
             where = [f"from byte {part.offset:,}"] if part.offset else []
-            notes = ", ".join([*where, *places.get(part.id, ())])
-            said.append("holds " * (part.buffer is not None) + name_of(part.id) + (f" ({notes})" if notes else ""))
-    for name in {buffer.id for buffer in problem.buffers} & {*places}:
-        held[name] = [*places[name], *held.get(name, ())]
-    return held
+            notes = ", ".join([*where, *result_names.get(part.id, ())])
+            remarks.append("holds " * (part.buffer is not None) + name_of(part.id) + (f" ({notes})" if notes else ""))
+    for name in {buffer.id for buffer in problem.buffers} & {*result_names}:
+        contents[name] = [*result_names[name], *contents.get(name, ())]
+    return contents
 
 
-def _notes(
-    problem: Problem, number: int, shared: Mapping[tuple[int, int], int], held: Mapping[str | None, list[str]]
+def _buffer_notes(
+    problem: Problem, number: int, shared: Mapping[tuple[int, int], int], contents: Mapping[str | None, list[str]]
 ) -> list[str]:
-    """What is special about a buffer."""
+    """Remarks about a buffer."""
     gaps = problem.buffers[number].gaps
     special = [f"{len(gaps)} gaps"] if gaps else []
-    return [*special, *_standing(problem, number, shared), *held.get(problem.buffers[number].id, ())]
+    return [*special, *_offset_notes(problem, number, shared), *contents.get(problem.buffers[number].id, ())]
 
 
-def _standing(problem: Problem, number: int, shared: Mapping[tuple[int, int], int]) -> list[str]:
-    """What is special about where a buffer stands."""
-    taken = [(size, problem.buffers[operand].id) for (result, operand), size in shared.items() if result == number]
+def _offset_notes(problem: Problem, number: int, shared: Mapping[tuple[int, int], int]) -> list[str]:
+    """Remarks about the offset of a buffer."""
+    shared_operands = [(size, problem.buffers[operand].id) for (result, operand), size in shared.items() if result == number]
     fixed = ["fixed"] if problem.buffers[number].offset is not None else []
-    return [*fixed, *(f"shares {size:,} bytes with {name_of(operand)}" for size, operand in taken)]
+    return [*fixed, *(f"shares {size:,} bytes with {name_of(operand)}" for size, operand in shared_operands)]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One plan, ready to be drawn."""
+    """A plan with the figures that are drawn."""
 
     problem: Problem
     plan: Plan
     boxes: tuple[Box, ...]
     start: int
     end: int
-    """Of the time axis."""
+    """End of the time axis, as ``start`` is its begin."""
     times: NDArray[np.int64]
-    """Moments at which the bytes in use change, ascending, ``[n + 1]``."""
+    """Moments at which the number of bytes in use changes, ascending, ``[n + 1]``."""
     load: NDArray[np.int64]
-    """Bytes in use from each moment to the next, shared ones once, ``[n]``."""
+    """Bytes in use from each moment to the next, where shared bytes count once, ``[n]``."""
     peak: int
-    """Bytes in use at most; no packing is lower where none may be shared."""
+    """Maximum of the bytes in use; no packing is lower unless buffers may share bytes."""
     height: int
     """Highest end of a buffer."""
 
 
 def build_layout(problem: Problem, plan: Plan) -> Layout:
-    """Lay out a plan, which need not be valid: a picture may show what is wrong with it."""
+    """Lays out a plan, which need not be valid, because a picture may show what is wrong with it."""
     boxes = tuple(
         Box(number, start, end, offset, buffer.size, fixed=buffer.offset is not None)
         for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True))
@@ -237,14 +238,14 @@ def build_layout(problem: Problem, plan: Plan) -> Layout:
 
 
 def axis_top(layouts: Sequence[Layout]) -> int:
-    """Bytes at the top of the axis: the capacity, unless it is far above all that is drawn."""
+    """Bytes at the top of the axis: the capacity, unless it is far above everything that is drawn."""
     highest = max(1, *(layout.height for layout in layouts))
     capacity = layouts[0].problem.capacity
     return highest if capacity is None or capacity > _FAR * highest else max(highest, capacity)
 
 
 def heading(problem: Problem, layouts: Sequence[Layout]) -> str:
-    """What is drawn, and the capacity where the axis does not show it."""
+    """Heading of the picture, with the capacity if there is one."""
     name = (
         f"{problem.name or 'packing'}: {len(problem.buffers):,} buffers, {format_bytes(layouts[0].peak)} live at once at most"
     )
@@ -255,18 +256,18 @@ def heading(problem: Problem, layouts: Sequence[Layout]) -> str:
 
 
 def boxes_of(layout: Layout, colours: dict[int, int]) -> Boxes:
-    """The mark for the boxes of a layout whose owners are the problem's buffers."""
+    """The mark with the boxes of a layout whose owners are the problem's buffers."""
     buffers, shared = layout.problem.buffers, shared_bytes(layout.problem, layout.plan.offsets)
     return Boxes(
         layout.boxes,
         colours,
         lambda owner: (buffers[owner].id, buffers[owner].size),
-        lambda index: ", ".join(_standing(layout.problem, layout.boxes[index].owner, shared)),
+        lambda index: ", ".join(_offset_notes(layout.problem, layout.boxes[index].owner, shared)),
     )
 
 
 def _hatched(layout: Layout) -> list[scene.Line]:
-    """Lines over bytes that two buffers share, while both live."""
+    """Lines over bytes that two buffers share while both are live."""
     problem, lines = layout.problem, list[scene.Line]()
     step = (layout.end - layout.start) / WIDE * _HATCH, max(1, layout.height) / HIGH * _HATCH
     for (result, operand), (low, high) in shared_spans(problem, layout.plan.offsets).items():
@@ -288,7 +289,7 @@ def layout_panel(layout: Layout, top: int, boxes: Boxes, *, title: str = "", hei
 
 
 def plot(label: str, layout: Layout, top: int, boxes: Boxes) -> scene.Plot:
-    """The layout up to ``top`` bytes, and the bytes that live at once."""
+    """The layout up to ``top`` bytes, and the live bytes."""
     across = scene.number_axis(layout.start, layout.end, "time   (dashed: height of the plan)")
     load: list[scene.Mark] = [
         scene.area(scene.steps(layout.times.tolist(), layout.load.tolist()), scene.USAGE),
@@ -303,7 +304,7 @@ def plot(label: str, layout: Layout, top: int, boxes: Boxes) -> scene.Plot:
 
 
 def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> list[scene.Plot]:
-    """Plots of some plans of one problem, on the same scales."""
+    """Plots of several plans of one problem, with the same scales."""
     top = axis_top([layout for _, layout in layouts])
     return [plot(label, layout, top, boxes_of(layout, colours)) for label, layout in layouts]
 

@@ -1,4 +1,4 @@
-"""Parts of the HTML report that every kind uses: sections, tables, lists of facts, and what the page's script is told."""
+"""Parts of the HTML report that all kinds use: sections, tables, lists of facts, and data for the page's script."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page under a heading of its own."""
+    """A section of the page with its own heading."""
 
     heading: str
     body: str
     """HTML."""
     follows_search: bool = False
-    """Whether it stands after the sections on the search (convergence, candidates) instead of before them."""
+    """Whether it is placed after the sections about the search (convergence, candidates) and not before them."""
 
     def html(self) -> str:
         """The section as HTML."""
@@ -30,16 +30,17 @@ class Section:
 
 @dataclass
 class Details:
-    """What the page's script needs to describe a box: ``tensors[number] = [name, size]`` and rows of boxes for each plan."""
+    """Data with which the page's script describes a box: ``tensors[number] = [name, size]``, and the rows of boxes of each
+    plan."""
 
     tensors: dict[int, tuple[str, str]] = field(default_factory=dict)
     plans: list[list[tuple[float, float, str, str]]] = field(default_factory=list)
-    """For each box: when it begins and ends, its offset, and what else there is to say of it."""
+    """For each box: when it begins and ends, its offset, and a note."""
     time: str = "steps"
-    """What times are counted in."""
+    """Unit of the times."""
 
     def to_json(self) -> str:
-        """JSON that can stand in a ``<script>`` element."""
+        """JSON that is safe inside a ``<script>`` element."""
         text = json.dumps({"tensors": self.tensors, "plans": self.plans, "time": self.time}, separators=(",", ":"))
         return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -49,13 +50,13 @@ class Overview:
     """What a kind adds to the top of the page."""
 
     cards: Sequence[tuple[str, str, str]] = ()
-    """Name, value and a note (plain text) of the large figures."""
+    """Large figures: name, value and note (plain text)."""
     facts: Sequence[tuple[str, str]] = ()
-    """Name and value of the small ones."""
+    """Small figures: name and value."""
 
 
 def whole_page(title: str, parts: Iterable[str], details: Details) -> str:
-    """A page with a heading and parts of HTML below it, empty ones left out; it loads nothing from anywhere."""
+    """A complete page with a heading and the given parts of HTML, without empty ones. It loads no external resources."""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -69,6 +70,7 @@ def whole_page(title: str, parts: Iterable[str], details: Details) -> str:
 
 
 def _asset(name: str) -> str:
+    """The text of a file in this folder."""
     return resources.files("stowplan.report").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -82,14 +84,14 @@ def cards_list(cards: Iterable[tuple[str, str, str]]) -> str:
 
 
 def warnings_box(warnings: Sequence[str]) -> str:
-    """Warnings; empty where there are none."""
+    """A box with warnings; empty if there are none."""
     items = "".join(f"<li>{escape(warning)}</li>" for warning in warnings)
     box = f'<section class="warnings" aria-label="Warnings"><strong>Warnings</strong><ul>{items}</ul></section>'
     return box if warnings else ""
 
 
 def facts_list(facts: Iterable[tuple[str, str]]) -> str:
-    """Names with values."""
+    """A list of names with values."""
     rows = "".join(f'<div><dt>{escape(name)}</dt><dd class="num">{escape(value)}</dd></div>' for name, value in facts)
     return f'<dl class="facts">{rows}</dl>'
 
@@ -101,9 +103,21 @@ def table(
     best: Sequence[int] = (),
     marks: Sequence[tuple[int, str]] = (),
 ) -> str:
-    """A table; a column named ``"X:r"`` is set right, ``"X:n"`` holds names, ``"X:o"`` notes. The first column heads its row.
+    """A table. A column named ``"X:r"`` is aligned to the right, ``"X:n"`` contains names, ``"X:o"`` notes. The first cell of a
+    row is its header.
 
-    ``marks`` gives each row the number of what it is about, as in the layout, and its colour.
+    Parameters
+    ----------
+    caption
+        Caption of the table.
+    head
+        Names of the columns.
+    rows
+        Cells of the rows.
+    best
+        Indices of rows to highlight.
+    marks
+        For each row, the number of the tensor or buffer that it is about, as in the layout, and its colour.
     """
     columns = [
         (
@@ -130,12 +144,12 @@ def table(
 
 
 def code_box(text: str) -> str:
-    """Text to be copied as it stands, with a button that does so."""
+    """Text to be copied, with a button for that."""
     return f'<div class="code"><button type="button" class="copy">Copy</button><pre tabindex="0">{escape(text)}</pre></div>\n'
 
 
 def zoom_buttons() -> str:
-    """Buttons that stretch all plots of a section in ``.plans``."""
+    """Buttons that stretch all plots of a section with the class ``plans``."""
     zooms = "".join(
         f'<button type="button" data-zoom="{zoom}" aria-pressed="{str(zoom == 1).lower()}">{zoom}×</button>'
         for zoom in (1, 2, 4, 8)

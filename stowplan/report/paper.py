@@ -1,6 +1,7 @@
-"""Pictures on paper: a :class:`~stowplan.report.scene.Picture` laid out in points, as shapes and words for any renderer.
+"""Pictures on paper: lays out a :class:`~stowplan.report.scene.Picture` in points, as shapes and text for any renderer.
 
-The origin is the upper left corner. Fonts are not asked: letters are taken to be as wide as those of common sans-serif fonts.
+The origin is the upper left corner. Widths of texts are estimates for common sans-serif fonts, because fonts are not available
+here.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from stowplan.report.boxes import DENSE, Box, Boxes, choose_tags, name_boxes, pl
 from stowplan.report.colours import PALETTE, ink_on
 from stowplan.report.text import format_bytes, shorten
 
-#: Points of letters: heading of the picture, of a plot, of a panel, and of all else.
+#: Font sizes in points: heading of the picture, of a plot and of a panel, and all other text.
 _TITLE, _HEADING, _PANEL, _SMALL = 12.0, 10.0, 9.0, 8.0
-#: Points around everything, and between the plots of a row and the rows.
+#: Points around everything, and between plots of a row and between rows.
 _MARGIN, _BETWEEN = 12.0, 20.0
-#: Points of a line of a legend, and of a dot in it.
+#: Height of an entry of a legend, and size of a dot in it, in points.
 _KEY, _DOT = 15.0, 6.0
-#: Part of a letter's height that it is wide on average.
+#: Average width of a character as a part of its height.
 _LETTER = 0.55
 
 _TAG = scene.Style(fill="#ffffff", stroke="#555555", width=0.5, opacity=0.92)
@@ -27,7 +28,7 @@ _TAG = scene.Style(fill="#ffffff", stroke="#555555", width=0.5, opacity=0.92)
 
 @dataclass(frozen=True)
 class Form:
-    """A path: ``M`` and ``L`` take a point each, ``Q`` two, ``C`` three, ``Z`` closes."""
+    """A path. Of its commands ``M`` and ``L`` take one point, ``Q`` two, ``C`` three, and ``Z`` closes it."""
 
     ops: str
     points: Sequence[scene.Point]
@@ -37,17 +38,17 @@ class Form:
 
 @dataclass
 class Paper:
-    """What is drawn, from the lowest to the highest."""
+    """A picture in points, as items from the lowest to the highest."""
 
     width: float
     height: float
-    """Points."""
+    """Points, as ``width``."""
     items: list[Form | scene.Text] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Place:
-    """A panel, and where it is on the paper."""
+    """A panel and its rectangle on the paper."""
 
     across: scene.Axis
     panel: scene.Panel
@@ -57,31 +58,31 @@ class Place:
     bottom: float
 
     def at(self, x: float, y: float) -> scene.Point:
-        """A point of the data on the paper."""
+        """The position of a data point on the paper."""
         part = self.across.part(x), self.panel.up.part(y)
         return self.left + part[0] * (self.right - self.left), self.bottom - part[1] * (self.bottom - self.top)
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Points of a unit across and up."""
+        """Points of a unit of the horizontal axis, and of the vertical axis."""
         across = abs(self.across.high - self.across.low) or 1.0
         up = abs(self.panel.up.high - self.panel.up.low) or 1.0
         return (self.right - self.left) / across, (self.bottom - self.top) / up
 
 
 def lay_out(picture: scene.Picture) -> Paper:
-    """Give everything its place."""
+    """Lays out a picture."""
     layout = _Layout(picture)
     return layout.paper
 
 
-def letters_wide(text: str, size: float) -> float:
-    """Points that a text takes, about."""
+def text_width(text: str, size: float) -> float:
+    """Estimated width of a text in points."""
     return len(text) * size * _LETTER
 
 
 class _Layout:
-    """One picture on its way to paper."""
+    """The layout of one picture."""
 
     def __init__(self, picture: scene.Picture):
         self.paper = Paper(picture.width + 2 * _MARGIN, 0.0)
@@ -99,10 +100,12 @@ class _Layout:
             self._write(middle, _MARGIN + _TITLE / 2, shorten(picture.title, 130), _TITLE, "ink", "middle")
 
     def _write(self, x: float, y: float, text: str, size: float = _SMALL, colour: str = "soft", align: str = "start") -> None:
+        """Adds a text."""
         self.paper.items.append(scene.Text(x, y, text, size, colour, align))  # type: ignore[arg-type]
 
     def _place_row(self, row: Sequence[scene.Plot], top: float, width: float, margin: float) -> float:
-        """Place the plots of a row side by side, ``margin`` left of each; write what stands around them; where the row ends."""
+        """Places the plots of a row side by side with their labels, for which ``margin`` points are left of each plot. Returns
+        the lower edge."""
         plot_width = (width - _BETWEEN * (len(row) - 1)) / len(row)
         ends, places, keys = [], [], dict[scene.Key, None]()
         for number, plot in enumerate(row):
@@ -129,7 +132,7 @@ class _Layout:
         return max(ends)
 
     def _write_across(self, plot: scene.Plot, last: Place, at: float) -> float:
-        """Write what stands along the axis across; where it ends."""
+        """Adds the labels of the horizontal axis; returns their lower edge."""
         if plot.across.ticks:
             for value, text in plot.across.ticks:
                 self._write(last.at(value, 0)[0], at + 9, text, _SMALL, "soft", "middle")
@@ -140,7 +143,7 @@ class _Layout:
         return at
 
     def _marks(self, place: Place) -> list[tuple[Place, Boxes]]:
-        """Draw the marks of a panel; those that have names, which come when all is drawn."""
+        """Adds the marks of a panel; returns those that get names after everything has been drawn."""
         panel = place.panel
         for value, text in panel.up.ticks:
             y = place.at(place.across.low, value)[1]
@@ -158,10 +161,11 @@ class _Layout:
         return with_names
 
     def _form(self, ops: str, points: Sequence[scene.Point], style: scene.Style) -> None:
+        """Adds a path."""
         self.paper.items.append(Form(ops, points, style))
 
     def _name(self, drawn: Sequence[list[tuple[Place, Boxes]]]) -> None:
-        """Names in boxes, and numbers for the largest of those without, which the legend of the first row explains."""
+        """Adds names to boxes, and numbers to the largest boxes without a name, which the legend of the first row explains."""
         layouts = [layout for of_panel in drawn for layout in of_panel]
         named = []
         for place, mark in layouts:
@@ -170,14 +174,14 @@ class _Layout:
                 box = name.box
                 x, y = place.at((box.left + box.right) / 2, box.bottom + box.size / 2)
                 colour = ink_on(mark.colour(box))
-                self.paper.items.append(scene.Text(x, y, name.text, 7.0, colour, is_turned=name.stands))
+                self.paper.items.append(scene.Text(x, y, name.text, 7.0, colour, is_turned=name.is_vertical))
             named.append({name.box.owner for name in names})
         tags = choose_tags((mark.boxes, owners) for (_, mark), owners in zip(layouts, named, strict=True))
         for (place, mark), owners in zip(layouts, named, strict=True):
             wanted = {owner: number for owner, number in tags.items() if owner not in owners}
             for owner, (x, y) in place_tags(mark.boxes, wanted, *place.scale).items():
                 at = place.at(x, y)
-                half = 3.2 + letters_wide(str(tags[owner]), 6) / 2
+                half = 3.2 + text_width(str(tags[owner]), 6) / 2
                 self._form("MLLLZ", _corners(at[0] - half, at[0] + half, at[1] - 4.5, at[1] + 4.5), _TAG)
                 self._write(*at, str(tags[owner]), 6.0, "#111111", "middle")
         if tags:
@@ -190,8 +194,8 @@ class _Layout:
             self._rows[0][2][:0] = keys
 
     def _list_legends(self) -> None:
-        """Legends at the right of their rows; the paper gets as wide as they need."""
-        wide = max((letters_wide(key.text, _SMALL) for _, _, keys in self._rows for key in keys), default=None)
+        """Adds legends at the right of their rows, and widens the paper for them."""
+        wide = max((text_width(key.text, _SMALL) for _, _, keys in self._rows for key in keys), default=None)
         if wide is None:
             return
         left = self.paper.width + 4
@@ -205,16 +209,17 @@ class _Layout:
 
 
 def _margin(plots: Sequence[scene.Plot]) -> float:
-    """Points that labels left of a panel take in these plots, which stand below each other."""
+    """Points for the labels left of these plots, which are below each other."""
     axes = [panel.up for plot in plots for panel in plot.panels]
-    labels = max((letters_wide(text, _SMALL) for axis in axes for _, text in axis.ticks), default=0.0)
+    labels = max((text_width(text, _SMALL) for axis in axes for _, text in axis.ticks), default=0.0)
     return labels + 6 + (14 if any(axis.title for axis in axes) else 0)
 
 
 def _key(key: scene.Key, left: float, y: float) -> list[Form]:
+    """The symbol of an entry of a legend."""
     if key.style == scene.Style():
         return []
-    # It is no mark of the drawing.
+    # The symbol does not get the class of the drawing's marks.
     style = replace(key.style, name="")
     if key.shape == "patch":
         return [Form("MLLLZ", _corners(left + 2, left + 12, y - 5, y + 5), style)]
@@ -233,6 +238,7 @@ def _corners(left: float, right: float, top: float, bottom: float) -> list[scene
 
 
 def _drawn(mark: scene.Mark, place: Place) -> Iterator[Form | scene.Text]:
+    """The shapes and texts of a mark."""
     if isinstance(mark, Boxes):
         yield from _boxes(mark, place)
     elif isinstance(mark, scene.Rect):
@@ -252,12 +258,14 @@ def _drawn(mark: scene.Mark, place: Place) -> Iterator[Form | scene.Text]:
 
 
 def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
+    """The shapes of boxes."""
     is_dense = len(mark.boxes) > DENSE
     wide, high = place.scale
     styles: dict[tuple[str, str], scene.Style] = {}
 
     def style(box: Box) -> tuple[str, scene.Style]:
-        # A white edge around a box as thin as the edge is all that would be seen of it.
+        """Edge and style of a box."""
+        # A white edge would cover a box that is as thin as the edge.
         is_thin = (box.right - box.left) * wide < 2 or box.size * high < 2
         edge = "fixed" if box.fixed else "own" if is_dense or is_thin else "white"
         colour = mark.colour(box)
@@ -268,7 +276,7 @@ def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
             )
         return edge, styles[colour, edge]
 
-    # Boxes of one style after each other become one path of an SVG.
+    # Consecutive boxes of one style become one path of an SVG.
     order = {edge: at for at, edge in enumerate(("own", "white", "fixed"))}
     styled = sorted(
         ((box, *style(box)) for box in mark.boxes), key=lambda boxed: (order[boxed[1]], mark.colours[boxed[0].owner])
@@ -279,6 +287,7 @@ def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
 
 
 def _arrow(mark: scene.Arrow, at: Callable[[float, float], scene.Point]) -> Iterator[Form]:
+    """The curves and the head of an arrow."""
     curves = [[at(*point) for point in curve] for curve in mark.curves]
     ops = "M" + "".join("Q" if len(curve) == 3 else "C" for curve in curves)
     yield Form(ops, [curves[0][0], *(point for curve in curves for point in curve[1:])], mark.style, mark.tip)
@@ -292,9 +301,10 @@ def _arrow(mark: scene.Arrow, at: Callable[[float, float], scene.Point]) -> Iter
 
 
 def _dot(mark: scene.Dot, at: scene.Point) -> Form:
+    """The shape of a dot."""
     x, y, half = *at, mark.size / 2
     if mark.shape == "circle":
-        # Four cubic curves; the handles are those of a circle to within 0.03 %.
+        # Four cubic curves approximate a circle to within 0.03 %.
         off = 0.5523 * half
         points = [(x + half, y)]
         for (cos, sin), (to_cos, to_sin) in (((1, 0), (0, 1)), ((0, 1), (-1, 0)), ((-1, 0), (0, -1)), ((0, -1), (1, 0))):

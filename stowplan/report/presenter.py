@@ -1,7 +1,8 @@
-"""How plans of a kind are shown: as text, as a picture, and in the report. Found by the kind, and loaded when it is asked for.
+"""Presenters, which show the plans of a kind as text, as a picture, and in the report. They are imported only when they are
+used.
 
-The presenter of a kind is ``PRESENTER`` in ``report/<kind>.py``, or what ``Kind.presenter`` makes; else :class:`Presenter`:
-text and report say what is the same for every kind, and nothing is drawn.
+The presenter of a kind is ``PRESENTER`` in ``report/<kind>.py``, or what ``Kind.presenter`` makes. A kind without either gets
+:class:`Presenter`, which shows as text what all kinds have in common and draws nothing.
 """
 
 from __future__ import annotations
@@ -22,30 +23,32 @@ from stowplan.report.scene import Picture
 from stowplan.report.text import format_value
 from stowplan.result import Result
 
-#: A name and a plan.
+#: A plan with its name.
 Labelled = tuple[str, Any]
 
 
 class Presenter:
-    """What commands and the report ask of a kind, and what can be said of a plan of any kind: kinds override it.
+    """The presenter of a kind, with the methods that commands and the report use. This base class shows what all kinds have in
+    common.
 
-    Problems and plans are of that kind.
+    The problems and plans in its arguments are of that kind.
     """
 
     def __init__(self, kind: Kind[Any, Any] | None = None):
         self._kind = kind
 
     def check_drawable(self, problem: Any) -> None:
-        """Raise :class:`~stowplan.errors.UsageError` where no picture of a plan can be drawn; asked before solving."""
+        """Raises :class:`~stowplan.errors.UsageError` if plans for this problem cannot be drawn; called before solving."""
         raise self._not_drawn()
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
-        """Raise UsageError where so many plans are not shown side by side, or not over seconds."""
+        """Raises UsageError if this many plans cannot be shown side by side, or not over seconds."""
         if seconds:
             raise UsageError(f"--set seconds: plans of the kind {self._words()} have no picture over time")
 
     def check_fits(self, problem: Any, plan: object) -> None:
-        """Raise where a plan cannot be shown for this problem: InputError, or VerificationError where it must be valid."""
+        """Raises an error if a plan cannot be shown for this problem: InputError, or VerificationError if only valid plans are
+        shown."""
         expected = None if self._kind is None else self._kind.plan_format
         plan_format = getattr(plan, "format", None)
         if expected is not None and plan_format != expected:
@@ -54,37 +57,43 @@ class Presenter:
             raise InputError("the plan is for another problem")
 
     def check_configurable(self, option: str) -> None:
-        """Raise UsageError, naming the option, where no machine is configured with plans of this kind."""
+        """Raises UsageError, which names the option, if plans of this kind do not configure a machine."""
         raise self._not_configured(option)
 
     def configuration(self, problem: Any, plan: Any) -> Document:
-        """What the machine is configured with for a valid plan."""
+        """The configuration of the machine for a valid plan."""
         raise self._not_configured("--emit config")
 
     def simulate(self, problem: Any, plan: Any, iterations: int) -> str:
-        """Run the configuration of a valid plan; a line that says what came of it.
+        """Simulates the configuration of a valid plan and returns a line about the outcome.
 
         Raises
         ------
         VerificationError
-            The results are not those expected.
+            The results differ from the expected ones.
         """
         raise self._not_configured("--simulate")
 
     def references(self, problem: Any) -> list[Labelled]:
-        """Plans that are shown beside any other where none is named: those that cost nothing to make."""
+        """Plans to compare with if none is named: those that cost nothing to make."""
         return [] if self._kind is None else list(self._kind.initial(problem).items())
 
     def summarize(self, problem: Any, plan: Any, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """A plan for people to read; ``everything`` lists all where a long list is cut else.
+        """A plan as text: its objective or what is wrong with it, the objectives of other plans, the kind's facts, and the
+        plan's fields.
 
-        Objective (or what is wrong), those of other plans, the kind's facts, and the plan field by field.
+        Parameters
+        ----------
+        others
+            Named plans to compare with.
+        everything
+            Whether to list all entries of long lists, of which otherwise the first are shown.
         """
         if self._kind is None:
             return str(plan)
         check = self._kind.verify(problem, plan)
-        who = self._kind.identity(problem)
-        lines = [f"{who['program'] or self._words()} on {who['target']} ({who['cost_model']})"]
+        ids = self._kind.identity(problem)
+        lines = [f"{ids['program'] or self._words()} on {ids['target']} ({ids['cost_model']})"]
         lines.append(f"  objective  {format_value(check.objective, self._kind.unit)}")
         lines += [f"  not valid  {violation}" for violation in (check.lines if everything else check.lines[:10])]
         for name, other in others:
@@ -99,17 +108,17 @@ class Presenter:
         return "\n".join(lines)
 
     def picture(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
-        """A picture of labelled plans, the first of them the one it is about; plans that are alike are drawn once."""
+        """A picture of named plans, of which the first is the main one. Equal plans are drawn once."""
         raise self._not_drawn()
 
     def overview(self, problem: Any, result: Result) -> Overview:
-        """What stands at the top of the report beside what every result has."""
+        """What the kind adds to the top of the report."""
         return Overview()
 
     def report_sections(
         self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
     ) -> list[Section]:
-        """Sections of the report; boxes that can be pointed at are noted in ``details``."""
+        """The kind's sections of the report. Boxes with descriptions are added to ``details``."""
         return []
 
     def _not_drawn(self) -> UsageError:
@@ -123,83 +132,84 @@ class Presenter:
 
 
 class DrawingPresenter(Presenter):
-    """One that draws."""
+    """A presenter that draws pictures."""
 
-    #: Plans side by side in a picture, at most.
-    most_plans: int | None = None
-    #: Whether it draws over seconds as well as over steps.
+    #: Maximum number of plans side by side in a picture.
+    max_plans: int | None = None
+    #: Whether the time axis can be in seconds as well as in steps.
     has_seconds = False
-    #: What a plan is called, and what it has in common with its problem, for messages.
-    a_plan, made_for = "a plan of this kind", "problem"
+    #: What a plan is called, and what a plan and its problem have in common, for messages.
+    plan_words, problem_words = "a plan of this kind", "problem"
 
     def check_drawable(self, problem: Any) -> None:
-        """All are drawn."""
+        """Accepts all problems."""
 
     def check_fits(self, problem: Any, plan: Any) -> None:
-        """Plans that break rules are shown as well: seeing what is wrong is what pictures are for."""
+        """Raises an error for plans of another kind or problem. Invalid plans are accepted, because pictures help to see what
+        is wrong."""
         if self._kind is not None and not isinstance(plan, self._kind.plan):
-            raise InputError(f"found a {type(plan).__name__} of another kind, expected {self.a_plan}")
+            raise InputError(f"found a {type(plan).__name__} of another kind, expected {self.plan_words}")
         if plan.problem != problem.digest:
-            raise InputError(f"the plan is for another problem: expected the same {self.made_for}")
+            raise InputError(f"the plan is for another problem: expected the same {self.problem_words}")
         self.check_parts(problem, plan)
 
     def check_parts(self, problem: Any, plan: Any) -> None:
-        """Raise InputError where a plan of this kind, for this problem, lacks a part or names what is not there."""
+        """Raises InputError if a plan of this kind, for this problem, lacks a part or refers to one that does not exist."""
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
-        """As many plans as the picture has room for."""
-        if self.most_plans is not None and plans > self.most_plans:
+        """Raises UsageError if the picture has no space for this many plans."""
+        if self.max_plans is not None and plans > self.max_plans:
             raise UsageError(f"--compare: a plan of the kind {self._words()} is drawn alone")
         if seconds and not self.has_seconds:
             super().check_options(plans=plans, seconds=seconds)
 
     def picture(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
-        """What :meth:`drawn` makes of plans that decide unlike things."""
+        """The picture of plans that differ, as :meth:`drawn` makes it."""
         return self.drawn(problem, self.distinct(problem, plans), seconds=seconds)
 
     def drawn(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
-        """A picture of plans that fit, no two of them alike."""
+        """A picture of plans that fit the problem and all differ."""
         raise NotImplementedError
 
     def report_sections(
         self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
     ) -> list[Section]:
-        """What :meth:`sections` says of a plan and others; nothing without a plan."""
+        """The sections about a plan and others, as :meth:`sections` makes them; none without a plan."""
         if result.plan is None:
             return []
         plans = self.distinct(problem, [(result.provenance.candidate, result.plan), *others])
         return self.sections(problem, result, plans, details)
 
     def sections(self, problem: Any, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
-        """Sections on the plan of a result, the first of ``plans``; no two of these are alike."""
+        """Sections about the plan of a result, which is the first of ``plans``; all plans differ."""
         raise NotImplementedError
 
     def are_alike(self, problem: Any, first: Any, second: Any) -> bool:
-        """Whether two plans decide the same, whatever their names."""
+        """Whether two plans make the same decisions, whatever their names."""
         return first == second or not any(part.changes for part in kind_of(problem).diff(problem, first, second))
 
     def distinct(self, problem: Any, plans: Sequence[Labelled]) -> list[Labelled]:
-        """Plans that decide unlike things, as many as the picture has room for; see :func:`merge_equal`."""
+        """Plans that differ, as many as the picture has space for; see :func:`merge_equal`."""
         if not plans:
             raise UsageError("found 0 plans, expected at least one")
         for _, plan in plans:
             self.check_fits(problem, plan)
-        if len(plans) == 1 or self.most_plans == 1:
+        if len(plans) == 1 or self.max_plans == 1:
             return list(plans[:1])
-        return merge_equal(plans, partial(self.are_alike, problem))[: self.most_plans]
+        return merge_equal(plans, partial(self.are_alike, problem))[: self.max_plans]
 
 
 def presenter_of(kind: Kind[Any, Any]) -> Presenter:
-    """Presenter of a kind."""
-    module, make = f"{__package__}.{kind.name}", kind.presenter or Presenter
+    """The presenter of a kind."""
+    module, factory = f"{__package__}.{kind.name}", kind.presenter or Presenter
     if kind.presenter is None and find_spec(module) is not None:
-        make = kinds.load(f"{module}:PRESENTER")
-    made: Presenter = make(kind)
-    return made
+        factory = kinds.load(f"{module}:PRESENTER")
+    instance: Presenter = factory(kind)
+    return instance
 
 
 def presenter_for(problem: object) -> Presenter:
-    """Presenter of a problem's kind; the generic one for what is no problem of a known kind."""
+    """The presenter of a problem's kind; the base class for objects that are not problems of a known kind."""
     try:
         return presenter_of(kind_of(problem))
     except StowplanError:
@@ -207,14 +217,14 @@ def presenter_for(problem: object) -> Presenter:
 
 
 def check_picture(problem: object, path: str | Path | None) -> None:
-    """Raise where a picture of this problem's plans cannot be written, before time is spent on finding one.
+    """Raises an error, before solving, if a picture of plans for this problem cannot be written.
 
     Raises
     ------
     UsageError
-        The suffix is none of .png, .svg and .pdf, or plans of this kind are not drawn.
+        The suffix is not .png, .svg or .pdf, or plans of this kind are not drawn.
     MissingDependencyError
-        For PNG and PDF without matplotlib.
+        The format is PNG or PDF, and matplotlib is not installed.
     """
     if path is not None:
         presenter_for(problem).check_drawable(problem)
@@ -222,7 +232,7 @@ def check_picture(problem: object, path: str | Path | None) -> None:
 
 
 def draw(problem: object, plans: Sequence[Labelled], path: str | Path, *, seconds: bool = False) -> None:
-    """Write a picture of labelled plans of any kind; the first is the one it is about. The same plans give the same bytes.
+    """Writes a picture of named plans of any kind, of which the first is the main one. Equal plans give equal bytes.
 
     Raises
     ------
@@ -236,7 +246,7 @@ def draw(problem: object, plans: Sequence[Labelled], path: str | Path, *, second
 
 
 def merge_equal(plans: Sequence[Labelled], same: Callable[[Any, Any], bool]) -> list[Labelled]:
-    """Plans in order, each once: names of those that are the same are joined, as in ``milp = compiler``."""
+    """Removes repeated plans and joins their names, as in ``milp = compiler``."""
     merged: list[tuple[list[str], Any]] = []
     for label, plan in plans:
         names = next((names for names, other in merged if same(other, plan)), None)

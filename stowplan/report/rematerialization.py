@@ -1,4 +1,4 @@
-"""How plans of rematerialization are shown: live bytes over the runs, what runs again, and peak against added cost."""
+"""Presenter of rematerialization plans: live bytes over the runs of operators, repeated runs, and peak against added cost."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from stowplan.tables import text_table
 if TYPE_CHECKING:
     from stowplan.portfolio.rematerialization.frontier import Point
 
-#: Rows of the table of what runs again.
+#: Number of rows of the table of repeated operators.
 ROWS = 40
 
 _HIGH = 260.0
 
 
 class RematerializationPresenter(DrawingPresenter):
-    """Live bytes over the runs, beside those of another plan."""
+    """Shows live bytes over the runs of operators, next to those of another plan."""
 
-    most_plans = 2
-    a_plan, made_for = "a plan of rematerialization", "operators and tensors"
+    max_plans = 2
+    plan_words, problem_words = "a plan of rematerialization", "operators and tensors"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Every run is of an operator, and reads what is there."""
+        """Checks that every run is of an operator whose inputs are in memory."""
         if "peak" not in verify(problem, plan).figures:
             raise InputError("found a run that cannot take place, expected each to find what it reads")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Added cost and peak beside those of other plans; then what runs again, most costly first."""
+        """Added cost and peak, those of other plans, and the repeated operators, the most expensive first."""
         verification = verify(problem, plan)
         once = sum(op.cost for op in problem.ops)
         limit = "no limit" if problem.limit is None else f"limit {problem.limit:,} bytes"
@@ -60,21 +60,21 @@ class RematerializationPresenter(DrawingPresenter):
             lines.append(f"  host        {host:,} of {problem.channel.limit:,} bytes, waits of {stalls:,}")
         for name, other in others:
             lines.append(plan_line(name, f"added cost {other.objective:,}, peak {other.peak:,} bytes"))
-        rows = _again(problem, plan)
+        rows = _repeated_rows(problem, plan)
         shown = rows if everything else rows[:ROWS]
         lines += text_table(("runs:r", "added cost:r", "operator"), shown, len(rows))
         if plan.moves:
-            copies = _copies(problem, plan)
+            copies = _copy_rows(problem, plan)
             head = ("copy", "bytes:r", "begin:r", "end:r", "tensor")
             lines += text_table(head, copies if everything else copies[:ROWS], len(copies))
         return "\n".join(lines)
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
-        """Live bytes of one labelled plan, or of one beside another."""
+        """Live bytes of one plan, or of two."""
         return scene.Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[_plot(problem, plans)]], 560)
 
     def overview(self, problem: Problem, result: Result) -> Overview:
-        """What may run again."""
+        """The graph and the limit."""
         facts = [
             ("Operators", f"{len(problem.ops):,}, {sum(op.once for op in problem.ops):,} of which may run once only"),
             ("Tensors", f"{len(problem.tensors):,}"),
@@ -83,24 +83,24 @@ class RematerializationPresenter(DrawingPresenter):
         return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
-        """Live bytes, and the operators that run again."""
+        """Live bytes, and the repeated operators."""
         drawn = _plot(problem, plans)
         text = f"<p>Runs go from left to right; the area is what is live during each under {escape(plans[0][0])}.</p>\n"
         live = Section("Live bytes", f"{text}{legend_html(drawn.legend)}{plot_html(drawn, 'Live bytes over the runs')}")
-        rows = _again(problem, plans[0][1])
+        rows = _repeated_rows(problem, plans[0][1])
         caption = f"{min(len(rows), ROWS):,} of {len(rows):,} operators that run again"
-        again = Section("What runs again", table(caption, ("Runs:r", "Added cost:r", "Operator:n"), rows[:ROWS]))
-        return [live, again]
+        repeated = Section("What runs again", table(caption, ("Runs:r", "Added cost:r", "Operator:n"), rows[:ROWS]))
+        return [live, repeated]
 
 
 def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture:
-    """Added cost of the plans, and what is proven, over the limits in bytes."""
-    known = [point for point in points if point.added_cost is not None]
-    hosts = dict.fromkeys(point.host_limit for point in known)
+    """Added cost of the plans, and its proven bound, over the limits in bytes."""
+    solved = [point for point in points if point.added_cost is not None]
+    hosts = dict.fromkeys(point.host_limit for point in solved)
     lines: dict[str, list[tuple[int, float]]] = {}
     for host in hosts:
         of = f", host {format_bytes(host or 0, 4)}" if len(hosts) > 1 else ""
-        within = [point for point in known if point.host_limit == host]
+        within = [point for point in solved if point.host_limit == host]
         lines[f"added cost{of}"] = [(point.limit, point.added_cost or 0) for point in within]
         lines[f"bound{of}"] = [(point.limit, point.bound or 0) for point in within]
     title = f"{problem.name or 'graph'}: {len(problem.ops):,} operators"
@@ -116,20 +116,20 @@ def steps_plot(
     dots: Mapping[str, Sequence[tuple[int, float]]] | None = None,
     most: int = 1,
 ) -> scene.Plot:
-    """What is added over bytes, as steps; every second line is dashed, and pairs of lines have colours of their own.
+    """Costs over bytes as step functions. Every second line is dashed, and each pair of lines has its own colour.
 
     Parameters
     ----------
     spoken
-        What it shows, for those who cannot see it.
+        Description for readers who cannot see it.
     axes
-        What is across, in bytes, and up.
+        Titles of the horizontal axis, which is in bytes, and of the vertical one.
     lines
-        Points of lines by name, of rising bytes: each is good for all up to the next.
+        Points of each line by name, with increasing bytes. A value holds up to the next point.
     dots
-        Points that stand alone, by name.
+        Single points by name.
     most
-        Bytes that the axis reaches at least.
+        Minimum length of the horizontal axis in bytes.
     """
     every = [point for points in (*lines.values(), *(dots or {}).values()) for point in points]
     most = max([most, *(size for size, _ in every)])
@@ -152,15 +152,15 @@ def steps_plot(
     return scene.Plot(across, [panel], legend=legend)
 
 
-def _again(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:
-    """(runs, added cost, operator) of what runs more than once, most costly first."""
+def _repeated_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str]]:
+    """(runs, added cost, operator) for each operator that runs more than once, the most expensive first."""
     counts = {op: count for op, count in Counter(plan.sequence).items() if count > 1}
     order = sorted(counts, key=lambda op: (-(counts[op] - 1) * problem.ops[op].cost, op))
     return [(f"{counts[op]:,}", f"{(counts[op] - 1) * problem.ops[op].cost:,}", name_of(problem.ops[op].id)) for op in order]
 
 
-def _copies(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, str]]:
-    """(send or fetch, bytes, begin, end, tensor) of the copies of a valid plan, as they are issued."""
+def _copy_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, str]]:
+    """(send or fetch, bytes, begin, end, tensor) for each copy of a valid plan, in the order in which they are issued."""
     rows = []
     for copy in timeline(build(problem), plan).transfers:
         tensor = problem.tensors[copy.tensor]
@@ -169,12 +169,12 @@ def _copies(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, str]
 
 
 def _occupied(problem: Problem) -> str:
-    """What the limit is for, in words."""
+    """The word for the bytes that the limit applies to."""
     return "live and reserved" if problem.reservations else "live"
 
 
 def _plot(problem: Problem, plans: Sequence[Labelled]) -> scene.Plot:
-    """Live bytes of the first plan as an area, those of another as a line, and the limit."""
+    """Live bytes of the first plan as an area and of another as a line, and the limit."""
     lives = [(label, plan, load_bytes(problem, plan)) for label, plan in plans]
     most = max(1, problem.limit or 0, *(max(live, default=0) for _, _, live in lives))
     what = "run or move" if any(plan.moves for _, plan, _ in lives) else "run"

@@ -1,8 +1,8 @@
-"""Scenes: what a picture shows, described once, whoever draws it.
+"""Scenes: descriptions of pictures that do not depend on the renderer.
 
-A scene is made of marks in the coordinates of the data. Marks stand in panels, panels that share the axis across make a plot,
-and rows of plots make a picture. :mod:`~stowplan.report.inline` writes plots into the page, where they stretch with it;
-:mod:`~stowplan.report.paper` lays pictures out in points, for files.
+A scene consists of marks in the coordinates of the data. Marks are in panels; panels with a common horizontal axis make a plot,
+and rows of plots make a picture. :mod:`~stowplan.report.inline` writes plots into the HTML page, where they stretch with it.
+:mod:`~stowplan.report.paper` lays pictures out in points for files.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Tick = tuple[float, str]
 
 @dataclass(frozen=True)
 class Style:
-    """How a mark looks. Colours are ``#rrggbb``, a name of :data:`~stowplan.report.colours.THEME`, or ``none``."""
+    """The look of a mark. Colours are ``#rrggbb``, a name of :data:`~stowplan.report.colours.THEME`, or ``none``."""
 
     fill: str = "none"
     stroke: str = "none"
     width: float = 1.0
-    """Of the stroke, in points."""
+    """Width of the stroke in points."""
     dash: tuple[float, ...] = ()
-    """Points drawn and left out, by turns."""
+    """Lengths of dashes and gaps in points, alternating."""
     opacity: float = 1.0
-    """Of the fill."""
+    """Opacity of the fill."""
     name: str = ""
     """Class of the mark on the page."""
 
@@ -41,13 +41,13 @@ GRID = Style(stroke="grid", width=0.7, name="grid")
 RULE = Style(stroke="ink", width=0.9, name="rule")
 DASHED = Style(stroke="ink", width=0.9, dash=(4, 2.5), name="rule")
 USAGE = Style(fill="usage", name="usage")
-#: Boxes have the same colours on light and dark paper.
+#: Boxes have the same colours on light and dark backgrounds.
 HATCH = Style(stroke="#111111", width=0.7)
 
 
 @dataclass(frozen=True)
 class Rect:
-    """A rectangle; ``tip`` is said when it is pointed at, as of all marks."""
+    """A rectangle. The text ``tip``, of this and all other marks, appears when the pointer is on it."""
 
     left: float
     right: float
@@ -59,7 +59,7 @@ class Rect:
 
 @dataclass(frozen=True)
 class Line:
-    """A line from point to point; closed, and an area, where its style fills it."""
+    """A polygonal line. If its style has a fill, it is closed and filled."""
 
     points: Sequence[Point]
     style: Style
@@ -68,7 +68,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Arrow:
-    """Bézier curves, one after the other, with a head at the end: begin, one or two handles, end."""
+    """Bézier curves, one after the other, with an arrowhead at the end. Each consists of its begin, one or two control points,
+    and its end."""
 
     curves: Sequence[Sequence[Point]]
     style: Style
@@ -77,7 +78,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Dot:
-    """A mark of the same size however the picture is stretched, filled as its style says. The page draws all as circles."""
+    """A mark whose size does not change when the picture is stretched. The page draws all shapes as circles."""
 
     x: float
     y: float
@@ -90,7 +91,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Text:
-    """Letters of the same size however the picture is stretched."""
+    """Text whose size does not change when the picture is stretched."""
 
     x: float
     y: float
@@ -100,9 +101,9 @@ class Text:
     colour: str = "soft"
     align: Literal["start", "middle", "end"] = "middle"
     is_turned: bool = False
-    """Whether it runs from the bottom to the top."""
+    """Whether it is written from the bottom to the top."""
     halo: str = ""
-    """Colour around the letters, where they stand on other marks."""
+    """Colour around the letters, if they are on other marks."""
 
 
 Mark = Rect | Line | Arrow | Dot | Text | Boxes
@@ -110,38 +111,38 @@ Mark = Rect | Line | Arrow | Dot | Text | Boxes
 
 @dataclass(frozen=True)
 class Axis:
-    """A range of the data, and what is written along it; an axis may run backwards."""
+    """A range of the data, with ticks and a title. ``low`` may be greater than ``high``."""
 
     low: float
     high: float
     ticks: Sequence[Tick] = ()
     title: str = ""
     minor: Sequence[Tick] = ()
-    """Ticks that show only where the page is zoomed."""
+    """Ticks that are shown only if the page is zoomed."""
 
     def part(self, value: float) -> float:
-        """Where a value stands, 0 at the low end and 1 at the high one."""
+        """The position of a value: 0 at the low end and 1 at the high end."""
         return (value - self.low) / ((self.high - self.low) or 1.0)
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Marks over an axis of their own upwards; marks that come later lie above."""
+    """Marks with a vertical axis of their own; later marks are above earlier ones."""
 
     up: Axis
     marks: Sequence[Mark]
     height: float
     """Points."""
     spoken: str
-    """What it shows, for those who cannot see it."""
+    """Description for readers who cannot see it."""
     title: str = ""
     is_framed: bool = True
-    """Whether it has axes, with a faint line at each tick; else it is a row with a name."""
+    """Whether it has axes, with a faint line at each tick. Otherwise it is a row with a name."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A line of a legend."""
+    """An entry of a legend."""
 
     text: str
     style: Style
@@ -150,7 +151,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Plot:
-    """Panels below each other, over one axis across."""
+    """Panels below each other with a common horizontal axis."""
 
     across: Axis
     panels: Sequence[Panel]
@@ -162,7 +163,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Picture:
-    """Rows of plots, from top to bottom; legends stand at the right of their rows."""
+    """Rows of plots from top to bottom; legends are at the right of their rows."""
 
     title: str
     rows: Sequence[Sequence[Plot]]
@@ -171,7 +172,7 @@ class Picture:
 
 
 def steps(edges: Sequence[float], values: Sequence[float]) -> list[Point]:
-    """Points of a line of steps: ``values[i]`` from ``edges[i]`` to ``edges[i + 1]``; equal neighbours are one step."""
+    """Points of a step function: ``values[i]`` from ``edges[i]`` to ``edges[i + 1]``. Equal neighbours become one step."""
     points: list[Point] = []
     for (left, right), value in zip(pairwise(edges), values, strict=True):
         if points and points[-1][1] == value:
@@ -187,15 +188,15 @@ def area(points: Sequence[Point], style: Style, base: float = 0.0) -> Line:
 
 
 def level(across: Axis, value: float, style: Style) -> Line:
-    """A line at one height, all across."""
+    """A horizontal line through the whole panel."""
     return Line([(across.low, value), (across.high, value)], style)
 
 
 def hatch(left: float, right: float, bottom: float, top: float, step: tuple[float, float]) -> Iterator[Line]:
-    """Slanting lines in a rectangle, ``step`` apart across and up; one at least."""
+    """Slanted lines in a rectangle, with distances ``step`` in both directions; at least one."""
 
     def number(x: float, y: float) -> float:
-        # Of the line through a point: all rectangles have parts of the same lines.
+        # Number of the line through a point. All rectangles show parts of the same lines.
         return x / step[0] - y / step[1]
 
     first, last = ceil(number(left, top)), ceil(number(right, bottom))
@@ -206,7 +207,7 @@ def hatch(left: float, right: float, bottom: float, top: float, step: tuple[floa
 
 
 def patches(entries: Iterable[tuple[str, str]]) -> list[Key]:
-    """A legend of (colour, what it stands for)."""
+    """A legend of pairs (colour, meaning)."""
     return [Key(text, Style(fill=colour)) for colour, text in entries]
 
 
@@ -217,6 +218,6 @@ def byte_axis(top: int, title: str = "", most: int = 5) -> Axis:
 
 
 def number_axis(low: float, high: float, title: str = "") -> Axis:
-    """An axis of plain numbers, with more of them where the page is zoomed."""
+    """An axis of plain numbers, with more ticks if the page is zoomed."""
     ticks, minor = ([(tick, format_tick(tick)) for tick in nice_ticks(low, high, most)] for most in (6, 40))
     return Axis(low, high, ticks, title, minor)

@@ -1,4 +1,4 @@
-"""What a plan says of a memory snapshot, in lines and as a part of the report.
+"""What a plan reveals about a memory snapshot of PyTorch, as lines of text and as a section of the report.
 
 The facts are those of :meth:`stowplan.frontends.snapshot.findings.Findings.details`.
 """
@@ -11,17 +11,17 @@ from typing import Any
 from stowplan.report.page import Section, facts_list, table
 from stowplan.report.text import format_bytes, printable
 
-#: Holes and allocations that the text has.
+#: Number of holes and of allocations in the text.
 LINES = 5
 
 Facts = Mapping[str, Any]
 
-#: What stands around a hole, and what stood in it.
+#: Keys of the allocations around a hole, and of the last one that was in it.
 _ENDS = ("below", "above", "last")
 
 
 def rows(facts: Facts) -> list[tuple[str, str]]:
-    """Name and value of the figures."""
+    """The figures, as pairs of name and value."""
     peaks, then, free = facts["peaks"], facts["then"], facts["free"]
     reserved, grown = peaks["reserved"], facts["grown_for"]
     where = "from the begin" if grown is None else f"first for {_exact(grown['bytes'])} of {printable(grown['buffer'])}"
@@ -38,7 +38,7 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
         figures.append(("arena", f"{_exact(facts['arena'])} ({least})"))
         lost, most = facts["fragmentation"], facts["fragmentation_at_most"]
         more = "" if lost == most else f", at most {_exact(most)}"
-        figures.append(("fragmented", f"{_exact(lost)}{more}: {_part(lost, reserved)} of what is reserved"))
+        figures.append(("fragmented", f"{_exact(lost)}{more}: {_percentage(lost, reserved)} of what is reserved"))
     figures.append(("rounding", f"{_exact(facts['rounding'])} of the blocks in use when most is reserved"))
     if facts["streams"] > 1:
         apart = f"{_exact(facts['streams_apart_bound'])} at least if none of the {facts['streams']} streams uses another's"
@@ -55,7 +55,7 @@ def rows(facts: Facts) -> list[tuple[str, str]]:
 
 
 def lines(facts: Facts) -> list[str]:
-    """The figures, the largest holes and what stands around them, and the largest allocations with their stacks."""
+    """The figures, the largest holes with the allocations around them, and the largest allocations with their stacks."""
     shown = [f"  {name:<10} {value}" for name, value in rows(facts)]
     shown += [
         f"  {'hole':<10} {_exact(hole['bytes'])} of {format_bytes(hole['segment'])}, {_between(hole)}"
@@ -67,7 +67,7 @@ def lines(facts: Facts) -> list[str]:
 
 
 def section(facts: Facts) -> Section:
-    """All of it, as a part of the report."""
+    """The same facts as a section of the report."""
     holes = [
         (f"{hole['bytes']:,}", f"{hole['segment']:,}", str(hole["stream"]), *(_stack(hole[end]) for end in _ENDS))
         for hole in facts["holes"]
@@ -86,11 +86,12 @@ def _exact(size: int) -> str:
     return f"{size:,} bytes" + (f" ({format_bytes(size)})" if abs(size) >= 1 << 20 else "")
 
 
-def _part(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "0.0%"
+def _percentage(part: int, total: int) -> str:
+    return f"{part / total:.1%}" if total else "0.0%"
 
 
 def _between(hole: Facts) -> str:
+    """Where a hole is, relative to the allocations around it."""
     below, above = (None if end is None else printable(end["buffer"]) for end in (hole["below"], hole["above"]))
     if below is not None and above is not None:
         return f"between {below} and {above}"
@@ -99,10 +100,11 @@ def _between(hole: Facts) -> str:
 
 
 def _named(allocation: Facts) -> str:
-    """The user's line, and the line of the library that it led to."""
+    """The allocation's line in the user's program, and the innermost line in a library."""
     inner = "".join(allocation["stack"][:1])
     return printable(allocation["buffer"]) + (f", in {printable(inner)}" if inner not in allocation["buffer"] else "")
 
 
 def _stack(allocation: Facts | None) -> str:
+    """The call stack of an allocation in one line."""
     return "–" if allocation is None else " < ".join(allocation["stack"]) or allocation["buffer"]

@@ -1,4 +1,4 @@
-"""Sizes, times, axis ticks, names and tables as people read them."""
+"""Text for sizes, times, axis ticks and names."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 
 from stowplan.units import BYTES, Unit, format_apart
 
-#: Units of time by their length in picoseconds, longest first.
+#: Units of time with their lengths in picoseconds, longest first.
 TIME_UNITS = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3), ("ps", 1))
 
 MIB = 1 << 20
 
-#: Letters of a name in a table, and of the name of a plan.
+#: Maximum number of characters of a name in a table, and of the name of a plan.
 _NAME, _PLAN = 32, 12
 
 
 def format_bytes(count: int, digits: int = 4) -> str:
-    """``1536`` as ``1.5 KiB``."""
+    """A number of bytes with a unit: ``1536`` as ``1.5 KiB``."""
     for unit, size in (("GiB", 1 << 30), ("MiB", MIB), ("KiB", 1 << 10)):
         if abs(count) >= size:
             return f"{count / size:.{digits}g} {unit}"
@@ -25,7 +25,7 @@ def format_bytes(count: int, digits: int = 4) -> str:
 
 
 def byte_unit(top: int) -> tuple[str, int]:
-    """Unit (and its size in bytes) for an axis from 0 to ``top`` bytes; MiB unless the memory is tiny."""
+    """Unit, and its size in bytes, for an axis from 0 to ``top`` bytes. It is MiB unless the memory is very small."""
     for unit, size in (("MiB", MIB), ("KiB", 1 << 10)):
         if top >= size:
             return unit, size
@@ -33,25 +33,25 @@ def byte_unit(top: int) -> tuple[str, int]:
 
 
 def time_unit(top_ps: int) -> tuple[str, int]:
-    """Unit (and its length in picoseconds) for an axis from 0 to ``top_ps``."""
+    """Unit, and its length in picoseconds, for an axis from 0 to ``top_ps``."""
     return next(((unit, size) for unit, size in TIME_UNITS if top_ps >= size), TIME_UNITS[-1])
 
 
 def format_value(value: int | None, unit: Unit, digits: int = 4) -> str:
-    """An objective or bound of a result; a dash for None."""
+    """Text of an objective or bound; a dash for None."""
     if value is None:
         return "–"
     return format_bytes(value, digits) if unit == BYTES else unit.write(value, digits)
 
 
 def format_values(values: Iterable[int | None], unit: Unit) -> dict[int | None, str]:
-    """Objectives and bounds, unlike ones with as many digits as tell them apart; a dash for None."""
+    """Text of objectives and bounds, with as many digits as are needed to tell different ones apart; a dash for None."""
     texts: dict[int | None, str] = {None: format_value(None, unit)}
     return texts | format_apart(values, lambda value, digits: format_value(value, unit, digits))
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """At most ``most`` round values (1, 2 or 5 times a power of ten apart) from ``low`` to ``high``, inclusive."""
+    """At most ``most`` round values between ``low`` and ``high``, at distances of 1, 2 or 5 times a power of ten."""
     span = high - low
     if not span > 0 or not math.isfinite(span):
         return [low]
@@ -64,12 +64,13 @@ def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def format_tick(value: float) -> str:
-    """A tick's label: thousands apart, no needless digits."""
+    """The label of a tick, with thousands separators and without needless digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.6g}"
 
 
 def memory_ticks(capacity: int, most: int = 4) -> list[float]:
-    """Ticks of an axis from 0 to ``capacity`` bytes in its :func:`byte_unit`: even parts of it where they are whole."""
+    """Ticks of an axis from 0 to ``capacity`` bytes in its :func:`byte_unit`: even parts of the capacity if these are whole
+    numbers."""
     _, size = byte_unit(capacity)
     if capacity % (size * most) == 0:
         return [float(part * (capacity // size // most)) for part in range(most + 1)]
@@ -77,7 +78,7 @@ def memory_ticks(capacity: int, most: int = 4) -> list[float]:
 
 
 def shorten(text: str, most: int) -> str:
-    """``text`` in at most ``most`` letters; its end stays, since numbered names differ there."""
+    """Shortens a text to ``most`` characters. Its end is kept, because numbered names differ there."""
     if len(text) <= most:
         return text
     if most <= 2:
@@ -87,15 +88,15 @@ def shorten(text: str, most: int) -> str:
 
 
 def printable(name: str) -> str:
-    """A name from a file, which must not steer the terminal."""
+    """A name from a file with its control characters escaped, which could otherwise control the terminal."""
     return name if name.isprintable() else ascii(name)
 
 
 def name_of(name: str, most: int = _NAME) -> str:
-    """A name from a file, in at most ``most`` letters."""
+    """A name from a file, escaped and shortened."""
     return shorten(printable(name), most)
 
 
 def plan_line(name: str, text: str) -> str:
-    """What there is to say of another plan, in a line."""
+    """A line about another plan."""
     return f"  {name_of(name, _PLAN):<{_PLAN}}  {text}"

@@ -1,6 +1,6 @@
-"""How tier placements are shown: tier transitions, and every tensor's tier.
+"""Presenter of tier placements: every tensor's tier, and transitions between tiers.
 
-After figure 6 of the EGRL paper (Khadka et al., ICLR 2021).
+It follows figure 6 of the EGRL paper (Khadka et al., ICLR 2021).
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from stowplan.result import Result
 from stowplan.tables import text_table
 from stowplan.units import format_ps
 
-#: Rows of the table of layers, and of that in text; letters of a layer's name there.
+#: Rows of the table of layers in the report and in text; characters of a layer's name in text.
 _TOP, LINES, _NAME = 20, 40, 28
 
 _SORTS: tuple[What, ...] = ("weights", "outputs")
 
-#: Where a layer has no weights.
+#: Style of a layer without weights.
 EMPTY = scene.Style(fill="panel", name="tile")
 
-#: Points of the heights of a matrix, a band, the use of a tier and its addresses.
+#: Heights in points of a matrix, a band, the panel with the use of a tier, and that with its addresses.
 _MATRIX, _BAND, _USE, _ADDRESSES = 115.0, 24.0, 90.0, 170.0
 
-#: From light to dark: no part of a row of a transition matrix, and all of it.
+#: Colours of a transition matrix, from 0 % to 100 % of a row.
 _BLUES = ((247, 251, 255), (8, 69, 148))
 
 
 class TierPlacementPresenter(DrawingPresenter):
-    """Memory maps beside the compiler's own."""
+    """Shows memory maps next to the compiler's own."""
 
-    most_plans = 2
-    a_plan, made_for = "a memory map (tier placement)", "network, target, precision and capacity"
+    max_plans = 2
+    plan_words, problem_words = "a memory map (tier placement)", "network, target, precision and capacity"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Any tier for each layer will do."""
+        """Checks that each layer has tiers that exist."""
         counts = {len(plan.weight_tiers), len(plan.output_tiers)}
         tiers = (*plan.weight_tiers, *plan.output_tiers)
         if counts != {len(problem.layers)} or not all(0 <= tier < len(problem.tiers) for tier in tiers):
             raise InputError(f"expected a tier, 0 to {len(problem.tiers) - 1}, for each of the {len(problem.layers)} layers")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Where bytes stand, contiguity, transitions from the first of the others, and the layers, the slowest first."""
+        """Bytes in each tier, contiguity, transitions from the first of the other plans, and the layers, the slowest first."""
         times = layers_ps(problem, plan.weight_tiers, plan.output_tiers)
         total = format_ps(int(times.sum()))
         lines = [printable(f"{problem.name} on {problem.target} ({problem.cost_model}): {total}")]
@@ -81,6 +81,7 @@ class TierPlacementPresenter(DrawingPresenter):
         return "\n".join([*lines, *text_table(head, rows, len(order))])
 
     def _transition_lines(self, problem: Problem, plan: Plan, name: str, before: Plan) -> list[str]:
+        """The transitions from another map, as text."""
         if self.are_alike(problem, before, plan):
             return [f"  the map is that of {name}"]
         names = [tier.name for tier in problem.tiers]
@@ -89,11 +90,11 @@ class TierPlacementPresenter(DrawingPresenter):
         return [f"  from {name} (rows) to this map (columns), tensors:", *lines]
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
-        """One labelled map, or two and the transitions from the second to the first.
+        """One map, or two with the transitions from the second to the first.
 
-        Above (for two that differ): for each tier of the second plan, where the first has what stood in it. Below: a band for
-        each tensor of each plan, layers from left to right; then the bytes in the limited tiers over time. Where tiers are
-        address spaces, these are drawn box by box for the first plan.
+        For two maps that differ, matrices at the top show for each tier of the second map where the first map puts the tensors
+        of that tier. Below, each plan has bands with the tier of every tensor, layers from left to right, followed by the bytes
+        in the limited tiers over time. If tiers are address spaces, the boxes in them are drawn for the first plan instead.
         """
         rows: list[Sequence[scene.Plot]] = []
         if len(plans) == 2:
@@ -110,7 +111,7 @@ class TierPlacementPresenter(DrawingPresenter):
         return scene.Picture(f"{problem.name} on {problem.target}, {problem.cost_model}", rows)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
-        """Bands of tiers, transitions from another map where it differs, layers."""
+        """Bands of tiers, transitions from another map if it differs, and layers."""
         plan = plans[0][1]
         head = ("Tier:n", "Capacity:r", "Peak:r", "Weights:r", "Outputs of layers:r")
         return [
@@ -123,7 +124,7 @@ class TierPlacementPresenter(DrawingPresenter):
 
 
 def _bands(problem: Problem, plans: Sequence[Labelled]) -> Section:
-    """Bands of every tensor's tier; plans are no two alike."""
+    """The section with the tier of every tensor. No two plans are equal."""
     plot = bands(problem, plans)
     return Section(
         "Memory map",
@@ -144,6 +145,7 @@ def _tier_rows(problem: Problem, plan: Plan) -> list[tuple[str, ...]]:
 
 
 def _transitions(problem: Problem, plan: Plan, name: str, before: Plan) -> Section:
+    """The table of transitions from another plan."""
     names = [tier.name for tier in problem.tiers]
     counts = transitions(problem, before, plan)
     rows = [
@@ -155,6 +157,7 @@ def _transitions(problem: Problem, plan: Plan, name: str, before: Plan) -> Secti
 
 
 def _contiguity(problem: Problem, plan: Plan) -> Section:
+    """The table of contiguity."""
     rows = []
     for what in _SORTS:
         alike = contiguity(problem, plan, what)
@@ -164,6 +167,7 @@ def _contiguity(problem: Problem, plan: Plan) -> Section:
 
 
 def _layers(problem: Problem, plan: Plan) -> Section:
+    """The table of the slowest layers."""
     times = layers_ps(problem, plan.weight_tiers, plan.output_tiers)
     order = sorted(range(len(times)), key=lambda number: (-times[number], number))[:_TOP]
     at = ["At:r"] if plan.output_offsets else []
@@ -182,7 +186,7 @@ def _layers(problem: Problem, plan: Plan) -> Section:
 
 
 def _places(problem: Problem, plan: Plan, number: int, nothing: str) -> list[str]:
-    """Tier of a layer's weights and of its output, each with the offset where tiers are address spaces."""
+    """Tier of a layer's weights and of its output, each with its offset if tiers are address spaces."""
     cells = []
     for tiers, offsets, size in (
         (plan.weight_tiers, plan.weight_offsets, problem.layers[number].weight_bytes),
@@ -195,16 +199,18 @@ def _places(problem: Problem, plan: Plan, number: int, nothing: str) -> list[str
 
 
 def _matrix(table: NDArray[np.int64], names: Sequence[str], title: str, axes: tuple[str, str]) -> scene.Plot:
-    """A transition matrix: parts of each row, and what they are parts of.
+    """A transition matrix, with counts and percentages of each row.
 
     Parameters
     ----------
     table
-        [tiers before, tiers after] As :func:`transitions` counts.
+        [tiers before, tiers after], as :func:`transitions` counts them.
     names
-        Of the tiers.
+        Names of the tiers.
+    title
+        Title of the matrix.
     axes
-        What is written across and upwards.
+        Titles of the horizontal and the vertical axis.
     """
     marks: list[scene.Mark] = []
     for row, counts in enumerate(table.tolist()):
@@ -224,7 +230,7 @@ def _matrix(table: NDArray[np.int64], names: Sequence[str], title: str, axes: tu
 
 
 def bands(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> scene.Plot:
-    """Bands for the weights and for the outputs of each labelled plan: the tier of every tensor, layers from left to right."""
+    """Bands for the weights and for the outputs of each plan: the tier of every tensor, layers from left to right."""
     panels = []
     for label, what, places in rows_of(problem, plans):
         marks: list[scene.Mark] = []
@@ -247,7 +253,7 @@ def bands(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> scene.Plot:
 
 
 def _layers_from(problem: Problem, first: int, count: int) -> str:
-    """A run of layers in words."""
+    """A range of layers as text."""
     begin, end = (problem.layers[number].name for number in (first, first + count - 1))
     return f"layer {first} ({begin})" if count == 1 else f"layers {first} to {first + count - 1} ({begin} to {end})"
 
@@ -306,18 +312,18 @@ What = Literal["weights", "outputs", "all"]
 
 
 def tensors(problem: Problem, what: What = "all") -> list[tuple[int, bool]]:
-    """(layer, whether it is the output) of the tensors that take room."""
+    """(layer, whether it is the output) for each tensor that has bytes."""
     weights = [(number, False) for number, layer in enumerate(problem.layers) if layer.weight_bytes and what != "outputs"]
     return weights + [(number, True) for number, layer in enumerate(problem.layers) if layer.output_bytes and what != "weights"]
 
 
 def tier_of(plan: Plan, tensor: tuple[int, bool]) -> int:
-    """Tier of a tensor."""
+    """The tier of a tensor."""
     return (plan.output_tiers if tensor[1] else plan.weight_tiers)[tensor[0]]
 
 
 def transitions(problem: Problem, before: Plan, after: Plan, what: What = "all") -> NDArray[np.int64]:
-    """How many tensors went from tier to tier: ``[tiers before, tiers after]``."""
+    """Numbers of tensors that changed from each tier to each other: ``[tiers before, tiers after]``."""
     table = np.zeros((len(problem.tiers), len(problem.tiers)), np.int64)
     for tensor in tensors(problem, what):
         table[tier_of(before, tensor), tier_of(after, tensor)] += 1
@@ -326,22 +332,22 @@ def transitions(problem: Problem, before: Plan, after: Plan, what: What = "all")
 
 @dataclass(frozen=True)
 class Contiguity:
-    """How alike the places of neighbouring tensors of one sort are, in the order of their layers."""
+    """How often neighbouring tensors of one sort, in the order of their layers, are in the same tier."""
 
     neighbours: int
-    """Pairs of tensors with none of their sort between them."""
+    """Pairs of tensors with no tensor of their sort between them."""
     alike: int
-    """Of these, pairs in one tier."""
+    """How many of these pairs are in the same tier."""
     runs: int
-    """Runs of tensors in one tier, one after the other."""
+    """Runs of consecutive tensors in the same tier."""
     longest: int
-    """Tensors in the longest of them."""
+    """Number of tensors in the longest run."""
     by_chance: float
-    """Part of all pairs, neighbours or not, that stand in one tier: what an order without any sense would give."""
+    """Part of all pairs, neighbours or not, that are in the same tier: the value that a random order would give."""
 
     @property
     def part(self) -> float:
-        """Part of the neighbours in one tier; 1 where there are none."""
+        """Part of the neighbours that are in the same tier; 1 if there are no neighbours."""
         return self.alike / self.neighbours if self.neighbours else 1.0
 
 
@@ -361,18 +367,18 @@ def contiguity(problem: Problem, plan: Plan, what: What) -> Contiguity:
 
 
 def use_of_tiers(problem: Problem, plan: Plan) -> NDArray[np.int64]:
-    """Bytes in each tier at each step, ``[tiers, layers]``."""
+    """Bytes in each tier at each layer, ``[tiers, layers]``."""
     used = np.zeros((len(problem.tiers), len(problem.layers) + 1), np.int64)
     for number, layer in enumerate(problem.layers):
         used[plan.weight_tiers[number], 0] += layer.weight_bytes
         used[plan.output_tiers[number], number] += layer.output_bytes
         used[plan.output_tiers[number], problem.last_use[number] + 1] -= layer.output_bytes
-    # The last column takes what leaves after the last layer.
+    # The last column is for outputs that are freed after the last layer.
     return np.cumsum(used, axis=1)[:, :-1]
 
 
 def tier_boxes(problem: Problem, plan: Plan, tier: int) -> list[Box]:
-    """What stands in a tier that is an address space, over layers: weights (owner ``2 n``) and outputs (``2 n + 1``)."""
+    """The boxes in a tier that is an address space, over layers: weights (owner ``2 n``) and outputs (``2 n + 1``)."""
     last = len(problem.layers)
     boxes = []
     for number, layer in enumerate(problem.layers):
@@ -392,7 +398,7 @@ def tensor_name(problem: Problem, owner: int) -> str:
 
 
 def rows_of(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> list[tuple[str, What, list[int | None]]]:
-    """Bands of a chart: (plan, weights or outputs, tier for each layer or None), top to bottom."""
+    """Rows of the chart: (plan, weights or outputs, tier of each layer or None), from top to bottom."""
     bands: list[tuple[str, What, list[int | None]]] = []
     for label, plan in plans:
         weights = [at if layer.weight_bytes else None for at, layer in zip(plan.weight_tiers, problem.layers, strict=True)]

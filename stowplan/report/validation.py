@@ -1,4 +1,4 @@
-"""The page about a validation of policies: gaps, value estimates, rewards, and the decisions that cost most."""
+"""The HTML page about a validation of policies: gaps, value estimates, rewards, and the decisions that cost most."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from stowplan.units import Unit
 
 _NOTHING = "–"
 
-#: Least width of the gap axis: smaller gaps than this part of it cannot be told from none.
-_LEAST_GAP = 1e-4
+#: Minimum width of the gap axis.
+_MIN_GAP_WIDTH = 1e-4
 
-#: Room that is left at the edges of a plot, as a part of its range.
+#: Space at the edges of a plot, as a part of its range.
 _MARGIN = 0.04
 
-#: Points of the heights of a way to plan, and of a scatter plot.
+#: Heights in points of a row for one way to plan, and of a scatter plot.
 _ROW, _HIGH = 32.0, 260.0
 
-#: A rim, without which the lighter colours would be lost on white.
+#: A rim, because lighter colours would be hard to see on white.
 _RIM = Style(fill="ink", name="rim")
 
 
 def save_validation_report(path: str | Path, validation: Validation) -> None:
-    """Write the page about a validation; the same validation gives the same bytes.
+    """Writes the page about a validation. Equal validations give equal bytes.
 
     Raises
     ------
     InputError
-        If the file cannot be written.
+        The file cannot be written.
     """
     files.write_atomic(path, render_validation_report(validation).encode("utf-8", errors="replace"))
 
 
 def render_validation_report(validation: Validation) -> str:
-    """Text of the page that :func:`save_validation_report` writes."""
-    done = [problem for problem in validation.problems if problem.error is None]
+    """The text of the page that :func:`save_validation_report` writes."""
+    validated = [problem for problem in validation.problems if problem.error is None]
     parts = [_warnings(validation)]
     for summary in validation.summaries:
-        problems = [problem for problem in done if problem.kind == summary.kind]
+        problems = [problem for problem in validated if problem.kind == summary.kind]
         parts.append(_cards(summary))
         parts += [section.html() for section in _sections(summary, problems)]
     parts.append(Section("How to get this again", _settings(validation)).html())
@@ -58,6 +58,7 @@ def render_validation_report(validation: Validation) -> str:
 
 
 def _warnings(validation: Validation) -> str:
+    """Warnings about failed, unfinished and unproven problems."""
     warnings = [f"{problem.name} failed: {problem.error}" for problem in validation.problems if problem.error is not None]
     if len(validation.problems) < validation.asked:
         warnings.append(f"{validation.asked - len(validation.problems)} of {validation.asked} problems were not finished")
@@ -71,8 +72,9 @@ def _warnings(validation: Validation) -> str:
 
 
 def _cards(summary: Summary) -> str:
+    """The large figures of one kind."""
     policy = summary.rows[0].gaps
-    medians, means = ([_both(row, part) for row in (summary.rows[0], summary.rows[4])] for part in ("median", "mean"))
+    medians, means = ([_with_second(row, part) for row in (summary.rows[0], summary.rows[4])] for part in ("median", "mean"))
     optimal = _NOTHING if policy.optimal is None else f"{policy.optimal:.0%}"
     return f"<h2>{escape(summary.agent)} on {escape(_words(summary.kind))}</h2>\n" + cards_list(
         [
@@ -89,6 +91,7 @@ def _cards(summary: Summary) -> str:
 
 
 def _sections(summary: Summary, problems: Sequence[ProblemReport]) -> Iterator[Section]:
+    """The sections of one kind."""
     outcomes = outcomes_of(problems)
     rows = [(row.name, row.gaps) for row in summary.rows]
     what = "gap" if not summary.second else "gap of the interval"
@@ -109,11 +112,13 @@ def _sections(summary: Summary, problems: Sequence[ProblemReport]) -> Iterator[S
 
 
 def _optimum(summary: Summary) -> str:
-    """What share of plans is at the optimum: of two numbers, a plan with no gap of the first may have one of the second."""
+    """Name of the share of plans that are at the optimum. If objectives consist of two numbers, a plan without a gap of the
+    first may have one of the second."""
     return f"At the optimum, {summary.second} too" if summary.second else "At the optimum"
 
 
 def _spreads(what: str, rows: Sequence[tuple[str, Spread]], optimum: str) -> str:
+    """The table of statistics of gaps."""
     head = ("Way to plan", "Plans:r", "Lost:r", "Mean:r", "Quartile:r", "Median:r", "Quartile:r", "Worst:r", f"{optimum}:r")
     lines = [
         (
@@ -130,11 +135,12 @@ def _spreads(what: str, rows: Sequence[tuple[str, Spread]], optimum: str) -> str
 
 
 def _problems(problems: Sequence[ProblemReport]) -> str:
+    """The table of problems."""
     rows = []
     for problem in problems:
         exact, unit = problem.exact, kinds.unit(problem.unit)
         bound = _NOTHING if exact is None else "proven" if exact.is_proven else format_value(exact.bound, unit)
-        shown = _NOTHING if exact is None or not exact.proof else format_value(exact.certified_bound, unit)
+        certified = _NOTHING if exact is None or not exact.proof else format_value(exact.certified_bound, unit)
         played = [
             outcome
             for way in (problem.policy, problem.control)
@@ -145,7 +151,7 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
                 problem.name,
                 format_value(None if exact is None else exact.objective, unit),
                 bound,
-                f"{shown} ({exact.proof})" if exact is not None and exact.proof else shown,
+                f"{certified} ({exact.proof})" if exact is not None and exact.proof else certified,
                 *(_outcome(outcome, unit) for outcome in (*played, problem.baseline)),
             )
         )
@@ -159,6 +165,7 @@ def _problems(problems: Sequence[ProblemReport]) -> str:
 
 
 def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
+    """Value estimates and returns, as a plot and a table."""
     series = [(problem.name, problem.values.points) for problem in problems if problem.values is not None]
     drawn = _drawn(scatter_plot(series, "estimate", "return"), "return over estimate")
     rows = [
@@ -181,6 +188,7 @@ def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
 
 
 def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
+    """Rewards and latencies, as plots and tables."""
     body = ""
     for mean in summary.rewards:
         of = [(problem.name, reward) for problem in problems for reward in problem.rewards if reward.measured == mean.measured]
@@ -195,6 +203,7 @@ def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
 
 
 def _decisions(problems: Sequence[ProblemReport]) -> str:
+    """The table of the decisions that cost most."""
     rows = []
     for problem in problems:
         decisions = problem.decisions
@@ -220,6 +229,7 @@ def _decisions(problems: Sequence[ProblemReport]) -> str:
 
 
 def _settings(validation: Validation) -> str:
+    """The settings of the validation."""
     settings = validation.settings
     facts = [
         ("Time limit", f"{settings.time_limit:g} s for each problem"),
@@ -236,11 +246,12 @@ def _settings(validation: Validation) -> str:
 
 
 def _drawn(plot: Plot | None, name: str) -> str:
-    """A plot below its legend; nothing where there is none."""
+    """A plot below its legend; empty if there is no plot."""
     return "" if plot is None else (legend_html(plot.legend) if plot.legend else "") + plot_html(plot, name)
 
 
 def _outcome(outcome: Outcome | None, unit: Unit) -> str:
+    """Objective and gap of an outcome."""
     if outcome is None:
         return _NOTHING
     if outcome.objective is None:
@@ -250,8 +261,8 @@ def _outcome(outcome: Outcome | None, unit: Unit) -> str:
     return f"{format_value(outcome.objective, unit)} ({' + '.join(gaps)})"
 
 
-def _both(row: Row, part: Literal["median", "mean"]) -> str:
-    """A moment of the gaps of a way to plan; of two numbers, those of the second behind."""
+def _with_second(row: Row, part: Literal["median", "mean"]) -> str:
+    """The mean or the median of the gaps of one way to plan, followed by that of the second number if there is one."""
     second = "" if row.second_gaps is None else f" + {_gap(getattr(row.second_gaps, part))}"
     return f"{_gap(getattr(row.gaps, part))}{second}"
 
@@ -278,21 +289,25 @@ def gaps_plot(
     part: Callable[[Outcome], float | None],
     title: str,
 ) -> Plot | None:
-    """One line for each way to plan: a dot for each plan, a box from quartile to quartile, and the median.
+    """A row for each way to plan, with a dot for each plan, a box from quartile to quartile, and the median.
 
-    None where every plan is at the optimum.
+    Returns None if every plan is at the optimum.
 
     Parameters
     ----------
+    rows
+        Name and statistics of each way to plan.
     outcomes
-        (problem, outcome) of each way to plan, by its name.
+        (problem, outcome) pairs of each way to plan, by its name.
     part
         The gap of an outcome that is drawn.
+    title
+        Title of the axis.
     """
     worst = max((spread.worst for _, spread in rows if spread.worst is not None), default=0.0)
     if not worst:
         return None
-    top = max(worst * (1 + _MARGIN), _LEAST_GAP)
+    top = max(worst * (1 + _MARGIN), _MIN_GAP_WIDTH)
     across = Axis(-0.01 * top, top, [(tick / 100, f"{format_tick(tick)}%") for tick in nice_ticks(0.0, 100 * top, 8)], title)
     marks: list[Mark] = []
     for number, (name, spread) in enumerate(rows):
@@ -315,12 +330,16 @@ def gaps_plot(
 def scatter_plot(
     series: Sequence[tuple[str, Sequence[tuple[float, float]]]], across_title: str, up_title: str, *, scaled: bool = False
 ) -> Plot | None:
-    """Points of some problems, each in a colour of its own; None without points.
+    """Points of several problems, each in its own colour; None if there are no points.
 
     Parameters
     ----------
+    series
+        Name and points of each problem.
+    across_title, up_title
+        Titles of the axes.
     scaled
-        Whether the points of each problem are brought to the range 0 to 1, where problems have unlike units.
+        Whether the points of each problem are scaled to the range 0 to 1, for problems with different units.
     """
     shown = [(name, _unit_range(points) if scaled else list(points)) for name, points in series if points]
     every = [point for _, points in shown for point in points]
@@ -338,17 +357,19 @@ def scatter_plot(
         for low, high, most, title in ((left, right, 8, across_title), (bottom, top, 5, up_title))
     )
     spoken = f"{up_title} over {across_title}, {len(every)} points"
-    # More problems than colours cannot be told apart by a legend.
+    # If there are more problems than colours, a legend could not tell them apart.
     return Plot(across, [Panel(up, marks, _HIGH, spoken)], legend=legend if len(series) <= len(PALETTE) else [])
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Ends of an axis for these values, with some space."""
     low, high = min(values), max(values)
     margin = _MARGIN * (high - low) or max(abs(high), 1.0) * _MARGIN
     return low - margin, high + margin
 
 
 def _unit_range(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points, scaled to the range 0 to 1 in both coordinates."""
     ends = [(min(values), max(values)) for values in ([point[part] for point in points] for part in range(2))]
 
     def scaled(value: float, part: int) -> float:

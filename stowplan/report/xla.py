@@ -1,5 +1,6 @@
-"""The page about a tuning of XLA, its default beside the best and what made the difference, after figure 8 of the paper
-(Wang et al. 2023).
+"""The HTML page about a tuning of XLA: its default next to the best result, and what made the difference.
+
+It follows figure 8 of Wang et al. 2023.
 """
 
 from __future__ import annotations
@@ -33,47 +34,47 @@ from stowplan.report.xla_comparison import (
 )
 from stowplan.units import format_ps
 
-#: Rows of the tables of instructions and tensors.
+#: Number of rows of the tables of instructions and of tensors.
 TOP = 25
-#: Tensors named in one row.
+#: Maximum number of tensors that are named in one row.
 _NAMED = 3
-#: Characters of options that are shown without being asked for.
+#: Options of up to this many characters are shown unfolded.
 _SHORT = 400
-#: Bytes that Linux takes for the value of one environment variable, its name aside.
+#: Maximum number of bytes of the value of an environment variable on Linux, without its name.
 _LONGEST_VARIABLE = (128 << 10) - 32
 _NOTHING_BETTER = "XLA's default is the best of all that was compiled"
 
-#: Trials worse than the default by more than this many times what the best gains are drawn at the upper edge: XLA without
-#: any fast memory would flatten all else.
+#: A trial that is worse than the default by more than this multiple of the best gain is drawn at the upper edge. XLA without
+#: fast memory, for example, would flatten everything else.
 _WORST = 1.5
 
-#: A rim, without which the lighter colours would be lost on white; and what has no result.
+#: A rim, because lighter colours would be hard to see on white; and the mark of a trial without a result.
 _RIM, _REFUSED = Style(fill="ink", name="rim"), Style(stroke="stall", width=5, dash=(4, 3), name="refused")
 
 
 def save_tuning_report(path: str | Path, tuning: Tuning, folder: str | Path) -> None:
-    """Write the page about a tuning; the same tuning gives the same bytes.
+    """Writes the page about a tuning. Equal tunings give equal bytes.
 
     Parameters
     ----------
     path
         The HTML file.
     tuning
-        What it is about.
+        The tuning.
     folder
-        Of results that it was run with: those of XLA's default and of the best must be there.
+        Folder of results of the tuning, with those of XLA's default and of the best trial.
 
     Raises
     ------
     InputError
-        If a result is not there, cannot be read or is another than the tuning's, or the page cannot be written.
+        A result is missing, cannot be read or does not belong to the tuning, or the page cannot be written.
     """
     text = render_tuning_report(tuning, folder)
     files.write_atomic(path, text.encode("utf-8", errors="replace"))
 
 
 def render_tuning_report(tuning: Tuning, folder: str | Path) -> str:
-    """Text of the page that :func:`save_tuning_report` writes."""
+    """The text of the page that :func:`save_tuning_report` writes."""
     comparison = read_comparison(tuning, folder)
     colours = assign_colours(layout.boxes for _, layout in comparison.layouts)
     details = Details()
@@ -128,12 +129,13 @@ def _summary(tuning: Tuning, comparison: Comparison) -> str:
 
 
 def _effort(tuning: Tuning) -> str:
+    """Text about the CPU time and the reused compilations."""
     reused = len(tuning.trials) - tuning.compiles_run
     return f"{tuning.processor_seconds:,.0f} processor seconds" + (f", {reused:,} found in the folder" if reused > 0 else "")
 
 
 def _trials(tuning: Tuning) -> Section:
-    """The curve of trials, and all of them as a table."""
+    """The curve of the trials, and all trials as a table."""
     plot = trials_plot(tuning)
     rows = [_trial_row(number, trial, tuning.default.total) for number, trial in enumerate(tuning.trials, 1)]
     head = (
@@ -161,6 +163,7 @@ def _trials(tuning: Tuning) -> Section:
 
 
 def _trial_row(number: int, trial: TrialRecord, base: int) -> tuple[str, ...]:
+    """The row of one trial."""
     if trial.error:
         figures = ("–", "–", "–")
     else:
@@ -171,7 +174,7 @@ def _trial_row(number: int, trial: TrialRecord, base: int) -> tuple[str, ...]:
 
 
 def _options(tuning: Tuning) -> Section:
-    """What to set; long texts folded."""
+    """The options to set; long texts are folded."""
     chosen = tuning.compiler_options
     if not chosen:
         return Section("Options to set", f"<p>None: {_NOTHING_BETTER}.</p>\n")
@@ -200,7 +203,7 @@ def _folded(name: str, text: str) -> str:
 
 
 def _instructions(changes: Changes, comparison: Comparison) -> list[Section]:
-    """Those that gained and lost most; nothing where no cycles differ."""
+    """The instructions that gained and lost most; empty if no cycles differ."""
     gained, lost = changes.gained, changes.lost
     if not changes.instructions:
         return []
@@ -227,6 +230,7 @@ def _instructions(changes: Changes, comparison: Comparison) -> list[Section]:
 
 
 def _instruction_row(row: InstructionChange, name: Callable[[int], str]) -> tuple[str, ...]:
+    """The row of one instruction."""
     before, after = ("absent" if cycles is None else f"{cycles:,}" for cycles in (row.before, row.after))
     named = [_memory(change, name) for change in row.memories[:_NAMED]]
     if len(row.memories) > _NAMED:
@@ -240,7 +244,7 @@ def _memory(change: MemoryChange, name: Callable[[int], str]) -> str:
 
 
 def _tensors(changes: Changes, comparison: Comparison, colours: Mapping[int, int]) -> list[Section]:
-    """Tensors that moved between the memories."""
+    """The tensors that moved between the memories."""
     rows = changes.tensors
     if not rows:
         return []
@@ -276,16 +280,19 @@ def _place(row: TensorChange, fast: int) -> str:
 
 
 def _notes(comparison: Comparison) -> Section:
-    """What the layouts have otherwise than XLA, and what the results were made by."""
+    """Differences between the layouts and what XLA does, and the versions that made the results."""
     remarks = [(f"{trial.label}, as it is drawn", trial.notes or ("as XLA does it",)) for trial in comparison.trials]
     remarks += [("Program", comparison.program.notes)] if comparison.program.notes else []
     lists = "".join(
         f"<h3>{escape(heading)}</h3>\n<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>\n"
         for heading, lines in remarks
     )
-    made = comparison.made
-    facts = [("Topology", made.topology), *((f"Version of {name}", version) for name, version in made.versions.items())]
-    return Section("Notes", lists + facts_list([*facts, ("Digest of the function", made.workload[:16])]))
+    default_record = comparison.default_record
+    facts = [
+        ("Topology", default_record.topology),
+        *((f"Version of {name}", version) for name, version in default_record.versions.items()),
+    ]
+    return Section("Notes", lists + facts_list([*facts, ("Digest of the function", default_record.workload[:16])]))
 
 
 def _namer(comparison: Comparison) -> Callable[[int], str]:
@@ -302,7 +309,8 @@ def _signed(cycles: int) -> str:
 
 
 def trials_plot(tuning: Tuning) -> Plot:
-    """Cycles and stalls of every trial, over compiles; what is above the scale, and what XLA refused, at its upper edge."""
+    """Cycles and stalls of every trial, in the order of compilations. Trials above the scale, and those that XLA refused, are
+    at the upper edge."""
     base, best = tuning.default.total, tuning.trials[tuning.best].total
     low, high = _range(tuning)
     count = len(tuning.trials)
@@ -342,7 +350,7 @@ def _outcome(trial: TrialRecord, base: int) -> str:
 
 
 def signed_share(share: float) -> str:
-    """``-0.034`` as ``−3.40%``; nothing but 0 is written as 0."""
+    """A change as a percentage: ``-0.034`` as ``−3.40%``. Only 0 is written as 0."""
     if share == 0:
         return "0%"
     digits = next((digits for digits in range(2, 9) if round(100 * share, digits)), 8)

@@ -1,4 +1,4 @@
-"""XLA's default beside the best of a tuning: both read once and played with their own cycles, and how they differ."""
+"""Compares XLA's default with the best result of a tuning: both are read, simulated with their own cycles, and compared."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from stowplan.report.memory_mapping_drawing import Layout, build_layout
 
 @dataclass(frozen=True)
 class PlayedTrial:
-    """A trial, ready to be compared and drawn."""
+    """A trial with what is compared and drawn."""
 
     label: str
     record: TrialRecord
     steps: Mapping[str, ProgramStep]
-    """Of the compiled module, by name: XLA's own instructions among them."""
+    """Steps of the compiled module by name, among them instructions that XLA has added."""
     assignment: Assignment
     layout: Layout
     notes: tuple[str, ...]
-    """What the layout has otherwise than XLA, for people to read."""
+    """Remarks about differences between the layout and what XLA does."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Default and best of a tuning."""
+    """XLA's default and the best result of a tuning."""
 
     program: Program
     signatures: Mapping[str, StepSignature]
     target: Target
     trials: tuple[PlayedTrial, ...]
-    """The default first; alone where it is the best."""
-    made: Record
-    """How the default was made."""
+    """The default and the best; only the default if that is the best."""
+    default_record: Record
+    """How the default was compiled."""
     same_program: bool = True
-    """Whether the best is of the default's program; flags make others, whose instructions have names of their own."""
+    """Whether both are compilations of the same program. Some flags change the program, whose instructions then have other
+    names."""
 
     @property
     def before(self) -> PlayedTrial:
@@ -54,12 +55,12 @@ class Comparison:
 
     @property
     def after(self) -> PlayedTrial:
-        """The best."""
+        """The best result."""
         return self.trials[-1]
 
     @property
     def layouts(self) -> list[tuple[str, Layout]]:
-        """What is drawn, with titles."""
+        """The layouts to draw, with titles."""
         total = self.before.record.total
         return [
             (
@@ -72,45 +73,45 @@ class Comparison:
 
 
 def in_words(way: str) -> str:
-    """A way of setting knobs for people."""
+    """The name of a way to set knobs, as text."""
     return way.replace("_", " ")
 
 
 def read_comparison(tuning: Tuning, folder: str | Path) -> Comparison:
-    """Read the results of two trials from the folder of results that the tuning was run with.
+    """Reads the results of two trials from the folder of results of the tuning.
 
     Raises
     ------
     InputError
-        A result is not there, cannot be read, or is another than the tuning's.
+        A result is missing, cannot be read, or does not belong to the tuning.
     """
     compiled = tuning.compiled(folder, 0)
     module = read_module(compiled.program_path)
     program = scored_program(module)
     signatures, scorer = sign_steps(module, program), Scorer(program, load_target(tuning.target))
-    trials = [_played("XLA's default", tuning.default, compiled, scorer, signatures)]
+    trials = [_play("XLA's default", tuning.default, compiled, scorer, signatures)]
     same = True
     if tuning.best:
-        best, made = tuning.trials[tuning.best], tuning.compiled(folder, tuning.best)
+        best, best_result = tuning.trials[tuning.best], tuning.compiled(folder, tuning.best)
         label = f"Best ({in_words(best.way)})"
-        same = made.program_path.read_bytes() == compiled.program_path.read_bytes()
-        own, known = scorer, signatures
+        same = best_result.program_path.read_bytes() == compiled.program_path.read_bytes()
+        best_scorer, best_signatures = scorer, signatures
         if not same:
-            other = read_module(made.program_path)
-            own = Scorer(scored_program(other), scorer.target)
-            known = sign_steps(other, own.program)
-        trials.append(_played(label, best, made, own, known))
+            other = read_module(best_result.program_path)
+            best_scorer = Scorer(scored_program(other), scorer.target)
+            best_signatures = sign_steps(other, best_scorer.program)
+        trials.append(_play(label, best, best_result, best_scorer, best_signatures))
     return Comparison(program, signatures, scorer.target, tuple(trials), compiled.record, same)
 
 
-def _played(
+def _play(
     label: str,
     record: TrialRecord,
     compiled: Compiled,
     scorer: Scorer,
     signatures: Mapping[str, StepSignature],
 ) -> PlayedTrial:
-    """As the score has it: every step lasts as long as the compiler says."""
+    """Simulates a trial in which every step lasts as long as the compiler estimates, as the score does."""
     module = scorer.read(compiled)
     steps = {step.name: step for step in module.steps}
     total = sum(step.weight * (step.cycles or 0) for step in steps.values())
@@ -138,7 +139,7 @@ def _played(
 
 @dataclass(frozen=True)
 class MemoryChange:
-    """A tensor that an instruction finds (or leaves, where ``is_output``) in the other memory than before."""
+    """A tensor that an instruction reads from, or writes to (``is_output``), another memory than before."""
 
     tensor: int
     is_output: bool
@@ -151,42 +152,43 @@ class InstructionChange:
 
     name: str
     opcode: str
-    """With the kind of a fusion."""
+    """Operation code, with the kind of a fusion."""
     runs: int
     before: int | None
-    """Cycles of one run; None where the module has no such instruction."""
+    """Cycles of one run; None if the module has no such instruction."""
     after: int | None
     memories: tuple[MemoryChange, ...] = ()
 
     @property
     def cycles(self) -> int:
-        """Change over all runs; negative is a gain."""
+        """Change of the cycles of all runs; negative if the best is faster."""
         return self.runs * ((self.after or 0) - (self.before or 0))
 
 
 @dataclass
 class TensorChange:
-    """A tensor that is served from the other memory than before, by some instruction at least."""
+    """A tensor that at least one instruction finds in another memory than before."""
 
     tensor: int
     uses: int = 0
-    """Operands and results of instructions that are this tensor, each counted once, however often it runs."""
+    """Operands and results of instructions that are this tensor, each counted once however often the instruction runs."""
     fast_before: int = 0
     fast_after: int = 0
     traffic: int = 0
-    """Change of the bytes that fast memory serves, over all runs."""
+    """Change of the bytes that are served by fast memory, over all runs."""
     cycles: int = 0
-    """Change of the cycles, over all runs, of the instructions that find it elsewhere."""
+    """Change of the cycles of the instructions that find the tensor in another memory, over all runs."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Best first, or largest."""
+    """Differences between the two trials, sorted."""
 
     instructions: tuple[InstructionChange, ...]
-    """All whose cycles differ, the largest gain first; their changes add up to the difference of the modules' cycles."""
+    """All instructions whose cycles differ, the largest gain first. Their changes add up to the difference of the modules'
+    cycles."""
     tensors: tuple[TensorChange, ...] = field(default=())
-    """Those that moved, the largest change of traffic first."""
+    """Tensors that moved, the largest change of traffic first."""
 
     @property
     def gained(self) -> tuple[InstructionChange, ...]:
@@ -200,7 +202,7 @@ class Changes:
 
 
 def compare_trials(comparison: Comparison) -> Changes:
-    """Differences of the best from the default."""
+    """The differences of the best from the default."""
     before, after = comparison.before, comparison.after
     memories = {name: tuple(_memory_changes(comparison, name)) for name in comparison.signatures}
     instructions = []
@@ -222,12 +224,13 @@ def _cycles(step: ProgramStep | None) -> int | None:
 
 
 def _opcode(comparison: Comparison, step: ProgramStep) -> str:
+    """Operation code of a step, with the kind of a fusion."""
     signature = comparison.signatures.get(step.name)
     return f"{step.opcode}\N{NO-BREAK SPACE}({signature.kind})" if signature is not None and signature.kind else step.opcode
 
 
 def _memory_changes(comparison: Comparison, name: str) -> Iterator[MemoryChange]:
-    """Of one step, each tensor once as an operand and once as a result."""
+    """Changes of one step: each tensor once as an operand and once as a result."""
     first, second = (trial.assignment.steps.get(name) for trial in (comparison.before, comparison.after))
     if first is None or second is None or first.pattern == second.pattern:
         return
@@ -235,12 +238,13 @@ def _memory_changes(comparison: Comparison, name: str) -> Iterator[MemoryChange]
     signature, step = comparison.signatures[name], program.steps[program.step_index[name]]
     for use, mask in signature.used_leaves().items():
         if (first.pattern ^ second.pattern) & mask:
-            # Of a tensor that is read from both memories, more or less of it.
+            # A tensor that is read from both memories counts as moved if more or less of it is in fast memory.
             to_fast = (second.pattern & mask).bit_count() > (first.pattern & mask).bit_count()
             yield MemoryChange(step.uses[use].tensor, step.uses[use].is_output, to_fast)
 
 
 def _tensor_changes(comparison: Comparison, memories: dict[str, tuple[MemoryChange, ...]]) -> list[TensorChange]:
+    """Changes of all tensors that moved."""
     moved = {change.tensor for changes in memories.values() for change in changes}
     rows = {tensor: TensorChange(tensor) for tensor in moved}
     for step in comparison.program.steps:

@@ -1,6 +1,7 @@
-"""Reversing stores and composing accesses (equations 1 and 2): by rules for the common quasi-affine forms, and by sets for any.
+"""Reversing stores and composing accesses (equations 1 and 2 of the paper), by rules for common quasi-affine forms and by
+integer sets for any.
 
-Sets need the integer set library, islpy (the extra ``poly``); they are the reference for the rules, too.
+Integer sets need the integer set library, islpy (the extra ``poly``). Tests also compare the rules with them.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ from stowplan.hardware.affine.program import Bound, Copy, Load, Piece
 
 
 class NotInvertibleError(Exception):
-    """Several iterations write one element."""
+    """Several iterations write one element, so that the access cannot be reversed."""
 
 
 def reverse_store(copy: Copy, shape: tuple[int, ...]) -> tuple[tuple[Expression, ...], tuple[Bound, ...]] | None:
-    """The store's access reversed: (loop indices as expressions over tensor indices, where a tensor index was written).
+    """Reverses the access of a store: (loop indices as expressions over tensor indices, where a tensor index was written).
 
-    Taken are stores whose every dimension is a number written in mixed radix: ``constant + sum of factor * index``, where each
-    factor is a multiple of the one below it that the indices below cannot reach. None for all others.
+    The rules apply to stores in which each tensor index is a number in a mixed radix, ``constant + sum of factor * index``,
+    where each factor is a multiple of the next smaller one that the smaller terms cannot reach. Returns None for all other
+    stores.
 
     Raises
     ------
     NotInvertibleError
-        A loop moves nothing: its iterations all write the same elements.
+        A loop index occurs in no tensor index, so that all its iterations write the same elements.
     """
     values: dict[int, Expression] = {}
     conditions: list[tuple[Expression, int, int]] = []
@@ -57,7 +59,7 @@ def reverse_store(copy: Copy, shape: tuple[int, ...]) -> tuple[tuple[Expression,
             else:
                 open_terms.append((abs(factor), atom if factor > 0 else ~atom))
                 if factor < 0:
-                    # Count it from its end: i becomes extent - 1 - i.
+                    # Replace the index i by extent - 1 - i, which makes the factor positive.
                     rest = add(rest, constant(factor * (copy.extents[atom] - 1)), shape, -1)
         if not open_terms:
             conditions.append((rest, 0, 0))
@@ -87,7 +89,8 @@ def reverse_store(copy: Copy, shape: tuple[int, ...]) -> tuple[tuple[Expression,
 
 
 def conjunction(conditions: Iterable[tuple[Expression, int, int]], extents: Extents) -> tuple[Bound, ...] | None:
-    """Bounds that say what all of ``low <= expression <= high`` say; None where intervals show that they never hold."""
+    """Bounds that are equivalent to all of ``low <= expression <= high``; None if interval arithmetic shows that they cannot
+    all hold."""
     bounds: dict[Expression, tuple[int, int]] = {}
     for expression, low, high in conditions:
         first, last = span(expression, extents)
@@ -109,9 +112,9 @@ def conjunction(conditions: Iterable[tuple[Expression, int, int]], extents: Exte
 
 
 def view_of(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load | None:
-    """What stands at every index of a tensor, as a load of what its writers copied from (equation 1).
+    """The content of a tensor as a load from where its writers copied it (equation 1); None if the rules do not apply.
 
-    Later writers come first: they have the last word. None where the rules do not do.
+    The pieces of later writers come first, because they overwrite those of earlier ones.
     """
     pieces: list[Piece] = []
     for copy in reversed(writers):
@@ -124,7 +127,8 @@ def view_of(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load | None:
 
 
 def substituted(load: Load, values: Sequence[Expression], domain: Sequence[Bound], extents: Extents) -> list[Piece]:
-    """The pieces of a load with its loop indices replaced by expressions over other indices, within a domain of those."""
+    """The pieces of a load with its loop indices replaced by expressions over other indices, restricted to a domain of the
+    latter."""
     pieces = []
     for piece in load.pieces:
         check_reading()
@@ -138,16 +142,16 @@ def substituted(load: Load, values: Sequence[Expression], domain: Sequence[Bound
 
 def until_certain(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
     """Pieces up to the first one that always applies."""
-    kept = []
+    needed = []
     for piece in pieces:
-        kept.append(piece)
+        needed.append(piece)
         if not piece.domain:
             break
-    return tuple(kept)
+    return tuple(needed)
 
 
 def compose(load: Load, views: Mapping[str, Load]) -> Load:
-    """A load that reads through the views of tensors that are no more (equation 2)."""
+    """Rewrites a load so that it reads through the views of eliminated tensors (equation 2)."""
     if not any(piece.tensor in views for piece in load.pieces):
         return load
     pieces: list[Piece] = []
@@ -158,6 +162,7 @@ def compose(load: Load, views: Mapping[str, Load]) -> Load:
 
 
 def _isl() -> Any:
+    """The module islpy."""
     try:
         import islpy
     except ImportError as error:
@@ -175,7 +180,7 @@ def relation(extents: Extents, indices: Sequence[Expression], domain: Sequence[B
 
 
 def accesses(access_map: Any, extents: Extents) -> list[tuple[tuple[Expression, ...], tuple[Bound, ...]]]:
-    """A single-valued ``islpy.Map`` as (expressions, domain) pairs, over indices within ``extents``."""
+    """Converts a single-valued ``islpy.Map`` to pairs (expressions, domain) over indices within ``extents``."""
     isl = _isl()
     pieces: list[tuple[Any, Any]] = []
     isl.PwMultiAff.from_map(access_map).foreach_piece(lambda where, what: pieces.append((where, what)))
@@ -195,7 +200,7 @@ def accesses(access_map: Any, extents: Extents) -> list[tuple[tuple[Expression, 
 
 
 def _expression(aff: Any, extents: Extents) -> Expression:
-    """An ``islpy.Aff`` with integer values as an expression."""
+    """Converts an ``islpy.Aff`` with integer values to an expression."""
     isl = _isl()
     denominator = aff.get_denominator_val()
     inputs, divisions = isl.dim_type.in_, isl.dim_type.div
@@ -207,20 +212,20 @@ def _expression(aff: Any, extents: Extents) -> Expression:
     for number in range(aff.dim(divisions)):
         factor = aff.get_coefficient_val(divisions, number).mul(denominator).to_python()
         if factor:
-            # Clearing the denominator of a division makes it whole before the floor is taken.
+            # The division is multiplied by its denominator, so that the floor is applied to integers.
             total = add(total, _expression(aff.get_div(number), extents), extents, factor)
     return floor_divide(total, denominator.to_python(), extents)
 
 
 def view_of_by_sets(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load:
-    """As :func:`view_of`, for every store that can be reversed.
+    """The same as :func:`view_of` by integer sets, for every store that can be reversed.
 
     Raises
     ------
     NotInvertibleError
         Several iterations write one element.
     MissingDependencyError
-        There is no islpy.
+        islpy is not installed.
     """
     pieces: list[Piece] = []
     for copy in reversed(writers):
@@ -230,7 +235,7 @@ def view_of_by_sets(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load:
         back = store.reverse()
         for piece in copy.load.pieces:
             read = relation(copy.extents, piece.index, piece.domain)
-            # The box of the tensor is known wherever the result is used: what it implies need not be said.
+            # The indices are always within the tensor, so that bounds which follow from that are dropped.
             together = back.apply_range(read).gist_domain(box(shape))
             pieces += [replace(piece, index=indices, domain=domain) for indices, domain in accesses(together, shape)]
     return Load(shape, until_certain(pieces))

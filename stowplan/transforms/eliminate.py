@@ -1,8 +1,8 @@
-"""Elimination of load/store pairs to a fixed point, with a report (section 2.1 of the paper).
+"""Elimination of load/store pairs until no more can be eliminated, with a report (section 2.1 of the paper).
 
-A pair is a loop nest that loads a value and stores it. Its tensor is dropped once every reader reads what the nest had read.
-Statements are visited in order, so that a nest's own load has been rewritten before its tensor is: one pass reaches the fixed
-point.
+A pair is a loop nest that loads a value and stores it. Its tensor is eliminated by making every reader of it read from where
+the nest had read. Statements are visited in order, so that the load of a nest has been rewritten before the tensor that the
+nest writes is eliminated; one pass therefore suffices.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from stowplan.transforms import compose as views
 
 Reason = Literal["not affine", "not invertible", "observable output", "too long"]
 
-#: Terms of an access, all pieces together, beyond which a pair is kept: shuffles of shuffles double them each time.
-MOST_TERMS = 2000
+#: A pair is kept if the resulting access has more terms than this in all its pieces: each shuffle of a shuffle doubles them.
+MAX_TERMS = 2000
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What became of one load/store pair."""
+    """The outcome for one load/store pair."""
 
     name: str
-    """Of the loop nest."""
+    """Name of the loop nest."""
     op: str
     tensor: str
-    """What it writes."""
+    """Name of the tensor that it writes."""
     bytes: int
     """Bytes it writes."""
     reason: Reason | None
-    """Why it was kept; None for an eliminated one."""
+    """Why the pair was kept; None if it was eliminated."""
     detail: str = ""
 
     @property
     def eliminated(self) -> bool:
-        """Whether it is gone."""
+        """Whether the pair was eliminated."""
         return self.reason is None
 
 
 @dataclass(frozen=True)
 class Report:
-    """All pairs, and the tensors that are gone."""
+    """The outcomes for all pairs, and the tensors that were eliminated."""
 
     pairs: tuple[Pair, ...]
     tensors: tuple[str, ...]
-    """Names of the tensors dropped."""
+    """Names of the eliminated tensors."""
     tensor_bytes: int
-    """Bytes of the tensors dropped."""
+    """Bytes of the eliminated tensors."""
     movement_bytes: int
-    """Bytes of all tensors that pairs wrote, before."""
+    """Bytes of all tensors that pairs wrote before the elimination."""
     set_calls: int
-    """Tensors whose accesses the rules could not reverse, so that the integer set library did."""
+    """Number of tensors whose accesses the rules could not reverse, so that the integer set library was used."""
 
     @property
     def found(self) -> int:
@@ -64,16 +64,16 @@ class Report:
 
     @property
     def eliminated(self) -> int:
-        """Number of pairs that are gone."""
+        """Number of eliminated pairs."""
         return sum(pair.eliminated for pair in self.pairs)
 
     @property
     def kept(self) -> tuple[Pair, ...]:
-        """Pairs that stayed, each with its reason."""
+        """Pairs that were kept, each with its reason."""
         return tuple(pair for pair in self.pairs if not pair.eliminated)
 
     def summary(self) -> str:
-        """A few lines for people."""
+        """A summary of a few lines."""
         lines = [
             f"{self.eliminated} of {self.found} load/store pairs eliminated, "
             f"{self.tensor_bytes:,} of {self.movement_bytes:,} bytes of the tensors they wrote"
@@ -82,42 +82,42 @@ class Report:
         return "\n".join(lines)
 
     def by_op(self) -> dict[str, tuple[int, int]]:
-        """(eliminated, found) of every kind of operator."""
-        total, gone = Counter(pair.op for pair in self.pairs), Counter(pair.op for pair in self.pairs if pair.eliminated)
-        return {op: (gone[op], count) for op, count in total.most_common()}
+        """(eliminated, found) for each kind of operator."""
+        total, eliminated = Counter(pair.op for pair in self.pairs), Counter(pair.op for pair in self.pairs if pair.eliminated)
+        return {op: (eliminated[op], count) for op, count in total.most_common()}
 
 
 def eliminate(program: Program) -> tuple[Program, Report]:
-    """Program without the copies that can go.
+    """Removes the copies that can be eliminated from a program.
 
-    Stores are reversed by rules; the integer set library is asked only where they do not do.
+    Stores are reversed by rules; the integer set library is used only for tensors to which the rules do not apply.
 
     Parameters
     ----------
     program
-        Valid (:mod:`stowplan.hardware.affine.check`).
+        A valid program (:mod:`stowplan.hardware.affine.check`).
 
     Returns
     -------
     tuple
-        A program that computes the same, and the report: pairs of copies, tensors dropped, bytes.
+        A program that computes the same, and the report: pairs of copies, eliminated tensors, bytes.
 
     Raises
     ------
     MissingDependencyError
-        The integer set library is needed, and there is no islpy.
+        The integer set library is needed, and islpy is not installed.
     """
     return _Pass(program).run()
 
 
 class _Pass:
-    """State of one pass."""
+    """The state of one pass over a program."""
 
     def __init__(self, program: Program):
         self._program = program
         self._writers: dict[str, list[str]] = {}
         self._dynamic: dict[str, str] = {}
-        """Tensor to a reader whose access is known only at run time."""
+        """Maps a tensor to a reader whose indices are known only at run time."""
         for statement in program.statements:
             if isinstance(statement, Copy):
                 self._writers.setdefault(statement.store.tensor, []).append(statement.name)
@@ -130,6 +130,7 @@ class _Pass:
         self._set_calls = 0
 
     def run(self) -> tuple[Program, Report]:
+        """Visits all statements; returns the new program and the report."""
         statements: list[Statement] = []
         for statement in self._program.statements:
             check_reading()
@@ -142,14 +143,14 @@ class _Pass:
                     self._decide(copy.store.tensor, parts)
             else:
                 statements.append(replace(statement, loads=tuple(views.compose(load, self._views) for load in statement.loads)))
-        kept = [
+        remaining = [
             statement for statement in statements if not (isinstance(statement, Copy) and statement.store.tensor in self._views)
         ]
         tensors = {name: tensor for name, tensor in self._program.tensors.items() if name not in self._views}
-        return replace(self._program, statements=tuple(kept), tensors=tensors), self._report()
+        return replace(self._program, statements=tuple(remaining), tensors=tensors), self._report()
 
     def _decide(self, name: str, writers: list[Copy]) -> None:
-        """Find the view of a tensor, or why there is none."""
+        """Finds an access that replaces a tensor, or records why there is none."""
         if name in self._program.outputs:
             self._reasons[name] = "observable output", f"the program returns {name}"
             return
@@ -168,12 +169,13 @@ class _Pass:
         terms = sum(
             part.size for piece in view.pieces for part in (*piece.index, *(bound.expression for bound in piece.domain))
         )
-        if terms > MOST_TERMS:
-            self._reasons[name] = "too long", f"its access has {terms} terms, more than {MOST_TERMS}"
+        if terms > MAX_TERMS:
+            self._reasons[name] = "too long", f"its access has {terms} terms, more than {MAX_TERMS}"
             return
         self._views[name] = view
 
     def _report(self) -> Report:
+        """Makes the report."""
         pairs = []
         written = set()
         for copy in self._program.copies():
@@ -183,12 +185,12 @@ class _Pass:
             written.add(tensor.name)
             reason, detail = self._reasons.get(tensor.name, (None, ""))
             pairs.append(Pair(copy.name, copy.op, tensor.name, prod(copy.extents) * tensor.item_bytes, reason, detail))
-        gone = tuple(self._views)
+        eliminated = tuple(self._views)
         tensors = self._program.tensors
         return Report(
             pairs=tuple(pairs),
-            tensors=gone,
-            tensor_bytes=sum(tensors[name].bytes for name in gone),
+            tensors=eliminated,
+            tensor_bytes=sum(tensors[name].bytes for name in eliminated),
             movement_bytes=sum(tensors[name].bytes for name in written),
             set_calls=self._set_calls,
         )

@@ -62,12 +62,12 @@ def test_the_table_has_every_kind() -> None:
 
 @pytest.mark.parametrize("kind", KNOWN)
 def test_a_new_field_or_value_of_a_problem_must_be_known_to_the_checker(kind: str) -> None:
-    assert_covers(kinds.named(kind).problem, KNOWN[kind], kind)
+    assert_covers(kinds.by_name(kind).problem, KNOWN[kind], kind)
 
 
 def test_the_comparison_sees_what_is_new() -> None:
     """The test above is no test unless these fail."""
-    problem = kinds.named("memory_mapping").problem
+    problem = kinds.by_name("memory_mapping").problem
     known = KNOWN["memory_mapping"]
     for changed in (
         {name: value for name, value in known.items() if name != "evictions"},

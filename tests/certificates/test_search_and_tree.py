@@ -12,7 +12,7 @@ import pytest
 
 from stowplan import files
 from stowplan.certificates.checker import FORMS, check_parsed
-from stowplan.certificates.checker.prices import MOST_NODES
+from stowplan.certificates.checker.prices import MAX_NODES
 from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest
 from stowplan.certificates.maker import certify, mapping, tree
 from stowplan.models.memory_mapping.prices import Prices
@@ -130,7 +130,7 @@ def test_trees_close_what_the_relaxation_leaves(kind: str, monkeypatch: pytest.M
     # With no prices, what is decided must do.
     monkeypatch.setattr(mapping, "prices_of", lambda search, duals: none_of(search.model.problem))
     # A limit on work, not on time.
-    monkeypatch.setattr(tree, "MOST", 1000)
+    monkeypatch.setattr(tree, "MAX_LEAF_WORK", 1000)
     trees = tight = mutants = 0
     rng = random.Random(3)
     for seed in range(60):
@@ -163,7 +163,7 @@ def none_of(problem: Any) -> Prices:
 
 def test_cuts_say_more_than_the_relaxation(monkeypatch: pytest.MonkeyPatch) -> None:
     # Cuts alone, and none of trees.
-    monkeypatch.setattr(tree, "MOST", 0)
+    monkeypatch.setattr(tree, "MAX_LEAF_WORK", 0)
     reached = []
     for rounds in ((0, 0), (40, 2)):
         monkeypatch.setattr(tree, "ROUNDS", rounds)
@@ -202,7 +202,7 @@ HOSTILE: list[tuple[str, Json]] = [
     ("tier_placement", {"form": "tree"}),
     ("tier_placement", {"form": "tree", "nodes": {}}),
     ("tier_placement", {"form": "tree", "nodes": [[]] * 5}),
-    ("tier_placement", {"form": "tree", "nodes": [{"split": [[0, 0]], "most": 0}] * MOST_NODES}),
+    ("tier_placement", {"form": "tree", "nodes": [{"split": [[0, 0]], "most": 0}] * MAX_NODES}),
     ("tier_placement", {"form": "tree", "nodes": [{"split": [[0, 0]], "most": 0}] * 10**5}),
     ("tier_placement", {"form": "tree", "nodes": [{"split": [[]], "most": 0}, {}]}),
     ("tier_placement", {"form": "tree", "nodes": [0]}),

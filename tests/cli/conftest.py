@@ -25,7 +25,7 @@ BRIEF_PROCESS = ("--candidates", "relaxation", "--time-limit", "8")
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of a moment read their input, whatever else the machine does."""
-    monkeypatch.setattr("stowplan.deadline.LEAST_READING", HANG)
+    monkeypatch.setattr("stowplan.deadline.MIN_READING_SECONDS", HANG)
 
 
 class Outcome(NamedTuple):

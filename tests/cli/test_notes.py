@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 import stowplan
-from stowplan.log import LENGTH, MOST, bounded
+from stowplan.log import MAX_NOTE_LENGTH, MAX_NOTES, bounded
 from tests.cli.conftest import BRIEF, EXAMPLES, Cli
 from tests.paths import DATA
 
@@ -20,10 +20,10 @@ def test_notes_are_few_short_and_told_once() -> None:
     assert bounded(["a", "b", "a"]) == ("a", "b")
     assert bounded(["two\nlines"]) == ("two lines",)
     many = bounded(f"note {number}" for number in range(1000))
-    assert (len(many), many[-1]) == (MOST, f"and {1000 - MOST + 1} more")
+    assert (len(many), many[-1]) == (MAX_NOTES, f"and {1000 - MAX_NOTES + 1} more")
     assert bounded(many) == many
     long = bounded(["x" * 5000])
-    assert len(long[0]) == LENGTH
+    assert len(long[0]) == MAX_NOTE_LENGTH
     assert bounded(long) == long
 
 

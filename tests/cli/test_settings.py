@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from stowplan.cli.app import app_for
-from stowplan.cli.options import NOW, names_of
+from stowplan.cli.options import REPLACED_FLAGS, names_of
 from stowplan.cli.solve import solve_command
 from tests.cli.conftest import ALEXNET, BRIEF, Cli, error_line
 from tests.paths import EXAMPLES
@@ -66,7 +66,7 @@ def test_all_flags_are_few() -> None:
         for one in getattr(command, "commands", {"": command}).values():
             found = {max(each.opts, key=len) for each in one.params if each.param_type_name == "option"}
             flags.setdefault(name, set()).update(found)
-            assert not found & {*NOW}
+            assert not found & {*REPLACED_FLAGS}
     assert len(flags["solve"]) < 26
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stowplan.cli import as_interrupts, main, stopping
+from stowplan.cli import as_interrupts, event_on_interrupt, main
 from tests.cli.conftest import ALEXNET, BRIEF, EXAMPLES, Cli
 from tests.patience import HANG
 
@@ -42,7 +42,7 @@ def test_the_first_interrupts_and_others_are_ignored(number: signal.Signals) -> 
 
 @pytest.mark.parametrize("number", ALL)
 def test_stopping_sets_an_event(number: signal.Signals) -> None:
-    with as_interrupts() as received, stopping() as event:
+    with as_interrupts() as received, event_on_interrupt() as event:
         assert not event.is_set()
         signal.raise_signal(number)
         assert event.is_set()
@@ -58,7 +58,7 @@ def test_what_is_ignored_stays_so() -> None:
     """``nohup`` ignores SIGHUP for what it starts."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with as_interrupts(), stopping() as event:
+        with as_interrupts(), event_on_interrupt() as event:
             signal.raise_signal(signal.SIGHUP)
             assert not event.is_set()
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

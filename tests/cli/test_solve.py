@@ -319,8 +319,8 @@ def test_workers_load_while_a_large_program_is_read(
     monkeypatch.setattr(WarmWorkers, "prepare", lambda self, *candidates: asked.extend(candidates))
     path = tmp_path / name
     path.write_bytes(bytes(size))
-    solve._load_ahead(path)
+    solve._preload_worker(path)
     assert len(asked) == is_ahead
     assert all(callable(candidate.load()) for candidate in asked)
-    solve._load_ahead(tmp_path / "missing.hlo.txt.gz")
+    solve._preload_worker(tmp_path / "missing.hlo.txt.gz")
     assert len(asked) == is_ahead

@@ -79,11 +79,11 @@ def test_the_whole_result(cli: Cli, fake: xla.Fake) -> None:
 
 
 def test_long_options_are_for_a_file(cli: Cli, fake: xla.Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune_xla, "_MOST_SHOWN", 100)
+    monkeypatch.setattr(tune_xla, "_MAX_SHOWN", 100)
     *_, options, flags = cli(*TOY, "-q").out.splitlines()
     assert options.endswith("characters: -o FILE.json writes them for compiler_options")
     assert flags.endswith("characters: -o FILE.flags writes them for LIBTPU_INIT_ARGS")
-    monkeypatch.setattr(tune_xla, "_LONGEST_VARIABLE", 100)
+    monkeypatch.setattr(tune_xla, "_MAX_VARIABLE_BYTES", 100)
     assert cli(*TOY, "-q").out.endswith("too long for LIBTPU_INIT_ARGS, only compiler_options takes them\n")
 
 

@@ -19,7 +19,7 @@ import stowplan
 from stowplan import files
 from stowplan.cli import main
 from stowplan.deadline import check_reading, is_still_reading, read_within
-from stowplan.errors import MOST_MESSAGE, MOST_PLACE, InputError, StowplanError, TimeLimitError, UsageError, brief
+from stowplan.errors import MAX_MESSAGE_LENGTH, MAX_PLACE_LENGTH, InputError, StowplanError, TimeLimitError, UsageError, brief
 from stowplan.frontends.affine.hlo import affine_program
 from stowplan.frontends.dfg.dot import parse_dot
 from stowplan.frontends.dfg.graph import Reading
@@ -170,7 +170,7 @@ def test_functions_of_a_model_that_double(tmp_path: Path) -> None:
 def test_the_time_limit_holds_while_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     text = doubling(8)
     check_reading()
-    monkeypatch.setattr("stowplan.deadline.LEAST_READING", 0.0)
+    monkeypatch.setattr("stowplan.deadline.MIN_READING_SECONDS", 0.0)
     for read in (
         lambda: affine_program(parse_module(text)),
         lambda: program_from_module(parse_module(doubling(8, ", is_scheduled=true"))),
@@ -185,7 +185,7 @@ def test_the_time_limit_holds_while_reading(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_does_not_look_at_the_clock_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowplan.deadline.LEAST_READING", 0.0)
+    monkeypatch.setattr("stowplan.deadline.MIN_READING_SECONDS", 0.0)
     go_on = threading.Event()
     with pytest.raises(
         TimeLimitError, match=r"^the time limit of 0.1 s was over after \d\.\d s, before the input was read: give"
@@ -204,7 +204,7 @@ def test_what_does_not_look_at_the_clock_is_left_behind(monkeypatch: pytest.Monk
 def test_what_a_reader_raises_and_reads_comes_through(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id,lower,upper,size\na,0,1,4\n")
-    with files.noting_reads() as read:
+    with files.recording_reads() as read:
         assert read_within(HANG, lambda: stowplan.read(path)).buffers[0].size == 4
     assert list(read) == [str(path)]
     with pytest.raises(InputError, match="no such"):
@@ -214,7 +214,7 @@ def test_what_a_reader_raises_and_reads_comes_through(tmp_path: Path) -> None:
 def test_the_command_line_sets_the_limit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stowplan.deadline.LEAST_READING", 0.0)
+    monkeypatch.setattr("stowplan.deadline.MIN_READING_SECONDS", 0.0)
     path, plan = tmp_path / "g.hlo.txt", tmp_path / "plan.json"
     path.write_text(doubling(4))
     with pytest.raises(SystemExit) as caught:
@@ -500,7 +500,7 @@ def test_messages_are_short(name: str, tmp_path: Path) -> None:
     with pytest.raises((InputError, UsageError)) as caught:
         stowplan.read(path, target, rules=["strict=yes"] if target == "se" else [])
     message = str(caught.value).removeprefix(f"{path}: ")
-    assert len(message) <= MOST_MESSAGE + MOST_PLACE + 2
+    assert len(message) <= MAX_MESSAGE_LENGTH + MAX_PLACE_LENGTH + 2
     assert message.isprintable()
     assert LONG not in message
 
@@ -512,7 +512,7 @@ def test_messages_of_targets_are_short(field: str) -> None:
     lines = lines if field in text else [f'{field} = "{LONG}"', *lines]
     with pytest.raises(InputError) as caught:
         decode_target("\n".join(lines).encode(), "t.toml")
-    assert len(str(caught.value)) <= MOST_MESSAGE + MOST_PLACE + 12
+    assert len(str(caught.value)) <= MAX_MESSAGE_LENGTH + MAX_PLACE_LENGTH + 12
     assert LONG not in str(caught.value)
 
 
@@ -523,10 +523,10 @@ def test_brief_keeps_both_ends() -> None:
     assert short.endswith("kilobytes', expected a number")
     assert "..." in short
     assert brief("word " * 9000 + "expected the end").endswith("expected the end")
-    assert len(brief("\x00" * 10_000)) <= MOST_MESSAGE
+    assert len(brief("\x00" * 10_000)) <= MAX_MESSAGE_LENGTH
     assert brief("\x1b[31mred") == r"\x1b[31mred"
     error = InputError(LONG, source="f", place=LONG)
-    assert len(str(error)) < MOST_MESSAGE + MOST_PLACE + 10
+    assert len(str(error)) < MAX_MESSAGE_LENGTH + MAX_PLACE_LENGTH + 10
     assert str(error.within("g")) == str(error)
     # The name of the file stands as it is: it is there to be copied.
     assert str(InputError("bad", source="long" * 500)) == f"{'long' * 500}: bad"

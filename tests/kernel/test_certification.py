@@ -14,7 +14,7 @@ from stowplan.certificates import maker
 from stowplan.certificates.certificate import Certificate
 from stowplan.certificates.maker import certify
 from stowplan.errors import UsageError
-from stowplan.kernel.certification import LEAST, seconds_after
+from stowplan.kernel.certification import MIN_SECONDS, seconds_after
 from stowplan.models.memory_mapping.milp.segments import SegmentBounds
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.prices import Prices
@@ -40,7 +40,7 @@ def test_a_result_of_the_cache_has_it_too(tmp_path: Path) -> None:
 
 def test_what_solving_leaves_of_the_limit_is_for_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [seconds_after(30.0, left) for left in (0.0, 2.0, 28.5)] == [1.5, 3.5, 6.0]
-    assert seconds_after(0.1, 0.0) == LEAST
+    assert seconds_after(0.1, 0.0) == MIN_SECONDS
     asked: dict[str, Any] = {}
 
     def taken(problem: Any, **given: Any) -> Certificate:

@@ -10,7 +10,7 @@ import pytest
 
 from stowplan.deadline import Deadline
 from stowplan.kernel.context import Options
-from stowplan.kernel.criteria import asked, first_of, idle, is_decided, out_of_time, proven
+from stowplan.kernel.criteria import first_of, idle, is_decided, out_of_time, settled, user_criterion
 from stowplan.kernel.kind import Baseline, Candidate
 from stowplan.kernel.state import RunState
 from stowplan.kernel.workers.clock import Clock
@@ -28,8 +28,8 @@ class Now:
     """A moment of a run."""
 
     state: RunState
-    at_work: list[Candidate] = field(default_factory=list)
-    ahead: list[Candidate] = field(default_factory=list)
+    running_or_waiting: list[Candidate] = field(default_factory=list)
+    could_win_ties: list[Candidate] = field(default_factory=list)
     unfinished: list[Candidate] = field(default_factory=list)
     is_idle: bool = False
 
@@ -61,15 +61,15 @@ def clock(known: RunState) -> Clock:
 
 
 def test_goes_on_while_there_is_something_to_gain() -> None:
-    assert proven(Now(state(), [HEURISTIC])) is None
-    assert proven(Now(solved(), [HEURISTIC])) == "optimal"
+    assert settled(Now(state(), [HEURISTIC])) is None
+    assert settled(Now(solved(), [HEURISTIC])) == "optimal"
 
 
 def test_waits_at_a_proof_only_for_a_baseline_that_can_come() -> None:
     known = solved(baselines=("greedy",))
-    assert proven(Now(known, [EXACT, HEURISTIC])) is None
-    assert proven(Now(known, [EXACT])) == "optimal"
-    assert proven(Now(solved(baselines=("finds",)), [HEURISTIC])) == "optimal"
+    assert settled(Now(known, [EXACT, HEURISTIC])) is None
+    assert settled(Now(known, [EXACT])) == "optimal"
+    assert settled(Now(solved(baselines=("finds",)), [HEURISTIC])) == "optimal"
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -77,22 +77,22 @@ def test_waits_for_no_baseline_that_is_known_to_have_no_plan(deterministic: bool
     """Its candidate is still at work, and may be for long."""
     known = solved(baselines=("greedy",), deterministic=deterministic)
     known.without_plan.add("greedy")
-    assert proven(Now(known, [HEURISTIC])) == "optimal"
+    assert settled(Now(known, [HEURISTIC])) == "optimal"
 
 
 def test_a_deterministic_run_waits_at_a_proof_for_those_whose_plans_go_before_the_best() -> None:
     known = solved(deterministic=True)
-    assert proven(Now(known, [EXACT, PROVER], [EXACT])) is None
-    assert proven(Now(known, [EXACT, PROVER], [PROVER])) == "optimal"
-    assert proven(Now(known, [EXACT, PROVER])) == "optimal"
+    assert settled(Now(known, [EXACT, PROVER], [EXACT])) is None
+    assert settled(Now(known, [EXACT, PROVER], [PROVER])) == "optimal"
+    assert settled(Now(known, [EXACT, PROVER])) == "optimal"
 
 
 def test_without_a_proof_a_deterministic_run_waits_for_all_that_make_plans() -> None:
     known = state(deterministic=True, gap=0.5)
     known.offer_bound(OPTIMUM - 1, "proves")
     assert known.offer_plan(ladder_plan(known.problem, 3), "finds", (0, 0)) is None
-    assert proven(Now(known, [EXACT, PROVER])) is None
-    assert proven(Now(known, [PROVER])) == "gap_reached"
+    assert settled(Now(known, [EXACT, PROVER])) is None
+    assert settled(Now(known, [PROVER])) == "gap_reached"
 
 
 def test_a_deterministic_run_waits_at_a_proof_for_all_where_more_than_the_order_decides() -> None:
@@ -110,25 +110,25 @@ def test_a_deterministic_run_waits_at_a_proof_for_all_where_more_than_the_order_
 
 def test_the_baselines_of_a_deterministic_run_do_not_depend_on_when_the_proof_comes() -> None:
     known = solved(deterministic=True, baselines=("greedy",))
-    assert proven(Now(known, [HEURISTIC])) is None
-    assert proven(Now(known, [EXACT])) == "optimal"
+    assert settled(Now(known, [HEURISTIC])) is None
+    assert settled(Now(known, [EXACT])) == "optimal"
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_nothing_is_waited_for_where_there_is_no_plan(deterministic: bool) -> None:
     known = state(deterministic=deterministic, baselines=("greedy",))
     known.offer_infeasibility("proves")
-    assert proven(Now(known, [HEURISTIC, EXACT])) == "infeasible"
+    assert settled(Now(known, [HEURISTIC, EXACT])) == "infeasible"
     assert is_decided(known, [HEURISTIC, EXACT], [])
 
 
 def test_the_callers_criterion_ends_a_run_once_nobody_is_waited_for() -> None:
     known = solved(baselines=("greedy",))
-    assert asked(None)(Now(known)) is None
-    assert asked(Target(OPTIMUM - 1))(Now(known)) is None
-    assert asked(Target(OPTIMUM))(Now(known, [EXACT])) == "criterion"
-    assert asked(Target(OPTIMUM))(Now(known, [HEURISTIC])) is None
-    assert asked(Target(OPTIMUM))(Now(known, [replace(EXACT, family="baseline")])) is None
+    assert user_criterion(None)(Now(known)) is None
+    assert user_criterion(Target(OPTIMUM - 1))(Now(known)) is None
+    assert user_criterion(Target(OPTIMUM))(Now(known, [EXACT])) == "criterion"
+    assert user_criterion(Target(OPTIMUM))(Now(known, [HEURISTIC])) is None
+    assert user_criterion(Target(OPTIMUM))(Now(known, [replace(EXACT, family="baseline")])) is None
 
 
 def test_the_callers_criterion_is_told_what_is_known() -> None:
@@ -138,8 +138,8 @@ def test_the_callers_criterion_is_told_what_is_known() -> None:
         said.append(progress)
         return False
 
-    assert asked(never)(Now(state())) is None
-    assert asked(never)(Now(solved())) is None
+    assert user_criterion(never)(Now(state())) is None
+    assert user_criterion(never)(Now(solved())) is None
     nothing, best = said
     assert (nothing.objective, nothing.bound, nothing.source, nothing.improved) == (None, None, "", None)
     assert (best.objective, best.bound, best.source) == (OPTIMUM, OPTIMUM, "finds")
@@ -149,8 +149,8 @@ def test_the_callers_criterion_is_told_what_is_known() -> None:
 
 def test_the_first_criterion_that_holds_says_why() -> None:
     moment = Now(solved(seconds=0.0), is_idle=True)
-    assert first_of(idle, proven)(moment) == "candidates_done"
-    assert first_of(proven, idle)(moment) == "optimal"
+    assert first_of(idle, settled)(moment) == "candidates_done"
+    assert first_of(settled, idle)(moment) == "optimal"
     assert first_of()(moment) is None
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import stowplan
 from stowplan import kinds
-from stowplan.kernel.given import names_taken
+from stowplan.kernel.given import reserved_names
 from stowplan.kernel.keep_close.reverting import cost_limit
 from stowplan.kernel.kind import Baseline, Candidate, kind
 from stowplan.portfolio.memory_mapping import candidates
@@ -24,7 +24,7 @@ from tests.kernel.recorder import Recorder
 from tests.paths import EXAMPLES
 
 #: Every baseline of every kind.
-NAMED = [(each.name, baseline) for each in kinds.registered() for baseline in names_taken(kind(each.name))]
+NAMED = [(each.name, baseline) for each in kinds.registered() for baseline in reserved_names(kind(each.name))]
 
 
 def maker(function: str) -> dict[str, Any]:

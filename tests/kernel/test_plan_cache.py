@@ -235,7 +235,7 @@ def test_a_use_is_not_written_again_at_once(solve_fakes: SolveFakes, tmp_path: P
     for is_old in (False, True):
         database = sqlite3.connect(file)
         if is_old:
-            database.execute("UPDATE results SET used = used - ?", (2 * plan_cache.USED_AGAIN_NS,))
+            database.execute("UPDATE results SET used = used - ?", (2 * plan_cache.USE_INTERVAL_NS,))
             database.commit()
         (before,) = database.execute("SELECT used FROM results").fetchone()
         assert "cached" in solve_fakes(*PROVEN, cache=tmp_path).details
@@ -245,7 +245,7 @@ def test_a_use_is_not_written_again_at_once(solve_fakes: SolveFakes, tmp_path: P
 
 
 def test_those_not_used_for_longest_go_first(solve_fakes: SolveFakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_cache, "USED_AGAIN_NS", 0)
+    monkeypatch.setattr(plan_cache, "USE_INTERVAL_NS", 0)
     solve_fakes(*PROVEN, cache=tmp_path)
     size = PlanCache(tmp_path).info().bytes
     cache = PlanCache(tmp_path, most_bytes=3 * size + size // 2)

@@ -51,5 +51,5 @@ def test_it_is_solved_verified_and_certified(problem: Path, tmp_path: Path) -> N
 
 def test_without_the_package_there_is_no_such_kind() -> None:
     with pytest.raises(UsageError, match="found kind 'makespan', expected one of memory_mapping, packing, "):
-        kinds.named("makespan")
+        kinds.by_name("makespan")
     assert kinds.of_format("stowplan.makespan.problem", "problem") is None

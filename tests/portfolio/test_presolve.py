@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import stowplan
-from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.call import select_candidates
 from stowplan.kernel.context import Options
 from stowplan.kernel.kind import kind_of
 from stowplan.portfolio import presolve
@@ -70,7 +70,7 @@ def test_the_others_are_as_they_are_without_it(file: str, target: str | None, op
     assert (first.name, first.turn, first.place) == ("presolve", "presolver", "thread")
     assert not any(each.turn == "presolver" for each in others)
     options = Options(deterministic=True)
-    deterministic = chosen_candidates(kind.candidates(problem, options), options)
+    deterministic = select_candidates(kind.candidates(problem, options), options)
     assert deterministic
     assert not any(each.turn == "presolver" for each in deterministic)
 

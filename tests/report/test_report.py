@@ -405,7 +405,7 @@ def test_only_what_has_room_is_named() -> None:
     boxes = [Box(0, 0, 50, 0, 50), Box(1, 60, 65, 0, 90), Box(2, 70, 71, 0, 90), Box(3, 0, 50, 60, 1)]
     mark = Boxes(boxes, assign_colours([boxes]), lambda owner: (f"tensor.{owner}", 1))
     names = name_boxes(mark, 3.0, 2.5)
-    assert [(name.box.owner, name.stands) for name in names] == [(0, False), (1, True)]
+    assert [(name.box.owner, name.is_vertical) for name in names] == [(0, False), (1, True)]
     # The largest first.
     assert choose_tags([(boxes, {0, 1})]) == {2: 1, 3: 2}
     assert place_tags(boxes, {2: 1}, 3.0, 2.5) == {2: (70.5, 45)}
@@ -597,7 +597,7 @@ def test_large_reports_stay_small(tmp_path: Path) -> None:
 
 
 def test_boxes_beyond_the_limit_are_drawn_without_details(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline, "MOST_BOXES", 10)
+    monkeypatch.setattr(inline, "MAX_DESCRIBED_BOXES", 10)
     problem = training_step()
     plan = packed_plan(problem)
     page = Page(render_report(problem, result_for(problem, plan)))

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from stowplan.backends.fallback import PlanningWarning
-from stowplan.lazy import lazy_names, listed
+from stowplan.lazy import lazy_names, public_names
 
 if TYPE_CHECKING:
     from stowplan.backends.executorch.banks import BankedPlanningAlgorithm as BankedPlanningAlgorithm
@@ -34,4 +34,4 @@ _PLACES = {
 __all__ = ["PlanningWarning", *chain.from_iterable(_PLACES.values())]
 
 __getattr__ = lazy_names(__name__, _PLACES)
-__dir__ = listed(globals())
+__dir__ = public_names(globals())

@@ -15,7 +15,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from stowplan.lazy import lazy_names, listed
+from stowplan.lazy import lazy_names, public_names
 
 if TYPE_CHECKING:
     from stowplan.backends.jax.entry import Fitted as Fitted
@@ -37,4 +37,4 @@ _PLACES = {
 __all__ = [*chain.from_iterable(_PLACES.values())]
 
 __getattr__ = lazy_names(__name__, _PLACES)
-__dir__ = listed(globals())
+__dir__ = public_names(globals())

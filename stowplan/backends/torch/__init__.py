@@ -20,7 +20,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from stowplan.backends.fallback import MemoryLimitError, PlanningWarning, UnsupportedError
-from stowplan.lazy import lazy_names, listed
+from stowplan.lazy import lazy_names, public_names
 
 if TYPE_CHECKING:
     from stowplan.backends.search import OrderReport as OrderReport
@@ -49,4 +49,4 @@ _PLACES = {
 __all__ = ["MemoryLimitError", "PlanningWarning", "UnsupportedError", *chain.from_iterable(_PLACES.values())]
 
 __getattr__ = lazy_names(__name__, _PLACES)
-__dir__ = listed(globals())
+__dir__ = public_names(globals())

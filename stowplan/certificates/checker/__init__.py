@@ -1,14 +1,14 @@
-"""The checker of certificates: whether a proof shows what it claims of a problem, in whole numbers.
+"""The checker of certificates, which decides in whole numbers whether a proof shows its claim about a problem.
 
-It imports nothing of the package but its own files, and nothing but the standard library. A problem comes as the JSON that
-``stowplan convert`` writes; its rules are read from it anew, by the pages of ``docs/reference`` alone.
+It imports only its own files and the standard library. A problem is given as the JSON that ``stowplan convert`` writes. The
+rules are implemented here anew, from the pages of ``docs/reference`` alone.
 
     python -m stowplan.certificates.checker problem.json proof.json
 
-To audit it, read docs/reference/certificates.md, which says by an example what each form of proof shows, and then, each file
-knowing only those before it:
+To audit the checker, read docs/reference/certificates.md, which explains each form of proof by an example, and then these
+files, each of which knows only those before it:
 
-- ``reading`` and its table ``problems.toml``: files are refused unless they are what they should be; all that problems may say
+- ``reading`` and its table ``problems.toml``: strict reading of files; every field and value that problems may have
 - ``packing``: forms ``load`` and ``search`` of packing
 - ``graphs``, ``orders``: operators and storages, forms ``cut`` and ``ranges``; form ``search`` of operator order
 - ``loops``: loop bodies; forms ``recurrence``, ``resource`` and ``search`` of modulo scheduling
@@ -16,10 +16,10 @@ knowing only those before it:
 - ``models``: form ``prices`` of LLM placement
 - this file: which form belongs to which kind, and the order of checks
 
-A function of a form returns the largest bound that a proof shows, and its docstring has the inequality. Wherever a proof could
-leave out something that makes plans cheaper, what is computed is a lower bound of it.
+The function of a form returns the largest bound that a proof shows, and its docstring states the inequality. Wherever a proof
+could leave out something that makes plans cheaper, the function computes a lower bound of it.
 
-Other packages add the kinds that they have brought by an entry point (:data:`GROUP`).
+Other packages add their own kinds by an entry point (:data:`ENTRY_POINT_GROUP`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stowplan.certificates.checker.reading import (
     LARGEST,
     Fields,
     MalformedError,
-    check_known,
+    check_schema,
     digest,
     expect,
     need,
@@ -45,109 +45,111 @@ from stowplan.certificates.checker.reading import (
 
 FORMAT, VERSION = "stowplan.certificate", 1
 
-#: Entry points of other packages: the name of a kind, and ``module:name`` of its :class:`Rules`.
-GROUP = "stowplan.certificates"
+#: Group of the entry points by which other packages add kinds. Each entry has the name of a kind and ``module:name`` of its
+#: :class:`Rules`.
+ENTRY_POINT_GROUP = "stowplan.certificates"
 
-#: Characters that a message shows of a kind's name, and of an error that a proof has led to.
+#: Maximum number of characters in a message of a kind's name, and of an error in reading a proof.
 SHOWN_KIND, SHOWN_ERROR = 40, 100
 
-#: What a proof of a problem shows: the largest bound, or None for infeasible.
+#: A function of ``(problem, proof)`` that returns the largest bound that the proof shows, or None if it shows that no plan
+#: exists.
 Form = Callable[[Fields, Fields], int | None]
 
 
-def _priced(prices: Prices) -> dict[str, Form]:
-    """Prices alone, and below splits."""
+def _price_forms(prices: Prices) -> dict[str, Form]:
+    """The forms ``prices`` and ``tree``, which splits the plans and has prices for each part."""
     return {"prices": lambda problem, proof: prices(problem, proof, Splits()), "tree": partial(tree, prices)}
 
 
-#: Forms of proof, by kind.
+#: Forms of proof for each kind.
 FORMS: dict[str, dict[str, Form]] = {
     "packing": {"load": packing.load, "search": packing.search},
     "operator_order": {"cut": graphs.cut, "search": orders.search},
     "rematerialization": {"cut": graphs.cut, "ranges": graphs.ranges},
     "modulo_scheduling": dict.fromkeys(loops.FORMS, loops.schedule),
-    "memory_mapping": _priced(mapping.prices),
-    "tier_placement": _priced(partial(placement.prices, placement.tiers)),
-    "banked_packing": _priced(partial(placement.prices, placement.banks)),
-    "bank_mapping": _priced(partial(placement.prices, placement.chip)),
+    "memory_mapping": _price_forms(mapping.prices),
+    "tier_placement": _price_forms(partial(placement.prices, placement.tiers)),
+    "banked_packing": _price_forms(partial(placement.prices, placement.banks)),
+    "bank_mapping": _price_forms(partial(placement.prices, placement.chip)),
     "llm_placement": {"prices": models.prices},
 }
 
-#: What Python raises where a proof is not of the shape that its form reads.
+#: Errors that Python raises if a proof does not have the structure that its form requires.
 SHAPE_ERRORS = (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, ValueError, RecursionError)
 
 
 class Rules(NamedTuple):
-    """What the checker knows of a kind."""
+    """What the checker needs for a kind."""
 
     known: Fields
-    """What its problems may say, as ``problems.toml`` has it."""
+    """Fields and values that problems may have, as in ``problems.toml``."""
     forms: dict[str, Form]
-    """What each form of proof shows, as :data:`FORMS` has it."""
+    """The forms of proof, as in :data:`FORMS`."""
 
 
 def rules_of(kind: str) -> Rules:
-    """Of a kind by its name; raises MalformedError where there is none."""
+    """The rules of a kind by its name; raises MalformedError if there is no such kind."""
     if kind in FORMS:
         return Rules(KNOWN[kind], FORMS[kind])
-    # Imported here: it takes longer than most checks.
+    # Imported here because this import takes longer than most checks.
     from importlib.metadata import entry_points
 
-    others = entry_points(group=GROUP, name=kind)
+    others = entry_points(group=ENTRY_POINT_GROUP, name=kind)
     expect(bool(others), "problem.format", kind, f"a problem of {', '.join(FORMS)}")
     rules: Rules = next(iter(others)).load()
     return rules
 
 
 class Verdict(NamedTuple):
-    """What a certificate shows."""
+    """The outcome of a successful check."""
 
     form: str
     bound: int | None
-    """What it claims, and shows: no plan has a smaller objective; None: there is no plan."""
+    """The claim of the certificate, which its proof shows: no plan has a smaller objective. None: no plan exists."""
     shown: int | None
-    """The largest bound that its proof shows."""
+    """The largest bound that the proof shows, which may be larger than the claim."""
 
 
 def check(problem: bytes, certificate: bytes) -> Verdict:
-    """Check a certificate.
+    """Checks a certificate.
 
     Parameters
     ----------
     problem, certificate
-        Their files.
+        Contents of their files.
 
     Raises
     ------
     MalformedError
-        One of them is not such a file.
+        One of the files is not valid.
     UnprovenError
-        The certificate is for another problem, or its proof does not show what it claims.
+        The certificate is for another problem, or its proof does not show its claim.
     """
     return check_parsed(parse(problem, "problem"), parse(certificate, "certificate"))
 
 
 def check_parsed(problem: Fields, certificate: Fields) -> Verdict:
-    """The same of what :func:`parse` makes of them."""
+    """The same as :func:`check` for the objects that :func:`parse` returns."""
     claim = _claim(certificate)
     kind = str(problem.get("format")).removeprefix("stowplan.").removesuffix(".problem")
     _check_is_for(problem, kind, certificate)
-    known, forms = rules_of(kind)
-    check_known(problem, known, "problem")
+    schema, forms = rules_of(kind)
+    check_schema(problem, schema, "problem")
     form, shown = _shown(problem, kind, forms, certificate)
     _check_claim(claim, shown)
     return Verdict(form, claim, shown)
 
 
 def _claim(certificate: Fields) -> int | None:
-    """The bound that a certificate of this version claims; None: there is no plan."""
+    """The bound that a certificate of this version claims; None if it claims that no plan exists."""
     head = certificate.get("format"), certificate.get("version")
     expect(head == (FORMAT, VERSION), "certificate", head, f"format {FORMAT!r}, version {VERSION}")
     return None if certificate.get("bound") is None else whole(certificate, "bound", -LARGEST)
 
 
 def _check_is_for(problem: Fields, kind: str, certificate: Fields) -> None:
-    """A certificate names the kind and the digest of its problem."""
+    """Checks that the certificate names the kind and the digest of the problem."""
     named = certificate.get("kind")
     need(named == kind, "kind", f"found {str(named)[:SHOWN_KIND]!r}, the problem is of {kind[:SHOWN_KIND]!r}")
     is_same = certificate.get("problem") == digest(problem)
@@ -166,6 +168,6 @@ def _shown(problem: Fields, kind: str, forms: dict[str, Form], certificate: Fiel
 
 
 def _check_claim(claim: int | None, shown: int | None) -> None:
-    """``claim <= shown``; what shows that there is no plan shows every bound."""
+    """Checks that ``claim <= shown``. A proof that no plan exists shows every bound."""
     holds = shown is None or (claim is not None and claim <= shown)
     need(holds, "bound", f"it claims {claim}, its proof shows {shown}")

@@ -1,4 +1,4 @@
-"""``python -m stowplan.certificates.checker PROBLEM PROOF``: exit code 0 proven, 4 not, 2 no such files."""
+"""``python -m stowplan.certificates.checker PROBLEM PROOF``: exit code 0 if proven, 4 if not, 2 if a file is not valid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROVEN, UNREADABLE, NOT_PROVEN = 0, 2, 4
 
 
 def main(names: list[str]) -> int:
-    """Check a certificate; the exit code."""
+    """Checks a certificate; returns the exit code."""
     try:
         expect(len(names) == 2, "arguments", len(names), "the files of a problem and of a certificate")
         problem, certificate = (Path(name).read_bytes() for name in names)

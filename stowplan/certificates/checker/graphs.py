@@ -1,15 +1,16 @@
-"""A graph of operators; forms ``cut`` and ``ranges``: bytes that are live while one operator runs, in every order.
+"""A graph of operators, and the forms ``cut`` and ``ranges``: bytes that are live while one operator runs, whatever the order.
 
-The graph is as the rules of docs/reference/operator-order.md and rematerialization.md have it.
-A *storage* is a tensor with bytes of its own; all others are views of one. An operator reads and writes storages.
+The graph follows the rules of docs/reference/operator-order.md and rematerialization.md. A *storage* is a tensor with bytes of
+its own; all other tensors are views of one. An operator reads and writes storages.
 
-Let ``x`` of an operator be 1 where it runs once the operator ``at`` has begun its first run, else 0. What is read then
-(x_user = 1) and was written before (x_writer = 0) is live now:
+Let ``x`` of an operator be 1 if it runs after the operator ``at`` has begun its first run, otherwise 0. A storage that is read
+after that moment (x_user = 1) and was written before it (x_writer = 0) is live at the moment:
 
     live >= own + sum over rows of ``held``: amount * (x_user - x_writer)
 
-with ``own`` what ``at`` itself has live, and amounts of one storage that add up to its size at most. The sum is linear, so that
-its least value is found operator by operator. Amounts are a flow of the network whose least cut they bound (Ford, Fulkerson).
+Here ``own`` is what ``at`` itself has live, and the amounts of one storage add up to at most its size. The sum is linear in x,
+so that its minimum is found operator by operator. The amounts are a flow in a network and bound its minimum cut (Ford and
+Fulkerson).
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from collections.abc import Iterable
 from fractions import Fraction
 from math import ceil
 
-from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, expect, listed, need, rows, whole
+from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, expect, list_field, need, rows, whole
 
-#: Of each operator some others.
+#: For each operator, a set of others.
 Links = list[set[int]]
 
 
@@ -33,22 +34,22 @@ class Graph:
         self.alias_of: list[int | None] = [tensor["alias_of"] for tensor in problem["tensors"]]
         self.writer = {tensor: number for number, op in enumerate(self.ops) for tensor in op["writes"]}
         self.size: list[int] = [tensor["size"] if tensor["alias_of"] is None else 0 for tensor in problem["tensors"]]
-        self.given = self.storages(problem["inputs"])
-        """Storages that are there from the start."""
-        self.kept = self.storages(problem["outputs"] + ([] if problem["free_inputs"] else problem["inputs"]))
-        """Storages that are there at the end."""
+        self.initial = self.storages(problem["inputs"])
+        """Storages that exist from the start."""
+        self.final = self.storages(problem["outputs"] + ([] if problem["free_inputs"] else problem["inputs"]))
+        """Storages that exist at the end."""
         self.replaced = [self.storages([operand for operand, _ in op["in_place"]]) for op in self.ops]
-        """Storages whose bytes a result of each operator may take."""
-        used = [[*op["reads"], *self._viewed(op)] for op in self.ops]
-        self.reads: Links = [self.storages(used[number]).difference(op["writes"]) for number, op in enumerate(self.ops)]
-        """Storages that each operator reads or has a view of, without those it writes."""
+        """Storages whose bytes a result of each operator may overwrite."""
+        inputs_of = [[*op["reads"], *self._viewed(op)] for op in self.ops]
+        self.reads: Links = [self.storages(inputs_of[number]).difference(op["writes"]) for number, op in enumerate(self.ops)]
+        """Storages that each operator reads, or makes a view of, except for those that it writes."""
         self.before: Links = [set() for _ in self.ops]
-        """Operators that must run before each one, directly."""
+        """Direct predecessors of each operator."""
         self.after: Links = [set() for _ in self.ops]
         self.precedences: list[tuple[int, int]] = problem["precedences"]
-        """Operators whose last run is before the first of another."""
+        """Pairs of operators: the last run of the first is before the first run of the second."""
         pairs = [*self.precedences]
-        for number, tensors in enumerate(used):
+        for number, tensors in enumerate(inputs_of):
             writers = (self._written_by(tensor) for tensor in tensors)
             pairs += [(writer, number) for writer in writers if writer not in (None, number)]
         for first, second in pairs:
@@ -56,7 +57,7 @@ class Graph:
             self.after[first].add(second)
 
     def views(self, tensor: int) -> list[int]:
-        """A tensor, what it is a view of, what that is a view of, and so on to the storage whose bytes it has."""
+        """A tensor, the tensor that it is a view of, and so on, up to the storage whose bytes it has."""
         chain = [tensor]
         while (viewed := self.alias_of[chain[-1]]) is not None:
             need(len(chain) < len(self.alias_of), f"tensors[{tensor}]", "it is a view of itself")
@@ -64,7 +65,7 @@ class Graph:
         return chain
 
     def storages(self, tensors: Iterable[int]) -> set[int]:
-        """Storages whose bytes tensors have."""
+        """The storages whose bytes these tensors have."""
         return {self.views(tensor)[-1] for tensor in tensors}
 
     def touched(self, op: int) -> set[int]:
@@ -72,33 +73,33 @@ class Graph:
         return self.reads[op] | self.storages(self.ops[op]["writes"])
 
     def _viewed(self, op: Fields) -> list[int]:
-        """What the views that an operator makes are views of."""
+        """The tensors of which an operator makes views."""
         return [viewed for tensor in op["writes"] if (viewed := self.alias_of[tensor]) is not None]
 
     def _written_by(self, tensor: int) -> int | None:
-        """Who writes a tensor, or what it is a view of where nobody writes the view."""
+        """The operator that writes a tensor, or the tensor that it is a view of if no operator writes the view."""
         return next((self.writer[viewed] for viewed in self.views(tensor) if viewed in self.writer), None)
 
 
 def reached(op: int, links: Links) -> set[int]:
-    """Operators that links lead to, by one or several."""
-    known, waiting = set[int](), [op]
+    """Operators that can be reached over one or several links."""
+    found, waiting = set[int](), [op]
     while waiting:
-        new = links[waiting.pop()] - known
-        known |= new
+        new = links[waiting.pop()] - found
+        found |= new
         waiting += new
-    return known
+    return found
 
 
-#: In the place of an operator: the end, which reads what is kept; and the start, which writes what is given.
+#: Stand for operators: the end, which reads what exists then, and the start, which writes what exists from the start.
 END, START = -1, -2
 
-#: What x of each operator is multiplied by in the sum.
+#: Coefficient of each operator's x in the sum.
 Slopes = Counter[int]
 
 
 def cut(problem: Fields, proof: Fields) -> int | None:
-    """Least peak in bytes of operator order. Of rematerialization the least added cost, or None where nothing fits."""
+    """The minimum peak of operator order in bytes. For rematerialization the minimum added cost, or None if nothing fits."""
     graph, at = Graph(problem), whole(proof, "at")
     if "limit" not in problem:
         return _peak(graph, at, proof)
@@ -107,28 +108,29 @@ def cut(problem: Fields, proof: Fields) -> int | None:
 
 
 def ranges(problem: Fields, proof: Fields) -> int | None:
-    """Least added cost where values may go to a host and come back, or None where nothing fits.
+    """The minimum added cost if values may be sent to a host and fetched back, or None if nothing fits.
 
-    Say that F bytes, of what is read later, have no place but the host while ``at`` runs, which has that many. They came there
-    before ``at``, and go back after it, which takes c = F / bandwidth either way, beside operators. Without these bytes what is
-    live fits in the limit, so that a cut with F more bytes shows R, the cost of what ``at`` needs and that runs again.
+    Suppose that F bytes that are read later exist only on the host while ``at`` runs. They were sent before ``at`` and are
+    fetched after it, which takes c = F / bandwidth each, while operators run. The other live bytes fit into the limit, so that
+    a cut with F more bytes shows R, the cost of operators that ``at`` needs and that run again.
 
         added cost >= max(R, max(before, c) + cost of at + max(c, behind + R) - once)
 
-    ``before`` and ``behind`` are the costs of what ``at`` needs and of what needs it, ``once`` is that of all. R falls with F,
-    and c grows: each of ``ranges``, which goes on where the one before ends, has a cut for R of its last F, and c of its first.
+    ``before`` and ``behind`` are the costs of the operators that ``at`` needs and of those that need it, and ``once`` is the
+    cost of all. R decreases with F, and c increases. Each of ``ranges`` begins where the one before ends, and has a cut that
+    shows R for its last F, while c is that of its first F.
     """
     graph, at = Graph(problem), whole(proof, "at")
     limit = _room(graph, problem, at)
     host, costs = problem["host"], [op["cost"] for op in graph.ops]
     expect(host["bandwidth"] > 0, "problem.host.bandwidth", host["bandwidth"], "a number above 0")
-    stays = set() if problem["free_inputs"] else graph.given
-    # None of this can be elsewhere while ``at`` runs, or at the end.
-    if _bytes(graph, _own(graph, at) | stays) > limit or _bytes(graph, graph.kept) > _limit(problem):
+    stays = set() if problem["free_inputs"] else graph.initial
+    # None of these bytes can be elsewhere while ``at`` runs, or at the end.
+    if _bytes(graph, _own(graph, at) | stays) > limit or _bytes(graph, graph.final) > _limit(problem):
         return None
     before, behind = (sum(costs[op] for op in reached(at, links)) for links in (graph.before, graph.after))
     first, shown = 0, list[int]()
-    for part in listed(proof, "ranges"):
+    for part in list_field(proof, "ranges"):
         last = whole(part, "last", first)
         runs = _added_cost(graph, at, limit + last, part)
         if runs is not None:
@@ -141,21 +143,23 @@ def ranges(problem: Fields, proof: Fields) -> int | None:
 
 
 def _peak(graph: Graph, at: int, proof: Fields) -> int | None:
-    """Operators run once, so that x is 0 of those that ``at`` needs, and 1 of itself and those that need it.
+    """The minimum peak of operator order. Operators run once, so x is 0 for those that ``at`` needs, and 1 for ``at`` and those
+    that need it.
 
     peak >= sizes of what ``at`` writes + sum of slope * x
     """
     own, replaced = {*graph.ops[at]["writes"]}, graph.replaced[at]
-    known = {at: 1} | _all(reached(at, graph.after), 1) | _all(reached(at, graph.before), 0)
+    fixed_x = {at: 1} | _same_x(reached(at, graph.after), 1) | _same_x(reached(at, graph.before), 0)
     slopes = _held(graph, _prices(graph, own, 1), proof, {(storage, at) for storage in replaced})
     slopes.update(_after(graph, proof))
-    return bound_of(_bytes(graph, own) + _least(slopes, known), 1)
+    return bound_of(_bytes(graph, own) + _least(slopes, fixed_x), 1)
 
 
 def _added_cost(graph: Graph, at: int, limit: int, proof: Fields) -> int | None:
-    """Operators may run again, also ``at``: x of one that ``at`` needs is 1 where it does, which adds its cost.
+    """The minimum added cost of rematerialization. Operators, also ``at``, may run again; x of an operator that ``at`` needs is
+    1 if it does, which adds its cost.
 
-    What is live fits in the limit, so that at any price of a byte
+    The live bytes fit into the limit, so that for any price of a byte
 
         scale * added cost >= scale * sum of cost * x + price * (live - limit)
     """
@@ -163,10 +167,10 @@ def _added_cost(graph: Graph, at: int, limit: int, proof: Fields) -> int | None:
     own = _own(graph, at)
     needed = reached(at, graph.before)
     past = {op for op in needed if graph.ops[op]["once"]} | {op for op, behind in graph.precedences if behind in needed | {at}}
-    known = _all(reached(at, graph.after), 1) | _all(past, 0)
+    fixed_x = _same_x(reached(at, graph.after), 1) | _same_x(past, 0)
     slopes = Counter({op: scale * graph.ops[op]["cost"] for op in needed})
     slopes.update(_held(graph, _prices(graph, own, price), proof, set()))
-    return bound_of(price * (_bytes(graph, own) - limit) + _least(slopes, known), scale)
+    return bound_of(price * (_bytes(graph, own) - limit) + _least(slopes, fixed_x), scale)
 
 
 def _limit(problem: Fields) -> int:
@@ -175,10 +179,10 @@ def _limit(problem: Fields) -> int:
 
 
 def _room(graph: Graph, problem: Fields, at: int) -> int:
-    """Bytes that may be live at the first run of ``at``: the limit less what the largest reservation in force takes.
+    """Bytes that may be live at the first run of ``at``: the limit minus the largest reservation that is in force then.
 
-    One that counts ``times`` the bytes live at ``at`` itself leaves its room to 1 + times of them; those live at another
-    operator are no less than what that reads and writes.
+    A reservation of ``times`` the bytes that are live at ``at`` itself leaves its room to 1 + times of them. The bytes that are
+    live at another operator are at least those that it reads and writes.
     """
     limit = _limit(problem)
     room, past, future = limit, reached(at, graph.before), reached(at, graph.after)
@@ -199,45 +203,47 @@ def _room(graph: Graph, problem: Fields, at: int) -> int:
 
 
 def _own(graph: Graph, at: int) -> set[int]:
-    """What an operator that may run again reads and writes, without what a result may replace."""
+    """Storages that an operator which may run again reads and writes, except for those that a result may overwrite."""
     return (graph.reads[at] - graph.replaced[at]).union(graph.ops[at]["writes"])
 
 
-def _all(ops: set[int], x: int) -> dict[int, int]:
+def _same_x(ops: set[int], x: int) -> dict[int, int]:
+    """The same value of x for all these operators."""
     return dict.fromkeys(ops, x)
 
 
 def _bytes(graph: Graph, storages: set[int]) -> int:
+    """Total size of storages."""
     return sum(graph.size[storage] for storage in storages)
 
 
 def _prices(graph: Graph, own: set[int], price: int) -> list[int]:
-    """What rows may count of each storage: its size at a price, and nothing where it is counted anyway."""
+    """Maximum amount of each storage in rows: its size at a price, or 0 if the storage is counted already."""
     return [0 if storage in own else price * size for storage, size in enumerate(graph.size)]
 
 
 def _held(graph: Graph, most: list[int], proof: Fields, overwritten: set[tuple[int, int]]) -> Slopes:
-    """Slopes of ``amount * (x_user - x_writer)`` for rows (storage, user or END, amount) of ``held``.
+    """Slopes of ``amount * (x_user - x_writer)`` for the rows (storage, user or END, amount) of ``held``.
 
-    The user must read the storage, and not take over its bytes. Amounts of a storage are no more than ``most`` in sum.
+    The user must read the storage and must not overwrite its bytes. The amounts of a storage add up to at most ``most``.
     """
-    slopes, left = Slopes(), [*most]
+    slopes, remaining = Slopes(), [*most]
     for storage, user, amount in rows(proof, "held", 3, END):
-        is_there = storage in graph.writer or storage in graph.given
-        is_used = storage in (graph.kept if user == END else graph.reads[user])
+        is_there = storage in graph.writer or storage in graph.initial
+        is_used = storage in (graph.final if user == END else graph.reads[user])
         is_live = is_there and is_used and (storage, user) not in overwritten
         need(is_live, "proof.held", f"{user} does not use tensor {storage}")
-        left[storage] -= amount
-        need(amount >= 0 and left[storage] >= 0, "proof.held", f"more of tensor {storage} than may count")
+        remaining[storage] -= amount
+        need(amount >= 0 and remaining[storage] >= 0, "proof.held", f"more of tensor {storage} than may count")
         slopes[user] += amount
         slopes[graph.writer.get(storage, START)] -= amount
     return slopes
 
 
 def _after(graph: Graph, proof: Fields) -> Slopes:
-    """Slopes of ``amount * (x_first - x_second) <= 0`` for rows (first, second, amount) of ``after``.
+    """Slopes of ``amount * (x_first - x_second) <= 0`` for the rows (first, second, amount) of ``after``.
 
-    Where first runs once ``at`` has begun (x_first = 1), second, which comes after it, does so, too (x_second = 1).
+    If the first operator runs after ``at`` has begun (x_first = 1), so does the second, which comes after it (x_second = 1).
     """
     slopes = Slopes()
     for first, second, amount in rows(proof, "after", 3):
@@ -247,10 +253,10 @@ def _after(graph: Graph, proof: Fields) -> Slopes:
     return slopes
 
 
-def _least(slopes: Slopes, known: dict[int, int]) -> int:
-    """``sum of slope * x >= sum of slope * known x + sum of min(0, slope)`` over the rest.
+def _least(slopes: Slopes, fixed_x: dict[int, int]) -> int:
+    """``sum of slope * x >= sum of slope * known x + sum of min(0, slope)`` over the other operators.
 
-    What is there from the start was written before (x = 0), and the end comes later (x = 1).
+    The start is before ``at`` (x = 0), and the end is after it (x = 1).
     """
-    known = {START: 0, END: 1} | known
-    return sum(slope * known[op] if op in known else min(0, slope) for op, slope in slopes.items())
+    fixed_x = {START: 0, END: 1} | fixed_x
+    return sum(slope * fixed_x[op] if op in fixed_x else min(0, slope) for op, slope in slopes.items())

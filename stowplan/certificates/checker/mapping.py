@@ -1,13 +1,14 @@
 """Form ``prices`` of memory mapping: Lagrangian duality, with the cheapest path of each tensor by dynamic programming.
 
-Memory has a price at each step, the time of copies at each moment, a preload has one, and each use has what a tensor earns by
-being fast there. Then, for every plan,
+Memory has a price at each step, time of copies has one at each moment, and so has each preload. Each use has an amount that its
+tensor earns if it is fast there. Then, for every plan,
 
     denominator * latency >= sum over steps of the least of (weighted latency + what its fast uses earn)
                            + sum over tensors of the cost of the cheapest path through its accesses
                            - what all memory, all time of the channels and all preloads would cost
 
-Rules are those of docs/reference/memory-mapping.md; what offsets and the order of copies forbid is left out.
+The rules are those of docs/reference/memory-mapping.md. Restrictions on offsets and on the order of copies are ignored, which
+can only make the bound smaller.
 
 Between two accesses a tensor may be copied out, be given up, stay, or be copied in.
 """
@@ -19,21 +20,21 @@ from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from stowplan.certificates.checker.prices import MOST_SETS, Splits, cheapest, rounded
-from stowplan.certificates.checker.reading import LARGEST, TOO_LARGE, Fields, bound_of, listed, numbers, whole
+from stowplan.certificates.checker.prices import MAX_COMBINATIONS, Splits, cheapest, rounded
+from stowplan.certificates.checker.reading import LARGEST, TOO_LARGE, Fields, bound_of, list_field, numbers, whole
 
-#: The cost of what no plan does: more than all accesses earn.
+#: Cost of a decision that no plan makes; it is more than all accesses earn.
 NEVER = LARGEST * LARGEST
 
-#: A boundary that no copy starts at.
+#: A boundary at which no copy starts.
 NOWHERE = -1
 
-#: A loop: boundaries at which it begins and ends.
+#: A loop: the boundaries at which it begins and ends.
 Loop = tuple[int, int]
 
 
 class Mapping:
-    """A problem with prices; all of these are multiples of one over the denominator."""
+    """A problem with prices. All amounts are multiples of one over the denominator."""
 
     def __init__(self, problem: Fields, proof: Fields):
         self.problem, self.denominator = problem, whole(proof, "denominator", 1)
@@ -43,73 +44,76 @@ class Mapping:
         self.preload_price = whole(proof, "preload", default=0)
         uses = sum(len(step["uses"]) for step in problem["steps"])
         self.earned = [*numbers(proof, "access", -LARGEST, uses), 0]
-        """By each use that is fast; the last is of no use at all."""
+        """Amount that each use earns if it is fast. The last entry stands for no use."""
         self.wait_price = self.denominator // problem["channels"] if self.has_stalls else NEVER
-        """Of a copy's time at boundaries: that of all channels there is time itself."""
+        """Price of a copy's time at boundaries: the time of all channels together costs as much as time itself."""
         self.channel_price = [min(price, self.wait_price) for price in numbers(proof, "channel", length=self.horizon)]
-        """Of a copy's time during each step."""
-        # No choice undercuts these latencies.
+        """Price of a copy's time during each step."""
+        # No plan has smaller latencies.
         floors = [step["weight"] * least_of_step(step, 1, [0] * len(step["uses"]), 0) for step in problem["steps"]]
         self.time_until = None if self.has_stalls else [0, *accumulate(floors)]
-        """Time up to each boundary, where copies have no other."""
+        """Time up to each boundary. None if stalls are allowed, because copies then have more time."""
         self.memory_until = [0, *accumulate(numbers(proof, "memory", length=self.horizon))]
-        """What a unit of memory costs in all steps before each boundary."""
+        """Price of a unit of memory in all steps before each boundary."""
         self.units = [-(-tensor["size"] // problem["alignment"]) for tensor in problem["tensors"]]
-        """Of the alignment, of each tensor."""
+        """Size of each tensor in units of the alignment."""
         self.room = -(-problem["capacity"] // problem["alignment"])
         self.limits = self._limits(floors)
-        """What all that is limited would cost together."""
+        """Price of all limited resources together."""
         self.cuts: list[list[tuple[int, int]]] = [[(-1, 0)] for _ in self.units]
-        """Of each tensor (step, what it costs in cuts of steps up to that)."""
+        """For each tensor (step, its price in cuts of steps up to that)."""
         self._read_cuts(proof)
         self.boundaries_outside = cache(self._boundaries_outside)
 
     def _limits(self, floors: list[int]) -> int:
-        """Price times limit: memory of each step, preloads, and, without stalls, time of all channels in each step."""
+        """Price times limit of all resources: memory of each step, preloads, and, without stalls, time of all channels in each
+        step."""
         limits = self.room * self.memory_until[-1] + self.preload_price * self.problem["max_preloads"]
         if not self.has_stalls:
             limits += int(self.problem["channels"] * sum(map(int.__mul__, self.channel_price, floors)))
         return int(limits)
 
     def _read_cuts(self, proof: Fields) -> None:
-        """Cuts price memory of one step: ``sum of units <= room``, rounded."""
-        for cut in sorted(listed(proof, "cuts"), key=lambda cut: whole(cut, "step")):
+        """Reads cuts, which price memory of one step: ``sum of units <= room``, rounded."""
+        for cut in sorted(list_field(proof, "cuts"), key=lambda cut: whole(cut, "step")):
             step, price = whole(cut, "step"), whole(cut, "price")
-            taken, room = rounded(cut, self.units, self.room)
+            cut_units, room = rounded(cut, self.units, self.room)
             self.limits += room * price
-            for own, units in zip(self.cuts, taken, strict=True):
-                own += [(step, own[-1][1] + units * price)] if units else []
+            for tensor_cuts, units in zip(self.cuts, cut_units, strict=True):
+                tensor_cuts += [(step, tensor_cuts[-1][1] + units * price)] if units else []
 
     def _boundaries_outside(self, loops: tuple[Loop, ...]) -> list[int]:
-        """Boundaries that are not strictly inside one of some loops."""
+        """Boundaries that are not strictly inside any of these loops."""
         inside = (range(start + 1, end) for start, end in loops)
         return sorted({*range(self.horizon + 1)}.difference(*inside))
 
     def fits(self, tensor: int) -> bool:
-        """Whether a tensor may be in fast memory at all."""
+        """Whether a tensor fits into fast memory."""
         return bool(self.units[tensor] <= self.room)
 
     def latency_price(self, step: int) -> int:
-        """Of the latency of a step: where stalls are allowed, it is time of all channels, too, and counts less by that."""
+        """Weight of the latency of a step. If stalls are allowed, latency is also time of all channels, and its weight is
+        smaller by the price of that."""
         return int(self.denominator - self.problem["channels"] * self.channel_price[step] * self.has_stalls)
 
     def held(self, tensor: int, start: int, end: int) -> int:
-        """What the place of a tensor costs during steps ``[start, end)``."""
+        """Price of a tensor's place in fast memory during steps ``[start, end)``."""
         cuts = self.cuts[tensor]
         before, after = (bisect_left(cuts, (step,)) - 1 for step in (start, end))
         return int(self.units[tensor] * (self.memory_until[end] - self.memory_until[start]) + cuts[after][1] - cuts[before][1])
 
     def copied(self, start: int, end: int, duration: int) -> int:
-        """Least cost of a copy between two boundaries, all of it where time is cheapest; NEVER where it has no time."""
-        # What is copied out where the program ends would have to stay for one more step.
+        """Minimum cost of a copy between two boundaries, as if all of it ran where time is cheapest; NEVER if there is too
+        little time."""
+        # A tensor that is copied out at the end of the program would have to stay for one more step.
         is_too_late = start == (self.horizon if self.problem["evictions"] == "whole_steps" else NOWHERE)
         if is_too_late or (self.time_until and (start >= end or self.time_until[end] - self.time_until[start] < duration)):
             return NEVER
         return duration * min([self.wait_price, *self.channel_price[start:end]])
 
 
-def least_of_step(step: Fields, factor: int, prices: list[int], most_sets: int = MOST_SETS) -> int:
-    """Least of ``factor * latency + sum of the prices of fast uses``, over all sets of uses, or less than that."""
+def least_of_step(step: Fields, factor: int, prices: list[int], most_sets: int = MAX_COMBINATIONS) -> int:
+    """Minimum of ``factor * latency + sum of the prices of fast uses`` over all sets of uses, or a smaller number."""
     roles = _roles(step)
     if step["table"] is not None:
         return _least_by_table(step["table"], factor, prices, roles)
@@ -117,24 +121,24 @@ def least_of_step(step: Fields, factor: int, prices: list[int], most_sets: int =
 
 
 def _roles(step: Fields) -> list[list[int]]:
-    """Uses of each tensor: one that is updated in place is fast in both, or in none."""
+    """Uses of each tensor in a step. A tensor that is updated in place is fast in both uses, or in none."""
     uses = step["uses"]
     return [[at for at, use in enumerate(uses) if use["tensor"] == tensor] for tensor in {use["tensor"] for use in uses}]
 
 
 def _least_by_table(table: Fields, factor: int, prices: list[int], roles: list[list[int]]) -> int:
-    """Least of ``factor * latency_ps[set] + price of the set``, a set with a bit for each of the table's uses."""
+    """Minimum of ``factor * latency_ps[set] + price of the set``; a set has a bit for each of the table's uses."""
     sets = {0: 0}
     for uses in roles:
         bits = sum(1 << table["uses"].index(use) for use in uses if use in table["uses"])
         price = sum(prices[use] for use in uses)
-        for known, paid in [*sets.items()]:
-            sets[known | bits] = min(sets.get(known | bits, paid + price), paid + price)
-    return int(min(factor * table["latency_ps"][known] + paid for known, paid in sets.items()))
+        for uses_set, paid in [*sets.items()]:
+            sets[uses_set | bits] = min(sets.get(uses_set | bits, paid + price), paid + price)
+    return int(min(factor * table["latency_ps"][uses_set] + paid for uses_set, paid in sets.items()))
 
 
 def _least_by_pieces(pieces: list[Fields], factor: int, prices: list[int], roles: list[list[int]], most_sets: int) -> int:
-    """``latency = max over pieces of base + sum over uses of slow or fast``."""
+    """The minimum for ``latency = max over pieces of base + sum over uses of slow or fast``."""
     slow = [factor * (piece["base_ps"] + sum(piece["slow_ps"])) for piece in pieces]
     choices = []
     for uses in roles:
@@ -144,19 +148,20 @@ def _least_by_pieces(pieces: list[Fields], factor: int, prices: list[int], roles
     return cheapest(slow, choices, most_sets)
 
 
-#: What each access of a tensor earns, and the tensor pays, where all of them are to be fast or none: more than uses are worth.
-#: There are fewer than LARGEST / TOO_LARGE accesses, so that all together earn less than NEVER.
-TOGETHER = LARGEST * TOO_LARGE
+#: Amount that each fast access of a tensor earns, and that the tensor pays for each access, if either all of them must be fast
+#: or none; it is more than uses are worth. There are fewer than LARGEST / TOO_LARGE accesses, so that all together earn less
+#: than NEVER.
+ALL_OR_NONE = LARGEST * TOO_LARGE
 
-#: Boundaries at which a copy is looked at one by one; beyond them a bound that holds for all is taken.
-MOST_LOOKS = 200
+#: Number of boundaries at which the start of a copy is examined one by one; beyond them, a bound that holds for all is used.
+MAX_EXAMINED = 200
 
-#: In the place of a use's number: none. The last entry of what uses earn stands for it.
+#: Stands for no use. The last entry of ``earned`` belongs to it.
 NO_USE = -1
 
 
 class Access(NamedTuple):
-    """What one step does with a tensor: the numbers of its uses."""
+    """The uses of a tensor by one step."""
 
     step: int
     read: int = NO_USE
@@ -164,20 +169,20 @@ class Access(NamedTuple):
 
 
 class States(NamedTuple):
-    """Least cost so far of each state that a tensor may be in."""
+    """Minimum cost so far of each state that a tensor may be in."""
 
     slow: int
     """Valid in slow memory, and not in fast memory."""
     lost: int
-    """Valid nowhere."""
+    """Valid in neither memory."""
     clean: int
-    """In fast memory, and valid in slow memory, too."""
+    """In fast memory, and also valid in slow memory."""
     dirty: int
-    """In fast memory, and valid there alone."""
+    """In fast memory, and valid only there."""
 
 
 def prices(problem: Fields, proof: Fields, splits: Splits) -> int | None:
-    """Least objective in ps. A decision of a split is the number of a use: whether it is fast."""
+    """The minimum objective in ps that the prices show. A decision of a split is the number of a use: whether it is fast."""
     mapping = Mapping(problem, proof)
     accesses: list[dict[int, Access]] = [{} for _ in mapping.units]
     total, first = splits[()] - mapping.limits, 0
@@ -190,38 +195,38 @@ def prices(problem: Fields, proof: Fields, splits: Splits) -> int | None:
             paid.append(mapping.earned[use] + splits[use,] if mapping.fits(tensor) else NEVER)
         total += least_of_step(step, step["weight"] * mapping.latency_price(number), paid)
         first += len(paid)
-    for tensor, own in enumerate(accesses):
-        earns = any(mapping.earned[use] > 0 for access in own.values() for use in (access.read, access.write))
-        # With nothing to earn, slow memory is best, and costs nothing.
+    for tensor, tensor_accesses in enumerate(accesses):
+        earns = any(mapping.earned[use] > 0 for access in tensor_accesses.values() for use in (access.read, access.write))
+        # A tensor that earns nothing is best in slow memory, which costs nothing.
         if mapping.fits(tensor) and earns:
-            total += min(0, Path(mapping, tensor, [*own.values()]).least())
+            total += min(0, Path(mapping, tensor, [*tensor_accesses.values()]).least())
     return bound_of(total, mapping.denominator)
 
 
 class Path:
-    """One tensor, from access to access."""
+    """The path of one tensor through its accesses."""
 
     def __init__(self, mapping: Mapping, tensor: int, accesses: list[Access]):
         self.mapping, self.tensor, self.accesses = mapping, tensor, accesses
         self.facts: Fields = mapping.problem["tensors"][tensor]
         is_uniform = mapping.problem["alias_rule"] == "uniform" and len(self.facts["members"]) > 1
-        self.extra = TOGETHER if is_uniform else 0
-        """What each fast access earns, and the tensor pays for each, where its members are fast together, or not at all."""
+        self.extra = ALL_OR_NONE if is_uniform else 0
+        """Amount that each fast access earns, and that the tensor pays for each access, if all must be fast or none."""
         is_local = not (self.facts["is_input"] or self.facts["is_output"])
         start, end = accesses[0].step, accesses[-1].step
-        # Loops that hold all accesses of a tensor do not bind it, but then it has no copies.
+        # A loop that contains all accesses of a tensor does not restrict it, but then the tensor has no copies.
         outside = tuple(loop for loop in mapping.loops if not (is_local and loop[0] <= start and end < loop[1]))
         held = tuple((each["start"], each["end"]) for each in mapping.problem.get("in_flight", ()) if each["tensor"] == tensor)
-        # What an asynchronous operation holds neither comes nor goes before its end.
+        # A tensor in use by an asynchronous operation can neither enter nor leave fast memory before the operation ends.
         self.free = mapping.boundaries_outside(outside + held)
-        """Boundaries at which it may come and go."""
+        """Boundaries at which it may enter or leave fast memory."""
         self.copies = mapping.boundaries_outside(mapping.loops) if outside == mapping.loops else []
         """Boundaries at which copies of it may start and end."""
         self.written = 0
         """The boundary after its last write."""
 
     def least(self) -> int:
-        """Its cost: of what is needed after the program, with a valid place in slow memory."""
+        """The cost of the cheapest path. A tensor that is needed after the program must be valid in slow memory at the end."""
         first, horizon = 0, self.mapping.horizon
         states = self._begin()
         for access in self.accesses:
@@ -238,21 +243,21 @@ class Path:
         return self.extra * len(self.accesses) + ended
 
     def held(self, start: int, end: int) -> int:
-        """What its place costs during steps ``[start, end)``."""
+        """Price of its place in fast memory during steps ``[start, end)``."""
         return self.mapping.held(self.tensor, start, end)
 
     def _begin(self) -> States:
-        """An input is in slow memory, or preloaded; all else has no value yet."""
+        """The states at the start: an input is in slow memory, or preloaded; every other tensor has no value yet."""
         if not self.facts["is_input"]:
             return States(NEVER, 0, NEVER, NEVER)
         can_preload = self.mapping.problem["max_preloads"] > 0
         return States(0, NEVER, self.mapping.preload_price if can_preload else NEVER, NEVER)
 
     def _gap(self, states: States, first: int, step: int) -> States:
-        """Between two accesses, from boundary ``first`` to ``step``.
+        """The states after the gap between two accesses, from boundary ``first`` to ``step``.
 
-        clean <- dirty + copy-out; slow and lost <- clean or dirty, held up to the first boundary at which it may go;
-        clean <- clean, held, or slow + copy-in; dirty <- dirty, held
+        clean <- dirty + copy-out; slow and lost <- clean or dirty, held up to the first boundary at which it may leave; clean
+        <- clean, held, or slow + copy-in; dirty <- dirty, held
         """
         slow, lost, clean, dirty = states
         if dirty < NEVER:
@@ -264,12 +269,14 @@ class Path:
         return States(slow, lost, min(clean + stays, slow + self._copied_in(first, step)), dirty + stays)
 
     def _read(self, states: States, access: Access) -> States:
-        """Fast or slow where it is valid in both; a value that is nowhere is not read."""
+        """The states after a read, which is fast, or slow if the value is also valid in slow memory. A value that is valid
+        nowhere is not read."""
         held, earned = self._during(access)
         return States(states.slow, NEVER, states.clean + held - max(0, earned), states.dirty + held - earned)
 
     def _write(self, states: States, access: Access) -> States:
-        """Fast, also with a place that begins here, which makes it dirty; or slow. What is updated is read first."""
+        """The states after a write. A fast write, which may begin a new place in fast memory, makes the tensor dirty. A tensor
+        that is updated is read first."""
         slow, lost, clean, dirty = states
         is_read = access.read != NO_USE
         held, earned = self._during(access)
@@ -277,38 +284,39 @@ class Path:
         return States(slow if is_read else min(slow, lost), NEVER, NEVER, min(begun, clean, dirty) + held - earned)
 
     def _during(self, access: Access) -> tuple[int, int]:
-        """What its place costs during a step, and what a fast access earns."""
+        """The price of its place during a step, and the amount that a fast access earns."""
         earned = self.mapping.earned[access.read] + self.mapping.earned[access.write] + self.extra
         return self.held(access.step, access.step + 1), earned
 
     def _next_free(self, boundary: int) -> int:
-        """The first boundary from one on at which it may come and go."""
+        """The first boundary, from this one on, at which it may enter or leave."""
         return self.free[bisect_left(self.free, boundary)]
 
     def _window(self, first: int, last: int) -> list[int]:
-        """Boundaries for copies from the last write to the end of a gap, where one is in the gap."""
+        """Boundaries for copies from the last write to the end of a gap; empty if none is in the gap."""
         low, high = bisect_left(self.copies, self.written), bisect_right(self.copies, last)
         return self.copies[low:high] if low < high and self.copies[high - 1] >= first else []
 
     def _copied_out(self, first: int, last: int) -> int:
-        """Least cost of a copy-out that ends in a gap, or less."""
+        """Minimum cost of a copy-out that ends in a gap, or a smaller number."""
         window = self._window(first, last)
         return self.mapping.copied(window[0], window[-1], self.facts["copy_out_ps"]) if window else NEVER
 
     def _copied_in(self, first: int, last: int) -> int:
-        """Least cost of a copy-in that has landed by the end of a gap, and of the place from its start on, or less.
+        """Minimum cost of a copy-in that has ended by the end of a gap, and of the place in fast memory from its start on, or a
+        smaller number.
 
-        The copy may start in an earlier gap, and pass over slow reads.
+        The copy may start in an earlier gap and continue during slow reads.
         """
         best, window = NEVER, self._window(first, last)
         is_sliced = self.mapping.problem["prefetches"] == "sliced"
-        for look, start in enumerate(reversed(window)):
-            earliest = start if look < MOST_LOOKS else window[0]
+        for examined, start in enumerate(reversed(window)):
+            earliest = start if examined < MAX_EXAMINED else window[0]
             paid = self.mapping.copied(earliest, window[-1], self.facts["copy_in_ps"])
-            # The slices of a sliced copy may come late, all but a first one that takes the time.
+            # The slices of a sliced copy may arrive late, except for a first one that takes the time.
             held = self.held(window[-1] if is_sliced else start, last)
             best = min(best, held + paid)
-            # No earlier start holds less memory.
-            if paid == 0 or held >= best or look == MOST_LOOKS:
+            # An earlier start never needs less memory.
+            if paid == 0 or held >= best or examined == MAX_EXAMINED:
                 break
         return best

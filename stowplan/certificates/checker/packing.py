@@ -1,13 +1,15 @@
-"""Packing: forms ``load``, bytes that live at one moment, and ``search``, all ways to lie above each other.
+"""Forms of packing: ``load``, the bytes that are live at one moment, and ``search``, over all ways in which pairs can be
+ordered.
 
-A buffer has the bytes ``[offset, offset + size)`` while it lives. Two buffers that live at one moment share no byte, unless one
-of them, the result, names the other as an operand in its ``overlaps``, and lies so far below its end:
+A buffer has the bytes ``[offset, offset + size)`` while it is live. Two buffers that are live at the same moment share no byte,
+unless one of them, the result, names the other as an operand in its ``overlaps`` and starts sufficiently far below the
+operand's end:
 
     offset[result] + distance <= offset[operand] + size[operand]
 
-Where the distance is null, both hold the same bytes, and may have the same offset.
+If the distance is null, both hold the same bytes, and may have the same offset.
 
-Rules are those of docs/reference/packing.md.
+The rules are those of docs/reference/packing.md.
 """
 
 from __future__ import annotations
@@ -17,39 +19,40 @@ from math import gcd
 
 from stowplan.certificates.checker.reading import LARGEST, LOOKS, Fields, need, walk, whole
 
-#: (lower, upper, bytes, same): of two buffers by their numbers one lies below the other, ``offset[lower] + bytes <=
-#: offset[upper]``; and whether they may have the same offset instead.
+#: (lower, upper, bytes, same): the buffer with the number ``lower`` is below ``upper``, ``offset[lower] + bytes <=
+#: offset[upper]``; ``same`` says whether both may have the same offset instead.
 Way = tuple[int, int, int, bool]
 
 
-def lives(buffer: Fields, moment: int) -> bool:
-    """Whether a buffer has bytes at a moment: ``lower <= moment < upper``, and in none of its gaps."""
+def is_live(buffer: Fields, moment: int) -> bool:
+    """Whether a buffer is live at a moment: ``lower <= moment < upper``, and the moment is in none of its gaps."""
     is_in_gap = any(start <= moment < end for start, end in buffer["gaps"])
     return bool(buffer["size"] > 0 and buffer["lower"] <= moment < buffer["upper"] and not is_in_gap)
 
 
 def load(problem: Fields, proof: Fields) -> int | None:
-    """Least height in bytes, or None where that is more than the capacity.
+    """The minimum height in bytes, or None if that exceeds the capacity.
 
-    Buffers that live at ``moment`` share no byte but what :func:`shared` says, so that
+    Buffers that are live at ``moment`` share no bytes except for those that :func:`shared` bounds, so that
 
-        height >= sum of the sizes of all buffers that live at ``moment`` - bytes that they share
+        height >= sum of the sizes of all buffers that are live at ``moment`` - bytes that they share
     """
     moment, capacity = whole(proof, "moment", -LARGEST), problem["capacity"]
-    live = [buffer for buffer in problem["buffers"] if lives(buffer, moment)]
+    live = [buffer for buffer in problem["buffers"] if is_live(buffer, moment)]
     height = int(sum(buffer["size"] for buffer in live) - shared(live))
     return None if capacity is not None and height > capacity else height
 
 
 def shared(live: list[Fields]) -> int:
-    """Bytes that buffers of one moment can share, or more: sum of sizes - bytes that are taken <= this.
+    """An upper bound on the bytes that buffers of one moment share, that is, sum of sizes - bytes in use.
 
-    Of any two buffers that have a byte one is a result of the other, so that of k of them k - 1 at least are results of others.
-    A result shares with all of its operands no more than its size, and with one of them
+    Of any two buffers that contain a common byte, one is a result of the other. Of k buffers that contain it, at least k - 1
+    are therefore results of others. A result shares with all of its operands at most its size, and with one of them at most
 
-        min(size of either, size of the result - bytes from its offset to the operand's where it lies below)
+        min(size of either, size of the result - bytes from its offset to the operand's if it is below)
 
-    or its whole size where both may have the same offset. Likewise k - 1 are operands. The smaller sum holds.
+    or its whole size if both may have the same offset. Likewise at least k - 1 are operands. The smaller of the two sums is the
+    bound.
     """
     results = [buffer for buffer in live if "overlaps" in buffer]
     rows = [[(own, other, 0 if _may_coincide(own, other) else apart(own, other)) for other in live] for own in results]
@@ -60,9 +63,10 @@ def shared(live: list[Fields]) -> int:
 
 
 def apart(lower: Fields, upper: Fields) -> int:
-    """Bytes from an offset to that of a buffer above, at least: ``size[lower]``, or ``distance - size[upper]`` of an overlap.
+    """Minimum distance from the offset of a buffer to that of one above: ``size[lower]``, or ``distance - size[upper]`` of an
+    overlap.
 
-    Offsets differ by a multiple of what divides both alignments.
+    Offsets differ by a multiple of the greatest common divisor of both alignments.
     """
     distances = [overlap["distance"] for overlap in lower.get("overlaps", []) if overlap["operand"] == upper["id"]]
     free = [distance - upper["size"] for distance in distances if distance is not None]
@@ -70,39 +74,39 @@ def apart(lower: Fields, upper: Fields) -> int:
 
 
 def _may_coincide(result: Fields, operand: Fields) -> bool:
-    """Whether a result may have the same offset as an operand while both live."""
+    """Whether a result may have the same offset as an operand while both are live."""
     return {"operand": operand["id"], "distance": None} in result.get("overlaps", [])
 
 
 def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
-    """Height ``below`` which nothing packs, or None where that is not named, and nothing packs at all.
+    """The height ``below`` which no packing exists; None if ``below`` is not given and no packing exists at all.
 
-    A state has the lowest offset that each buffer may have. Where two buffers share bytes at these and must not, every packing
-    has one above the other:
+    A state contains the lowest offset that each buffer can have. If two buffers share bytes at these offsets and must not,
+    every packing places one above the other:
 
-        offset[upper] >= offset[lower] + bytes that they are :func:`apart`
+        offset[upper] >= offset[lower] + bytes of :func:`apart`
 
-    Both ways are looked at. The search has shown its claim when each way ends with a buffer that is too high.
+    Both ways are examined. The search proves the claim if each way ends with a buffer that is too high.
 
-    Where the two may have the same offset, that is a third way. It is looked at together with the way in which the buffer whose
-    lowest offset is less lies above the other: in both, its offset is no less than the other's lowest one.
+    If the two may have the same offset, that is a third way. It is examined together with the way in which the buffer with the
+    smaller lowest offset is above the other: in both, its offset is at least the other's lowest one.
     """
     buffers, below = problem["buffers"], whole(proof, "below") if "below" in proof else None
     capacity = LARGEST if problem["capacity"] is None else problem["capacity"]
     top = capacity if below is None else below - 1
     need(len(buffers) ** 2 <= LOOKS, "proof", "the search takes too long")
-    pairs = _that_meet(buffers)
+    pairs = _pairs_live_together(buffers)
     highest = [_highest_offset(buffer, top) for buffer in buffers]
     lowest = [buffer["offset"] or 0 for buffer in buffers]
     waiting = [(lowest, frozenset[tuple[int, int]]())]
     for lowest, ordered in walk(waiting, lambda _: len(pairs) + 1, looks):
         if any(offset > most for offset, most in zip(lowest, highest, strict=True)):
             continue
-        # Of the first pair that lies neither way.
+        # The first pair that satisfies neither way.
         ways = next((both for both in pairs if all(_is_broken(lowest, *way) for way in both)), [])
         need(bool(ways), "proof", "there is a packing")
         for lower, upper, size, same in ways:
-            # The other way round was taken before: both at once is no packing.
+            # If the opposite way was chosen before, both together allow no packing.
             if (upper, lower) not in ordered:
                 raised, is_either = [*lowest], same and lowest[lower] > lowest[upper]
                 raised[upper] = aligned(lowest[lower] + (0 if is_either else size), buffers[upper]["alignment"])
@@ -111,14 +115,15 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
 
 
 def _is_broken(lowest: list[int], lower: int, upper: int, size: int, same: bool) -> bool:
-    """Whether two buffers do not lie this way at their lowest offsets, nor at the same offset where they may."""
+    """Whether two buffers at their lowest offsets violate this way, and do not have the same offset where that is allowed."""
     return lowest[lower] + size > lowest[upper] and not (same and lowest[lower] == lowest[upper])
 
 
-def _that_meet(buffers: list[Fields]) -> list[list[Way]]:
-    """Both ways of pairs that live at one moment. Where any two do, they do at a moment when one begins to live."""
+def _pairs_live_together(buffers: list[Fields]) -> list[list[Way]]:
+    """Both ways for each pair of buffers that are live at the same moment. If two buffers are, then also at a moment at which
+    one begins to live."""
     begins = {moment for buffer in buffers for moment in (buffer["lower"], *(end for _, end in buffer["gaps"]))}
-    moments = [{moment for moment in begins if lives(buffer, moment)} for buffer in buffers]
+    moments = [{moment for moment in begins if is_live(buffer, moment)} for buffer in buffers]
     pairs = []
     for pair in combinations(range(len(buffers)), 2):
         if moments[pair[0]] & moments[pair[1]]:
@@ -129,10 +134,10 @@ def _that_meet(buffers: list[Fields]) -> list[list[Way]]:
 
 
 def _highest_offset(buffer: Fields, top: int) -> int:
-    """``offset + size <= top``, and a buffer that has its place stays there."""
+    """The highest offset with ``offset + size <= top``; a buffer with a fixed offset cannot be higher than that."""
     return int(min(top - buffer["size"], top if buffer["offset"] is None else buffer["offset"]))
 
 
 def aligned(size: int, alignment: int) -> int:
-    """The least multiple of the alignment that is no less than a size."""
+    """The smallest multiple of the alignment that is at least a size."""
     return int(-(-size // alignment) * alignment)

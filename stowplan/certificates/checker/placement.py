@@ -1,8 +1,9 @@
-"""Form ``prices`` where everything stands in one memory for life: tiers of networks, banks of buffers, tensors on chip or not.
+"""Form ``prices`` for items that are in one memory all their life: tensors in tiers, buffers in banks, tensors on chip or off.
 
-A byte of a memory has a price at a moment, and a use of a tensor earns something in each tier. Then no plan costs less than
-every layer at its least and every item in its cheapest memory, less what all memory would cost; offsets are left out. Each kind
-is read by a function of its own, from docs/reference/tier-placement.md, banked-packing.md and bank-mapping.md.
+A byte of a memory has a price at a moment, and each use of a tensor earns an amount in each tier. A plan then costs at least as
+much as every layer at its minimum and every item in its cheapest memory, minus the price of all memory. Offsets are ignored,
+which can only make the bound smaller. One function for each kind reads its problems, following
+docs/reference/tier-placement.md, banked-packing.md and bank-mapping.md.
 """
 
 from __future__ import annotations
@@ -13,47 +14,48 @@ from typing import NamedTuple
 
 from stowplan.certificates.checker.packing import aligned
 from stowplan.certificates.checker.prices import Splits, cheapest, rounded
-from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, listed, rows, whole
+from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, list_field, rows, whole
 
-#: In a second.
+#: Picoseconds in a second.
 PICOSECONDS = 10**12
 
-#: Memories of bank mapping.
+#: The two memories of bank mapping.
 ON_CHIP, OFF_CHIP = 0, 1
 
 
 class Item(NamedTuple):
-    """A tensor or buffer, which lives in ``[start, end)``."""
+    """A tensor or buffer that is live in ``[start, end)``."""
 
     start: int
     end: int
     taken: dict[int, int]
-    """What it takes, by memory that it fits into."""
+    """Bytes that it occupies, by memory that it fits into."""
     costs: dict[int, int]
-    """What it costs there, as a multiple of one over the denominator."""
+    """Its cost in each of these memories, as a multiple of one over the denominator."""
 
 
 class Placed(NamedTuple):
-    """A problem as memories and what stands in one of them."""
+    """A problem as memories, and items that are placed in one of them each."""
 
     room: list[int]
-    """Of each memory."""
+    """Bytes of each memory."""
     items: list[Item]
     total: int
-    """What all plans cost beside the items, as a multiple of one over the denominator."""
+    """Cost that all plans have in addition to the items, as a multiple of one over the denominator."""
 
 
 def prices(read: Callable[[Fields, Fields], Placed], problem: Fields, proof: Fields, splits: Splits) -> int | None:
-    """Least cost of the items that are read from a problem at the prices of memory; item i is the i-th thing there.
+    """The minimum cost that the prices of memory show for the items that ``read`` makes of a problem; item i is the i-th of
+    them.
 
-    denominator * cost >= total + sum over items of least over memories (cost there + price * units there) - price * room
+    denominator * cost >= total + sum over items of the minimum over memories (cost there + price * units there) - price * room
 
-    None where a denominator of 0, which lets costs count nothing, shows that they do not fit.
+    Returns None if a denominator of 0, with which costs are ignored, shows that the items do not fit.
     """
     room, items, total = read(problem, proof)
     if not all(item.taken for item in items):
         return None
-    for row in listed(proof, "memory"):
+    for row in list_field(proof, "memory"):
         memory, moment, price = whole(row, "memory"), whole(row, "moment", -LARGEST), whole(row, "price")
         taken = [item.taken.get(memory, 0) if item.start <= moment < item.end else 0 for item in items]
         units, most = rounded(row, taken, room[memory])
@@ -67,9 +69,9 @@ def prices(read: Callable[[Fields, Fields], Placed], problem: Fields, proof: Fie
 
 
 def tiers(problem: Fields, proof: Fields) -> Placed:
-    """The tiers; the weights (item 2i) and the output (2i + 1) of each layer i; the latency less what uses earn, in ps.
+    """The tiers; the weights (item 2i) and the output (2i + 1) of each layer i; the latency minus what uses earn, in ps.
 
-    What a use of an item earns in a tier is a price, which the item pays there, and the layer gets:
+    The amount that a use of an item earns in a tier is a price that the item pays there and that the layer gets:
 
     latency of a layer = overhead + max(compute, time of the first tier for other bytes, time of each tier for its uses)
     """
@@ -92,13 +94,14 @@ def tiers(problem: Fields, proof: Fields) -> Placed:
 
 
 def _in_tiers(memories: list[Fields], start: int, end: int, size: int) -> Item:
-    """A tensor in each tier that is large enough; it costs nothing but its uses."""
+    """A tensor, which may be in each tier that is large enough. It has no cost besides those of its uses."""
     fits = [tier for tier, memory in enumerate(memories) if size <= memory["capacity"]]
     return Item(start, end, dict.fromkeys(fits, size), dict.fromkeys(fits, 0))
 
 
 def _moved(layers: list[Fields], number: int) -> list[tuple[int, int]]:
-    """(item, bytes) that a layer moves: the outputs that it reads, its own, and what it reads of its weights."""
+    """(item, bytes) for each item that a layer reads or writes: the outputs of other layers, its own output, and the part of
+    its weights that it reads."""
     layer = layers[number]
     moved = [(2 * source + 1, layers[source]["output_bytes"]) for source in (*layer["inputs"], number)]
     read = layer["weight_bytes"] if layer["weight_read_bytes"] is None else layer["weight_read_bytes"]
@@ -106,35 +109,35 @@ def _moved(layers: list[Fields], number: int) -> list[tuple[int, int]]:
 
 
 def _transfer(tier: Fields, size: int) -> int:
-    """Picoseconds, to the nearest, halves up."""
+    """Time of a transfer in picoseconds, rounded to the nearest, halves up."""
     return int((2 * size * PICOSECONDS + tier["bandwidth"]) // (2 * tier["bandwidth"]))
 
 
 def banks(problem: Fields, proof: Fields) -> Placed:
-    """The banks, and the buffers, each with size x uses x cost of the bank."""
+    """The banks, and the buffers, each with the cost size x uses x cost of the bank."""
     memories, denominator, items = problem["banks"], whole(proof, "denominator"), list[Item]()
     room = [max(0, bank["capacity"] - aligned(bank["reserved"], bank["alignment"])) for bank in memories]
     for buffer in problem["buffers"]:
         allowed = [number for number, bank in enumerate(memories) if not buffer["banks"] or bank["name"] in buffer["banks"]]
         size = {number: aligned(buffer["size"], memories[number]["alignment"]) for number in allowed}
-        taken = {number: units for number, units in size.items() if units <= room[number]}
-        costs = {number: denominator * buffer["size"] * buffer["uses"] * memories[number]["cost"] for number in taken}
-        items.append(Item(buffer["lower"], buffer["upper"], taken, costs))
+        sizes = {number: units for number, units in size.items() if units <= room[number]}
+        costs = {number: denominator * buffer["size"] * buffer["uses"] * memories[number]["cost"] for number in sizes}
+        items.append(Item(buffer["lower"], buffer["upper"], sizes, costs))
     return Placed(room, items, 0)
 
 
 class Access(NamedTuple):
-    """An operator of bank mapping reads or writes a tensor."""
+    """A read or write of a tensor by an operator of bank mapping."""
 
     op: int
     layouts: set[int]
-    """Those in which it may do so."""
+    """Layouts in which the operator may access it."""
     loaded: int
-    """Bytes that it loads where the tensor is off chip."""
+    """Bytes that the operator loads if the tensor is off chip."""
 
 
 def chip(problem: Fields, proof: Fields) -> Placed:
-    """The chip and main memory, and the tensors of bank mapping with the bytes that they cost.
+    """The chip and main memory, and the tensors of bank mapping with the cost of the bytes that they move.
 
     On chip: off_chip_weight x bytes that must be loaded or stored once + copy_weight x bytes of a copy between banks.
     Off chip: off_chip_weight x bytes that all its operators load and store.
@@ -148,9 +151,9 @@ def chip(problem: Fields, proof: Fields) -> Placed:
         copied = problem["copy_weight"] * _copied(tensor, readers, writers)
         costs = {ON_CHIP: problem["off_chip_weight"] * once + copied, OFF_CHIP: problem["off_chip_weight"] * moved}
         moments = [access.op for access in (*readers, *writers)] or [0]
-        taken = {ON_CHIP: size, OFF_CHIP: 0} if size <= problem["capacity"] else {OFF_CHIP: 0}
-        paid = {memory: denominator * costs[memory] for memory in taken}
-        items.append(Item(min(moments), max(moments) + 1, taken, paid))
+        sizes = {ON_CHIP: size, OFF_CHIP: 0} if size <= problem["capacity"] else {OFF_CHIP: 0}
+        paid = {memory: denominator * costs[memory] for memory in sizes}
+        items.append(Item(min(moments), max(moments) + 1, sizes, paid))
     return Placed([problem["capacity"], 0], items, 0)
 
 
@@ -167,10 +170,10 @@ def _accesses(problem: Fields) -> tuple[list[list[Access]], list[list[Access]]]:
 
 
 def _copied(tensor: Fields, readers: list[Access], writers: list[Access]) -> int:
-    """Bytes of a copy between banks that a tensor has in any case, or less.
+    """Bytes of a copy between banks that a tensor certainly needs, or fewer.
 
-    Layouts are -1, the axes, and then the views. Whatever layout it is written in, a read in none of the same layout needs a
-    copy in one of its own; one copy alone is counted, the largest.
+    Layouts are -1, the axes, and then the views. In whatever layout the tensor is written, a reader that does not accept this
+    layout needs a copy in one of its own. Only one copy is counted, the largest.
     """
     size: int = tensor["bytes"]
     sizes = dict(enumerate([size] * (1 + len(tensor["shape"])) + [view["bytes"] for view in tensor["views"]], -1))

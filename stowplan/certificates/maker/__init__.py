@@ -1,6 +1,6 @@
-"""Makes certificates: of what bounds and solvers found, the proofs that the checker can check.
+"""Makes certificates: proofs, which the checker can check, of bounds that solvers and other code have found.
 
-Every proof is checked here before it is handed out. What no form shows is stated as ``trusted``.
+Every proof is checked before it is returned. A bound for which no form of proof exists is stated as ``trusted``.
 
 Each file knows only those before it:
 
@@ -31,26 +31,27 @@ Proof = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be proven, and what helps."""
+    """A request for a proof: the problem, the bound to prove, and information that helps."""
 
     problem: Any
     bound: int | None = None
-    """A bound that solvers claim: no more need be proven."""
+    """A bound that solvers claim; a proof of a larger one is not needed. None if nothing is claimed."""
     infeasible: bool = False
-    """Whether they claim that there is no plan."""
+    """Whether solvers claim that no plan exists."""
     plan: Any = None
-    """The best plan known."""
+    """The best plan so far."""
     evidence: Sequence[bytes] = ()
-    """What candidates said of their bounds (:meth:`stowplan.kernel.context.Context.evidence`), the latest last."""
+    """Evidence that candidates reported for their bounds (:meth:`stowplan.kernel.context.Context.evidence`), the latest
+    last."""
     end: float = float("inf")
-    """Moment of ``time.monotonic()`` until which to look for better proofs."""
+    """Time of ``time.monotonic()`` until which to look for better proofs."""
     should_stop: Callable[[], bool] = bool
-    """Whether somebody wants no better ones."""
+    """Whether to stop looking for better proofs."""
     rules: dict[str, Any] = field(default_factory=dict)
     """The problem as the checker reads it."""
 
     def is_over(self) -> bool:
-        """Whether time is up."""
+        """Whether to stop now."""
         return time.monotonic() >= self.end or self.should_stop()
 
 
@@ -65,29 +66,29 @@ def certify(
     should_stop: Callable[[], bool] = bool,
     trusted: dict[str, Any] | None = None,
 ) -> Certificate:
-    """The best certificate that is found for a problem.
+    """Makes the best certificate that it finds for a problem.
 
     Parameters
     ----------
     problem
-        Of any kind.
+        A problem of any kind.
     bound, infeasible
-        What solvers claim. No more need be proven; where nothing is claimed, as much as can be is.
+        The claim of solvers. A stronger proof is not needed; without a claim, the strongest proof is looked for.
     plan
-        The best plan known: it says where bounds are worth looking for.
+        The best plan so far, which shows where bounds should be looked for.
     evidence
-        What candidates said of their bounds.
+        Evidence that candidates reported for their bounds.
     seconds
-        Until which to look for better proofs. The first is made and checked in any case.
+        Time limit for better proofs. The first proof is made and checked in any case.
     should_stop
-        Asked now and then; ends the search for better proofs.
+        Called now and then; if it returns True, no better proofs are looked for.
     trusted
-        What is trusted where nothing is shown: names and versions of solvers, tolerances.
+        Names and versions of solvers, and tolerances, which the certificate states if there is no proof.
 
     Returns
     -------
     Certificate
-        Its claim is what its proof shows; where there is none, what is trusted.
+        Its claim is what its proof shows. Without a proof, it states what has to be trusted.
     """
     kind = kinds.of_problem(problem)
     rules = parse(files.encode(problem), "problem")
@@ -110,10 +111,10 @@ def certify(
 def _shown(
     kind: str, identity: str, rules: dict[str, Any], proof: Proof, goal: int | None, infeasible: bool
 ) -> Certificate | None:
-    """The certificate of a proof with the largest claim that it shows; None where it shows nothing."""
+    """The certificate of a proof with the largest bound that it shows; None if it shows nothing."""
     stated = {"format": checker.FORMAT, "version": checker.VERSION, "kind": kind, "problem": identity, "proof": proof}
     try:
-        # More than this any proof shows.
+        # Every proof shows more than this bound.
         shown = checker.check_parsed(rules, stated | {"bound": None if infeasible else -LARGEST}).shown
     except (UnprovenError, MalformedError):
         return None

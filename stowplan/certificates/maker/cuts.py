@@ -1,4 +1,4 @@
-"""Proofs of operator order and rematerialization: the flows that say how small a cut can be."""
+"""Proofs of operator order and rematerialization: flows that bound minimum cuts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from stowplan.models.rematerialization import bounds, cuts, structure
 
 
 def order(wish: Wish) -> Iterator[Proof]:
-    """What is live at the start and at the end; cuts, first where most is live in the best order known; searches."""
-    known = order_structure.build(wish.problem)
-    for side, there in (("start", known.given), ("end", known.kept)):
-        yield {"form": "search", "from": side, "below": int(known.size[(there > 0) & known.is_there].sum())}
-    if not known.ops:
+    """Bytes that are live at the start and at the end; cuts, in the order of the live bytes in the best known order;
+    searches."""
+    graph = order_structure.build(wish.problem)
+    for side, touched in (("start", graph.given), ("end", graph.kept)):
+        yield {"form": "search", "from": side, "below": int(graph.size[(touched > 0) & graph.is_there].sum())}
+    if not graph.ops:
         return
-    plan = order_structure.stable_order(known) if wish.plan is None else wish.plan.order
-    ceilings = np.zeros(known.ops, np.int64)
-    ceilings[np.array(plan)] = known.profile(plan)[: known.ops]
-    cuts, best = order_bounds.Cuts(known), -1
-    # Half of the time is left for searches.
+    plan = order_structure.stable_order(graph) if wish.plan is None else wish.plan.order
+    ceilings = np.zeros(graph.ops, np.int64)
+    ceilings[np.array(plan)] = graph.profile(plan)[: graph.ops]
+    cuts, best = order_bounds.Cuts(graph), -1
+    # Half of the time is reserved for searches.
     half = (time.monotonic() + wish.end) / 2
     for op in np.argsort(-ceilings, kind="stable").tolist():
         if ceilings[op] <= best or time.monotonic() >= half:
@@ -37,7 +38,7 @@ def order(wish: Wish) -> Iterator[Proof]:
             best = least
             held, after = cuts.flow()
             yield {"form": "cut", "at": op, "held": [[*row] for row in held], "after": [[*row] for row in after]}
-    # Where a search comes to an end, it mostly does so soon, and mostly from one end alone.
+    # Searches that end usually end soon, and from one end only, so short searches come first.
     for looks in (LOOKS // 40, LOOKS // 4) if wish.bound is not None and best < wish.bound else ():
         for side in ("end", "start"):
             proof = {"form": "search", "from": side, "below": wish.bound}
@@ -48,26 +49,27 @@ def order(wish: Wish) -> Iterator[Proof]:
 
 
 def rematerialization(wish: Wish) -> Iterator[Proof]:
-    """Flows for the price of a byte that shows most; or that show that what is live does not fit. With a host in ranges."""
+    """Flows for the price of a byte that shows most, or that show that the live bytes do not fit. With a host, flows for ranges
+    of bytes."""
     problem = wish.problem
     if not problem.ops:
         return
-    known = structure.build(problem)
-    own = bounds.Bounds(known, wish.is_over)
-    # With a host it may show that what one operator takes, or what is there at the end, does not fit.
-    yield _moment(int(np.argmax(own.moments.least_loads(bounds.always_live(known)))), own)
+    graph = structure.build(problem)
+    operator_bounds = bounds.Bounds(graph, wish.is_over)
+    # With a host, this may show that the bytes of one operator, or those at the end, do not fit.
+    yield _moment(int(np.argmax(operator_bounds.moments.least_loads(bounds.always_live(graph)))), operator_bounds)
     best = 0
-    for op in bounds.fullest_first(known) if problem.limit is not None else ():
-        added = own.added_cost(op, problem.limit)
+    for op in bounds.fullest_first(graph) if problem.limit is not None else ():
+        added = operator_bounds.added_cost(op, problem.limit)
         if (added is None) if wish.infeasible else (added is not None and added > best):
             best = added or 0
-            yield _moment(op, own)
+            yield _moment(op, operator_bounds)
         if wish.is_over():
             return
 
 
 def _moment(op: int, own: bounds.Bounds) -> Proof:
-    """Of the last bound of an operator; of none before there is one."""
+    """The proof of the last bound that was computed for an operator."""
     if own.structure.problem.channel is None:
         return {"form": "cut", "at": op} | _flow(own.moments.proof)
     ranges = [{"last": last} | _flow(proof) for last, proof in own.proofs.items()]
@@ -75,5 +77,6 @@ def _moment(op: int, own: bounds.Bounds) -> Proof:
 
 
 def _flow(proof: cuts.Proof) -> Proof:
+    """A flow as JSON."""
     scale, price, held = proof
     return {"scale": scale, "price": price, "held": [[*row] for row in held]}

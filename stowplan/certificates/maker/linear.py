@@ -1,9 +1,9 @@
-"""Proofs of tier placement, banked packing and bank mapping: prices by the duals of a linear relaxation.
+"""Proofs of tier placement, banked packing and bank mapping: prices from the duals of a linear relaxation.
 
-Everything stands in one memory for life: a linear program with cuts, and a tree where these leave a gap. Rows of memory are
-rounded (mixed-integer rounding, Marchand and Wolsey 2001) where a fractional point breaks what comes of it. Then the leaf with
-the least bound is split, on the sum of things of one size in a memory, or on one thing: many alike take part in one row, of
-which the sum tells more than each of them (general disjunctions, Karamanov and Cornuéjols 2011).
+Every item is in one memory all its life. The relaxation is a linear program with cuts, and a tree if these leave a gap. Rows of
+memory are rounded (mixed-integer rounding, Marchand and Wolsey 2001) if a fractional point violates the result. Then the leaf
+with the smallest bound is split, on the number of items of one size in a memory, or on a single item. Similar items usually
+share one row, so that their number restricts more than a single one does (general disjunctions, Karamanov and Cornuéjols 2011).
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ import numpy as np
 from stowplan.certificates.checker import placement
 from stowplan.certificates.checker.placement import Item
 from stowplan.certificates.maker import Proof, Wish
-from stowplan.certificates.maker.tree import FRACTION, TRIED, Branched, Decision, Side, Split, Tree
+from stowplan.certificates.maker.tree import FRACTION, MAX_TRIED_SPLITS, Branched, Decision, Side, Split, Tree
 from stowplan.models.mip.matrix import FloatArray, Program
 from stowplan.models.mip.with_highs import TIGHT, one_thread, pass_model
 from stowplan.models.packing.bounds import live_sets
 from stowplan.models.tier_placement.structure import Structure
 
-#: Prices are whole multiples of one over this.
+#: Prices are multiples of one over this denominator.
 DENOMINATOR = 1 << 60
 
-#: Divisors of cuts are sizes over these; cuts of rows alike; how far a point must be beyond a cut, of its length.
-PARTS, ALIKE, LEAST_BROKEN = (1, 2), 3, 1e-4
+#: Divisors of cuts are sizes divided by these numbers; maximum number of cuts of similar rows; minimum distance of a point from
+#: a cut that it violates.
+PARTS, MAX_SIMILAR, MIN_VIOLATION = (1, 2), 3, 1e-4
 
-#: Part of a memory that is taken where its row is rounded.
+#: A row is rounded only if at least this part of the memory is in use.
 FULL = 0.99
 
 
 class Row(NamedTuple):
-    """Memory at a moment, where not everything fits."""
+    """The memory in use at a moment at which not all items fit."""
 
     memory: int
     moment: int
     items: Any
-    """[items] numbers; below their columns, and what they take."""
+    """[items] numbers of the items; ``columns`` and ``taken`` have their columns and bytes."""
     columns: Any
     taken: Any
     divisors: Any
-    """[divisors, 1] to round by."""
+    """[divisors, 1] divisors for rounding."""
 
 
 class Relaxation(Branched):
@@ -54,8 +55,12 @@ class Relaxation(Branched):
 
     Parameters
     ----------
+    items
+        The items to place.
+    room
+        Bytes of each memory.
     moments
-        Of each moment that matters what lives then.
+        Moments that matter, each with the items that are live then.
     """
 
     def __init__(self, items: list[Item], room: list[int], moments: list[tuple[int, list[int]]]):
@@ -85,21 +90,22 @@ class Relaxation(Branched):
                 self.program.add_row([*terms, (load, 1)], upper=most)
         self._cuts: list[tuple[int, float, Proof]] = []
         self.groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
-        """Decisions on items that take as much in a memory, and live as short or always."""
+        """Decisions on items that have the same size in a memory and are either all always live or not."""
         for item, thing in enumerate(items):
             for memory, size in thing.taken.items():
                 self.groups.setdefault((memory, size, item in always), []).append((item, memory))
 
     @cached_property
     def _joined(self) -> tuple[Any, Any, Any, Any]:
-        """Columns of all rows and what they take, row after row; where each row begins, and the load from which it is full."""
+        """Columns of all rows and their bytes, row after row; where each row begins, and the load from which it counts as
+        full."""
         starts = np.cumsum([0, *(len(row.columns) for row in self.rows)])[:-1]
         full = FULL * np.array([self.room[row.memory] for row in self.rows])
         columns = np.concatenate([row.columns for row in self.rows])
         return columns, np.concatenate([row.taken for row in self.rows]), starts, full
 
     def start(self) -> None:
-        """Hand the program to HiGHS; nothing is added to it later but cuts and splits."""
+        """Passes the program to HiGHS. Afterwards only cuts and splits are added to it."""
         scale = np.exp2(np.rint(np.log2(np.maximum(1.0, np.array(self.program.upper, float)))))
         unit = max(1.0, float((np.array(self.program.cost, float) * scale).max(initial=0)))
         matrix, self._scale = self.program.scaled("prices", scale, unit)
@@ -110,7 +116,7 @@ class Relaxation(Branched):
         super().__init__(highs, unit, 1 + len(self.items), lambda decision: [self.column[decision[0]][decision[1]]])
 
     def duals(self) -> FloatArray:
-        """[rows of the program] what one more of each lower side costs."""
+        """[rows of the program] change of the cost if the lower side of a row increases by one."""
         return np.array(self._highs.getSolution().row_dual[: len(self._scale)]) * self._scale * self._unit
 
     def proof(self, sides: tuple[Side, ...] = ()) -> Proof:
@@ -122,8 +128,8 @@ class Relaxation(Branched):
         proof = {"form": "prices", "denominator": DENOMINATOR, "memory": [row for row in memory if row["price"]]}
         return proof | ({"splits": splits} if sides else {})
 
-    def tidy(self) -> None:
-        """Drop the cuts that have no price, before there are sides of splits."""
+    def remove_useless_cuts(self) -> None:
+        """Removes the cuts that have no price; called before there are sides of splits."""
         paid = self._highs.getSolution().row_dual
         useless = [number for number, *_ in self._cuts if not paid[number]]
         self._highs.deleteRows(len(useless), np.array(useless, np.int32))
@@ -132,7 +138,7 @@ class Relaxation(Branched):
         self._highs.run()
 
     def separate(self, most: int) -> int:
-        """Add so many rounded rows of memory that the point breaks most; how many were added."""
+        """Adds up to ``most`` rounded rows of memory, those that the point violates most, and returns how many were added."""
         point, broken, seen = self.point(), list[Any](), Counter[bytes]()
         for row in self._full(point):
             cut = _rounded(row, point[row.columns], self.room[row.memory], seen)
@@ -148,7 +154,7 @@ class Relaxation(Branched):
         return min(most, len(broken))
 
     def _full(self, point: FloatArray) -> list[Row]:
-        """Rows that are nearly full, with fractions."""
+        """Rows that are nearly full and have fractional items."""
         if not self.rows:
             return []
         columns, taken, starts, full = self._joined
@@ -158,7 +164,8 @@ class Relaxation(Branched):
         return [self.rows[at] for at in np.flatnonzero((parts > 0) & (load >= full))]
 
     def splits(self) -> list[Split]:
-        """Sums that are fractional, first of several; the most bytes from whole numbers first."""
+        """Fractional sums, those of several items first; in both groups, those with the most bytes from a whole number
+        first."""
         point = self.point()
         splits: list[list[tuple[float, tuple[Decision, ...], int]]] = [[], []]
         for (_, size, _), group in self.groups.items():
@@ -169,7 +176,7 @@ class Relaxation(Branched):
                 if FRACTION < rest < 1 - FRACTION:
                     splits[len(decisions) == 1].append((-size * min(rest, 1 - rest), decisions, math.floor(value)))
         several, single = (sorted(part, key=lambda split: split[0]) for part in splits)
-        return [(decisions, most) for _, decisions, most in (several[: TRIED - 2] + single)[:TRIED]]
+        return [(decisions, most) for _, decisions, most in (several[: MAX_TRIED_SPLITS - 2] + single)[:MAX_TRIED_SPLITS]]
 
 
 def priced(memory: int, moment: int, price: int) -> Proof:
@@ -178,15 +185,16 @@ def priced(memory: int, moment: int, price: int) -> Proof:
 
 
 def _whole(price: float) -> int:
+    """A price as a whole number over the denominator."""
     return max(0, round(float(price) * DENOMINATOR)) if math.isfinite(price) else 0
 
 
 def _rounded(row: Row, point: FloatArray, room: int, seen: Counter[bytes]) -> Any:
-    """The rounding of a row that the point breaks most; None where it breaks none, or there are some of rows like it."""
+    """The rounding of a row that the point violates most; None if it violates none, or if enough similar rows have one."""
     is_part = (point > FRACTION) & (point < 1 - FRACTION)
     key = row.items[is_part].tobytes() + bytes(str((row.memory, row.taken[point >= 1 - FRACTION].sum())), "ascii")
     seen[key] += 1
-    if seen[key] > ALIKE:
+    if seen[key] > MAX_SIMILAR:
         return None
     divisors, best = row.divisors, None
     for turned in (point >= 0.5, point >= 1 - FRACTION, point > FRACTION):
@@ -197,18 +205,18 @@ def _rounded(row: Row, point: FloatArray, room: int, seen: Counter[bytes]) -> An
         sides = ((divisors - rest) * (left // divisors))[:, 0]
         broken = (rounded @ values - sides) / np.maximum(1.0, np.sqrt((rounded.astype(float) ** 2).sum(axis=1)))
         at = int(np.where(rest[:, 0] > 0, broken, 0.0).argmax())
-        if rest[at, 0] and broken[at] > LEAST_BROKEN and (best is None or broken[at] > best[0]):
+        if rest[at, 0] and broken[at] > MIN_VIOLATION and (best is None or broken[at] > best[0]):
             side = int(sides[at]) - int(rounded[at][turned].sum())
             best = float(broken[at]), row, turned, int(divisors[at, 0]), np.where(turned, -rounded[at], rounded[at]), side
     return best
 
 
-#: Choices of tiers for what a layer uses, of which each has a column.
-MOST_CHOICES = 100
+#: Maximum number of combinations of tiers for the tensors of a layer for which each has a column of its own.
+MAX_CHOICES = 100
 
 
 def banks(wish: Wish) -> Iterator[Proof]:
-    """Each buffer in its cheapest bank; then prices of bytes. Or the buffers of one moment that are too many."""
+    """Each buffer in its cheapest bank; then prices of bytes. If no plan exists, a moment at which the buffers do not fit."""
     room, placed, _ = placement.banks(wish.rules, {"denominator": 1})
     if wish.infeasible:
         yield {"form": "prices", "denominator": 0}
@@ -227,12 +235,13 @@ def chip(wish: Wish) -> Iterator[Proof]:
 
 
 def _live(placed: list[Item]) -> list[tuple[int, list[int]]]:
-    """A moment of each of the largest sets of items that live at once, and the set."""
+    """The largest sets of items that are live at the same time, each with a moment."""
     sets = live_sets((number, item.start, item.end) for number, item in enumerate(placed) if item.start < item.end)
     return [(max(placed[number].start for number in live), sorted(live)) for live in sets]
 
 
 def _priced(wish: Wish, room: list[int], placed: list[Item]) -> Iterator[Proof]:
+    """Each item where it costs least; then prices of the relaxation."""
     yield {"form": "prices", "denominator": 1}
     if placed and all(item.taken for item in placed):
         relaxation = Relaxation(placed, room, _live(placed))
@@ -241,38 +250,39 @@ def _priced(wish: Wish, room: list[int], placed: list[Item]) -> Iterator[Proof]:
 
 
 def tiers(wish: Wish) -> Iterator[Proof]:
-    """Every tensor in its fastest tier; then prices of bytes at each step, and what uses earn in each tier."""
-    known = Structure(wish.problem)
+    """Every tensor in its fastest tier; then prices of bytes at each step, and amounts that uses earn in each tier."""
+    structure = Structure(wish.problem)
     layers, memories = wish.problem.layers, wish.problem.tiers
     if wish.infeasible:
         yield {"form": "prices", "denominator": 0}
-        steps = [max([0, *(known.tensors[tensor].first for tensor in live)]) for live in known.moments]
+        steps = [max([0, *(structure.tensors[tensor].first for tensor in live)]) for live in structure.moments]
         for step in steps:
             yield {"form": "prices", "denominator": 0, "memory": [priced(tier, step, 1) for tier in range(len(memories))]}
         return
     yield {"form": "prices", "denominator": 1}
     if not layers:
         return
-    # As the checker numbers them: weights, then output of each layer.
-    number = [2 * tensor.layer + tensor.is_output for tensor in known.tensors]
+    # Items are numbered as in the checker: the weights, then the output of each layer.
+    number = [2 * tensor.layer + tensor.is_output for tensor in structure.tensors]
     items = [Item(0, len(layers), {0: 0}, {0: 0}) for _ in range(2 * len(layers))]
-    for at, placed in zip(number, known.tensors, strict=True):
+    for at, placed in zip(number, structure.tensors, strict=True):
         sizes, costs = dict.fromkeys(placed.tiers, placed.size), dict.fromkeys(placed.tiers, 0)
         items[at] = Item(placed.first, placed.last + 1, sizes, costs)
     if not all(item.taken for item in items):
         return
-    weights = [2 * layer for layer, tensor in enumerate(known.weights) if tensor is not None]
+    weights = [2 * layer for layer, tensor in enumerate(structure.weights) if tensor is not None]
     live = [
-        (max(known.tensors[output].first for output in outputs), [*weights, *(number[output] for output in outputs)])
-        for outputs in known.moments
+        (max(structure.tensors[output].first for output in outputs), [*weights, *(number[output] for output in outputs)])
+        for outputs in structure.moments
     ]
     relaxation = Relaxation(items, [memory.capacity for memory in memories], live)
     earning: list[tuple[int, int, int, int, int]] = []
-    """(row, layer, item, tier, what a dual of 1 earns there)"""
-    for excess in known.excesses:
-        fits = [known.tensors[tensor].tiers for tensor, _ in excess.uses]
-        if math.prod(map(len, fits)) <= MOST_CHOICES:
-            # A column for each choice of tiers: beside cuts of memory that says more than rows which define the time.
+    """(row, layer, item, tier, amount that a dual of 1 earns there)"""
+    for excess in structure.excesses:
+        fits = [structure.tensors[tensor].tiers for tensor, _ in excess.uses]
+        if math.prod(map(len, fits)) <= MAX_CHOICES:
+            # With a column for each combination of tiers, the bound is tighter together with cuts of memory than with rows that
+            # define the time.
             choices = list(product(*fits))
             moved = [[moves[tier] for (_, moves), tier in zip(excess.uses, choice, strict=True)] for choice in choices]
             columns = [relaxation.program.column(cost=max(0, excess.fixed_ps + sum(times))) for times in moved]
@@ -283,18 +293,19 @@ def tiers(wish: Wish) -> Iterator[Proof]:
                     relaxation.program.add_row([*terms, (relaxation.column[number[tensor]][tier], -1)], 0, 0)
             continue
         time_of = relaxation.program.column(excess.most, cost=1)
-        for row in known.rows(excess):
-            made = len(relaxation.program.rows.lower)
-            earning += [(made, excess.layer, number[tensor], tier, saving) for tensor, tier, saving in row.savings]
+        for row in structure.rows(excess):
+            first_row = len(relaxation.program.rows.lower)
+            earning += [(first_row, excess.layer, number[tensor], tier, saving) for tensor, tier, saving in row.savings]
             terms = [(relaxation.column[number[tensor]][tier], saving) for tensor, tier, saving in row.savings]
             relaxation.program.add_row([(time_of, 1), *terms], row.least)
     relaxation.start()
 
     def proven(solved: Relaxation, sides: tuple[Side, ...]) -> Proof:
+        """Prices of the last solution, with the amounts that uses earn."""
         duals = solved.duals()
         paid = defaultdict[tuple[int, ...], float](float)
         for row, *use, worth in earning:
             paid[*use] += float(duals[row]) * worth
         return solved.proof(sides) | {"access": [[*key, round(value * DENOMINATOR)] for key, value in paid.items() if value]}
 
-    yield from Tree(relaxation, wish, proven).proofs(known.base_ps)
+    yield from Tree(relaxation, wish, proven).proofs(structure.base_ps)

@@ -1,4 +1,4 @@
-"""Proofs of packing: the moment of the largest load, or a height that no packing stays below."""
+"""Proofs of packing: the moment with the most live bytes, or a height below which no packing exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stowplan.models.packing.problem import Problem
 
 
 def packing(wish: Wish) -> Iterator[Proof]:
-    """The load; then that a search finds nothing lower than what is claimed."""
+    """The live bytes; then a search that finds no packing below the claimed bound."""
     problem: Problem = wish.problem
     yield {"form": "load", "moment": peak_moment(problem)}
     if wish.infeasible:
@@ -22,14 +22,14 @@ def packing(wish: Wish) -> Iterator[Proof]:
 
 
 def peak_moment(problem: Problem) -> int:
-    """A moment at which most bytes live, shared ones once; 0 where nothing does."""
+    """A moment at which most bytes are live, where shared bytes count once; 0 if there are none."""
     if problem.overlaps:
-        taken = taken_bytes(problem)
-        return max(taken, key=lambda moment: taken[moment])
+        bytes_by_moment = taken_bytes(problem)
+        return max(bytes_by_moment, key=lambda moment: bytes_by_moment[moment])
     spans = problem.spans
     moments = np.concatenate([spans.end, spans.start])
     sizes = spans.size[spans.owner]
-    # At one moment, ends come before starts: lives are half-open. A stable sort keeps them so.
+    # At one moment, ends come before starts, because lives are half-open intervals. A stable sort preserves this.
     order = np.argsort(moments, kind="stable")
     loads = np.cumsum(np.concatenate([-sizes, sizes])[order])
     return int(moments[order][loads.argmax()]) if len(loads) else 0

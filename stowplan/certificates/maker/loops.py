@@ -1,4 +1,5 @@
-"""Proofs of modulo scheduling: a count over tiles or requests, what waits for each other, or a search."""
+"""Proofs of modulo scheduling: a count over tiles or requests, a cycle of instructions that wait for each other, or a
+search."""
 
 from __future__ import annotations
 
@@ -13,18 +14,20 @@ from stowplan.models.modulo_scheduling.bounds import recurrence_mii
 
 
 def schedule(wish: Wish) -> Iterator[Proof]:
-    """The best count, then the recurrence, then searches from the interval that is claimed on down."""
+    """The best count, then the recurrence, then searches from the claimed interval downwards."""
     body = Body(wish.rules)
     best = max(_resources(body), key=lambda tiles: resource(body, tiles))
     yield {"form": "resource"} | best
-    ii, known = recurrence_mii(wish.problem), resource(body, best)
-    while ii > known and body.times(ii - 1) is not None:
+    ii, proven_ii = recurrence_mii(wish.problem), resource(body, best)
+    while ii > proven_ii and body.times(ii - 1) is not None:
         ii -= 1
-    if ii > known:
+    if ii > proven_ii:
         yield {"form": "recurrence", "least": ii}
-    known = max(ii, known)
+    proven_ii = max(ii, proven_ii)
     depth = wish.problem.machine.spoke_depth
-    for least in range(depth + 1 if wish.infeasible else (wish.bound or 0) // SCALE, depth if wish.infeasible else known, -1):
+    for least in range(
+        depth + 1 if wish.infeasible else (wish.bound or 0) // SCALE, depth if wish.infeasible else proven_ii, -1
+    ):
         with suppress(UnprovenError):
             if not wish.is_over() and search(body, {"least": least}):
                 yield {"form": "search", "least": least}
@@ -32,6 +35,8 @@ def schedule(wish: Wish) -> Iterator[Proof]:
 
 
 def _resources(body: Body) -> Iterator[Proof]:
+    """Sets of tiles to count for: all tiles, those that a single instruction allows, and those that only some interfaces
+    serve."""
     for some in {frozenset(body.tiles), *map(frozenset, filter(None, body.allowed))}:
         yield {"tiles": sorted(some)}
     interfaces = range(len(body.interfaces))

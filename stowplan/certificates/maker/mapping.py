@@ -1,7 +1,7 @@
-"""Proofs of memory mapping: what the relaxation says that memory and time are worth, in whole numbers over one denominator.
+"""Proofs of memory mapping: prices of memory and time from a relaxation, as whole numbers over one denominator.
 
-Where a small program leaves a gap, it is split on uses. A use that is decided has prices that no plan would pay: neither its
-step nor its tensor has a choice.
+If a small program leaves a gap, the plans are split on uses. A use that has been decided gets a price that no plan would pay,
+so that neither its step nor its tensor has a choice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from stowplan.certificates.checker import mapping as checker
 from stowplan.certificates.checker.prices import Splits
 from stowplan.certificates.maker import Proof, Wish
-from stowplan.certificates.maker.tree import TRIED, Branched, Side, Split, Tree
+from stowplan.certificates.maker.tree import MAX_TRIED_SPLITS, Branched, Side, Split, Tree
 from stowplan.models.memory_mapping.milp.prices import prices_of
 from stowplan.models.memory_mapping.milp.segments import SegmentBounds
 from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
@@ -21,24 +21,27 @@ from stowplan.models.memory_mapping.milp.tightening import DetailedModel
 from stowplan.models.memory_mapping.prices import Floats, Prices
 from stowplan.models.memory_mapping.problem import Problem
 
-#: Prices are whole multiples of one over this.
+#: Prices are multiples of one over this denominator.
 DENOMINATOR = 1 << 32
 
-#: What a use that is decided earns, or costs, and the price of the row that decides it.
+#: The amount that a decided use earns or costs, and the price of the row that decides it.
 EARNED, DECIDED = 1 << 100, 1 << 120
 
-#: Programs of more uses are not split.
-MOST_USES = 400
+#: Maximum number of uses of programs that are split.
+MAX_USES = 400
 
 
 def mapping(wish: Wish) -> Iterator[Proof]:
-    """The prices at hand, the latest first; without any the floor, then those of a relaxation of our own; then of splits."""
+    """The prices that candidates reported, the latest first, or the floor if there are none; then prices found here.
+
+    A small program is split. For a large one, a relaxation is solved only if no prices were reported.
+    """
     problem: Problem = wish.problem
     for encoded in reversed(wish.evidence):
         yield proof_of(problem, Prices.decode(encoded))
     if not wish.evidence:
         yield proof_of(problem, Prices.none(problem.horizon, problem.use_count))
-    if problem.use_count <= MOST_USES:
+    if problem.use_count <= MAX_USES:
         uses = Uses(wish)
         yield from Tree(uses, wish, Uses.proof).proofs(uses.base)
     elif not wish.evidence and not wish.is_over():
@@ -49,7 +52,7 @@ def mapping(wish: Wish) -> Iterator[Proof]:
 
 
 class Uses(Branched):
-    """The relaxation of a program. Decisions are uses: whether they are fast."""
+    """The relaxation of a program. Its decisions are uses: whether they are fast."""
 
     def __init__(self, wish: Wish):
         self._wish, problem = wish, wish.problem
@@ -62,40 +65,40 @@ class Uses(Branched):
         self.base = model.offset_ps
 
     def separate(self, most: int) -> int:
-        """Add windows of the copy channels that the last solution breaks."""
+        """Adds windows of the copy channels that the last solution violates."""
         self._search.values = self._search.solver.values()
         return int(self._search.values is not None and self._search.add_windows())
 
     def splits(self) -> list[Split]:
-        """Uses that are not decided, those farthest from whole numbers first, of these that which may save most."""
+        """Undecided uses, those farthest from whole numbers first, and among these the largest tensors first."""
         point, model = self.point(), self._search.model
-        decided = {decision for decisions, *_ in self._taken for decision in decisions}
+        decided = {decision for decisions, *_ in self._sides_in_force for decision in decisions}
         fractional = list[tuple[float, float, int]]()
         for use, columns in enumerate(model.fast):
             if columns and (use,) not in decided:
                 rest = float(point[[*columns]].sum())
                 fractional.append((-min(rest, 1 - rest), -model.problem.tensors[model.problem.tensor_of_use[use]].size, use))
-        return [(((use,),), 0) for *_, use in sorted(fractional)[:TRIED]]
+        return [(((use,),), 0) for *_, use in sorted(fractional)[:MAX_TRIED_SPLITS]]
 
     def proof(self, sides: tuple[Side, ...] = ()) -> Proof:
-        """Prices of the last solution; beyond all bounds of what is decided."""
+        """Prices of the last solution; decided uses have prices beyond all bounds."""
         duals = self._search.solver.duals()
         proof = proof_of(self._wish.problem, prices_of(self._search, np.zeros(0) if duals is None else duals))
         for ((use,),), _, is_more in sides:
             proof["access"][use] = EARNED if is_more else -EARNED
         return proof | ({"splits": [DECIDED] * len(sides)} if sides else {})
 
-    def worth(self, cost: float, proof: Proof, sides: tuple[Side, ...]) -> float:
-        """What the checker says."""
+    def checked_bound(self, cost: float, proof: Proof, sides: tuple[Side, ...]) -> float:
+        """The bound that the checker computes."""
         splits = Splits({decisions[0]: -DECIDED if is_more else DECIDED for decisions, _, is_more in sides})
         splits[()] = DECIDED * sum(is_more for *_, is_more in sides)
         return float(checker.prices(self._wish.rules, proof, splits) or 0) - self.base
 
 
 def proof_of(problem: Problem, prices: Prices) -> Proof:
-    """Prices as a proof: rounded, and the time of the channels no dearer than time itself where stalls are allowed.
+    """Prices as a proof, rounded, where the time of a channel costs at most as much as time itself if stalls are allowed.
 
-    Whatever prices are, they prove a bound, so that rounding takes nothing of the proof, and little of the bound.
+    Any prices prove a bound. Rounding therefore keeps the proof valid and changes the bound only a little.
     """
     most = DENOMINATOR // problem.channels if problem.stalls == "allowed" else None
     return {
@@ -117,6 +120,7 @@ def proof_of(problem: Problem, prices: Prices) -> Proof:
 
 
 def _whole(prices: Floats, most: int | None = None) -> list[int]:
+    """Prices as whole numbers over the denominator, each at most ``most``."""
     scaled = np.where(np.isfinite(prices), prices, 0.0) * DENOMINATOR
-    whole = [round(price) for price in scaled.tolist()]
-    return whole if most is None else [min(most, price) for price in whole]
+    rounded = [round(price) for price in scaled.tolist()]
+    return rounded if most is None else [min(most, price) for price in rounded]

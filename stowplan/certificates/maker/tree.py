@@ -1,4 +1,4 @@
-"""Branching for proofs: a linear program in HiGHS, split where its bound is least, and prices at every leaf."""
+"""Branch and bound for proofs: a linear program in HiGHS is split where its bound is smallest, and each leaf gets prices."""
 
 from __future__ import annotations
 
@@ -12,42 +12,47 @@ from typing import Any, NamedTuple
 import highspy
 import numpy as np
 
-from stowplan.certificates.checker.prices import MOST_NODES
+from stowplan.certificates.checker.prices import MAX_NODES
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.mip.matrix import FloatArray
 
-#: Rounds of cuts at the root and at other leaves; cuts of each; rounds that bring little, this part of the gap, until they end.
-ROUNDS, CUTS, PATIENCE, LITTLE = (40, 2), (80, 16), 8, 0.02
+#: Rounds of cuts at the root and at other leaves; cuts of each round; number of rounds with little progress after which the
+#: rounds end, and the part of the gap that counts as little.
+ROUNDS, CUTS, PATIENCE, SMALL_PROGRESS = (40, 2), (80, 16), 8, 0.02
 
-#: Splits that are tried before one is taken, those on new decisions with so many steps of the simplex method each.
-TRIED, STEPS = 8, 30
+#: Splits that are tried before one is chosen, and steps of the simplex method for each side of a split on decisions that have
+#: not been tried before.
+MAX_TRIED_SPLITS, TRIAL_STEPS = 8, 30
 
-#: How HiGHS chooses rows of the dual simplex method: as it likes, by steepest edges mostly, or by what is broken most.
-CHOSEN, DANTZIG = -1, 0
+#: How HiGHS chooses rows in the dual simplex method: by its default, which is usually steepest edges, or by the largest
+#: violation.
+DEFAULT_STRATEGY, DANTZIG = -1, 0
 
-#: Leaves times items, so that a tree is checked in about a second.
-MOST = 30_000
+#: Maximum number of leaves times items, so that a tree can be checked in about a second.
+MAX_LEAF_WORK = 30_000
 
-#: A fraction is farther than this from whole numbers.
+#: A value is fractional if it is farther than this from all whole numbers.
 FRACTION = 1e-6
 
-#: A decision of the checker's, and a split: (decisions, the most of their sum).
+#: A decision as the checker defines it, and a split: (decisions, the largest sum on its first side).
 Decision = tuple[int, ...]
 Split = tuple[tuple[Decision, ...], int]
 
-#: (decisions, the most of their sum, whether it is more than that): a side of a split.
+#: A side of a split: (decisions, the largest sum on the first side, whether this is the other side).
 Side = tuple[tuple[Decision, ...], int, bool]
 
 
 class Branched:
-    """A linear program in HiGHS, to which nothing is added but cuts and sides of splits.
+    """A linear program in HiGHS, to which cuts and sides of splits can be added.
 
     Parameters
     ----------
+    highs
+        The HiGHS object.
     unit
-        What 1 in its objective stands for.
+        Value of 1 in its objective.
     size
-        What the checker has to look at for each leaf.
+        Work of the checker for each leaf.
     columns_of
         The columns whose sum is a decision.
     """
@@ -55,47 +60,50 @@ class Branched:
     def __init__(self, highs: Any, unit: float, size: int, columns_of: Callable[[Decision], Sequence[int]]):
         self._highs, self._unit, self.size, self._columns_of = highs, unit, size, columns_of
         self._sides: dict[Side, int] = {}
-        self._taken: tuple[Side, ...] = ()
+        self._sides_in_force: tuple[Side, ...] = ()
 
     def solve(self, seconds: float, steps: int | None = None) -> float:
-        """Its least cost so far; minus infinity where it was not solved to the end, nor as far as the steps go."""
+        """Solves the program; returns its minimum so far, or minus infinity if it was neither solved completely nor up to
+        ``steps``."""
         self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(0.02, seconds))
         self._highs.setOptionValue("simplex_iteration_limit", 1 << 30 if steps is None else steps)
-        # Few steps do not pay for the weights of steepest edges.
-        self._highs.setOptionValue("simplex_dual_edge_weight_strategy", CHOSEN if steps is None else DANTZIG)
+        # For few steps, computing the weights of steepest edges does not pay.
+        self._highs.setOptionValue("simplex_dual_edge_weight_strategy", DEFAULT_STRATEGY if steps is None else DANTZIG)
         self._highs.run()
         states = highspy.HighsModelStatus
         is_done = self._highs.getModelStatus() in (states.kOptimal, states.kIterationLimit, states.kModelEmpty)
         return float(self._highs.getInfo().objective_function_value) * self._unit if is_done else -math.inf
 
     def point(self) -> FloatArray:
-        """[columns] of the last solution."""
+        """[columns] values of the last solution."""
         return np.array(self._highs.getSolution().col_value)
 
     def add(self, columns: Any, values: Any, upper: float) -> int:
-        """A row ``sum(values x) <= upper``; its number."""
+        """Adds a row ``sum(values x) <= upper`` and returns its number."""
         self._highs.addRow(-highspy.kHighsInf, upper, len(columns), np.asarray(columns, np.int32), np.asarray(values, float))
         return int(self._highs.getNumRow()) - 1
 
-    def take(self, sides: tuple[Side, ...], penalty: float = 0.0) -> None:
-        """Let these sides of splits hold, and no others; what breaks a new one costs ``penalty``, so that there are prices."""
-        for side in {*self._taken, *sides}:
+    def set_sides(self, sides: tuple[Side, ...], penalty: float = 0.0) -> None:
+        """Enforces these sides of splits and no others. A solution may violate a new side at the cost of ``penalty``, so that
+        prices always exist."""
+        for side in {*self._sides_in_force, *sides}:
             decisions, most, is_more = side
             if side not in self._sides:
                 columns = [column for decision in decisions for column in self._columns_of(decision)]
                 self._sides[side] = self.add(columns, [-1.0 if is_more else 1.0] * len(columns), highspy.kHighsInf)
                 self._highs.addCol(penalty / self._unit, 0.0, highspy.kHighsInf, 1, [self._sides[side]], [-1.0])
-            if (side in sides) != (side in self._taken):
+            if (side in sides) != (side in self._sides_in_force):
                 upper = highspy.kHighsInf if side not in sides else float(-most - 1 if is_more else most)
                 self._highs.changeRowBounds(self._sides[side], -highspy.kHighsInf, upper)
-        self._taken = sides
+        self._sides_in_force = sides
 
     def place(self) -> Any:
-        """Basis of the last solution, with its numbers of rows and columns."""
+        """The basis of the last solution, with its numbers of rows and columns."""
         return self._highs.getBasis(), self._highs.getNumRow(), self._highs.getNumCol()
 
-    def go(self, place: Any) -> Any:
-        """Go on from a solution; rows and columns that came after it are not part of its basis. The place with these."""
+    def restore_basis(self, place: Any) -> Any:
+        """Continues from the basis of a solution, extended by rows and columns that were added later; returns it in extended
+        form."""
         basis, rows, columns = place
         if (rows, columns) != (self._highs.getNumRow(), self._highs.getNumCol()):
             basis.row_status = [*basis.row_status, *[highspy.HighsBasisStatus.kBasic] * (self._highs.getNumRow() - rows)]
@@ -103,23 +111,26 @@ class Branched:
         self._highs.setBasis(basis)
         return basis, self._highs.getNumRow(), self._highs.getNumCol()
 
-    def tidy(self) -> None:
-        """Drop what is of no use, before there are sides of splits."""
+    def remove_useless_cuts(self) -> None:
+        """Removes cuts without a price; called before there are sides of splits."""
 
     def separate(self, most: int) -> int:
-        """Add so many cuts that the last solution breaks; how many were added."""
+        """Adds up to ``most`` cuts that the last solution violates, and returns how many were added."""
         return 0
 
     def splits(self) -> list[Split]:
-        """Splits to try after the last solution, those that promise most first."""
+        """Splits to try after the last solution, the most promising first."""
         return []
 
-    def worth(self, cost: float, proof: Proof, sides: tuple[Side, ...]) -> float:
-        """What a proof shows below sides of splits, where it is known; else the least cost that it was made from."""
+    def checked_bound(self, cost: float, proof: Proof, sides: tuple[Side, ...]) -> float:
+        """The bound that a proof shows below sides of splits, if it is known; otherwise the minimum from which the proof was
+        made."""
         return cost
 
 
 class _Leaf(NamedTuple):
+    """A leaf of the tree, with its bound, proof and basis."""
+
     bound: float
     number: int
     sides: tuple[Side, ...]
@@ -129,39 +140,40 @@ class _Leaf(NamedTuple):
 
 
 class Tree:
-    """Branch and bound over a relaxation: at every leaf its prices."""
+    """Branch and bound over a relaxation, with prices at each leaf."""
 
     def __init__(self, relaxation: Branched, wish: Wish, earned: Callable[[Any, tuple[Side, ...]], Proof]):
-        self._relaxation, self._wish, self._earned = relaxation, wish, earned
+        self._relaxation, self._wish, self._make_proof = relaxation, wish, earned
         self._goal, self._penalty = math.inf, 0.0
         self._numbers = count()
         self._gains: dict[tuple[Decision, ...], float] = {}
-        """Of decisions that were tried what both sides gained, or what they did where last they were taken, cuts and all."""
+        """For decisions that were tried, the gain of both sides: in the trial, or with all cuts when they were last chosen."""
         self._children: dict[int, tuple[Split, int, int]] = {}
 
     def proofs(self, base: int) -> Iterator[Proof]:
-        """Of a tree where there is time, then of its root. ``base`` is what costs have beside the program's."""
+        """Yields a tree, if there is time for one, then the prices of its root. ``base`` is the part of the costs that is not
+        in the program."""
         self._goal = math.inf if self._wish.bound is None else self._wish.bound - base - 0.5
-        self._penalty = 10 * abs(self._relaxation.solve(self._left()) or base)
+        self._penalty = 10 * abs(self._relaxation.solve(self._seconds_left()) or base)
         if not math.isfinite(self._penalty):
             return
         root = self._leaf(())
-        self._relaxation.tidy()
+        self._relaxation.remove_useless_cuts()
         root = root._replace(place=self._relaxation.place())
         leaves, closed = [root], dict[int, _Leaf]()
-        most = min(MOST // self._relaxation.size, MOST_NODES // 2)
-        while leaves and len(leaves) + len(closed) < most and not self._wish.is_over():
+        max_leaves = min(MAX_LEAF_WORK // self._relaxation.size, MAX_NODES // 2)
+        while leaves and len(leaves) + len(closed) < max_leaves and not self._wish.is_over():
             if leaves[0].bound >= self._goal or not leaves[0].splits:
                 break
             leaf = heapq.heappop(leaves)
             split, place = self._best(leaf)
-            made = [self._leaf((*leaf.sides, (*split, is_more)), place) for is_more in (False, True)]
-            if not all(math.isfinite(child.bound) for child in made):
+            children = [self._leaf((*leaf.sides, (*split, is_more)), place) for is_more in (False, True)]
+            if not all(math.isfinite(child.bound) for child in children):
                 leaves.append(leaf)
                 break
-            self._children[leaf.number] = (split, made[0].number, made[1].number)
-            self._gains[split[0]] = self._gain(leaf, [child.bound for child in made])
-            for child in made:
+            self._children[leaf.number] = (split, children[0].number, children[1].number)
+            self._gains[split[0]] = self._gain(leaf, [child.bound for child in children])
+            for child in children:
                 if child.bound >= self._goal:
                     closed[child.number] = child
                 else:
@@ -170,52 +182,59 @@ class Tree:
             yield {"form": "tree", "nodes": self._nodes(closed | {leaf.number: leaf for leaf in leaves}, root.number)}
         yield root.proof
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return min(1e6, self._wish.end - time.monotonic())
 
     def _leaf(self, sides: tuple[Side, ...], place: Any = None) -> _Leaf:
+        """Solves a leaf with cuts, and makes its proof."""
         relaxation = self._relaxation
-        relaxation.take(sides, self._penalty)
+        relaxation.set_sides(sides, self._penalty)
         if place is not None:
-            relaxation.go(place)
-        bound, stale = relaxation.solve(self._left()), 0
+            relaxation.restore_basis(place)
+        bound, slow_rounds = relaxation.solve(self._seconds_left()), 0
         for _ in range(ROUNDS[bool(sides)]):
-            if not bound < self._goal or stale > PATIENCE or self._wish.is_over() or not relaxation.separate(CUTS[bool(sides)]):
+            if (
+                not bound < self._goal
+                or slow_rounds > PATIENCE
+                or self._wish.is_over()
+                or not relaxation.separate(CUTS[bool(sides)])
+            ):
                 break
-            now = relaxation.solve(self._left())
-            gap = self._goal - now if math.isfinite(self._goal) else 0.01 * abs(now)
-            stale = stale + 1 if now < bound + LITTLE * gap else 0
-            bound = now if math.isfinite(now) else bound
+            new_bound = relaxation.solve(self._seconds_left())
+            gap = self._goal - new_bound if math.isfinite(self._goal) else 0.01 * abs(new_bound)
+            slow_rounds = slow_rounds + 1 if new_bound < bound + SMALL_PROGRESS * gap else 0
+            bound = new_bound if math.isfinite(new_bound) else bound
         splits = relaxation.splits() if math.isfinite(bound) else []
-        proof = self._earned(relaxation, sides)
-        bound = relaxation.worth(bound, proof, sides) if math.isfinite(bound) else bound
+        proof = self._make_proof(relaxation, sides)
+        bound = relaxation.checked_bound(bound, proof, sides) if math.isfinite(bound) else bound
         return _Leaf(bound, next(self._numbers), sides, proof, splits, relaxation.place())
 
     def _best(self, leaf: _Leaf) -> tuple[Split, Any]:
-        """The split of which both sides gain most, in a few steps each; and where the leaf's solution is."""
+        """The split whose sides gain most in a few steps each, and the basis of the leaf's solution."""
         relaxation, best, most = self._relaxation, leaf.splits[0], -1.0
         for split in leaf.splits:
-            relaxation.take((*leaf.sides, (*split, False), (*split, True)), self._penalty)
-        place = relaxation.go(leaf.place)
+            relaxation.set_sides((*leaf.sides, (*split, False), (*split, True)), self._penalty)
+        place = relaxation.restore_basis(leaf.place)
         for split in leaf.splits if len(leaf.splits) > 1 else []:
             if self._wish.is_over():
                 break
             if split[0] not in self._gains:
                 gains = list[float]()
                 for is_more in (False, True):
-                    relaxation.take((*leaf.sides, (*split, is_more)), self._penalty)
-                    relaxation.go(place)
-                    gains.append(relaxation.solve(self._left(), STEPS))
+                    relaxation.set_sides((*leaf.sides, (*split, is_more)), self._penalty)
+                    relaxation.restore_basis(place)
+                    gains.append(relaxation.solve(self._seconds_left(), TRIAL_STEPS))
                 self._gains[split[0]] = self._gain(leaf, gains)
             if self._gains[split[0]] > most:
                 best, most = split, self._gains[split[0]]
         return best, place
 
     def _gain(self, leaf: _Leaf, bounds: list[float]) -> float:
-        """Product of what the sides of a split gain, as far as that is needed."""
+        """Product of the gains of both sides of a split, as far as they are needed to reach the goal."""
         return math.prod(max(1.0, min(bound, self._goal) - leaf.bound) for bound in bounds)
 
     def _nodes(self, leaves: dict[int, _Leaf], root: int) -> list[Proof]:
+        """The tree in preorder, as the checker reads it."""
         nodes, waiting = list[Proof](), [root]
         while waiting:
             number = waiting.pop()

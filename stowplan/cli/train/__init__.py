@@ -1,7 +1,8 @@
-"""``stowplan train``: the frame that learned policies are trained in. Each agent has a module with a :class:`Training`.
+"""The command ``stowplan train``: a common frame for training policies. Each agent has a module with a subclass of
+:class:`Training`.
 
-An agent's class says what its options are, how problems are read, and what is reported. Limits, resuming, files, progress,
-interrupts and exit codes are the frame's.
+An agent's class declares its options, how problems are read, and what is reported. The frame handles limits, resuming, files,
+progress, interrupts and exit codes.
 
 Each file knows only those before it:
 
@@ -26,9 +27,9 @@ import typer
 
 from stowplan import cli, files, kinds
 from stowplan.arguments import number
-from stowplan.cli import INTERRUPTED, stopping
+from stowplan.cli import INTERRUPTED, event_on_interrupt
 from stowplan.cli.options import Quiet, option, with_options, with_parameters
-from stowplan.cli.output import LinePrinter, note, open_noting, say, say_json
+from stowplan.cli.output import LinePrinter, note, open_with_notes, say, say_json
 from stowplan.cli.outputs import check_folder, check_outputs
 from stowplan.deadline import Deadline, limit_after, read_within
 from stowplan.errors import InputError, MissingDependencyError, UsageError, to_install
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="BaseTrainer[Any, Any]")
 
-#: What finding demonstrations may take of a time limit, and the seconds that each has at least.
-DEMONSTRATING_SHARE, LEAST_SECONDS = 0.4, 0.2
+#: Part of the time limit that finding demonstrations may take, and the minimum number of seconds for each.
+DEMONSTRATION_SHARE, MIN_DEMONSTRATION_SECONDS = 0.4, 0.2
 
-#: Seconds between two plain lines of progress.
-LINES_EVERY = 5.0
+#: Seconds between two printed lines of progress.
+SECONDS_BETWEEN_LINES = 5.0
 
 _INTERRUPTS = """
 
@@ -55,22 +56,22 @@ stopped within one does that one again when it is resumed.
 
 @dataclass(kw_only=True)
 class Training(ABC, Generic[T]):
-    """One run of ``stowplan train``: its options, a field each, and what becomes of them."""
+    """One run of ``stowplan train``. Its options are the fields of this class."""
 
     KIND: ClassVar[tuple[str, str]]
-    """The kind of its problems, and what they are made of."""
+    """The kind of its problems, and what they are made from, for messages."""
     INPUTS: ClassVar[tuple[str, ...]]
-    """Options of inputs that the agent's inputs take."""
+    """Options of inputs that the agent's inputs accept."""
     AMOUNT: ClassVar[str]
-    """The option that says how long to train."""
+    """Name of the option that says how long to train."""
     AMOUNT_IN_CONFIG: ClassVar[str]
-    """The same in the configuration."""
+    """The corresponding field of the configuration."""
     UNIT: ClassVar[str]
-    """What that counts: ``evaluations``."""
+    """Unit of that amount: ``evaluations``."""
     CANDIDATES: ClassVar[str] = "heuristic,learned,exact"
-    """What plans to learn from are sought with."""
+    """Candidates that search for plans to learn from."""
     NETWORK: ClassVar[tuple[str, ...]] = ()
-    """Fields of the configuration that a policy to begin with decides."""
+    """Fields of the configuration that are taken from a policy to start from."""
 
     output: Annotated[Path, option("-o --output", "FILE", "Write checkpoints to this file, regularly and at the end.")]
     time_limit: Annotated[
@@ -101,65 +102,66 @@ class Training(ABC, Generic[T]):
     quiet: Quiet = False
     options: ReadOptions
     sources: list[Path]
-    """The files to learn on; each agent says what they are."""
+    """The files to learn from; each agent declares what they are."""
     demonstrate: float | None = None
-    """Seconds for finding a plan of each problem to learn from; each agent says in its own words how."""
+    """Seconds for finding a plan of each problem to learn from; each agent describes the option itself."""
 
-    # What an agent says
+    # Methods that agents override
 
     @property
     @abstractmethod
     def trainer(self) -> type[T]:
-        """What trains it; imported here."""
+        """The class of the trainer; imported when it is needed."""
 
     @property
-    def decided(self) -> Mapping[str, Any]:
-        """Options of its own that a resumed run cannot change, by name."""
+    def fixed_options(self) -> Mapping[str, Any]:
+        """The agent's options that cannot be changed when a run is resumed, by name."""
         return {}
 
     def check(self) -> None:
-        """Refuse what cannot work before anything is read."""
+        """Raises an error for invalid options, before anything is read."""
 
     def check_problem(self, problem: Any, others: Sequence[Any]) -> None:
-        """Refuse what the agent cannot learn on, given those read before; InputError saying why."""
+        """Raises InputError if the agent cannot learn from a problem, given the problems that were read before."""
 
-    def learned_on(self, problems: list[Any]) -> list[Any]:
-        """What it is trained on, made of the problems that were read."""
+    def training_problems(self, problems: list[Any]) -> list[Any]:
+        """The problems to train on, made from those that were read."""
         return problems
 
-    def configured(self, config: Any) -> Any:
-        """A preset with what the agent's own options say."""
+    def adjusted_config(self, config: Any) -> Any:
+        """The preset with changes from the agent's own options."""
         return config
 
     @property
-    def made_with(self) -> dict[str, Any]:
-        """Arguments of the trainer beside problems, configuration and seed; of one that is resumed, what no checkpoint says."""
+    def trainer_arguments(self) -> dict[str, Any]:
+        """Arguments of the trainer other than problems, configuration and seed; for a resumed run, those that a checkpoint does
+        not contain."""
         return {}
 
     def weights(self, network: Any) -> Any:
-        """Those of a policy's network, as the trainer takes them."""
+        """The weights of a policy's network in the form that the trainer accepts."""
         return network.state_dict()
 
-    def new(self, problems: list[Any], config: Any) -> T:
-        """A trainer before its first iteration, with the weights of a policy where one is named."""
+    def new_trainer(self, problems: list[Any], config: Any) -> T:
+        """A trainer before its first iteration, with the weights of the policy to start from, if one is named."""
         from stowplan.learned_guidance.training.checkpoint import load_policy
 
-        given = {"seed": self.seed or 0, **self.made_with}
+        arguments = {"seed": self.seed or 0, **self.trainer_arguments}
         if self.start_from is None:
-            return self.trainer(problems, config, **given)
+            return self.trainer(problems, config, **arguments)
         content, network = load_policy(self.start_from, self.trainer.POLICY)
-        given["weights"] = self.weights(network)
+        arguments["weights"] = self.weights(network)
         config = config.changed(**{name: getattr(content.config, name) for name in self.NETWORK})
         try:
-            return self.trainer(problems, config, **given)
+            return self.trainer(problems, config, **arguments)
         except InputError as error:
             raise error.within(self.start_from) from error
 
     def check_trainer(self, trainer: T) -> None:
-        """Refuse what cannot work before anything is learned."""
+        """Raises an error, before training begins, if the trainer cannot do what is asked for."""
 
-    def learn_from_own(self, trainer: T, index: int, limit: float, deadline: Deadline) -> None:
-        """Find a plan of the problem of this index within so many seconds, and learn from it."""
+    def learn_from_search(self, trainer: T, index: int, limit: float, deadline: Deadline) -> None:
+        """Searches for a plan of the problem of this index within ``limit`` seconds, and learns from it."""
         from stowplan.kernel.solve import solve
 
         problem, cancel = trainer.problems[index], deadline.cancelled
@@ -172,39 +174,39 @@ class Training(ABC, Generic[T]):
 
     @abstractmethod
     def figures(self, trainer: T) -> dict[str, Any]:
-        """What was done, as ``--json`` has it."""
+        """Figures of the training for ``--json``."""
 
     @abstractmethod
     def headline(self, trainer: T) -> str:
-        """The same in words."""
+        """The same figures as text."""
 
     @abstractmethod
     def rows(self, trainer: T) -> tuple[str, list[dict[str, Any]]]:
-        """What ``--json`` says of each problem, and what it calls them."""
+        """The entries of ``--json`` for the problems, and the name of their list."""
 
     @abstractmethod
     def line(self, row: dict[str, Any]) -> str:
-        """The same of one problem in words."""
+        """One of these entries as text."""
 
-    # The frame
+    # Methods of the frame
 
     def run(self) -> None:
-        """Train, write and report; always raises :class:`typer.Exit`."""
+        """Trains, writes the files and reports. It always raises :class:`typer.Exit`."""
         began = cli.began()
         self._check()
-        with stopping() as cancel:
-            problems = self.learned_on(read_within(self.time_limit, self._read, began))
+        with event_on_interrupt() as cancel:
+            problems = self.training_problems(read_within(self.time_limit, self._read, began))
             deadline = Deadline(cancelled=cancel)
             if self.time_limit is not None:
                 deadline = deadline.within(limit_after(began, self.time_limit))
-            trainer = self._resumed(problems) if self.resume else self._begun(problems, deadline)
+            trainer = self._resumed_trainer(problems) if self.resume else self._started_trainer(problems, deadline)
             self.check_trainer(trainer)
-            # The folder is made when all that is read has been read.
+            # The folder is created only after everything has been read successfully.
             if self.plans is not None:
                 files.make_folder(self.plans)
             was_done, started = trainer.done, time.monotonic()
             outcome = self._train(trainer, cancel, began)
-            over = time.monotonic()
+            training_end = time.monotonic()
             digest = None if self.policy is None else trainer.save_policy(self.policy)
         if self.plans is not None:
             for index in range(len(trainer.problems)):
@@ -224,12 +226,13 @@ class Training(ABC, Generic[T]):
             now = time.monotonic()
             lines.append(
                 f"  {now - began:.1f} s in all: {started - began:.1f} s to read the input and get ready, "
-                f"{over - started:.1f} s to train, {now - over:.1f} s to write the rest"
+                f"{training_end - started:.1f} s to train, {now - training_end:.1f} s to write the rest"
             )
             say("\n".join(lines))
         raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
 
     def _check(self) -> None:
+        """Checks all options."""
         if self.time_limit is not None:
             number("--time-limit {}", self.time_limit, 0.0, or_least=False)
         number("--save-every {}", self.save_every, 0.0)
@@ -246,16 +249,16 @@ class Training(ABC, Generic[T]):
             raise UsageError(f"{self.output}: there is no checkpoint to resume")
         if not self.resume and not self.overwrite and self.output.exists():
             raise UsageError(f"{self.output}: exists; --resume goes on from it, --overwrite begins anew")
-        decided = {
+        fixed_options = {
             "--preset": self.preset,
-            **self.decided,
+            **self.fixed_options,
             "--set": self.settings,
             "--seed": self.seed,
             "--from": self.start_from,
             "--demonstrations": self.demonstrations or None,
             "--demonstrate": self.demonstrate,
         }
-        for name, value in decided.items():
+        for name, value in fixed_options.items():
             if self.resume and value is not None:
                 raise UsageError(f"{name} cannot be changed in a run that is resumed")
         if (self.preset or "cpu") not in ("cpu", "paper"):
@@ -264,14 +267,15 @@ class Training(ABC, Generic[T]):
             import torch
         except ImportError as error:
             raise MissingDependencyError(f"training needs torch: {to_install('learned')}") from error
-        # Batches are many and small: with more threads they wait for each other.
+        # Training uses many small batches, on which several threads would only wait for each other.
         torch.set_num_threads(1)
 
     def _read(self) -> list[Any]:
+        """Reads the problems."""
         kind, what = self.KIND
         problems: list[Any] = []
         for path in self.sources:
-            problem = open_noting(path, self.options)
+            problem = open_with_notes(path, self.options)
             if kinds.of_problem(problem).title != kind:
                 raise InputError(f"found another kind of problem, expected {kind} ({what})", source=path)
             try:
@@ -283,20 +287,21 @@ class Training(ABC, Generic[T]):
 
     @property
     def _changes(self) -> dict[str, Any]:
-        """What a resumed run may change of its configuration: how long to train."""
+        """Changes of the configuration that are allowed when a run is resumed: how long to train."""
         amount = getattr(self, self.AMOUNT)
         return {} if amount is None else {self.AMOUNT_IN_CONFIG: amount}
 
-    def _resumed(self, problems: list[Any]) -> T:
-        return self.trainer.resume(self.output, problems, changes=self._changes, **self.made_with)
+    def _resumed_trainer(self, problems: list[Any]) -> T:
+        """The trainer of a checkpoint."""
+        return self.trainer.resume(self.output, problems, changes=self._changes, **self.trainer_arguments)
 
-    def _begun(self, problems: list[Any], deadline: Deadline) -> T:
-        """A new trainer that has learned from plans of files, and from plans that are found now."""
+    def _started_trainer(self, problems: list[Any], deadline: Deadline) -> T:
+        """A new trainer that has learned from the given plans and from plans that were searched for."""
         from stowplan.frontends.read import read_plan
         from stowplan.learned_guidance.training.settings import with_settings
 
-        config = self.configured(getattr(self.trainer.CHECKPOINT.config, self.preset or "cpu")())
-        trainer = self.new(problems, with_settings(config, self.settings or ()).changed(**self._changes))
+        config = self.adjusted_config(getattr(self.trainer.CHECKPOINT.config, self.preset or "cpu")())
+        trainer = self.new_trainer(problems, with_settings(config, self.settings or ()).changed(**self._changes))
         digests = [problem.digest for problem in trainer.problems]
         for path in self.demonstrations or ():
             plan = read_plan(path)
@@ -311,18 +316,18 @@ class Training(ABC, Generic[T]):
         for index in range(len(digests)):
             if self.demonstrate is None or deadline.expired:
                 break
-            # Most of a time limit, all inputs together, is for training.
-            share = DEMONSTRATING_SHARE * deadline.remaining / (len(digests) - index)
-            self.learn_from_own(trainer, index, max(LEAST_SECONDS, min(self.demonstrate, share)), deadline)
+            # Most of the time limit is left for training.
+            share = DEMONSTRATION_SHARE * deadline.remaining / (len(digests) - index)
+            self.learn_from_search(trainer, index, max(MIN_DEMONSTRATION_SECONDS, min(self.demonstrate, share)), deadline)
         return trainer
 
     def _train(self, trainer: T, cancel: threading.Event, began: float) -> str:
-        """Train within the limits; writes curve and checkpoints, and returns why it ended."""
+        """Trains within the limits, writes the curve and checkpoints, and returns why it ended."""
         from stowplan.learned_guidance.training.curve import CurveFile
         from stowplan.learned_guidance.training.run import run
 
         curve = None if self.curve is None else CurveFile(self.curve, trainer.COLUMNS, trainer.iteration)
-        with LinePrinter(self.quiet, LINES_EVERY) as printer:
+        with LinePrinter(self.quiet, SECONDS_BETWEEN_LINES) as printer:
 
             def report(progress: Any) -> None:
                 printer.show(progress.line)
@@ -340,7 +345,7 @@ class Training(ABC, Generic[T]):
 
 
 def command(training: type[Training[Any]]) -> Callable[..., None]:
-    """The command of an agent: its options are the fields of its class, its help is what the class says of itself."""
+    """The command of an agent. Its options are the fields of the class, and its help is the docstring of the class."""
     hints = get_type_hints(training, include_extras=True)
 
     def run(**values: Any) -> None:

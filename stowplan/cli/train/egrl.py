@@ -1,4 +1,4 @@
-"""``stowplan train egrl``: EGRL for tier placement."""
+"""The command ``stowplan train egrl``: EGRL for tier placement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
     from stowplan.models.tier_placement.problem import Problem
 
-#: What the policy learns from demonstrations by, where nothing else is set.
+#: Weight of the imitation loss if there are demonstrations and no other weight is set.
 IMITATION = 1.0
 
 
@@ -63,7 +63,7 @@ class _Training(Training["Trainer"]):
         return Trainer
 
     @property
-    def decided(self) -> dict[str, Any]:
+    def fixed_options(self) -> dict[str, Any]:
         return {"--method": self.method}
 
     def check_problem(self, problem: Problem, others: Sequence[Problem]) -> None:
@@ -76,7 +76,7 @@ class _Training(Training["Trainer"]):
             message = f"found a chip of {tiers} tiers, expected {len(others[0].tiers)} as of {self.sources[0]}"
             raise InputError(message, place="tiers")
 
-    def configured(self, config: EgrlConfig) -> EgrlConfig:
+    def adjusted_config(self, config: EgrlConfig) -> EgrlConfig:
         methods = {"egrl": config.changed, "ea": config.evolution_only, "pg": config.gradient_only}
         if (self.method or "egrl") not in methods:
             raise UsageError(f"--method: found {self.method!r}, expected egrl, ea or pg")
@@ -87,10 +87,10 @@ class _Training(Training["Trainer"]):
     def weights(self, network: Any) -> Any:
         return network.row.detach().numpy()
 
-    def new(self, problems: list[Any], config: EgrlConfig) -> Trainer:
+    def new_trainer(self, problems: list[Any], config: EgrlConfig) -> Trainer:
         if (self.demonstrations or self.demonstrate is not None) and not config.learner:
             raise UsageError("--demonstrations and --demonstrate: found a method without a learner to learn from them")
-        return super().new(problems, config)
+        return super().new_trainer(problems, config)
 
     def check_trainer(self, trainer: Trainer) -> None:
         if self.policy is not None and not trainer.has_network:

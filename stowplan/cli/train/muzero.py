@@ -1,4 +1,4 @@
-"""``stowplan train muzero``: MMap-MuZero."""
+"""The command ``stowplan train muzero``: MMap-MuZero for memory mapping."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
     from stowplan.models.memory_mapping.problem import Problem
 
-#: What local search from a demonstration takes, of the time of solving.
+#: Time of the local search that improves a demonstration, as a part of the time for solving.
 LOCAL_SEARCH_SHARE = 0.5
 
 
@@ -67,8 +67,8 @@ class _Training(Training["Trainer"]):
             if not torch.cuda.is_available():
                 raise UsageError("--device: cuda was asked for, but torch finds no such device")
 
-    def learned_on(self, problems: list[Problem]) -> list[Problem]:
-        """Windows in place of the programs, where that is asked for; the seed decides which."""
+    def training_problems(self, problems: list[Problem]) -> list[Problem]:
+        """Random windows of the programs, if they are asked for; the seed decides which."""
         if self.windows is None:
             return problems
         if self.windows < 1 or self.window_moves < 1:
@@ -84,11 +84,11 @@ class _Training(Training["Trainer"]):
         return windows
 
     @property
-    def made_with(self) -> dict[str, Any]:
+    def trainer_arguments(self) -> dict[str, Any]:
         return {"device": self.device}
 
-    def learn_from_own(self, trainer: Trainer, index: int, limit: float, deadline: Deadline) -> None:
-        """Find a plan, improve it by local search, and learn from the game that it is."""
+    def learn_from_search(self, trainer: Trainer, index: int, limit: float, deadline: Deadline) -> None:
+        """Searches for a plan, improves it by local search, and learns from the game that leads to it."""
         from stowplan.kernel.solve import solve
         from stowplan.learned_guidance.memory_mapping.game.local_search import improve_plan
         from stowplan.learned_guidance.memory_mapping.game.programs import as_played

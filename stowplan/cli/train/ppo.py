@@ -1,4 +1,4 @@
-"""``stowplan train ppo``: the PPO mapper of modulo scheduling."""
+"""The command ``stowplan train ppo``: the PPO mapper for modulo scheduling."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Training(Training["Trainer"]):
         option("--steps", "N", "Stop after this many placements (default 200000), time limit or not."),
     ] = None
     preset: str | None = field(default=None, init=False)
-    """There is one."""
+    """This agent has no choice of presets."""
     demonstrate: Annotated[
         float | None,
         option("--demonstrate", "SECONDS", "Map each graph by heuristics for so long, and imitate the plan."),

@@ -274,7 +274,7 @@ def _graph(given: dict[str, Any], source: str | Path | None, reading: Reading) -
             try:
                 parts[at] = msgspec.convert(_renamed(part, place, names, known, notes), expected)
             except msgspec.ValidationError as error:
-                raise files.misfit(error, expected, at=place) from error
+                raise files.type_mismatch(error, expected, at=place) from error
     inner = given.get("graph")
     name = whole.get("name") or (inner.get("name") if isinstance(inner, dict) else None) or ""
     if not isinstance(name, str):

@@ -172,7 +172,7 @@ def _convert(value: Any) -> _Snapshot:
     try:
         return msgspec.convert(value, _Snapshot)
     except msgspec.ValidationError as error:
-        raise files.misfit(error, _Snapshot) from error
+        raise files.type_mismatch(error, _Snapshot) from error
 
 
 class _Reader:

@@ -196,4 +196,4 @@ class TargetFiles(Generic[T]):
                         raise InputError(f"found {head.get(key)!r}, expected {expected!r}", place=key)
                 return msgspec.convert(head, self.target, dec_hook=decode_hook)
         except msgspec.ValidationError as error:
-            raise files.misfit(error, self.target, source) from error
+            raise files.type_mismatch(error, self.target, source) from error

@@ -1,4 +1,5 @@
-"""A run whose plan changes little: the earlier plan takes part in it, and what it finds is brought closer afterwards."""
+"""Keeps a plan close to an earlier one: the earlier plan takes part in the run, and the best plan is brought closer to it
+afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import msgspec
 from stowplan.deadline import Deadline
 from stowplan.errors import InputError, UsageError
 from stowplan.kernel.context import Options
-from stowplan.kernel.keep_close.earlier_plan import changes_of, given, of_this_problem
+from stowplan.kernel.keep_close.earlier_plan import changes_of, given, is_of_problem
 from stowplan.kernel.keep_close.reverting import AcceptedPlan, RevertingSearch, cost_limit
 from stowplan.kernel.kind import Kind, check
 from stowplan.kernel.plan_changes import EARLIER, SHARE, Budget, KeepClose
@@ -20,40 +21,48 @@ from stowplan.log import LOGGER
 from stowplan.result import Result
 from stowplan.verification import Verification
 
-#: What provenance calls plans that were brought closer.
+#: Source of plans that were brought closer, as the provenance names it.
 SOURCE = "keep_close"
 
-#: Plans of a run that are looked at again.
-MOST_PLANS = 50
+#: Maximum number of plans of a run that are tried as starting points.
+MAX_PLANS = 50
 
 
-def keeper_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
-    """What keeps close to what :func:`stowplan.solve` was given for that; raises what :func:`given` and the class do."""
-    keeper = StabilityPass(kind, problem, given(keep_close, kind))
+def stability_pass_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
+    """Makes the pass that keeps close to what ``keep_close`` of :func:`stowplan.solve` says.
+
+    Raises
+    ------
+    UsageError, InputError
+        As :func:`given` and :class:`StabilityPass`; also if the caller gave a plan under the name of the earlier one.
+    """
+    stability_pass = StabilityPass(kind, problem, given(keep_close, kind))
     if EARLIER in plans:
         raise UsageError(f"found a plan named {EARLIER!r}, which is the name of the one to keep close to: give it another")
-    return keeper
+    return stability_pass
 
 
 class StabilityPass:
-    """What :func:`stowplan.solve` does besides a run where it is to keep close.
+    """The steps that :func:`stowplan.solve` adds to a run in order to keep close to an earlier plan.
 
     Parameters
     ----------
-    kind, problem, given
-        What is solved, and the earlier plan, checked.
+    kind, problem
+        The problem to solve.
+    request
+        The earlier plan and what may be lost for it, checked.
 
     Raises
     ------
     InputError
-        The earlier plan is of this very problem, and not valid.
+        The earlier plan belongs to this problem, and is not valid.
     UsageError
-        It is of another problem, and what it decides cannot be known again.
+        The earlier plan belongs to another problem, and its decisions cannot be matched to those of this one.
     """
 
-    def __init__(self, kind: Kind[Any, Any], problem: Any, given: KeepClose):
-        self._kind, self._problem, self.given = kind, problem, given
-        self._changes = changes_of(problem, given)
+    def __init__(self, kind: Kind[Any, Any], problem: Any, request: KeepClose):
+        self._kind, self._problem, self.request = kind, problem, request
+        self._changes = changes_of(problem, request)
         self._earlier: AcceptedPlan | None = None
         self._plans: list[tuple[int, int, Any, Verification[Any]]] = []
         self.details: dict[str, Any] = {}
@@ -62,23 +71,23 @@ class StabilityPass:
             verdict = check(kind, problem, plan)
             if verdict.ok:
                 self._earlier = AcceptedPlan(plan, verdict, self._changes.counts(plan))
-            elif of_this_problem(problem, given):
+            elif is_of_problem(problem, request):
                 raise InputError(f"the earlier plan is not valid for this problem: {'; '.join(verdict.lines[:3])}")
 
     @property
     def starts(self) -> dict[str, Start]:
-        """The earlier plan by its name, where it is valid for this problem."""
+        """The earlier plan by its name, if it is valid for this problem."""
         return {} if self._earlier is None else {EARLIER: Start(self._earlier.plan, self._earlier.check)}
 
     def limits(self, options: Options, deadline: Deadline) -> tuple[Options, Deadline]:
-        """Options and deadline of the run: it leaves a part of the time."""
-        part = 1 - SHARE
+        """Options and deadline of the run, which leave a part of the time for the search after it."""
+        run_share = 1 - SHARE
         if not options.deterministic:
-            deadline = deadline.within(part * deadline.remaining)
-        return options.limited(part * options.time_limit, part * options.extent), deadline
+            deadline = deadline.within(run_share * deadline.remaining)
+        return options.limited(run_share * options.time_limit, run_share * options.extent), deadline
 
-    def described(self, result: Result) -> Result:
-        """The result with what is to be said of the earlier plan."""
+    def add_details(self, result: Result) -> Result:
+        """The result with details and warnings about the earlier plan."""
         return msgspec.structs.replace(
             result,
             details=result.details | self.details,
@@ -86,20 +95,20 @@ class StabilityPass:
             warnings=(*result.warnings, *self._changes.notes),
         )
 
-    def take(self, plan: Any, verdict: Verification[Any]) -> None:
-        """Remember a valid plan of the run; of many the best, the first of equals."""
+    def remember(self, plan: Any, verdict: Verification[Any]) -> None:
+        """Remembers a valid plan of the run. If there are too many, the best are kept, and of equal ones the first."""
         assert verdict.objective is not None
         self._plans.append((verdict.objective, verdict.tie_break, plan, verdict))
-        if len(self._plans) > 2 * MOST_PLANS:
+        if len(self._plans) > 2 * MAX_PLANS:
             self._trim()
 
     def finish(self, state: RunState) -> bool:
-        """Put the closest plan that is good enough in the place of the best, in what time the run has left.
+        """Replaces the best plan by the closest one that is good enough, in the time that the run has left.
 
         Returns
         -------
         bool
-            Whether it was cancelled.
+            Whether the run was cancelled.
         """
         options, deadline, best = state.options, state.deadline, state.best
         if best is None:
@@ -112,7 +121,7 @@ class StabilityPass:
             self._problem,
             best.check,
             None if earlier is None else earlier.check,
-            self.given.within,
+            self.request.within,
             None if state.baseline is None else state.sources.get(state.baseline),
         )
         search = RevertingSearch(self._kind, self._problem, changes, limit, Budget(options, deadline, plain.total), plain)
@@ -131,32 +140,33 @@ class StabilityPass:
         if options.deterministic and deadline.expired:
             state.cut_short = True
             state.warnings.append("there was too little time for plans closer to the earlier one: another run may differ")
-        kept = search.best
+        chosen = search.best
         self._plans.clear()
-        if kept is not plain:
-            assert kept.check.objective is not None
-            source = EARLIER if kept is earlier else SOURCE
-            plan = self._kind.finish(self._problem, kept.plan, kept.check.objective)
-            state.best = Best(plan, kept.check.objective, source, best.order, kept.check, deadline.elapsed)
-            state.sources.setdefault(source, kept.check.objective)
+        if chosen is not plain:
+            assert chosen.check.objective is not None
+            source = EARLIER if chosen is earlier else SOURCE
+            plan = self._kind.finish(self._problem, chosen.plan, chosen.check.objective)
+            state.best = Best(plan, chosen.check.objective, source, best.order, chosen.check, deadline.elapsed)
+            state.sources.setdefault(source, chosen.check.objective)
             if source == SOURCE:
                 state.families.setdefault(source, "heuristic")
-            if state.bound is not None and state.bound > kept.check.objective:
+            if state.bound is not None and state.bound > chosen.check.objective:
                 state.offer_bound(state.bound, SOURCE)
         LOGGER.info(
             "kept close: %d of %d decisions changed, %d by the best plan found; objective %s",
-            kept.changed,
-            kept.total,
+            chosen.changed,
+            chosen.total,
             plain.changed,
-            state.words(kept.check.objective),
+            state.words(chosen.check.objective),
         )
         self.details = {
-            "changed": f"{kept.changed:,} of {kept.total:,} decisions of the earlier plan (the best found: {plain.changed:,})",
+            "changed": f"{chosen.changed:,} of {chosen.total:,} decisions of the earlier plan "
+            f"(the best found: {plain.changed:,})",
             "keep_close": {
-                "changed": kept.changed,
-                "of": kept.total,
-                "parts": {what: list(pair) for what, pair in kept.counts.items()},
-                "within": self.given.within,
+                "changed": chosen.changed,
+                "of": chosen.total,
+                "parts": {what: list(pair) for what, pair in chosen.counts.items()},
+                "within": self.request.within,
                 "best_changed": plain.changed,
                 "best_objective": plain.check.objective,
                 "earlier_objective": None if earlier is None else earlier.check.objective,
@@ -165,5 +175,6 @@ class StabilityPass:
         return cancelled or deadline.was_cancelled
 
     def _trim(self) -> None:
+        """Forgets all but the best plans."""
         self._plans.sort(key=itemgetter(0, 1))
-        del self._plans[MOST_PLANS:]
+        del self._plans[MAX_PLANS:]

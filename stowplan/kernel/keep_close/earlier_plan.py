@@ -1,7 +1,7 @@
-"""The earlier plan that a result is kept close to, and how far other plans are from it: what kinds have in common.
+"""The earlier plan that a result is kept close to, and the difference between plans: what the kinds have in common.
 
-A kind has a :class:`~stowplan.kernel.plan_changes.PlanChanges` of the name ``Changes`` in ``portfolio/<kind>/keep_close.py``;
-one without gets :class:`FieldByField`.
+A kind implements :class:`~stowplan.kernel.plan_changes.PlanChanges` as the class ``Changes`` in
+``portfolio/<kind>/keep_close.py``; for kinds without one, :class:`FieldByField` is used.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from stowplan.models.decisions import COMMON
 
 
 def given(value: Any, kind: Kind[Any, Any]) -> KeepClose:
-    """What was given to ``solve``, checked.
+    """Checks the argument ``keep_close`` of ``solve`` and returns it as a :class:`KeepClose`.
 
     Raises
     ------
     UsageError
-        It is neither a plan of the kind nor a :class:`KeepClose` of one, or its numbers are out of range.
+        It is neither a plan of the kind nor a :class:`KeepClose` with one, or a number is out of range.
     InputError
-        The plan is not valid for the earlier version that it is said to be of.
+        The plan is not valid for the earlier version of the problem that is given with it.
     """
     wish = value if isinstance(value, KeepClose) else KeepClose(plan=value)
     if not isinstance(wish.plan, kind.plan):
@@ -46,12 +46,12 @@ def given(value: Any, kind: Kind[Any, Any]) -> KeepClose:
 
 
 def read_earlier_plan(path: Path, problem: Any) -> Any:
-    """The plan in a file, of this problem or of an earlier version of it.
+    """Reads the plan of this problem, or of an earlier version of it, from a file.
 
     Raises
     ------
     InputError
-        It has no plan of the problem's kind in it; the message names the file.
+        The file has no plan of the problem's kind; the message names the file.
     """
     kind = kind_of(problem)
     if kind.read_described_plan is not None and not files.is_json(path):
@@ -62,22 +62,22 @@ def read_earlier_plan(path: Path, problem: Any) -> Any:
     return read_plan(path, problem)
 
 
-#: Sets of decisions that can only be reverted together are left out beyond this many.
-MOST_TOGETHER = 256
+#: Sets of more decisions than this that must be reverted together are ignored.
+MAX_COUPLED = 256
 
 
-def of_this_problem(problem: Any, given: KeepClose) -> bool:
-    """Whether the earlier plan is of the very problem."""
+def is_of_problem(problem: Any, given: KeepClose) -> bool:
+    """Whether the earlier plan belongs to this problem and not to an earlier version."""
     return bool(given.plan.problem == problem.digest)
 
 
-def compared(problem: Any, earlier: Any, plan: Any) -> Counts:
-    """Changes as ``stowplan compare`` counts them."""
+def count_changes(problem: Any, earlier: Any, plan: Any) -> Counts:
+    """Counts the changed decisions, as ``stowplan compare`` does."""
     return {part.what: (len(part.changes), part.total) for part in kind_of(problem).diff(problem, earlier, plan)}
 
 
 def needs_program(kind: str) -> UsageError:
-    """The error for a plan of a kind, by its title, that does not say what its decisions are of."""
+    """The error for a plan of another problem that does not name what its decisions are about. ``kind`` is the kind's title."""
     return UsageError(
         f"found an earlier plan of another problem: plans of {kind} do not name all that they decide, "
         "expected the earlier version with it (--set hint_program=FILE)"
@@ -85,58 +85,60 @@ def needs_program(kind: str) -> UsageError:
 
 
 class ByValues:
-    """The changes of plans that are made of a value for each decision.
+    """Base class of :class:`PlanChanges` for plans that consist of one value for each decision.
 
     Parameters
     ----------
-    problem, given
-        What is to be solved, and the earlier plan.
+    problem
+        The problem to solve.
+    given
+        The earlier plan.
     """
 
     what = "decision"
-    """What decisions are called, for plans of another problem."""
+    """What decisions are called in the counts, if the earlier plan belongs to another problem."""
     notes: Sequence[str] = ()
 
     def __init__(self, problem: Any, given: KeepClose):
         self.problem = problem
-        self._is_of_this = of_this_problem(problem, given)
-        self.earlier: list[Any] = list(self.values(given.plan) if self._is_of_this else self.known_again(given))
-        """The earlier plan's value of each decision, None where it has none."""
+        self._is_of_this = is_of_problem(problem, given)
+        self.earlier: list[Any] = list(self.values(given.plan) if self._is_of_this else self.match_values(given))
+        """The earlier plan's value of each decision; None for decisions that it does not have."""
         self.start = given.plan
         if not self._is_of_this:
             self.start = None if None in self.earlier else self.plan(self.earlier, given.plan)
 
-    def known_again(self, given: KeepClose) -> Sequence[Hashable | None]:
-        """Of a plan of an earlier version: its value of each decision, None where it has none.
+    def match_values(self, given: KeepClose) -> Sequence[Hashable | None]:
+        """The value of each decision in a plan of an earlier version; None for decisions that the plan does not have.
 
         Raises
         ------
         UsageError
-            The plan does not say what its decisions are of.
+            The plan does not name what its decisions are about.
         """
         raise needs_program(kind_of(self.problem).title)
 
     def values(self, plan: Any) -> Sequence[Hashable]:
-        """Value of each decision of a plan."""
+        """The value of each decision in a plan."""
         raise NotImplementedError
 
     def plan(self, values: Sequence[Any], near: Any) -> Any:
-        """Plan with these values; ``near`` is one of which most of them are. None where there is none."""
+        """The plan with these values; None if there is none. ``near`` is a plan that has most of them."""
         raise NotImplementedError
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """For a decision those that must be reverted with it, as far as that is known."""
+        """Returns a function that maps a decision to those that must be reverted with it, as far as they can be foreseen."""
         return lambda decision: ()
 
     def counts(self, plan: Any) -> Counts:
-        """What a valid plan changes."""
+        """Counts the decisions in which a valid plan differs from the earlier one."""
         if self._is_of_this:
-            return compared(self.problem, self.start, plan)
+            return count_changes(self.problem, self.start, plan)
         return {self.what: (len(self.differing(plan)), sum(value is not None for value in self.earlier))}
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
-        """Each decision with those that must be reverted with it, the smallest sets first."""
-        return together(self.differing(plan), self.coupled(plan), should_stop)
+        """Each differing decision with those that must be reverted with it, the smallest sets first."""
+        return coupled_groups(self.differing(plan), self.coupled(plan), should_stop)
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Any:
         """The plan with these decisions as in the earlier one."""
@@ -146,19 +148,20 @@ class ByValues:
         return self.plan(values, plan)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Any]:
-        """Nothing more."""
+        """Yields nothing; kinds may override it."""
         return ()
 
     def differing(self, plan: Any) -> list[int]:
-        """Decisions that are unlike the earlier plan's."""
+        """Decisions that differ from the earlier plan's."""
         pairs = zip(self.earlier, self.values(plan), strict=True)
         return [number for number, (before, after) in enumerate(pairs) if before is not None and before != after]
 
 
-def together(
+def coupled_groups(
     changed: Sequence[int], coupled: Callable[[int], Iterable[int]], should_stop: Callable[[], bool]
 ) -> list[frozenset[int]]:
-    """Each decision with all that must be reverted with it; sets with others than ``changed`` are left out."""
+    """The set of each decision with all that must be reverted with it. Sets that contain decisions other than ``changed`` are
+    left out."""
     free = set(changed)
     known: dict[int, list[int]] = {}
     groups: dict[frozenset[int], None] = {}
@@ -166,7 +169,7 @@ def together(
         if should_stop():
             break
         group, front = {first}, [first]
-        while front and len(group) <= MOST_TOGETHER:
+        while front and len(group) <= MAX_COUPLED:
             member = front.pop()
             if member not in known:
                 known[member] = list(coupled(member))
@@ -174,13 +177,14 @@ def together(
                 if other not in group:
                     group.add(other)
                     front.append(other)
-        if group <= free and len(group) <= MOST_TOGETHER:
+        if group <= free and len(group) <= MAX_COUPLED:
             groups[frozenset(group)] = None
     return sorted(groups, key=len)
 
 
 class FieldByField(ByValues):
-    """For kinds that say nothing of their decisions: the fields of their plans, those that are sequences place by place."""
+    """For kinds that do not describe their decisions: each field of a plan is a decision, or each entry of a field that is a
+    tuple."""
 
     def __init__(self, problem: Any, given: KeepClose):
         self._fields = [name for name in given.plan.__struct_fields__ if name not in COMMON]
@@ -190,15 +194,15 @@ class FieldByField(ByValues):
             self._places += [(name, place) for place in range(len(value))] if isinstance(value, tuple) else [(name, None)]
         super().__init__(problem, given)
 
-    def known_again(self, given: KeepClose) -> Sequence[Hashable | None]:
-        """Nothing is."""
+    def match_values(self, given: KeepClose) -> Sequence[Hashable | None]:
+        """Raises UsageError: without a description, decisions of another problem cannot be matched."""
         raise UsageError(
             f"found an earlier plan of another problem: plans of {kind_of(self.problem).title} are only kept close to "
             "others of the same problem"
         )
 
     def values(self, plan: Any) -> Sequence[Hashable]:
-        """Entries of the fields; what a plan lacks is None."""
+        """Entries of the fields; None for those that the plan lacks."""
         tried: list[Hashable] = []
         for name, place in self._places:
             value = getattr(plan, name)
@@ -206,7 +210,7 @@ class FieldByField(ByValues):
         return tried
 
     def plan(self, values: Sequence[Any], near: Any) -> Any:
-        """Plan with these entries."""
+        """The plan with these entries."""
         fields: dict[str, Any] = {}
         for (name, place), value in zip(self._places, values, strict=True):
             if place is None:
@@ -219,5 +223,11 @@ class FieldByField(ByValues):
 
 
 def changes_of(problem: Any, given: KeepClose) -> PlanChanges:
-    """Of a problem of any kind; raises UsageError where the earlier plan says too little of another problem's decisions."""
+    """The differences between plans of a problem and the earlier plan, for any kind.
+
+    Raises
+    ------
+    UsageError
+        The earlier plan belongs to another problem and its decisions cannot be matched.
+    """
     return (kind_of(problem).extras().changes or FieldByField)(problem, given)

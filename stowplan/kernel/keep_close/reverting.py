@@ -1,9 +1,9 @@
-"""From the best plan of a run to one that changes less: decisions are reverted while the verifier and the objective allow.
+"""Reverts decisions of the best plan to those of an earlier plan, as long as the result is valid and good enough.
 
-Of the differences to the earlier plan a small set is sought that is enough, by trying to do without parts of it, halved again
-and again as in delta debugging (Zeller and Hildebrandt 2002); where a loss is allowed, what costs least for each decision goes
-first. What is left is 1-minimal where the time suffices: no set of decisions that may be reverted alone can be. A kind's own
-searches go on from there.
+The search looks for a small set of differences that suffices. It tries to revert all differences together, then halves of them,
+again and again, as in delta debugging (Zeller and Hildebrandt 2002). If a loss is allowed, it begins with the differences that
+cost least for each decision. Given enough time, the result is 1-minimal: no set of decisions that may be reverted alone can
+still be reverted. Searches of the kind itself continue from there.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from stowplan.kernel.kind import Kind, check
 from stowplan.kernel.plan_changes import Budget, Counts, PlanChanges
 from stowplan.verification import Verification
 
-#: Pairs of sets of decisions that are tried where none can be reverted alone.
-MOST_PAIRS = 3000
+#: Maximum number of pairs of sets that are tried if no set can be reverted alone.
+MAX_PAIRS = 3000
 
 
 @dataclass(frozen=True)
 class CostLimit:
-    """What a plan may cost; compared like (objective, tie_break)."""
+    """The largest objective and tie-break that a plan may have."""
 
     objective: int
     tie_break: int
     not_above: tuple[int, int] | None = None
-    """The earlier plan's own values, where it is valid."""
+    """Objective and tie-break of the earlier plan, if it is valid; a plan must not be worse."""
 
     def holds(self, verdict: Verification[Any]) -> bool:
-        """Whether a plan is good enough."""
+        """Whether a plan is valid and good enough."""
         if not verdict.ok or verdict.objective is None:
             return False
         if verdict.objective > self.objective or verdict.tie_break > self.tie_break:
@@ -47,7 +47,19 @@ def cost_limit(
     within: float,
     baseline: int | None = None,
 ) -> CostLimit:
-    """What a plan may cost beside the best found, the earlier one where that is valid, and the baseline that was named."""
+    """The limit that follows from the best plan found, from the earlier plan if it is valid, and from a named baseline.
+
+    Parameters
+    ----------
+    kind, problem
+        The problem to solve.
+    best, earlier
+        Verifications of the best plan and of the earlier one; None if the earlier plan is not valid.
+    within
+        Loss that the caller allows, as a fraction of the best objective.
+    baseline
+        Objective of the named baseline, if there is one.
+    """
     assert best.objective is not None
     if kind.asks_for_any(problem):
         return CostLimit(_NO_LIMIT if baseline is None else baseline, _NO_LIMIT)
@@ -90,18 +102,18 @@ class AcceptedPlan:
 
 
 class RevertingSearch:
-    """Looks for plans with less change.
+    """Looks for plans that differ less from the earlier plan.
 
     Parameters
     ----------
     kind, problem
-        What is solved.
+        The problem to solve.
     changes
-        Of its plans beside the earlier one.
+        Compares plans with the earlier plan and reverts their decisions.
     limit
-        What plans may cost.
+        How good plans must be.
     budget
-        How much may be done.
+        Limits the search.
     best
         A plan that is good enough.
     """
@@ -114,7 +126,7 @@ class RevertingSearch:
         self.best = best
 
     def run(self) -> AcceptedPlan:
-        """The closest plan found; call once."""
+        """Runs the search and returns the closest plan; call it once."""
         self._revert()
         for _ in range(3):
             before = self.best
@@ -127,12 +139,12 @@ class RevertingSearch:
         return self.best
 
     def offer(self, plan: Any) -> bool:
-        """Take a plan in that is good enough and closer; returns whether it was."""
+        """Keeps a plan if it is good enough and closer than the best so far; returns whether it was."""
         judged = self._judge(plan)
         return judged is not None and self._keep(*judged)
 
     def _judge(self, plan: Any) -> tuple[Any, Verification[Any]] | None:
-        """A plan with its objective put right, and what the verifier says; None where it is not good enough."""
+        """A plan with its objective corrected, and its verification; None if it is not good enough."""
         if plan is None:
             return None
         self._budget.count_check()
@@ -145,15 +157,16 @@ class RevertingSearch:
         return (plan, verdict) if self._limit.holds(verdict) else None
 
     def _keep(self, plan: Any, verdict: Verification[Any]) -> bool:
+        """Keeps a plan that is good enough if it is closer."""
         close = AcceptedPlan(plan, verdict, self._changes.counts(plan))
-        if (close.changed, *_values(verdict)) >= (self.best.changed, *_values(self.best.check)):
+        if (close.changed, *_cost(verdict)) >= (self.best.changed, *_cost(self.best.check)):
             return False
         self.best = close
         return True
 
     def _revert(self) -> None:
-        """Revert decisions until no set can be reverted alone, and no two of them together."""
-        pairs_left = MOST_PAIRS
+        """Reverts decisions until no set can be reverted alone, and no two sets together."""
+        pairs_left = MAX_PAIRS
         while not self._budget.is_over():
             groups = self._changes.groups(self.best.plan, self._budget.is_over)
             if not groups:
@@ -167,7 +180,8 @@ class RevertingSearch:
                     return
 
     def _cheapest_first(self, groups: list[frozenset[int]]) -> list[frozenset[int]]:
-        """Where a loss is allowed and there is time: the groups by what each costs alone for each of its decisions."""
+        """Sorts the groups by what reverting each of them costs for each of its decisions, if a loss is allowed and there is
+        time."""
         slack = self._limit.objective - (self.best.check.objective or 0)
         if slack <= 0 or self._limit.objective == _NO_LIMIT:
             return groups
@@ -180,13 +194,13 @@ class RevertingSearch:
             if self._budget.is_over():
                 return groups
             judged = self._judge(self._changes.reverted(self.best.plan, group))
-            known = self.best.check.objective or 0
-            costs.append(None if judged is None else ((judged[1].objective or 0) - known) / len(group))
+            current_objective = self.best.check.objective or 0
+            costs.append(None if judged is None else ((judged[1].objective or 0) - current_objective) / len(group))
         order = sorted(range(len(groups)), key=lambda at: (costs[at] is None, costs[at] or 0.0, at))
         return [groups[at] for at in order]
 
     def _halve(self, groups: Sequence[frozenset[int]]) -> None:
-        """Revert all of them, or the halves one after the other."""
+        """Tries to revert all groups together; if that fails, does the same for each half."""
         if self._budget.is_over() or not groups:
             return
         if self.offer(self._changes.reverted(self.best.plan, frozenset().union(*groups))) or len(groups) == 1:
@@ -195,19 +209,19 @@ class RevertingSearch:
         self._halve(groups[:middle])
         self._halve(groups[middle:])
 
-    def _pairs(self, groups: Sequence[frozenset[int]], left: int) -> int:
-        """Revert two groups together; returns how many pairs may still be tried."""
+    def _pairs(self, groups: Sequence[frozenset[int]], attempts: int) -> int:
+        """Tries to revert pairs of groups until one succeeds; returns how many pairs may still be tried."""
         for at, one in enumerate(groups):
             for other in groups[:at]:
-                if left <= 0 or self._budget.is_over():
-                    return left
-                left -= 1
+                if attempts <= 0 or self._budget.is_over():
+                    return attempts
+                attempts -= 1
                 if self.offer(self._changes.reverted(self.best.plan, one | other)):
-                    return left
-        return left
+                    return attempts
+        return attempts
 
 
-def _values(verification: Verification[Any]) -> tuple[int, int]:
+def _cost(verification: Verification[Any]) -> tuple[int, int]:
     return verification.objective or 0, verification.tie_break
 
 

@@ -1,1 +1,1 @@
-"""Workers run the candidates in threads and processes; a pool starts them, sends them news and collects what they report."""
+"""Workers run candidates in threads and processes; a pool starts them, sends them updates and collects their reports."""

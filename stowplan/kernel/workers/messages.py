@@ -1,6 +1,6 @@
-"""What a run and its workers say to each other, and the view of the run that a candidate has of it.
+"""Messages between a run and its workers, and the candidate's context that is connected to a run.
 
-Messages are MessagePack with a length in front, over pipes.
+Messages are encoded as MessagePack, preceded by their length, and sent over pipes.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from stowplan.kernel.context import Context, Options, Report
 from stowplan.kernel.kind import kind
 from stowplan.models.hint import Hint
 
-#: A candidate that returns this close to its end (seconds) was stopped by time: solvers look at the clock now and then.
+#: A candidate that returns within so many seconds of its end was stopped by the limit, because solvers check the clock only now
+#: and then.
 _CLOSE = 0.05
 
 
 class CandidateId(msgspec.Struct, frozen=True):
-    """A candidate, for a process that knows it by name alone."""
+    """A candidate's name, from which another process can load it."""
 
     kind: str
     name: str
     place: str | None
-    """``module:name`` of the kind, which the parent's program may have registered."""
+    """``module:name`` of the kind, because the parent's program may have registered it."""
 
     @classmethod
     def of(cls, kind: str, name: str) -> Self:
-        """Of a kind that this process knows."""
-        return cls(kind, name, kinds.place_of(kind))
+        """The identifier of a candidate of a kind that is registered in this process."""
+        return cls(kind, name, kinds.import_path(kind))
 
     def load(self) -> Callable[[Any, Any], None]:
-        """What it does, with all that this needs."""
+        """Imports the candidate and returns its function."""
         return kind(self.kind).function(self.name)
 
 
 class Job(msgspec.Struct, tag="job"):
-    """What a worker is to do."""
+    """A candidate to run, with everything that it needs."""
 
     candidate: CandidateId
     options: Options
@@ -51,13 +52,13 @@ class Job(msgspec.Struct, tag="job"):
     start_bound: int | None = None
     hints: tuple[bytes, ...] = ()
     closed: bool = False
-    """Nothing is left to find, and the run waits for others: the candidate returns at once."""
+    """Whether nothing is left to find and the run only waits for other candidates. This candidate then returns at once."""
     latest: float = 0.0
-    """The latest that :attr:`News.end` may be, where that is after the end."""
+    """The latest time to which :attr:`News.end` may extend ``end``."""
 
 
-class News(msgspec.Struct, tag="news"):
-    """Parent to worker: the best plan and bound of all, what else others hand on, and what is left to do."""
+class RunUpdate(msgspec.Struct, tag="news"):
+    """An update from the parent to a worker: a better plan or bound, a hint, or a change of the time limit."""
 
     plan: bytes | None = None
     bound: int | None = None
@@ -65,52 +66,52 @@ class News(msgspec.Struct, tag="news"):
     closed: bool = False
     """As in :class:`Job`."""
     end: float | None = None
-    """When the candidate is to stop from now on: nobody needs the time that was set aside for others. None changes nothing."""
+    """New time to stop, because time that was set aside for other candidates is no longer needed; None changes nothing."""
     is_over: bool = False
-    """The run is over: what the candidate still reports goes nowhere."""
+    """Whether the run is over, so that further reports are ignored."""
 
 
 class Load(msgspec.Struct, tag="load"):
-    """Parent to a worker without a job: import what the next one will probably need."""
+    """A request to a worker without a job: import a candidate that the next job will probably run."""
 
     candidate: CandidateId
 
 
-ToWorker = Job | News | Load
+ToWorker = Job | RunUpdate | Load
 
 
 class WorkerContext(Context):
-    """That of a run; ``send`` takes the reports, and is called from the candidate's threads."""
+    """The context of a candidate in a run. ``send`` is called with the reports, from the candidate's threads."""
 
     def __init__(self, job: Job, send: Callable[[Report], None]):
-        self._kind = kinds.named(job.candidate.kind)
+        self._kind = kinds.by_name(job.candidate.kind)
         super().__init__(job.options, None if job.start_plan is None else self._kind.plan.decode(job.start_plan))
         self._end, self._latest = job.end, max(job.end, job.latest)
-        self._told = math.inf
+        self._end_when_asked = math.inf
         self._is_closed = job.closed
         self.send = send
         self._incumbent = (self.start_plan, job.start_bound)
         self._hints = tuple(map(Hint.decode, job.hints))
 
     def closed(self) -> bool:
-        """Whether time is up, the run is over, or waits for others alone."""
+        """Whether time is up, the run is over, or the run only waits for other candidates."""
         return self._is_closed or time.monotonic() >= self._end
 
     def remaining(self) -> float:
-        """Seconds left."""
-        self._told = self._end
+        """Seconds until this candidate must stop."""
+        self._end_when_asked = self._end
         return max(0.0, self._end - time.monotonic())
 
     def longest(self) -> float:
-        """Seconds left where the candidate gets all the time that others do not need."""
+        """Seconds until the latest time to which the limit may be extended."""
         return max(0.0, self._latest - time.monotonic())
 
-    def take(self, message: News) -> None:
-        """Take in what others have found, and whether the run is over."""
+    def apply(self, message: RunUpdate) -> None:
+        """Applies an update."""
         if message.is_over:
             self._end = 0.0
         elif message.end is not None and time.monotonic() < self._end:
-            # Whoever has been stopped before the message came has its next turn as one that was stopped.
+            # If the candidate has reached its end already, the extension comes too late, and it counts as stopped.
             self._end = message.end
         if self.options.deterministic:
             return
@@ -123,5 +124,8 @@ class WorkerContext(Context):
         self._incumbent = (plan, bound if message.bound is None else message.bound)
 
     def last_word(self, waits: bool = False) -> Report:
-        """The last report of a candidate that returned: time has stopped it where the end has come that it knew of."""
-        return Report("stopped" if time.monotonic() > min(self._end, self._told) - _CLOSE else "done", waits=waits)
+        """The last report of a candidate that returned. It was stopped by the limit if the end that it last asked for has
+        come."""
+        return Report(
+            "stopped" if time.monotonic() > min(self._end, self._end_when_asked) - _CLOSE else "done", is_reusable=waits
+        )

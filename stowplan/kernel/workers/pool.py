@@ -1,6 +1,6 @@
-"""The candidates of a run: started while there is room, heard, and ended.
+"""The worker pool: starts the candidates of a run while workers are free, collects their reports and stops them.
 
-Whatever a candidate does, its worker ends with the run: solvers that do not stop are ended with their processes.
+Whatever a candidate does, its worker ends with the run: processes of solvers that do not stop are killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stowplan.kernel.context import MAX_SEED, Options, Report
 from stowplan.kernel.kind import Candidate
 from stowplan.kernel.state import RunState
 from stowplan.kernel.workers.clock import Clock
-from stowplan.kernel.workers.messages import CandidateId, Job, News
+from stowplan.kernel.workers.messages import CandidateId, Job, RunUpdate
 from stowplan.kernel.workers.process import ProcessTurn
 from stowplan.kernel.workers.started import QUEUE_SIZE, MessageQueue, Started, Turn, WorkerMessage
 from stowplan.kernel.workers.thread import ThreadTurn
@@ -27,71 +27,84 @@ from stowplan.log import LOGGER, cut
 from stowplan.models import hint as hints
 from stowplan.result import CandidateReport, Outcome, StopReason
 
-#: Seconds between two looks at the clock, at most.
+#: Maximum number of seconds between two checks of the clock.
 _TICK = 0.2
 
-#: Part of the limit that another turn of a candidate must have at least.
+#: A candidate gets another turn only if at least this part of the time limit is left for it.
 LEAST_TURN = 0.01
 
-#: Turns of a candidate have seeds that are so far apart: more than there are streams of one seed.
+#: Difference between the seeds of two turns of a candidate; it is larger than the number of random streams of one seed.
 SEED_STRIDE = 1_000
 
 
 class WorkerPool:
     """The candidates of a run, or of a stage of it, most useful first, and their workers.
 
-    What workers report is added to ``state``. Candidates are told ``options``.
+    Parameters
+    ----------
+    state
+        State of the run, to which reports of workers are added.
+    clock
+        Time of the run.
+    options
+        Options that candidates get.
+    candidates
+        The candidates to run.
     """
 
     def __init__(self, state: RunState, clock: Clock, options: Options, candidates: Sequence[Candidate]):
         self.has_dropped = False
-        """Whether there was no time to verify some plan."""
+        """Whether a plan was dropped because there was no time to verify it."""
         self.state, self.clock, self.options = state, clock, options
-        # What makes plans of a deterministic run must come to its end; what proves may use the time that is left.
+        # In a deterministic run, candidates that make plans must finish, so they start first; those that only prove bounds use
+        # the time that is left.
         self._waiting = sorted(candidates, key=lambda candidate: options.deterministic and candidate.proves_only)
         self._workers: dict[int, Started] = {}
-        """By their numbers."""
+        """Workers by number."""
         self._messages: MessageQueue = queue.Queue(QUEUE_SIZE)
         self._rejected: set[str] = set()
         workers().begin_run(self.options.workers)
 
     @property
-    def at_work(self) -> list[Candidate]:
-        """Candidates that are running or wait for their turn."""
+    def running_or_waiting(self) -> list[Candidate]:
+        """Candidates that are running or waiting to start."""
         return [*self._waiting, *(worker.candidate for worker in self._busy())]
 
     @property
     def unfinished(self) -> list[Candidate]:
-        """Candidates that did not come to the end of their work, at the end of a run."""
+        """Candidates that have not finished their work, at the end of a run."""
         return [*self._waiting, *(worker.candidate for worker in self._unfinished())]
 
     @property
-    def ahead(self) -> list[Candidate]:
-        """Those of :attr:`unfinished` whose plans go before the best where they are as good (:attr:`Best.order`)."""
+    def could_win_ties(self) -> list[Candidate]:
+        """Those of :attr:`unfinished` whose plans would be preferred to the best one if they are equally good
+        (:attr:`Best.order`)."""
         best = self.state.best
         return [worker.candidate for worker in self._unfinished() if best is None or worker.number < best.order[0]]
 
     @property
     def is_idle(self) -> bool:
-        """Whether no candidate runs and none may start."""
+        """Whether no candidate is running and none can start."""
         return not self._busy() and not self._next_may_start()
 
     @property
-    def has_news(self) -> bool:
-        """Whether a worker has reported something that was not taken yet."""
+    def has_messages(self) -> bool:
+        """Whether there is a report that has not been read yet."""
         return not self._messages.empty()
 
     def _unfinished(self) -> list[Started]:
+        """The last turns of candidates that are still running or were stopped by a limit."""
         last = {worker.candidate.name: worker for worker in self._workers.values()}
         return [worker for worker in last.values() if worker.ended is None or worker.outcome == "stopped"]
 
     def _busy(self) -> list[Started]:
+        """Turns that are not over."""
         return [worker for worker in self._workers.values() if worker.ended is None]
 
     # ----------------------------------------------------------------------------------------------------------- start
 
     def start_waiting(self) -> None:
-        """Start candidates while there are places for them, and let others have the time that is set aside for nobody."""
+        """Starts candidates while workers are free, and extends the time of running ones if no time is set aside for others."""
         while len(self._busy()) < self.options.workers and self._next_may_start():
             if self.clock.would_disturb(self._waiting[0], self._busy()):
                 break
@@ -103,18 +116,20 @@ class WorkerPool:
             until = self.clock.deadline.elapsed + self.clock.worker_seconds(worker.candidate)
             if until > worker.until + _TICK:
                 worker.until, end = until, self.clock.deadline.began + until
-                worker.turn.tell(News(closed=self.state.is_needless(worker.candidate), end=end))
+                worker.turn.send_update(RunUpdate(closed=self.state.is_needless(worker.candidate), end=end))
 
     def _next_may_start(self) -> bool:
+        """Whether a candidate is waiting and there is time for it."""
         return bool(self._waiting) and self.clock.worker_seconds(self._waiting[0]) > 0
 
     def _start(self, candidate: Candidate) -> None:
+        """Starts a candidate."""
         is_deterministic = self.options.deterministic
-        # Large ones take a moment to encode: before the clock is read.
+        # Encoding a large problem takes a moment, which must not count as time of the candidate.
         problem = b"" if candidate.in_thread else self._problem
         start_plan = self._first_plan if is_deterministic else self._best_plan()
         seconds, began = self.clock.worker_seconds(candidate, self._waiting), time.monotonic()
-        # With the seed of an earlier turn it would find the same again.
+        # With the seed of its earlier turn, the candidate would only find the same again.
         turn = sum(worker.candidate.name == candidate.name for worker in self._workers.values())
         job = Job(
             candidate=CandidateId.of(self.state.kind.name, candidate.name),
@@ -136,54 +151,56 @@ class WorkerPool:
         self._give_turn(worker, job)
 
     def _give_turn(self, worker: Started, job: Job, *, fresh: bool = False) -> None:
-        """Give a candidate a thread, or a process: one that waits, or a new one."""
+        """Gives a candidate a thread or a process, which is one that waits for a job or, with ``fresh``, a new one."""
         if worker.candidate.in_thread:
             load = partial(self.state.kind.function, worker.candidate.name)
             worker.turn = ThreadTurn(worker.number, load, self.state.problem, job, self._messages)
             return
         limit = self.options.memory_limit
         try:
-            # What it holds from earlier jobs counts, so that it must not be much.
+            # Memory that a process still uses from earlier jobs counts towards the limit, so it must not be much.
             process = workers().get(job.candidate, fresh=fresh, most_bytes=None if limit is None else limit // 2)
         except OSError as error:
             self._end(worker, "failed", f"could not be started: {error}")
             return
         worker.turn = turn = process.assign(worker.number, job, self._messages)
         if limit is not None:
-            # Not at the top: most runs have no limit.
+            # Imported here because most runs have no memory limit.
             from stowplan.memory_watch import watch
 
             watch.add(turn, limit)
 
     @cached_property
     def _problem(self) -> bytes:
+        """The encoded problem."""
         return msgspec.json.encode(self.state.problem)
 
     @cached_property
     def _first_plan(self) -> bytes | None:
-        """What the first worker started from: all start from it in a deterministic run."""
+        """The best plan when the first worker started, from which all workers of a deterministic run start."""
         return self._best_plan()
 
     def _best_plan(self) -> bytes | None:
+        """The encoded best plan, or None."""
         return None if self.state.best is None else msgspec.json.encode(self.state.best.plan)
 
     # ---------------------------------------------------------------------------------------------------------- report
 
-    def _tell_others(self, finder: Started, message: News) -> None:
-        """Tell workers of what one has found, but not that one."""
+    def _send_to_others(self, finder: Started, message: RunUpdate) -> None:
+        """Sends the finding of one worker to all others, unless the run is deterministic."""
         if not self.options.deterministic:
             for worker in self._busy():
                 if worker is not finder:
                     is_needless = self.state.is_needless(worker.candidate)
-                    worker.turn.tell(msgspec.structs.replace(message, closed=is_needless))
+                    worker.turn.send_update(msgspec.structs.replace(message, closed=is_needless))
 
-    def take_messages(self, wait: bool = True) -> None:
-        """Take in what workers have reported; where there is nothing yet, ``wait`` a little for it."""
+    def handle_messages(self, wait: bool = True) -> None:
+        """Reads the reports of workers. If there are none and ``wait`` is set, it waits up to :data:`_TICK` seconds for one."""
         messages: list[WorkerMessage] = []
         try:
-            timeout = max(0.001, min(_TICK, self.clock.time_left(self.at_work))) if wait and self._busy() else 0.0
+            timeout = max(0.001, min(_TICK, self.clock.time_left(self.running_or_waiting))) if wait and self._busy() else 0.0
             messages.append(self._messages.get(timeout=timeout))
-            # No more than fit in: candidates may write faster than this reads.
+            # At most one full queue is read at a time, because candidates may report faster than this loop reads.
             while len(messages) < QUEUE_SIZE:
                 messages.append(self._messages.get_nowait())
         except queue.Empty:
@@ -192,29 +209,30 @@ class WorkerPool:
         for number, report in messages:
             worker = self._workers[number]
             if report is None:
-                self._take_end(worker)
+                self._handle_end(worker)
             elif report.what == "plan":
                 worker.plans += 1
-                worker.is_heard = True
-                # Only the latest plan of a source is worth the time; but which one that is, is a matter of load.
+                worker.has_reported = True
+                # Only the latest plan of each source is verified. In a deterministic run all are, because which one is the
+                # latest depends on the load of the machine.
                 if self.options.deterministic or report is latest[number, report.source]:
-                    self._take_plan(worker, report.data, report.source)
+                    self._handle_plan(worker, report.data, report.source)
             else:
-                self._take_report(worker, report)
+                self._handle_report(worker, report)
 
-    def _take_end(self, worker: Started) -> None:
-        """The process is gone; before its last report or after it."""
+    def _handle_end(self, worker: Started) -> None:
+        """Handles the end of a process, which comes after its last report or instead of it."""
         if worker.ended is not None:
             return
-        if worker.turn.lost_job is not None:
-            # It had waited since an earlier run, and somebody has ended it in the meantime.
-            self._give_turn(worker, worker.turn.lost_job, fresh=True)
+        if worker.turn.unstarted_job is not None:
+            # The process had been waiting since an earlier run, and was killed in the meantime.
+            self._give_turn(worker, worker.turn.unstarted_job, fresh=True)
         else:
-            # Who ends a run may signal its workers, too, and one that has just begun does not withstand that yet.
+            # A signal that cancels the run may also reach its workers, and one that has just started does not handle it yet.
             self._end(worker, "stopped" if self.clock.deadline.was_cancelled else "failed", worker.turn.cause_of_death())
 
     def _end(self, worker: Started, outcome: Outcome, why: str = "") -> None:
-        """Note that a candidate has come to its end; of one that failed, why."""
+        """Records that a candidate's turn is over; ``why`` is the cause of a failure."""
         worker.ended, worker.outcome = self.clock.deadline.elapsed, outcome
         name, seconds = worker.candidate.name, worker.ended - worker.began
         if why:
@@ -223,12 +241,13 @@ class WorkerPool:
             LOGGER.info("candidate %s failed after %.3f s: %s", name, seconds, cut(why) or "for no known reason")
         else:
             LOGGER.debug("candidate %s %s after %.3f s", name, outcome, seconds)
-        left = 0.0 if self.options.deterministic else self.clock.worker_seconds(worker.candidate)
-        if outcome == "stopped" and left > LEAST_TURN * self.options.time_limit:
-            # By its share: where others are done before their time, it has another turn.
+        seconds_left = 0.0 if self.options.deterministic else self.clock.worker_seconds(worker.candidate)
+        if outcome == "stopped" and seconds_left > LEAST_TURN * self.options.time_limit:
+            # The candidate was stopped at the end of its share. If others end early, it gets another turn.
             self._waiting.append(replace(worker.candidate, turn="reserve"))
 
-    def _take_plan(self, worker: Started, data: bytes, source: str) -> None:
+    def _handle_plan(self, worker: Started, data: bytes, source: str) -> None:
+        """Verifies a plan that a worker reported, and sends it to the others if it is the best."""
         if not self.clock.may_verify():
             self.has_dropped = True
             return
@@ -249,17 +268,19 @@ class WorkerPool:
         if worker.objective is None or self.state.sources[source] < worker.objective:
             worker.objective = self.state.sources[source]
         if self.state.best is not before:
-            self._tell_others(worker, News(plan=self._best_plan()))
+            self._send_to_others(worker, RunUpdate(plan=self._best_plan()))
 
-    def _take_report(self, worker: Started, report: Report) -> None:
-        # Solvers may work to the end and find nothing better; a heuristic that found nothing has not come to its first plan.
-        worker.is_heard = worker.is_heard or report.what != "stopped" or worker.candidate.family != "heuristic"
+    def _handle_report(self, worker: Started, report: Report) -> None:
+        """Handles a report that is not a plan."""
+        # A solver may use all its time and find nothing better, but a heuristic that was stopped without a report did not even
+        # reach its first plan.
+        worker.has_reported = worker.has_reported or report.what != "stopped" or worker.candidate.family != "heuristic"
         if report.what == "bound":
             before = self.state.bound
             self.state.offer_bound(report.bound, report.source)
             worker.bound = report.bound if worker.bound is None else max(worker.bound, report.bound)
             if self.state.bound != before:
-                self._tell_others(worker, News(bound=self.state.bound))
+                self._send_to_others(worker, RunUpdate(bound=self.state.bound))
         elif report.what == "no_plan":
             self.state.without_plan.add(report.source)
         elif report.what == "evidence":
@@ -268,7 +289,7 @@ class WorkerPool:
             if not self.state.offer_infeasibility(report.source, report.why):
                 worker.outcome = "rejected"
         elif report.what == "hint":
-            self._take_hint(worker, report.data)
+            self._handle_hint(worker, report.data)
         elif report.what == "follows":
             self.state.guides |= {report.text: None}
         elif report.what == "note":
@@ -280,8 +301,9 @@ class WorkerPool:
                 is_finished = report.what == "done" and worker.outcome == "stopped"
                 self._end(worker, "finished" if is_finished else worker.outcome)
 
-    def _take_hint(self, worker: Started, data: bytes) -> None:
-        """Hand a hint on; in a deterministic run nobody is told, for when it comes is a matter of load."""
+    def _handle_hint(self, worker: Started, data: bytes) -> None:
+        """Checks a hint and sends it to the other candidates; in a deterministic run, whose result must not depend on when it
+        arrives, it is not sent."""
         try:
             hint = hints.Hint.decode(data)
             hints.check_hint(self.state.problem, hint, self.state.kind.extras().hints)
@@ -291,29 +313,35 @@ class WorkerPool:
             return
         if not self.options.deterministic:
             self.state.hints.append(hint)
-            self._tell_others(worker, News(hint=data))
+            self._send_to_others(worker, RunUpdate(hint=data))
 
     # ------------------------------------------------------------------------------------------------------------- end
 
     def end_overdue(self) -> None:
-        """End workers that have not stopped in time while others wait for their place."""
+        """Kills workers that have not stopped in time, if other candidates wait for a free worker."""
         for worker in self._busy() if self._waiting else ():
             if self.clock.deadline.elapsed > worker.until + self.clock.last_report_seconds():
                 worker.turn.kill()
                 self._end(worker, worker.outcome)
 
     def close(self, reason: StopReason | None) -> list[CandidateReport]:
-        """End all workers, and warn of those that failed or were never heard of.
+        """Stops all workers, adds warnings about those that failed or never reported, and returns the reports for the result.
 
-        ``reason`` is why the run ends, None where something went wrong. The reports are of the candidates in the order in which
-        they started, one of each turn, then of those that had none.
+        The reports are of the candidates in the order in which they started, one for each turn, followed by those that did not
+        start.
+
+        Parameters
+        ----------
+        reason
+            Why the run ends; None after an error.
         """
-        is_early = self.state.closed() is not None and not self.clock.deadline.was_cancelled
+        is_early = self.state.settled_reason() is not None and not self.clock.deadline.was_cancelled
         turns = [worker.turn for worker in self._workers.values()]
         for turn in turns:
             if isinstance(turn, ThreadTurn):
                 turn.stop()
-        # Deterministic runs of small problems end by a proof with most candidates at work, and come one after the other.
+        # Deterministic runs of small problems often end by a proof while most candidates work, and the next call follows at
+        # once.
         processes = [turn for turn in turns if isinstance(turn, ProcessTurn)]
         workers().finish(processes, at_limit=not is_early, are_awaited=self.options.deterministic)
         for worker in self._workers.values():
@@ -325,7 +353,7 @@ class WorkerPool:
             if worker.outcome == "failed":
                 why = worker.notes[-1] if worker.notes else "for no known reason"
                 self.state.warnings.append(cut(f"the candidate {worker.candidate.name} failed: {why}"))
-        had_its_time = self.state.closed() is None and reason != "criterion"
+        had_its_time = self.state.settled_reason() is None and reason != "criterion"
         if had_its_time:
             self._warn_of_the_unheard()
         note = "no time was left for it" if had_its_time else "was not needed"
@@ -335,11 +363,12 @@ class WorkerPool:
         return [*(worker.report(self.clock.deadline.elapsed) for worker in self._workers.values()), *skipped]
 
     def _warn_of_the_unheard(self) -> None:
-        """Name those of which nothing came: what is best of the others says nothing of them."""
+        """Adds a warning that names the candidates that reported nothing, because the result does not show what they could have
+        found."""
         unheard = [worker.candidate for worker in self._workers.values() if worker.outcome == "stopped"] + self._waiting
-        heard = {worker.candidate.name for worker in self._workers.values() if worker.is_heard}
-        # A deterministic run does all the work for its plan; proofs have what time is left.
-        # Of the baseline there is a warning of its own.
+        heard = {worker.candidate.name for worker in self._workers.values() if worker.has_reported}
+        # In a deterministic run, candidates that only prove bounds get whatever time is left, so their silence is no reason for
+        # a warning. A missing baseline has a warning of its own.
         of_itself = [each for each in unheard if not (each.makes_baseline or (self.options.deterministic and each.proves_only))]
         names = [name for name in dict.fromkeys(candidate.name for candidate in of_itself) if name not in heard]
         if names:

@@ -1,4 +1,4 @@
-"""A worker process, as its parent sees it: started, given jobs, listened to, ended."""
+"""A worker process as its parent sees it: starting it, giving it jobs, reading its reports and ending it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from stowplan.child_process import ChildProcess, describe_end
 from stowplan.kernel.context import Report
-from stowplan.kernel.workers.messages import CandidateId, Job, Load, News, ToWorker
+from stowplan.kernel.workers.messages import CandidateId, Job, Load, RunUpdate, ToWorker
 from stowplan.kernel.workers.started import MessageQueue, Turn
 
 #: Seconds to wait for a thread whose process has ended.
@@ -20,90 +20,101 @@ _JOIN = 0.2
 
 
 class ProcessTurn(Turn):
-    """A candidate's turn in a worker process, which may go on to another when it is over (:meth:`WorkerProcess.assign`)."""
+    """A candidate's turn in a worker process. When it is over, the process may take another candidate
+    (:meth:`WorkerProcess.assign`)."""
 
     def __init__(self, process: WorkerProcess, number: int, job: Job, messages: MessageQueue):
         super().__init__(number, messages)
         self.process, self.pid = process, process.pid
         self.is_over = threading.Event()
-        """Nothing more will be heard of it: the process has ended, or waits for another job."""
+        """Set once no further report can come: the process has ended, or waits for another job."""
         self._killed_for = ""
-        # One that is new has not ended while it waited.
-        self.lost_job = job if process.was_kept else None
+        # Only a process that has been waiting may have died before it got the job.
+        self.unstarted_job = job if process.has_waited else None
 
     @property
     def is_current(self) -> bool:
-        """Whether the process is still this candidate's, be it dead or alive."""
+        """Whether the process still belongs to this turn, be it alive or dead."""
         return self.process.turn is self
 
-    def tell(self, message: News) -> None:
-        """Let the candidate know something, if it is still its turn; returns at once."""
+    def send_update(self, message: RunUpdate) -> None:
+        """Sends an update to the candidate if its turn is not over. Returns at once."""
         with self.process.lock:
             if self.is_current:
                 self.process.put(message)
 
     def kill(self, why: str = "") -> None:
-        """End the candidate, if it is still its turn, and what it has started; ``why`` is then the cause of its death."""
+        """Kills the candidate's process and all its children, if its turn is not over. ``why`` is reported as the cause."""
         with self.process.lock:
             if self.is_current:
                 self._killed_for = why
                 self.process.kill()
 
     def cause_of_death(self) -> str:
-        """How a process ended that has closed its end of the pipe without a last report."""
+        """How a process ended that closed its pipe without a last report."""
         return self._killed_for or describe_end(self.process.end())
 
 
 class WorkerProcess(ChildProcess):
-    """A process of :mod:`stowplan.kernel.workers.worker`, and the two threads that write to it and read from it.
+    """A process that runs :mod:`stowplan.kernel.workers.worker`, with two threads that write to it and read from it.
 
-    ``on_waiting`` is called with it, from a thread of its own, when it waits for another job. Raises OSError where the system
-    has no room for another process.
+    Parameters
+    ----------
+    environment
+        Environment variables of the process.
+    on_waiting
+        Called with this object, in the reading thread, whenever the process waits for another job.
+
+    Raises
+    ------
+    OSError
+        The system cannot start another process.
     """
 
     def __init__(self, environment: dict[str, str], on_waiting: Callable[[WorkerProcess], None]):
         super().__init__("stowplan.kernel.workers.worker", str(os.getpid()), environment=environment)
         self._on_waiting = on_waiting
         self.turn: ProcessTurn | None = None
-        self.was_kept = False
-        """Whether it has had a job before, or waited for one."""
+        self.has_waited = False
+        """Whether it has had a job before, or has been waiting for one."""
         self.has_run = False
-        """Whether it has come to the end of a job."""
+        """Whether it has completed a job."""
         self.candidates: set[CandidateId] = set()
-        """Those that it has run, or made ready for: what they need is loaded."""
+        """Candidates that it has run or imported."""
         self.lock = threading.Lock()
-        """Held where it matters whose turn it is."""
+        """Protects ``turn``."""
         self._has_ended = False
-        """Nothing more will be read from it."""
+        """Whether its end of the pipe is closed."""
         self._unsent: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
         for thread in self._threads:
             thread.start()
 
     def assign(self, number: int, job: Job, messages: MessageQueue) -> ProcessTurn:
-        """Give a job to a process that waits for one; when the process ends, a message comes that has no report."""
+        """Gives a job to this process, which must be waiting for one. When the process ends, a message without a report is
+        queued."""
         with self.lock:
             turn = self.turn = ProcessTurn(self, number, job, messages)
             self.candidates.add(job.candidate)
             self.put(job)
             has_ended = self._has_ended
         if has_ended:
-            # It ended before it had this turn, so that its end was told to nobody.
+            # The process ended before it had this turn, so that the reading thread reported its end to nobody.
             turn.is_over.set()
             turn.post(None)
         return turn
 
     def load(self, candidate: CandidateId) -> None:
-        """Have it import what a candidate needs while it waits."""
+        """Asks the process to import a candidate while it waits."""
         self.candidates.add(candidate)
         self.put(Load(candidate))
 
     def put(self, message: ToWorker) -> None:
-        """Send something; returns at once."""
+        """Queues a message to the process. Returns at once."""
         self._unsent.put(message)
 
     def close(self) -> None:
-        """Kill the process, wait for its end, and free what it took here."""
+        """Kills the process, waits for its end, and frees its threads and pipes."""
         if self.turn is not None:
             self.turn.stop()
         self.end()
@@ -115,13 +126,14 @@ class WorkerProcess(ChildProcess):
             super().close()
 
     def _write(self) -> None:
-        """Send what is told: a worker deep in a solver may be slow to read."""
+        """Body of the writing thread. A worker that is busy in a solver may be slow to read, which must not block the
+        caller."""
         with contextlib.suppress(OSError, ValueError):
             while (message := self._unsent.get()) is not None:
                 self.send(msgspec.msgpack.encode(message))
 
     def _read(self) -> None:
-        """Hand on what the worker reports."""
+        """Body of the reading thread, which passes the reports on."""
         try:
             while (data := self.receive()) is not None:
                 self._take(msgspec.msgpack.decode(data, type=Report))
@@ -135,17 +147,18 @@ class WorkerProcess(ChildProcess):
             turn.post(None)
 
     def _take(self, report: Report) -> None:
+        """Handles one report."""
         turn = self.turn
-        if report.waits:
-            # Before the last report is heard, so that whoever is started next can have this process.
+        if report.is_reusable:
+            # The process becomes available before the last report is read, so that the next candidate can use it.
             with self.lock:
-                self.turn, self.was_kept, self.has_run = None, True, True
+                self.turn, self.has_waited, self.has_run = None, True, True
             self._on_waiting(self)
         if turn is not None and report.what == "started":
-            turn.lost_job = None
+            turn.unstarted_job = None
         elif turn is not None:
             turn.post(report)
-            if report.waits:
+            if report.is_reusable:
                 turn.is_over.set()
 
     def _post(self, report: Report | None) -> None:

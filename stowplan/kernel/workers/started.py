@@ -1,4 +1,4 @@
-"""A candidate that was started, as the run sees it: its turn in a thread or a process, and what is known of it."""
+"""A candidate that has been started, as the run sees it: its turn in a thread or a process, and its findings."""
 
 from __future__ import annotations
 
@@ -9,55 +9,56 @@ from dataclasses import dataclass, field
 
 from stowplan.kernel.context import Report
 from stowplan.kernel.kind import Candidate
-from stowplan.kernel.workers.messages import Job, News
+from stowplan.kernel.workers.messages import Job, RunUpdate
 from stowplan.result import CandidateReport, Outcome
 
-#: Worker messages that wait at most. A candidate that reports faster than plans are verified waits itself.
+#: Maximum number of reports that wait to be read. A candidate that reports faster than plans are verified has to wait.
 QUEUE_SIZE = 64
 
-#: A report keeps so many remarks of one candidate, each of so many characters.
-_NOTES, _NOTE_LENGTH = 10, 500
+#: Maximum number of remarks that are kept of a candidate, and of characters of each.
+_MAX_NOTES, _MAX_NOTE_LENGTH = 10, 500
 
 
 WorkerMessage = tuple[int, Report | None]
-"""The number of a worker and its report; None when its process has ended."""
+"""The number of a worker and its report; None in place of the report if its process has ended."""
 
 MessageQueue = queue.Queue[WorkerMessage]
 
 
 class Turn:
-    """A candidate's turn in a thread or a process, or, this one, in neither.
+    """A candidate's turn in a thread or a process; this base class stands for one that has not started.
 
-    Its reports go to ``messages`` and carry ``number``.
+    Its reports are put into the queue ``messages`` together with ``number``.
     """
 
-    lost_job: Job | None = None
-    """The job, of a process that had waited and has not begun with it yet: where it has ended, another may do it."""
+    unstarted_job: Job | None = None
+    """The job, as long as a process that had been waiting for one has not started it. If that process dies, another can run the
+    job."""
 
     def __init__(self, number: int, messages: MessageQueue):
         self._number, self._messages = number, messages
         self._is_unwanted = threading.Event()
-        """The run is over: what is still reported goes nowhere."""
+        """Set once the run is over, so that further reports are ignored."""
 
     def post(self, report: Report | None) -> None:
-        """Hand a report on, None for the end of a process; waits where those before it have not been taken."""
+        """Puts a report into the queue; None reports that the process has ended. Waits while the queue is full."""
         while not self._is_unwanted.is_set():
             with contextlib.suppress(queue.Full):
                 self._messages.put((self._number, report), timeout=0.1)
                 return
 
-    def tell(self, message: News) -> None:
-        """Let the candidate know something, if it is still its turn; returns at once."""
+    def send_update(self, message: RunUpdate) -> None:
+        """Sends an update to the candidate if its turn is not over. Returns at once."""
 
     def stop(self) -> None:
-        """Ask the candidate to return; what it still reports goes nowhere."""
+        """Asks the candidate to return. Its further reports are ignored."""
         self._is_unwanted.set()
-        self.tell(News(is_over=True))
+        self.send_update(RunUpdate(is_over=True))
 
     def kill(self, why: str = "") -> None:
-        """End the candidate, if it is still its turn, and what it has started; ``why`` is then the cause of its death.
+        """Kills the candidate's process and all its children, if its turn is not over. ``why`` is reported as the cause.
 
-        A thread is only asked to return.
+        A candidate in a thread is only asked to return.
         """
         self.stop()
 
@@ -68,30 +69,30 @@ class Turn:
 
 @dataclass
 class Started:
-    """What is known of one candidate that was started."""
+    """The run's record of a candidate that has been started."""
 
     number: int
     candidate: Candidate
     turn: Turn
     began: float
     until: float
-    """When it is to stop; like all times here in seconds since the start of the run."""
+    """When it must stop. All times here are in seconds since the start of the run."""
     objective: int | None = None
     bound: int | None = None
     outcome: Outcome = "stopped"
     plans: int = 0
     notes: list[str] = field(default_factory=list)
     ended: float | None = None
-    is_heard: bool = False
-    """Whether it has reported, and of a heuristic whether it has found anything."""
+    has_reported: bool = False
+    """Whether it has reported anything; for a heuristic, whether it has found anything."""
 
     def note(self, text: str) -> None:
-        """Keep a remark for the report."""
-        if len(self.notes) < _NOTES:
-            self.notes.append(text[:_NOTE_LENGTH])
+        """Adds a remark to the candidate's report."""
+        if len(self.notes) < _MAX_NOTES:
+            self.notes.append(text[:_MAX_NOTE_LENGTH])
 
     def report(self, now: float) -> CandidateReport:
-        """For the result."""
+        """The entry for the result."""
         return CandidateReport(
             name=self.candidate.name,
             objective=self.objective,

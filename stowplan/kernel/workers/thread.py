@@ -1,8 +1,8 @@
-"""Candidates in threads of the calling process: those whose loops are compiled, and what takes less time than a process does.
+"""Candidates in threads of the calling process, for which starting a process would take too long, or whose loops are compiled.
 
-They report, hear of others and stop as in a process, but cannot be killed: only candidates that look at the clock often, and
-take little memory, run here (:attr:`stowplan.kernel.kind.Candidate.in_thread`). The caller's own thread stays free to meet
-the limit and Ctrl-C.
+They report, receive updates and stop like candidates in processes, but cannot be killed. Only candidates that check often
+whether to stop, and that take little memory, run in threads (:attr:`stowplan.kernel.kind.Candidate.in_thread`). The caller's
+own thread stays free to watch the time limit and Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import Any
 
 from stowplan.kernel.context import Report
 from stowplan.kernel.kind import Function
-from stowplan.kernel.workers.messages import Job, News, WorkerContext
+from stowplan.kernel.workers.messages import Job, RunUpdate, WorkerContext
 from stowplan.kernel.workers.started import MessageQueue, Turn
 
-#: Seconds that a process waits for these threads when it ends: solvers do not bear the end of the interpreter.
+#: Seconds that a process waits for these threads at exit, because solvers crash if the interpreter ends while they run.
 JOIN_SECONDS = 2.0
 
 
 class ThreadTurn(Turn):
-    """A candidate's turn in a thread; ``load`` imports what it does with ``problem``. The job's own is not looked at."""
+    """A candidate's turn in a thread. ``load`` imports its function, which is called with ``problem``; the encoded problem of
+    the job is not used."""
 
     def __init__(self, number: int, load: Callable[[], Function], problem: Any, job: Job, messages: MessageQueue):
         super().__init__(number, messages)
@@ -35,11 +36,12 @@ class ThreadTurn(Turn):
         _running.add(self)
         self.thread.start()
 
-    def tell(self, message: News) -> None:
-        """Let the candidate know something."""
-        self._context.take(message)
+    def send_update(self, message: RunUpdate) -> None:
+        """Sends an update to the candidate."""
+        self._context.apply(message)
 
     def _run(self, load: Callable[[], Function], problem: Any) -> None:
+        """Runs the candidate and posts its last report."""
         try:
             load()(problem, self._context)
         except BaseException as error:
@@ -54,6 +56,7 @@ _running: weakref.WeakSet[ThreadTurn] = weakref.WeakSet()
 
 
 def _end() -> None:
+    """At exit, asks all candidates in threads to return and waits for them."""
     running = list(_running)
     for turn in running:
         turn.stop()

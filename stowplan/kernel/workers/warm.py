@@ -1,8 +1,9 @@
-"""Workers that outlive a run: started once, kept for the next candidate and the next call, replaced when they misbehave.
+"""Worker processes that outlive a run: they wait for the next candidate or the next call, and are replaced if something goes
+wrong.
 
-What a worker imports takes half a second and more, what small problems take is milliseconds. A process goes back to waiting
-only where it says itself that its last job has left nothing behind (:mod:`stowplan.kernel.workers.worker`); those that do not
-stop when they are told to are killed. All end with this process, however it ends.
+A worker needs half a second or more for its imports, while small problems are solved in milliseconds. A process waits for
+another job only if it reports that the last job left nothing behind (:mod:`stowplan.kernel.workers.worker`). Processes that do
+not stop when they are asked to are killed. All end with this process, however it ends.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from stowplan.kernel.workers.messages import CandidateId
 from stowplan.kernel.workers.process import ProcessTurn, WorkerProcess
 from stowplan.process_memory import resident
 
-#: Set to 0 to start every worker anew, and keep none.
-KEEP = "STOWPLAN_KEEP_WORKERS"
+#: Environment variable; if it is 0, every job gets a new process.
+KEEP_VARIABLE = "STOWPLAN_KEEP_WORKERS"
 
-#: Seconds that a run waits at its limit for candidates to return by themselves, and that they have then; then they are killed.
+#: Seconds that a run waits at its limit for candidates to return, and seconds that they have afterwards before they are killed.
 STOP_SECONDS, LINGER_SECONDS = 0.1, 2.0
 
-#: Set and changed while a test process runs, and of no matter to a worker: it would make every warm one another's.
-_PASSING = "PYTEST_CURRENT_TEST"
+#: A variable that pytest changes for every test. Workers ignore it; otherwise no test could reuse the workers of another.
+_PYTEST_VARIABLE = "PYTEST_CURRENT_TEST"
 
 
-class Start(NamedTuple):
-    """What a process is started with; another call may start with something else."""
+class ProcessSettings(NamedTuple):
+    """What a process was started with. A call in another folder or environment needs other processes."""
 
     executable: str
     folder: str
@@ -42,31 +43,43 @@ class Start(NamedTuple):
 
 
 class WarmWorkers:
-    """The workers of this process that wait for jobs. Threads may use it side by side."""
+    """The worker processes of this process that wait for jobs. Several threads may use it at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[WorkerProcess, Start] = {}
+        self._settings: dict[WorkerProcess, ProcessSettings] = {}
         self._waiting: set[WorkerProcess] = set()
-        self._most = 1
-        self._closes = 0
-        self._runs = 0
-        self._keeps = True
-        self._requests: queue.SimpleQueue[tuple[Future[WorkerProcess], Start]] = queue.SimpleQueue()
+        self._max_waiting = 1
+        self._close_count = 0
+        self._run_count = 0
+        self._keeps_processes = True
+        self._requests: queue.SimpleQueue[tuple[Future[WorkerProcess], ProcessSettings]] = queue.SimpleQueue()
         self._starter: threading.Thread | None = None
 
     def begin_run(self, workers: int) -> None:
-        """A run of so many workers begins: so many are kept."""
+        """Records that a run with so many workers begins, so that at least as many processes are kept."""
         with self._lock:
-            self._runs += 1
-            self._most = max(self._most, workers + 1)
-            self._keeps = os.environ.get(KEEP) != "0"
+            self._run_count += 1
+            self._max_waiting = max(self._max_waiting, workers + 1)
+            self._keeps_processes = os.environ.get(KEEP_VARIABLE) != "0"
 
     def get(self, candidate: CandidateId, *, fresh: bool = False, most_bytes: int | None = None) -> WorkerProcess:
-        """A process that waits for a job: one that has run this candidate before, or another, or a new one.
+        """Returns a process that waits for a job: if possible one that has run this candidate before, otherwise another or a
+        new one.
 
-        Unless it is new, as it must be where ``fresh``, it holds no more than ``most_bytes`` of memory. Raises OSError where
-        the system has no room for another process.
+        Parameters
+        ----------
+        candidate
+            The candidate to run.
+        fresh
+            Whether the process must be new.
+        most_bytes
+            Limit on the memory that a process may use already.
+
+        Raises
+        ------
+        OSError
+            The system cannot start another process.
         """
         with self._lock:
             fit = [] if fresh else self._fitting()
@@ -79,107 +92,121 @@ class WarmWorkers:
         return self._start()
 
     def is_ready(self, candidate: CandidateId) -> bool:
-        """Whether a process waits that has run this candidate before, and would be given for it now."""
+        """Whether a process is waiting that has run this candidate before."""
         with self._lock:
             return any(process.has_run and candidate in process.candidates for process in self._fitting())
 
     def prepare(self, *candidates: CandidateId) -> None:
-        """Start a process that loads what these candidates need, for a run that is to come; none where none are kept."""
-        if os.environ.get(KEEP) == "0":
+        """Starts a process that imports these candidates for a run that will follow; does nothing if processes are not kept."""
+        if os.environ.get(KEEP_VARIABLE) == "0":
             return
         with contextlib.suppress(OSError):
             process = self._start()
             for candidate in candidates:
                 process.load(candidate)
-            process.was_kept = True
+            process.has_waited = True
             self._keep(process)
 
     def finish(self, turns: Iterable[ProcessTurn], *, at_limit: bool, are_awaited: bool = False) -> None:
-        """End of a run: those that stop are kept, the others killed in a while and, where calls are likely, replaced.
+        """Ends the turns of a run. Processes that stop are kept; the others are killed after a while and, if further calls are
+        likely, replaced.
 
-        Those that should have returned by now, ``at_limit``, have :data:`STOP_SECONDS` more. Where a run ends sooner, only
-        those that ``are_awaited`` have: a call that comes at once then has them, and starts no others. Those that still import
-        what they need, or look at the clock seldom, have :data:`LINGER_SECONDS` for that, and are there for the next call: to
-        load everything anew takes as long.
+        A process that is still importing, or that checks seldom whether to stop, has :data:`LINGER_SECONDS` and is kept for the
+        next call if it stops within them: starting a new one would take as long.
+
+        Parameters
+        ----------
+        turns
+            The turns in processes.
+        at_limit
+            Whether the run ended at its limit, so that candidates should return within :data:`STOP_SECONDS`, which this call
+            waits.
+        are_awaited
+            Whether to wait that long in any case, so that a call that follows at once finds the processes waiting.
         """
         current = [turn for turn in turns if turn.is_current]
         for turn in current:
             turn.stop()
         end = time.monotonic() + STOP_SECONDS
         for turn in current:
-            if (at_limit or are_awaited) and self._keeps:
+            if (at_limit or are_awaited) and self._keeps_processes:
                 turn.is_over.wait(max(0.0, end - time.monotonic()))
-        lingering = [turn for turn in current if self._keeps and not turn.is_over.is_set()]
-        self._end([turn for turn in current if turn not in lingering], self._closes)
+        lingering = [turn for turn in current if self._keeps_processes and not turn.is_over.is_set()]
+        self._end([turn for turn in current if turn not in lingering], self._close_count)
         if lingering:
-            timer = threading.Timer(LINGER_SECONDS, self._end, (lingering, self._closes))
+            timer = threading.Timer(LINGER_SECONDS, self._end, (lingering, self._close_count))
             timer.daemon = True
             timer.start()
         self._trim()
 
     def _end(self, turns: list[ProcessTurn], closes: int) -> None:
-        """Kill processes that are still these candidates'; where they were not all closed since, others take their place.
+        """Kills the processes that still run these turns, and replaces them unless all workers were closed in the meantime.
 
-        Those load what these had, where this process calls again and again.
+        The new processes import what the old ones had imported. They are started only if this process has called ``solve``
+        before.
         """
         gone = [turn.process for turn in turns if turn.is_current]
         self._drop(gone)
-        if closes == self._closes and self._runs > 1 and self._keeps:
+        if closes == self._close_count and self._run_count > 1 and self._keeps_processes:
             for process in gone:
                 self.prepare(*process.candidates)
 
     def close(self) -> None:
-        """End all workers that wait; those of later runs are new."""
+        """Ends all waiting workers, so that later runs get new ones."""
         with self._lock:
             every, self._waiting = self._waiting, set()
-            self._closes += 1
+            self._close_count += 1
         self._drop(every)
 
     def end(self) -> None:
-        """This process ends."""
+        """Kills all workers when this process ends."""
         with self._lock:
-            self._keeps = False
-            every = list(self._made)
+            self._keeps_processes = False
+            every = list(self._settings)
         for process in every:
             process.kill()
 
     def _fitting(self) -> list[WorkerProcess]:
-        """Those that wait and are as a new one would be. The lock is held."""
-        start = _start_of()
-        return [process for process in self._waiting if self._made[process] == start and process.is_alive]
+        """Waiting processes that are equivalent to new ones. The caller holds the lock."""
+        start = _current_settings()
+        return [process for process in self._waiting if self._settings[process] == start and process.is_alive]
 
     def _drop(self, processes: Collection[WorkerProcess]) -> None:
+        """Kills processes and forgets them."""
         for process in processes:
             process.kill()
         for process in processes:
             process.close()
             with self._lock:
-                self._made.pop(process, None)
+                self._settings.pop(process, None)
                 self._waiting.discard(process)
 
     def _keep(self, process: WorkerProcess) -> None:
-        """A process waits."""
+        """Makes a process wait for another job, or kills it if enough are waiting."""
         with self._lock:
-            if self._keeps and process in self._made and len(self._waiting) < self._most:
+            if self._keeps_processes and process in self._settings and len(self._waiting) < self._max_waiting:
                 self._waiting.add(process)
             else:
                 process.kill()
 
     def _trim(self) -> None:
-        """End those that are too many; first those that have ended, and those that no call like the last could use."""
+        """Ends superfluous processes: first those that are dead, then those that a call like the last could not use."""
         with self._lock:
             fit = self._fitting()
-            kept = [*fit, *(process for process in self._waiting if process not in fit and process.is_alive)][: self._most]
-            ended = [process for process in self._waiting if process not in kept]
-            ended += [process for process in self._made if process.turn is None and not process.is_alive]
-            self._waiting = {*kept}
+            remaining = [*fit, *(process for process in self._waiting if process not in fit and process.is_alive)][
+                : self._max_waiting
+            ]
+            ended = [process for process in self._waiting if process not in remaining]
+            ended += [process for process in self._settings if process.turn is None and not process.is_alive]
+            self._waiting = {*remaining}
         self._drop({*ended})
 
-    # A process ends with the thread that has started it (PR_SET_PDEATHSIG): so that is one that lasts.
+    # A worker is killed when the thread that started it ends (PR_SET_PDEATHSIG), so one permanent thread starts all of them.
 
     def _start(self) -> WorkerProcess:
+        """Starts a process."""
         future: Future[WorkerProcess] = Future()
-        start = _start_of()
+        start = _current_settings()
         with self._lock:
             if self._starter is None:
                 self._starter = threading.Thread(target=self._serve, daemon=True)
@@ -187,10 +214,11 @@ class WarmWorkers:
         self._requests.put((future, start))
         process = future.result()
         with self._lock:
-            self._made[process] = start
+            self._settings[process] = start
         return process
 
     def _serve(self) -> None:
+        """Body of the thread that starts processes."""
         while True:
             future, start = self._requests.get()
             try:
@@ -199,28 +227,28 @@ class WarmWorkers:
                 future.set_exception(error)
 
 
-def _start_of() -> Start:
-    """Of a process that is started now."""
-    # One thread a process: the processes are what runs in parallel.
+def _current_settings() -> ProcessSettings:
+    """What a process that is started now gets."""
+    # Numerical libraries use one thread in each process, because the processes run in parallel.
     environment = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1") | child_environment()
-    environment.pop(_PASSING, None)
-    return Start(sys.executable, os.getcwd(), environment)
+    environment.pop(_PYTEST_VARIABLE, None)
+    return ProcessSettings(sys.executable, os.getcwd(), environment)
 
 
-_own = WarmWorkers()
+_workers = WarmWorkers()
 
 
 def workers() -> WarmWorkers:
-    """Those of this process."""
-    return _own
+    """The worker processes of this process."""
+    return _workers
 
 
 def _forget() -> None:
-    """In a child that was forked: the workers are its parent's."""
-    global _own
-    _own = WarmWorkers()
+    """In a forked child, forgets the workers, which belong to the parent."""
+    global _workers
+    _workers = WarmWorkers()
 
 
-atexit.register(lambda: _own.end())
+atexit.register(lambda: _workers.end())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)

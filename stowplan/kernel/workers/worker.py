@@ -1,11 +1,11 @@
-"""The process that runs candidates, one after the other: ``python -m stowplan.kernel.workers.worker PARENT``.
+"""The worker process, which runs one candidate after another: ``python -m stowplan.kernel.workers.worker PARENT``.
 
-Jobs come on standard input, and, whenever another candidate finds something, the incumbent; plans and bounds go out on what was
-standard output (:mod:`stowplan.kernel.workers.messages`). Solvers may print: their output goes to standard error. When the
-parent goes away, the process ends: the kernel sees to it on Linux, elsewhere the end of the input does.
+Standard input delivers jobs, and updates whenever another candidate improves the best plan or bound. Plans and bounds are
+written to the original standard output (:mod:`stowplan.kernel.workers.messages`); text that solvers print goes to standard
+error. The process ends when its parent does: Linux kills it, and on other systems it ends at the end of its input.
 
-A worker takes another job only where the last one has left nothing behind: no error, no process, no thread, no change of folder
-or environment, and not too much memory. Else it ends.
+A worker accepts another job only if the last one left nothing behind: no error, no child process, no thread, no change of the
+working directory or environment, and not too much memory. Otherwise it ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from typing import BinaryIO
 import msgspec
 
 from stowplan import kinds
-from stowplan.child_process import MOST_KEPT_MEMORY, begin, collect_seldom, light_imports, read_message, write_encoded
+from stowplan.child_process import (
+    MAX_REUSE_MEMORY,
+    become_child,
+    collect_garbage_seldom,
+    light_imports,
+    read_message,
+    write_encoded,
+)
 from stowplan.kernel.context import Report
 from stowplan.kernel.workers.messages import Job, Load, ToWorker, WorkerContext
 from stowplan.process_memory import prefer_to_end, resident
@@ -28,12 +35,12 @@ from stowplan.process_memory import prefer_to_end, resident
 #: Seconds that a worker waits for a job before it ends.
 IDLE_SECONDS = 600.0
 
-#: Where memory runs out, a candidate is what can be done without.
+#: If the system runs out of memory, it should kill a candidate rather than the calling process.
 OOM_SCORE = 500
 
 
 class Worker:
-    """One process: what comes in from the parent, what goes out to it, and the job at hand."""
+    """A worker process: its connection to the parent, and its current job."""
 
     def __init__(self, incoming: BinaryIO, outgoing: BinaryIO):
         self._incoming, self._outgoing = incoming, outgoing
@@ -43,20 +50,21 @@ class Worker:
         self._environment = _environment()
 
     def send(self, report: Report) -> None:
-        """Report to the parent."""
+        """Sends a report to the parent."""
         with self._lock:
             write_encoded(self._outgoing, msgspec.msgpack.encode(report))
 
     def listen(self) -> None:
-        """Take in what the parent says until it goes away; then end the process, whatever it is doing."""
+        """Reads messages until the parent closes the pipe, then ends the process at once."""
         while (data := read_message(self._incoming)) is not None:
-            self.hear(msgspec.msgpack.decode(data, type=ToWorker))
+            self.handle(msgspec.msgpack.decode(data, type=ToWorker))
         os._exit(0)
 
-    def hear(self, message: ToWorker) -> None:
-        """Take in one message. Those for a job come after it, and what comes between jobs was for the one before."""
+    def handle(self, message: ToWorker) -> None:
+        """Handles one message. Updates refer to the latest job; one that arrives between jobs was for the job before and is
+        harmless."""
         if isinstance(message, Job | Load):
-            # It may have been registered by the parent's program.
+            # The kind may have been registered by the parent's program, not by this package.
             if message.candidate.place is not None:
                 kinds.register(message.candidate.kind, message.candidate.place)
             if isinstance(message, Job):
@@ -67,10 +75,10 @@ class Worker:
                     return
             self._jobs.put(message)
         elif self._context is not None:
-            self._context.take(message)
+            self._context.apply(message)
 
     def work(self) -> None:
-        """Do jobs while there are any to come."""
+        """Runs jobs until none has come for :data:`IDLE_SECONDS`, or a job leaves something behind."""
         threading.Thread(target=self.listen, daemon=True).start()
         while True:
             try:
@@ -83,13 +91,13 @@ class Worker:
                 return
 
     def _do(self, job: Job) -> bool:
-        """Run a candidate; returns whether this process takes another job."""
+        """Runs a candidate; returns whether this process can take another job."""
         context = self._context
         assert context is not None
         threads = threading.active_count()
         try:
-            problem = kinds.named(job.candidate.kind).problem.decode(job.problem)
-            # Large ones take as much memory again.
+            problem = kinds.by_name(job.candidate.kind).problem.decode(job.problem)
+            # Frees the encoded problem, which may be large.
             job.problem = b""
             function = job.candidate.load()
             self.send(Report("started"))
@@ -101,25 +109,27 @@ class Worker:
             return False
         del problem
         waits = threading.active_count() == threads and not _has_children() and _environment() == self._environment
-        waits = waits and resident(os.getpid()) <= MOST_KEPT_MEMORY
+        waits = waits and resident(os.getpid()) <= MAX_REUSE_MEMORY
         self._context = None
         self.send(context.last_word(waits))
         return waits
 
 
-def _load(ahead: Load) -> None:
-    """Import what a candidate needs; what goes wrong goes wrong again with the job, and is told then."""
+def _load(request: Load) -> None:
+    """Imports a candidate. An error is ignored, because it will occur again with the job and be reported then."""
     try:
-        ahead.candidate.load()
+        request.candidate.load()
     except BaseException:
         traceback.print_exc()
 
 
 def _environment() -> tuple[str, dict[str, str]]:
+    """The working directory and the environment variables."""
     return os.getcwd(), dict(os.environ)
 
 
 def _has_children() -> bool:
+    """Whether this process has a child process."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -128,13 +138,13 @@ def _has_children() -> bool:
 
 
 def main() -> None:
-    """Run jobs until the parent has no more."""
-    incoming, outgoing = begin(int(sys.argv[1]))
+    """Runs jobs until the parent has no more."""
+    incoming, outgoing = become_child(int(sys.argv[1]))
     prefer_to_end(OOM_SCORE)
-    collect_seldom()
+    collect_garbage_seldom()
     light_imports()
     Worker(incoming, outgoing).work()
-    # Threads of solvers may still be running; nothing here is worth waiting for.
+    # Ends at once, without waiting for threads of solvers that may still be running.
     sys.stderr.flush()
     os._exit(0)
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pulp
 
-from stowplan.deadline import Watch
+from stowplan.deadline import Watchdog
 from stowplan.models.mip.export import plain
 from stowplan.models.mip.matrix import FloatArray, MatrixModel, Options, Outcome, Status, rounded_down
 
@@ -112,7 +112,7 @@ def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
         log = Path(folder, "solver.log")
         engine = _engine(name, folder, log, options, variables, max(0.01, began + options.time_limit - time.monotonic()))
         try:
-            with Watch(options.time_limit + GRACE, options.should_stop, lambda: _end_programs(folder)):
+            with Watchdog(options.time_limit + GRACE, options.should_stop, lambda: _end_programs(folder)):
                 problem.solve(engine)
         except (pulp.PulpError, OSError, ValueError):
             # A solver that is there and fails (no licence, killed) has found nothing and proven nothing.

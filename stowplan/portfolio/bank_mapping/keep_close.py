@@ -15,7 +15,7 @@ from stowplan.models.bank_mapping.structure import assemble
 class Changes(ByValues):
     """Decisions are the options of the operators, then whether the tensors stay on chip."""
 
-    def known_again(self, given: KeepClose) -> Sequence[Hashable | None]:
+    def match_values(self, given: KeepClose) -> Sequence[Hashable | None]:
         """What an earlier version's plan decides, by names; an option by the layouts that it means."""
         plan: Plan = given.plan
         earlier: Problem | None = given.problem

@@ -18,7 +18,7 @@ class Changes(ByValues):
 
     what = "buffer"
 
-    def known_again(self, given: KeepClose) -> Sequence[Place | None]:
+    def match_values(self, given: KeepClose) -> Sequence[Place | None]:
         """Places by the ids of the buffers and the names of the banks."""
         earlier: Plan = given.plan
         source, places = given.problem, self.values(earlier)

@@ -243,7 +243,7 @@ def _task(item: Item, folder: Path, output: Path, settings: Settings, targets: t
         settings=settings,
         targets=targets,
         earlier=None if fresh else _finished(item, output, settings),
-        kinds=kinds.places(),
+        kinds=kinds.import_paths(),
         formats=formats.registered(),
     )
 

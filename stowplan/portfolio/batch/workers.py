@@ -32,9 +32,9 @@ import msgspec
 from stowplan import kinds
 from stowplan.arguments import show
 from stowplan.child_process import (
-    MOST_KEPT_MEMORY,
+    MAX_REUSE_MEMORY,
     ChildProcess,
-    begin,
+    become_child,
     describe_end,
     light_imports,
     read_message,
@@ -137,7 +137,7 @@ class LocalWorkers:
             try:
                 if data is not None:
                     outcome = msgspec.msgpack.decode(data, type=Outcome)
-                    if resident(process.pid) <= MOST_KEPT_MEMORY:
+                    if resident(process.pid) <= MAX_REUSE_MEMORY:
                         self._idle.append(process)
                     else:
                         process.end()
@@ -201,7 +201,7 @@ OOM_SCORE = 250
 
 def main() -> None:
     """Do tasks until the parent has no more."""
-    incoming, outgoing = begin(int(sys.argv[1]))
+    incoming, outgoing = become_child(int(sys.argv[1]))
     prefer_to_end(OOM_SCORE)
     light_imports()
     work = cast(Work, kinds.load(sys.argv[2]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.kernel.keep_close.earlier_plan import ByValues, needs_program, of_this_problem
+from stowplan.kernel.keep_close.earlier_plan import ByValues, is_of_problem, needs_program
 from stowplan.kernel.plan_changes import Budget, KeepClose
 from stowplan.models.memory_mapping.hint import carried_plan, matched_steps
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
@@ -29,7 +29,7 @@ class Changes(ByValues):
         self._owner = problem.tensor_of_use
         start: Plan = given.plan
         self.notes = []
-        if not of_this_problem(problem, given):
+        if not is_of_problem(problem, given):
             if given.problem is None:
                 raise needs_program("memory mapping")
             carried = carried_plan(problem, given.problem, start, matched_steps(problem, given.problem))

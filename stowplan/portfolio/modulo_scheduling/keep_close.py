@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stowplan.kernel.keep_close.earlier_plan import ByValues, needs_program, of_this_problem
+from stowplan.kernel.keep_close.earlier_plan import ByValues, is_of_problem, needs_program
 from stowplan.kernel.plan_changes import Budget, KeepClose
 from stowplan.models.modulo_scheduling.assemble import link_between, make_plan
 from stowplan.models.modulo_scheduling.hint import matched_instructions
@@ -23,10 +23,10 @@ class Changes(ByValues):
 
     def __init__(self, problem: Problem, given: KeepClose):
         self._structure = Structure(problem)
-        self._whole: Plan | None = given.plan if of_this_problem(problem, given) else None
+        self._whole: Plan | None = given.plan if is_of_problem(problem, given) else None
         super().__init__(problem, given)
 
-    def known_again(self, given: KeepClose) -> Sequence[tuple[int, int] | None]:
+    def match_values(self, given: KeepClose) -> Sequence[tuple[int, int] | None]:
         """Tiles and times by what the instructions are, or by their ids."""
         earlier: Plan = given.plan
         if given.problem is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from stowplan.kernel.keep_close.earlier_plan import compared, needs_program, of_this_problem
+from stowplan.kernel.keep_close.earlier_plan import count_changes, is_of_problem, needs_program
 from stowplan.kernel.plan_changes import Budget, Counts, KeepClose
 from stowplan.models.operator_order.plan import Plan, in_order
 from stowplan.models.operator_order.problem import Problem
@@ -23,7 +23,7 @@ class Changes:
         self._problem, self._structure = problem, build(problem)
         earlier: Plan = given.plan
         self._should_stop: Callable[[], bool] = lambda: False
-        self._is_of_this = of_this_problem(problem, given)
+        self._is_of_this = is_of_problem(problem, given)
         self._order: list[int] = list(earlier.order)
         self._offsets: list[int | None] = list(earlier.offsets)
         self.start: Any = earlier
@@ -42,7 +42,7 @@ class Changes:
     def counts(self, plan: Any) -> Counts:
         """What a valid plan changes."""
         if self._is_of_this:
-            return compared(self._problem, self.start, plan)
+            return count_changes(self._problem, self.start, plan)
         known = [(before, after) for before, after in zip(self._offsets, plan.offsets, strict=True) if before is not None]
         return {
             "operator": (len(self._moved(plan)), len(self._order)),

@@ -27,7 +27,7 @@ class Changes(ByValues):
 
     what = "buffer"
 
-    def known_again(self, given: KeepClose) -> Sequence[int | None]:
+    def match_values(self, given: KeepClose) -> Sequence[int | None]:
         """Offsets by the ids of the buffers."""
         earlier: Plan = given.plan
         buffers = earlier.buffers or (given.problem.buffers if given.problem is not None else ())

@@ -24,7 +24,7 @@ class Changes(ByValues):
         self._structure = Structure(problem)
         super().__init__(problem, given)
 
-    def known_again(self, given: KeepClose) -> Sequence[Place | None]:
+    def match_values(self, given: KeepClose) -> Sequence[Place | None]:
         """Places by layer, and by the names of the tiers."""
         problem: Problem = self.problem
         earlier: Plan = given.plan

@@ -233,7 +233,7 @@ def test_ctrl_c_keeps_the_best_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         event.set()
         yield event
 
-    monkeypatch.setattr(command, "stopping", stopped)
+    monkeypatch.setattr(command, "event_on_interrupt", stopped)
     output = tmp_path / "planned.json"
     assert tflm(wide(tmp_path / "wide.tflite"), "-o", output) == INTERRUPTED
     result = json.loads(output.read_text(encoding="utf-8"))

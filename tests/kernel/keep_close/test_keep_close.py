@@ -39,7 +39,7 @@ def kept_close(problem: Any, plans: list[Any], close: KeepClose) -> tuple[RunSta
     """What comes of a run that finds these plans."""
     kind = kind_of(problem)
     closer = StabilityPass(kind, problem, given(close, kind))
-    state = RunState(kind, problem, OPTIONS, Deadline(60.0), on_plan=closer.take)
+    state = RunState(kind, problem, OPTIONS, Deadline(60.0), on_plan=closer.remember)
     starts = {name: start.plan for name, start in closer.starts.items()}
     for number, (name, plan) in enumerate([*starts.items(), *enumerate(plans)]):
         assert state.offer_plan(plan, str(name), (0, number)) is None

@@ -15,13 +15,13 @@ import pytest
 
 import stowplan
 from stowplan.deadline import Deadline
-from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.call import select_candidates
 from stowplan.kernel.context import Options, Report
 from stowplan.kernel.kind import kind_of
 from stowplan.kernel.run import Run
 from stowplan.kernel.state import RunState
 from stowplan.kernel.workers.clock import LAST_REPORT, RESERVE
-from stowplan.kernel.workers.messages import CandidateId, Job, News, WorkerContext
+from stowplan.kernel.workers.messages import CandidateId, Job, RunUpdate, WorkerContext
 from stowplan.kernel.workers.pool import LEAST_TURN, WorkerPool
 from stowplan.kernel.workers.started import Started, Turn
 from tests.kernel.conftest import OF_EACH_KIND
@@ -82,8 +82,8 @@ class FakeTurn(Turn):
     def is_done(self) -> bool:
         return self.context.closed() or self._world.now >= self._done
 
-    def tell(self, message: News) -> None:
-        self.context.take(message)
+    def send_update(self, message: RunUpdate) -> None:
+        self.context.apply(message)
 
 
 class FakeQueue(queue.SimpleQueue[Any]):
@@ -119,7 +119,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> Simulate:
         monkeypatch.setattr(WorkerPool, "_give_turn", lambda *given, **others: world.give_turn(*given, **others))
         kind = kind_of(problem)
         state = RunState(kind, problem, options, Deadline(options.time_limit))
-        ran = Run(state, chosen_candidates(kind.candidates(problem, options), options), options, state.deadline)
+        ran = Run(state, select_candidates(kind.candidates(problem, options), options), options, state.deadline)
         reason = ran.run({})
         return world, state.deadline.elapsed, reason, {report.name: report.outcome for report in ran.reports}
 
@@ -138,7 +138,7 @@ def problem_of(kind: str) -> Any:
 
 
 def every(problem: Any, options: Options) -> Iterator[str]:
-    yield from (each.name for each in chosen_candidates(kind_of(problem).candidates(problem, options), options))
+    yield from (each.name for each in select_candidates(kind_of(problem).candidates(problem, options), options))
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -208,11 +208,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_an_end_may_be_moved_before_it_has_come(world: World) -> None:
     told = context(world)
     assert (told.remaining(), told.longest()) == (10.0, 30.0)
-    told.take(News(end=world.now + 30.0))
+    told.apply(RunUpdate(end=world.now + 30.0))
     assert (told.remaining(), told.longest(), told.closed()) == (30.0, 30.0, False)
     late = context(world)
     world.advance(10.0)
-    late.take(News(end=world.now + 20.0))
+    late.apply(RunUpdate(end=world.now + 20.0))
     assert (late.closed(), late.last_word()) == (True, Report("stopped"))
 
 
@@ -221,6 +221,6 @@ def test_one_that_ends_where_its_share_was_to_end_is_not_done(world: World) -> N
     asked, never_asked = context(world), context(world)
     asked.remaining()
     for each in (asked, never_asked):
-        each.take(News(end=world.now + 30.0))
+        each.apply(RunUpdate(end=world.now + 30.0))
     world.advance(10.0)
     assert (asked.last_word().what, never_asked.last_word().what) == ("stopped", "done")

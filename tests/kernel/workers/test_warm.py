@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stowplan.kernel.workers.messages import CandidateId
-from stowplan.kernel.workers.warm import KEEP, workers
+from stowplan.kernel.workers.warm import KEEP_VARIABLE, workers
 from stowplan.result import Result
 from tests.kernel.conftest import SolveFakes, is_running
 from tests.kernel.fakes import ALL_SLOW, OPTIMUM
@@ -134,10 +134,10 @@ def test_another_environment_has_other_workers(
 
 def test_none_are_kept_where_none_are_wanted(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setenv(KEEP, "0")
+        patched.setenv(KEEP_VARIABLE, "0")
         workers().prepare(SAYS_WHERE)
     assert not workers()._waiting
-    monkeypatch.setenv(KEEP, "0")
+    monkeypatch.setenv(KEEP_VARIABLE, "0")
     found = pids(solve_fakes("says_where"))
     wait_until(lambda: not any(is_running(pid) for pid in found))
     assert pids(solve_fakes("says_where")) != found
@@ -146,7 +146,7 @@ def test_none_are_kept_where_none_are_wanted(solve_fakes: SolveFakes, monkeypatc
 def test_no_more_are_kept_than_asked_for(solve_fakes: SolveFakes) -> None:
     solve_fakes(*["says_where"] * 6, workers=6)
     own = workers()
-    assert len(own._waiting) <= own._most
+    assert len(own._waiting) <= own._max_waiting
 
 
 def test_runs_side_by_side_do_not_disturb_each_other(solve_fakes: SolveFakes) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from stowplan.child_process import read_message, write_encoded
 from stowplan.kernel.context import Options, Report
-from stowplan.kernel.workers.messages import CandidateId, Job, News, WorkerContext
+from stowplan.kernel.workers.messages import CandidateId, Job, RunUpdate, WorkerContext
 from stowplan.kernel.workers.worker import Worker
 from tests.kernel.conftest import is_running
 from tests.kernel.fakes import ALL_SLOW, ladder_plan, ladder_problem
@@ -84,7 +84,7 @@ def test_a_candidate_out_of_time_was_stopped() -> None:
 
 def test_the_end_of_the_run_is_the_end_of_the_time() -> None:
     ample = context(1000.0)
-    ample.take(News(is_over=True))
+    ample.apply(RunUpdate(is_over=True))
     assert (ample.closed(), ample.remaining(), ample.last_word().what) == (True, 0, "stopped")
 
 
@@ -94,10 +94,10 @@ def test_incumbents_reach_the_candidate_unless_deterministic(deterministic: bool
     better = ladder_plan(ladder_problem(), 2)
     # What comes before the job was for another.
     for message in (
-        News(bound=9),
+        RunUpdate(bound=9),
         job(1000.0, deterministic),
-        News(bound=8),
-        News(plan=msgspec.json.encode(better)),
+        RunUpdate(bound=8),
+        RunUpdate(plan=msgspec.json.encode(better)),
     ):
         write_encoded(stream, msgspec.msgpack.encode(message))
     stream.seek(0)

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 import torch
 
 import stowplan
-from stowplan.cli import stopping
+from stowplan.cli import event_on_interrupt
 from stowplan.errors import InputError
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.checkpoint import Content, FileFormat
@@ -241,7 +241,7 @@ def test_an_interrupt_ends_the_run_within_an_iteration_and_keeps_those_before(tm
 
     before = signal.getsignal(signal.SIGINT)
     agent = Interrupted([ToyProblem()], ToyConfig())
-    with stopping() as event:
+    with event_on_interrupt() as event:
         assert run(agent, should_stop=event.is_set, save=lambda: agent.save(tmp_path / "x")) == "stopped"
         assert event.is_set()
         with pytest.raises(KeyboardInterrupt):

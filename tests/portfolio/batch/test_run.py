@@ -340,7 +340,7 @@ def test_a_system_without_room_for_processes(tmp_path: Path, monkeypatch: pytest
 
 def test_a_process_that_holds_much_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     do(monkeypatch, "answers")
-    monkeypatch.setattr("stowplan.portfolio.batch.workers.MOST_KEPT_MEMORY", 1)
+    monkeypatch.setattr("stowplan.portfolio.batch.workers.MAX_REUSE_MEMORY", 1)
     found = run(inputs(tmp_path, *"abc"), tmp_path / "out")
     assert len({record.result["pid"] for record, _ in found.values() if record.result}) == 3
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stowplan.errors import UsageError
-from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.call import select_candidates
 from stowplan.kernel.context import Context, Options
 from stowplan.kernel.solve import solve
 from stowplan.models.hint import Hint
@@ -47,7 +47,7 @@ def problem_of(seed: int = 1) -> Problem:
 
 
 def chosen(options: Options) -> list[str]:
-    return [candidate.name for candidate in chosen_candidates(KIND.candidates(problem_of(), options), options)]
+    return [candidate.name for candidate in select_candidates(KIND.candidates(problem_of(), options), options)]
 
 
 # When it runs
@@ -67,7 +67,7 @@ def test_with_its_family_only_where_it_takes_little_from_others(any_file: Path) 
 @pytest.mark.parametrize("time_limit", [1.0, 30.0, 300.0])
 def test_search_keeps_its_place(any_file: Path, time_limit: float) -> None:
     options = Options(time_limit=time_limit)
-    running = chosen_candidates(KIND.candidates(problem_of(), options), options)
+    running = select_candidates(KIND.candidates(problem_of(), options), options)
     shares = {
         candidate.name: candidate.share for candidate in running if candidate.name != "greedy" and candidate.turn != "presolver"
     }
@@ -86,7 +86,7 @@ def test_a_relaxation_that_would_take_half_of_the_limit_is_left_out(any_file: Pa
 def test_one_worker_is_for_the_search_where_time_is_short(any_file: Path) -> None:
     for time_limit, is_short in ((1.0, True), (30.0, False)):
         options = Options(time_limit=time_limit, workers=1)
-        found = chosen_candidates(KIND.candidates(problem_of(), options), options)
+        found = select_candidates(KIND.candidates(problem_of(), options), options)
         others = [each.share for each in found if each.name not in ("search", "greedy") and each.turn != "presolver"]
         assert (sum(others) < 0.5) is is_short
 

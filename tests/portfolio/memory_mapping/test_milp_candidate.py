@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.call import select_candidates
 from stowplan.kernel.context import Options
 from stowplan.kernel.solve import solve
 from stowplan.portfolio.memory_mapping.kind import KIND
@@ -17,8 +17,8 @@ def test_it_runs_by_name_only() -> None:
     every = KIND.candidates(problem, Options())
     assert "milp" in {candidate.name for candidate in every}
     for names in (("exact",), ("heuristic", "learned", "exact")):
-        assert "milp" not in {candidate.name for candidate in chosen_candidates(every, Options(candidates=names))}
-    assert [candidate.name for candidate in chosen_candidates(every, Options(candidates=("milp",)))] == ["milp"]
+        assert "milp" not in {candidate.name for candidate in select_candidates(every, Options(candidates=names))}
+    assert [candidate.name for candidate in select_candidates(every, Options(candidates=("milp",)))] == ["milp"]
 
 
 def test_its_bound_holds() -> None:

@@ -16,7 +16,7 @@ from benchmarks.lib.modulo_scheduling.generated_graphs import generated
 from stowplan import work_rates
 from stowplan.errors import UsageError
 from stowplan.frontends.dfg import lower
-from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.call import select_candidates
 from stowplan.kernel.context import Options
 from stowplan.kernel.solve import solve
 from stowplan.learned_guidance.modulo_scheduling.state import Uniform
@@ -56,7 +56,7 @@ def player(monkeypatch: pytest.MonkeyPatch) -> Uniform:
 
 
 def chosen(options: Options) -> list[str]:
-    return [candidate.name for candidate in chosen_candidates(KIND.candidates(graph("a>b"), options), options)]
+    return [candidate.name for candidate in select_candidates(KIND.candidates(graph("a>b"), options), options)]
 
 
 # When it runs

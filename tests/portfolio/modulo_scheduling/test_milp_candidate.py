@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.call import select_candidates
 from stowplan.kernel.context import Options
 from stowplan.kernel.solve import solve
 from stowplan.models.modulo_scheduling.plan import decode_objective
@@ -18,8 +18,8 @@ PROBLEMS = [random_problem(seed, most=3) for seed in range(30)]
 def test_it_runs_by_name_only() -> None:
     every = KIND.candidates(random_problem(1, most=3), Options())
     for names in (("exact",), ("heuristic", "learned", "exact")):
-        assert "milp" not in {candidate.name for candidate in chosen_candidates(every, Options(candidates=names))}
-    assert [candidate.name for candidate in chosen_candidates(every, Options(candidates=("milp",)))] == ["milp"]
+        assert "milp" not in {candidate.name for candidate in select_candidates(every, Options(candidates=names))}
+    assert [candidate.name for candidate in select_candidates(every, Options(candidates=("milp",)))] == ["milp"]
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

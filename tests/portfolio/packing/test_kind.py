@@ -11,7 +11,7 @@ import stowplan
 from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
 from stowplan.kernel.context import Options
-from stowplan.kernel.criteria import proven
+from stowplan.kernel.criteria import settled
 from stowplan.kernel.kind import Candidate
 from stowplan.kernel.state import RunState
 from stowplan.models.packing import plan as plans
@@ -101,7 +101,7 @@ def test_no_waiting_for_a_baseline_that_does_not_come(count: int, reason: str | 
     state = RunState(KIND, problem, Options(), Deadline(None))
     state.offer_bound(1, "floor")
     assert state.offer_plan(plans.Plan(problem=problem.digest, objective=1, offsets=(0,) * count), "climb", (0, 0)) is None
-    assert proven(Now(state, [Candidate("search", "heuristic")])) == reason
+    assert settled(Now(state, [Candidate("search", "heuristic")])) == reason
 
 
 def greedy_is_too_high() -> Problem:

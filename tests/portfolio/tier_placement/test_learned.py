@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from stowplan.errors import UsageError
-from stowplan.kernel.call import chosen_candidates
+from stowplan.kernel.call import select_candidates
 from stowplan.kernel.context import Options
 from stowplan.kernel.solve import solve
 from stowplan.models.tier_placement.problem import Problem, Tier
@@ -50,7 +50,7 @@ def policy(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def chosen(options: Options, problem: Problem | None = None) -> list[str]:
-    return [candidate.name for candidate in chosen_candidates(KIND.candidates(problem or small_network(), options), options)]
+    return [candidate.name for candidate in select_candidates(KIND.candidates(problem or small_network(), options), options)]
 
 
 # When it runs
