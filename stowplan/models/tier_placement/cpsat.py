@@ -42,7 +42,7 @@ class Model:
         """Start the solver from a plan, which needs offsets where tiers are address spaces; every variable gets a value."""
         tier_of = tiers_of(self.structure, plan)
         excesses = zip(self.structure.excesses, self.excess, strict=True)
-        values = self.places.hint(tier_of, offsets_of(self.structure, plan))
+        values = self.places.hint_values(tier_of, offsets_of(self.structure, plan))
         cpsat_runner.add_hint(self.model, [*values, *((variable, excess.at(tier_of)) for excess, variable in excesses)])
 
     def extract(self, value: Value) -> Plan:
@@ -58,7 +58,7 @@ class Model:
         Plan
             With its latency in ps, and with offsets where tiers are address spaces.
         """
-        structure, tier_of = self.structure, self.places.chosen(value)
+        structure, tier_of = self.structure, self.places.chosen_memories(value)
         if not structure.problem.address_spaces:
             return plan_of(structure, tier_of)
         offsets = self.places.offsets(value, tier_of)

@@ -157,13 +157,13 @@ class Structure:
             memories=[Memory(tier.capacity, tier.capacity) for tier in tiers],
             steps={(at, tier): tiers[tier].alignment for at, tensor in enumerate(self.tensors) for tier in tensor.tiers},
             lowest={},
-            always=[number for number in self.weights if number is not None],
+            permanent=[number for number in self.weights if number is not None],
         )
 
     @property
     def moments(self) -> list[list[int]]:
         """Output tensors live at each of the steps that matter: what lives in any other lives together in one of these."""
-        return self.placement.moments
+        return self.placement.maximal_live_sets
 
     def rows(self, excess: Excess) -> list[ExcessRow]:
         """The rows of a layer: first the one that defines its excess, then those that cut off fractions."""

@@ -160,7 +160,7 @@ class _Search(Best[Plan]):
     @property
     def _spare(self) -> float:
         """Share of the budget for IIs."""
-        return self.budget.left_share - (MAKESPAN_SHARE if self.plan is not None else 0.0)
+        return self.budget.remaining_share - (MAKESPAN_SHARE if self.plan is not None else 0.0)
 
     def raise_bound(self) -> None:
         """Refute many IIs at once, with the II as a variable; what it finds is often a plan."""
