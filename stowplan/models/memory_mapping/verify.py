@@ -1,7 +1,7 @@
-"""Solver-free check of a memory-mapping plan: every broken rule, and the objective from scratch.
+"""The verifier of memory mapping: checks all rules of a plan and recomputes its objective, without any solver.
 
 The rules and their codes are those of ``docs/reference/memory-mapping.md``. This module and its two helpers, ``_audit`` and
-``_replay``, share no code with the simulator, the exact models or the heuristics, so that an error made there is seen here.
+``_replay``, share no code with the simulator, the exact models or the heuristics, so that an error made there is found here.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ __all__ = ["MAX_LISTED", "Reason", "Verification", "Violation", "verify"]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """Check ``plan`` against every rule and recompute its objective.
+    """Check a plan against all rules of memory mapping and recompute its objective.
 
     Parameters
     ----------
     plan
-        Any that decodes; what is malformed is a violation, not an error.
+        Any plan that could be decoded. If its content makes no sense, that is a violation, not an exception.
 
     Returns
     -------
     Verification
-        Violations in the order of the codes, of each at most :data:`MAX_LISTED`, then one that says how many more there are;
-        the objective, and of it the figure ``stall_ps``, spent waiting for copies. What is malformed is left out of rules that
-        cannot be asked about it. Residencies and copies are concerned by their places in the plan, uses by their numbers.
+        Violations in the order of the codes, at most :data:`MAX_LISTED` of each code and then one that says how many more there
+        are; the objective in ps, and the figure ``stall_ps``, the part of it that is spent waiting for copies. Malformed
+        residencies, copies and uses are reported and then ignored by the other rules. Violations name residencies and copies by
+        their index in the plan, and uses by their number.
     """
     audit = Audit(problem, plan)
     if plan.problem != problem.digest:
@@ -62,6 +63,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def _check_residency_form(audit: Audit) -> None:
+    """Check that each residency by itself makes sense: tensor, steps and offset."""
     problem, log = audit.problem, audit.log
     for number, item in enumerate(audit.plan.residencies):
         size = 0
@@ -81,6 +83,7 @@ def _check_residency_form(audit: Audit) -> None:
 
 
 def _check_copy_form(audit: Audit) -> None:
+    """Check that each copy by itself makes sense, and that copies are sorted."""
     log = audit.log
     before = None
     for number, copy in enumerate(audit.plan.copies):
@@ -108,6 +111,7 @@ def _size_text(audit: Audit, copy: Copy) -> str:
 
 
 def _check_fast_use_form(audit: Audit) -> None:
+    """Check that the fast uses exist and are ascending."""
     before = None
     for place, use in enumerate(audit.plan.fast_uses):
         if not 0 <= use < len(audit.fast):
@@ -118,7 +122,7 @@ def _check_fast_use_form(audit: Audit) -> None:
 
 
 class _Box(NamedTuple):
-    """Bytes that a residency takes from a step on until it ends."""
+    """Bytes ``[low, high)`` that a residency occupies from step ``start`` until it ends."""
 
     start: int
     residency: int
@@ -127,7 +131,7 @@ class _Box(NamedTuple):
 
 
 def _check_memory(audit: Audit) -> None:
-    """Sweep over time: no two residencies in one place, no tensor in two places."""
+    """Check that no two residencies overlap and that no tensor has two residencies at once, by a sweep over time."""
     everything = Ranges()
     of_tensor: defaultdict[int, Ranges] = defaultdict(Ranges)
     present: dict[_Box, None] = {}
@@ -144,7 +148,8 @@ def _check_memory(audit: Audit) -> None:
             present.pop(gone)
             staying[tensor].pop(gone.residency, None)
         own, span = of_tensor[item.tensor], (box.low, box.high)
-        # Pairs are counted fast, and looked for only while they would be listed: a mad plan takes no quadratic time either.
+        # Counting pairs is fast. They are searched for only while they would be listed, so that a plan with very many overlaps
+        # does not take quadratic time.
         overlaps = everything.meeting(*span) - own.meeting(*span)
         if overlaps and audit.log.has_room(Reason.OVERLAP):
             _list_overlaps(audit, box, present)
@@ -186,6 +191,7 @@ def _list_doubles(audit: Audit, number: int, others: Iterable[int]) -> None:
 
 
 def _check_preloads(audit: Audit) -> None:
+    """Check number, start and tensors of preloaded residencies."""
     preloaded = [number for number, item in enumerate(audit.plan.residencies) if item.preloaded]
     if len(preloaded) > audit.problem.max_preloads:
         message = f"{len(preloaded)} residencies are preloaded, at most {audit.problem.max_preloads} may be"
@@ -198,7 +204,7 @@ def _check_preloads(audit: Audit) -> None:
 
 
 def _check_sources(audit: Audit) -> None:
-    """Every residency gets its content from somewhere."""
+    """Check that every residency gets its content from exactly one source: a preload, a copy-in, slices, or a fast write."""
     for number, item in audit.residencies.items():
         copy_ins, slices = audit.copy_ins.get((item.tensor, item.start), []), audit.slices.get(number, [])
         if item.preloaded or audit.is_defined_at_start(item):
@@ -214,7 +220,7 @@ def _check_sources(audit: Audit) -> None:
 
 
 def _check_copies(audit: Audit) -> None:
-    """Every copy has a residency, moves content that is there, and meets no write."""
+    """Check that every copy belongs to a residency, copies content that exists, and runs during no write of its tensor."""
     write_steps = [list(steps) for steps in audit.writes]
     for number, copy in audit.copies.items():
         fault = _copy_in_fault(audit, copy) if copy.direction == "in" else _copy_out_fault(audit, copy)
@@ -228,6 +234,7 @@ def _check_copies(audit: Audit) -> None:
 
 
 def _copy_in_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
+    """The rule that a copy-in breaks, and a message; None if it breaks none."""
     if copy.part is not None:
         return _slice_fault(audit, copy)
     starting = audit.starting.get((copy.tensor, copy.start), [])
@@ -243,6 +250,7 @@ def _copy_in_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
 
 
 def _slice_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
+    """The rule that a slice of a copy-in breaks, and a message; None if it breaks none."""
     home = audit.home(copy.tensor, copy.start)
     if home is None:
         return Reason.COPY_WITHOUT_RESIDENCY, "starts where the tensor has no residency"
@@ -255,6 +263,7 @@ def _slice_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
 
 
 def _copy_out_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
+    """The rule that a copy-out breaks, and a message; None if it breaks none."""
     home = audit.left_by(copy)
     if home is None:
         home = audit.home(copy.tensor, copy.start)
@@ -266,14 +275,18 @@ def _copy_out_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
     if copy.start == residency.start and audit.is_defined_at_start(residency):
         return Reason.COPY_OUT_EARLY, f"starts before {audit.step_name(copy.start)} defines the tensor"
     for number in audit.arriving(home):
-        # Copies queued at one boundary may run side by side: after a copy-in with an empty window comes another boundary.
+        # Copies that are queued at the same boundary may run in parallel, so a copy-out after a copy-in with an empty window
+        # must start at a later boundary.
         if copy.start < max(audit.copies[number].end, audit.copies[number].start + 1):
             return Reason.COPY_OUT_EARLY, f"starts before {audit.copy_name(number)} is complete"
     return None
 
 
 def _check_places_left(audit: Audit) -> None:
-    """Copies-in that take a place left between two steps, or bring the tensor back, are queued behind the copy that leaves."""
+    """Check the queue order at evictions between two steps.
+
+    A copy-in into bytes that a copy-out frees between two steps, or of the same tensor, must be queued behind that copy-out.
+    """
     taken, tensors, boundary = Ranges(), set[int](), -1
     for number, copy in audit.copies.items():
         if copy.start != boundary:
@@ -295,7 +308,7 @@ def _check_places_left(audit: Audit) -> None:
 
 
 def _check_uses(audit: Audit) -> None:
-    """Fast uses find their tensor in fast memory; slow writes leave no old content there."""
+    """Check that fast uses find their tensor in fast memory, and that slow writes leave no outdated content there."""
     for number, (tensor, step) in enumerate(zip(audit.use_tensor, audit.use_step, strict=True)):
         if tensor not in audit.touched:
             continue
@@ -318,7 +331,7 @@ def _check_uses(audit: Audit) -> None:
 
 
 def _check_slow_memory(audit: Audit) -> None:
-    """Whoever reads the slow copy of a tensor finds it valid."""
+    """Check that slow reads, copies-in and the end of the program find valid content in slow memory."""
     copies_of: defaultdict[int, list[int]] = defaultdict(list)
     for number, copy in audit.copies.items():
         copies_of[copy.tensor].append(number)
@@ -327,7 +340,7 @@ def _check_slow_memory(audit: Audit) -> None:
         reads, writes = audit.reads[index], audit.writes[index]
         is_defined = tensor.is_input or (writes and (not reads or next(iter(writes)) < next(iter(reads))))
         if is_defined and index not in audit.touched and not copies:
-            # Only slow memory ever has it.
+            # The tensor is only ever in slow memory.
             continue
         # (boundary, rank, valid from here on): at one boundary a copy-out follows the write of the step before.
         changes = [(-1, 0, tensor.is_input)]
@@ -350,7 +363,7 @@ def _check_slow_memory(audit: Audit) -> None:
 
 
 def _check_loop_residencies(audit: Audit) -> None:
-    """A tensor from outside a loop stays for the whole of it or not at all; one that lives in the loop stays inside."""
+    """Check that residencies cover a loop completely or not at all, and those of tensors internal to a loop stay in it."""
     loops = audit.problem.loops
     for number, item in audit.residencies.items():
         internal = audit.internal_loops[item.tensor]
@@ -364,6 +377,7 @@ def _check_loop_residencies(audit: Audit) -> None:
 
 
 def _check_loop_copies(audit: Audit) -> None:
+    """Check that no copy starts or ends inside a loop, and that tensors internal to a loop are not copied."""
     for number, copy in audit.copies.items():
         for loop in {*audit.loops_crossing(copy.start), *audit.loops_crossing(copy.end)}:
             audit.blame_copy(Reason.LOOP_PARTIAL, number, f"starts or ends inside {audit.loop_name(loop)}")
@@ -372,6 +386,7 @@ def _check_loop_copies(audit: Audit) -> None:
 
 
 def _check_loop_uses(audit: Audit) -> None:
+    """Check that all uses in a loop of a tensor that it writes and that is not internal to it are in the same memory."""
     for tensor, (reads, writes) in enumerate(zip(audit.reads, audit.writes, strict=True)):
         written_in = {loop for step in writes for loop in audit.loops_around[step]}.difference(audit.internal_loops[tensor])
         if not written_in:
@@ -387,7 +402,7 @@ def _check_loop_uses(audit: Audit) -> None:
 
 
 def _check_in_flight(audit: Audit) -> None:
-    """What an asynchronous operation holds is in one place of fast memory, and used there, until it ends; or is not there."""
+    """Check that the tensors of an asynchronous operation stay at one offset of fast memory, or out of it, until it ends."""
     of_tensor: defaultdict[int, list[int]] = defaultdict(list)
     for number, item in audit.residencies.items():
         of_tensor[item.tensor].append(number)
@@ -404,7 +419,7 @@ def _check_in_flight(audit: Audit) -> None:
 
 
 def _check_aliases(audit: Audit) -> None:
-    """The paper's rule: an alias group is all fast and at one offset, or all slow and nowhere resident."""
+    """Check the paper's rule: an alias group has all uses fast and one offset, or all uses slow and no residency."""
     offsets: defaultdict[int, set[int]] = defaultdict(set)
     for item in audit.residencies.values():
         offsets[item.tensor].add(item.offset)
