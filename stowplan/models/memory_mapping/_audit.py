@@ -97,7 +97,7 @@ class Ranges:
         del self._lows[bisect_left(self._lows, low)]
         del self._highs[bisect_left(self._highs, high)]
 
-    def meeting(self, low: int, high: int) -> int:
+    def overlapping(self, low: int, high: int) -> int:
         """Number of ranges that share a byte with ``[low, high)``."""
         return bisect_left(self._lows, high) - bisect_right(self._highs, low)
 
@@ -139,9 +139,9 @@ class Audit:
             if 0 <= number < len(self.fast):
                 self.fast[number] = True
 
-        self.touched = {self.use_tensor[number] for number, is_fast in enumerate(self.fast) if is_fast}
+        self.in_fast_memory = {self.use_tensor[number] for number, is_fast in enumerate(self.fast) if is_fast}
         """Tensors that have a fast use or a residency."""
-        self.touched |= {item.tensor for item in plan.residencies}
+        self.in_fast_memory |= {item.tensor for item in plan.residencies}
         self.residencies = {
             number: item
             for number, item in enumerate(plan.residencies)
@@ -194,7 +194,7 @@ class Audit:
         number = homes[place][1]
         return number if step < self.residencies[number].end else None
 
-    def left_by(self, copy: Copy) -> int | None:
+    def freed_by(self, copy: Copy) -> int | None:
         """The residency whose bytes a copy-out frees between two steps: it ends where the copy has its empty window."""
         if self.problem.evictions != "between_steps" or copy.direction != "out" or copy.start != copy.end:
             return None
@@ -278,18 +278,18 @@ class Audit:
         item = self.plan.copies[number]
         return f"copy-{item.direction} {number} of {self.problem.tensors[item.tensor].name} [{item.start}, {item.end})"
 
-    def blame_residency(self, code: Reason, number: int, fault: str) -> None:
+    def report_residency(self, code: Reason, number: int, fault: str) -> None:
         """Report a violation by residency ``number``, whose tensor exists."""
         item = self.plan.residencies[number]
         message = f"{self.residency_name(number)} {fault}"
         self.log.add(code, message, tensors=[item.tensor], steps=[item.start], residencies=[number])
 
-    def blame_copy(self, code: Reason, number: int, fault: str) -> None:
+    def report_copy(self, code: Reason, number: int, fault: str) -> None:
         """Report a violation by copy ``number``, whose tensor exists."""
         item = self.plan.copies[number]
         self.log.add(code, f"{self.copy_name(number)} {fault}", tensors=[item.tensor], steps=[item.start], copies=[number])
 
-    def blame_use(self, code: Reason, number: int, fault: str) -> None:
+    def report_use(self, code: Reason, number: int, fault: str) -> None:
         """Report a violation by use ``number``, which exists."""
         step = self.use_step[number]
         self.log.add(code, f"{self.step_name(step)} {fault}", tensors=[self.use_tensor[number]], steps=[step], uses=[number])

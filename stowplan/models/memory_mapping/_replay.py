@@ -80,7 +80,7 @@ def _check_supply(audit: Audit) -> None:
         heapq.heapreplace(free, done)
         if done > clock[copy.end]:
             late = done - clock[copy.end]
-            audit.blame_copy(Reason.STALLED_COPY, number, f"is {late} ps late at the end of its window")
+            audit.report_copy(Reason.STALLED_COPY, number, f"is {late} ps late at the end of its window")
 
 
 def _play(audit: Audit, running_ps: list[int]) -> int:

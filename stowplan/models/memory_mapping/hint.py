@@ -175,22 +175,22 @@ def carried_plan(problem: Problem, earlier: Problem, plan: Plan, before: Sequenc
         if not moved.residencies:
             return None
         verification = verify(problem, moved)
-        blamed = {
-            _blamed(problem, moved, violation)
+        given_up = {
+            _tensor_to_give_up(problem, moved, violation)
             for violation in verification.violations
             if violation.code != Reason.WRONG_OBJECTIVE
         }
-        if not blamed:
+        if not given_up:
             if verification.objective is None or verification.objective >= problem.all_slow_ps:
                 return None
             return msgspec.structs.replace(moved, objective=verification.objective)
-        if blamed == {None}:
+        if given_up == {None}:
             return None
-        moved = _without(problem, moved, blamed)
+        moved = _without(problem, moved, given_up)
     return None
 
 
-def _blamed(problem: Problem, plan: Plan, violation: Violation) -> int | None:
+def _tensor_to_give_up(problem: Problem, plan: Plan, violation: Violation) -> int | None:
     """The tensor to move to slow memory because of a violation; of two that overlap, the smaller one."""
     residencies = violation.concerns.get("residencies", ())
     if violation.code == Reason.OVERLAP and residencies:

@@ -264,12 +264,12 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 def _check(problem: Problem) -> None:
     """Raise InputError if the problem breaks a rule."""
 
-    def bad(place: str, message: str) -> InputError:
+    def error(place: str, message: str) -> InputError:
         return InputError(message, place=place)
 
     def at_least(place: str, value: int, least: int) -> None:
         if value < least:
-            raise bad(place, f"found {value}, expected at least {least}")
+            raise error(place, f"found {value}, expected at least {least}")
 
     at_least("capacity", problem.capacity, 1)
     at_least("alignment", problem.alignment, 1)
@@ -279,44 +279,44 @@ def _check(problem: Problem) -> None:
     # before it frees, and the slices of a copy together take as long as the whole copy.
     for name in ("evictions", "prefetches"):
         if problem.channels > 1 and getattr(problem, name) != _LATER_FIELDS[name]:
-            raise bad(name, f"found {getattr(problem, name)} with {problem.channels} channels, expected 1 channel")
+            raise error(name, f"found {getattr(problem, name)} with {problem.channels} channels, expected 1 channel")
     for number, tensor in enumerate(problem.tensors):
         place = f"tensors[{number}] ({tensor.name})"
         at_least(f"{place}.size", tensor.size, 1)
         at_least(f"{place}.copy_in_ps", tensor.copy_in_ps, 0)
         at_least(f"{place}.copy_out_ps", tensor.copy_out_ps, 0)
-    known = len(problem.tensors)
+    tensor_count = len(problem.tensors)
     written = [tensor.is_input for tensor in problem.tensors]
     for number, step in enumerate(problem.steps):
         place = f"steps[{number}] ({step.name})"
         at_least(f"{place}.weight", step.weight, 1)
         seen: set[tuple[int, bool]] = set()
         for use in step.uses:
-            if not 0 <= use.tensor < known:
-                raise bad(f"{place}.uses", f"found tensor {use.tensor}, expected 0 to {known - 1}")
+            if not 0 <= use.tensor < tensor_count:
+                raise error(f"{place}.uses", f"found tensor {use.tensor}, expected 0 to {tensor_count - 1}")
             if (use.tensor, use.is_output) in seen:
-                raise bad(f"{place}.uses", f"found tensor {use.tensor} twice in one role, expected once")
+                raise error(f"{place}.uses", f"found tensor {use.tensor} twice in one role, expected once")
             seen.add((use.tensor, use.is_output))
             at_least(f"{place}.uses.bytes", use.bytes, 0)
         for use in step.uses:
             if not use.is_output and not written[use.tensor]:
                 tensor_name = problem.tensors[use.tensor].name
-                raise bad(f"{place}.uses", f"found a read of {tensor_name} before anything writes it")
+                raise error(f"{place}.uses", f"found a read of {tensor_name} before anything writes it")
         for use in step.uses:
             if use.is_output:
                 written[use.tensor] = True
         _check_latency(place, step)
     for number, tensor in enumerate(problem.tensors):
         if tensor.is_output and not written[number]:
-            raise bad(f"tensors[{number}] ({tensor.name})", "found a program output that nothing writes")
+            raise error(f"tensors[{number}] ({tensor.name})", "found a program output that nothing writes")
     _check_loops(problem)
     for number, held in enumerate(problem.in_flight):
         place = f"in_flight[{number}]"
         if not 0 <= held.start < held.end <= problem.horizon:
-            raise bad(place, f"found steps [{held.start}, {held.end}), expected a range within 0 to {problem.horizon}")
+            raise error(place, f"found steps [{held.start}, {held.end}), expected a range within 0 to {problem.horizon}")
         for step in (problem.steps[held.start], problem.steps[held.end - 1]):
             if all(use.tensor != held.tensor for use in step.uses):
-                raise bad(place, f"found tensor {held.tensor}, expected one that {step.name} uses")
+                raise error(place, f"found tensor {held.tensor}, expected one that {step.name} uses")
 
 
 def _check_latency(place: str, step: Step) -> None:
@@ -421,10 +421,10 @@ def restricted(step: Step, number: Mapping[int, int], fast: Sequence[bool] = ())
         return replace(step, uses=uses)
     if step.table is not None:
         return replace(step, uses=uses, table=_restricted_table(step.table, kept, fast))
-    decided = [place for place in range(len(step.uses)) if step.uses[place].tensor not in number]
+    fixed = [place for place in range(len(step.uses)) if step.uses[place].tensor not in number]
     pieces = tuple(
         Piece(
-            piece.base_ps + sum(piece.fast_ps[place] if fast[place] else piece.slow_ps[place] for place in decided),
+            piece.base_ps + sum(piece.fast_ps[place] if fast[place] else piece.slow_ps[place] for place in fixed),
             tuple(piece.slow_ps[place] for place in kept),
             tuple(piece.fast_ps[place] for place in kept),
         )
@@ -436,10 +436,10 @@ def restricted(step: Step, number: Mapping[int, int], fast: Sequence[bool] = ())
 def _restricted_table(table: Table, kept: list[int], fast: Sequence[bool]) -> Table:
     """A table in which the uses that are not kept are fixed; positions count the kept uses only."""
     bits = [(bit, kept.index(use)) for bit, use in enumerate(table.uses) if use in kept]
-    given = sum(1 << bit for bit, use in enumerate(table.uses) if use not in kept and fast[use])
+    fixed_mask = sum(1 << bit for bit, use in enumerate(table.uses) if use not in kept and fast[use])
     latencies = []
     for mask in range(1 << len(bits)):
-        row = given | sum(1 << bit for number, (bit, _) in enumerate(bits) if mask >> number & 1)
+        row = fixed_mask | sum(1 << bit for number, (bit, _) in enumerate(bits) if mask >> number & 1)
         latencies.append(table.latency_ps[row])
     return Table(tuple(place for _, place in bits), tuple(latencies))
 
