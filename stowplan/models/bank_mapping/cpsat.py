@@ -1,4 +1,4 @@
-"""Bank mapping as a CP-SAT model: Booleans for options, for what stays on chip and for copies; costs in whole bytes."""
+"""Bank mapping as a CP-SAT model with Boolean variables for options, for tensors that stay on chip, and for copies."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from stowplan.models.outcome import Outcome
 
 @dataclass
 class Model:
-    """A built model."""
+    """The CP-SAT model of a problem, with its variables."""
 
     problem: Problem
     structure: Structure
     unit: int
-    """Weighted bytes that one step of the objective stands for."""
+    """Weighted bytes for 1 in the model's objective."""
     offset: int
-    """Weighted bytes of the objective where nothing stays on chip, in units of ``unit``."""
+    """Objective, in units of ``unit``, if no tensor stays on chip."""
     model: cp_model.CpModel = field(default_factory=cp_model.CpModel)
     options: list[list[cp_model.IntVar]] = field(default_factory=list)
-    """For each operator, one Boolean an option; of those with one option, the constant 1."""
+    """For each operator, a Boolean variable for each option; the constant 1 if it has a single option."""
     on_chip: list[cp_model.IntVar | None] = field(default_factory=list)
-    """For each tensor; None where its place is known."""
+    """For each tensor, whether it stays on chip; None if that is decided already."""
     own: dict[tuple[int, int], list[cp_model.IntVar]] = field(default_factory=dict)
-    """(tensor, layout) to the Booleans of which one is true where that is the tensor's own layout."""
+    """By (tensor, layout): Boolean variables of which one is true if that is the tensor's own layout."""
     copies: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+    """By (tensor, layout): whether the tensor is copied to the layout."""
     rounded: dict[int, cp_model.IntVar] = field(default_factory=dict)
-    """Number of a crowded moment to the units that all rests take at it, rounded up."""
+    """By number of a crowded set: the units for the sum of all rests, rounded up (:attr:`Structure.unit`)."""
 
     def add_hint(self, plan: Plan) -> None:
-        """Start the solver from a plan; every variable gets a value."""
+        """Let the solver start from a plan; every variable gets a value."""
         values: list[tuple[cp_model.IntVar, int]] = []
 
         stays = self.structure.followed(plan.on_chip)
@@ -60,17 +61,12 @@ class Model:
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:
-        """Plan of a solution.
+        """The plan of a solution, with its objective.
 
         Parameters
         ----------
         value
-            Gives the value of a variable of the model.
-
-        Returns
-        -------
-        Plan
-            With its objective.
+            Returns the value of a variable of the model in the solution.
         """
         options = [
             next(option for option, variable in enumerate(variables) if len(variables) == 1 or value(variable))
@@ -84,13 +80,7 @@ class Model:
 
 
 def build(problem: Problem) -> Model:
-    """Variables, constraints, objective.
-
-    Returns
-    -------
-    Model
-        Not yet hinted; one unit of the objective is ``unit`` weighted bytes.
-    """
+    """Build the model of a problem, without a hint."""
     structure = analyse(problem)
     weights = [size for tensor in problem.tensors for size in (tensor.bytes, *(view.bytes for view in tensor.views))]
     weights += [size for operator in problem.operators for size in operator.read_bytes]
@@ -142,14 +132,14 @@ def _add_variables(built: Model) -> None:
 
 
 def _choosing(built: Model, number: int, tensor: int, layout: int) -> list[cp_model.IntVar]:
-    """Options of an operator that write a tensor in a layout."""
+    """Variables of the options of an operator that write a tensor in a layout."""
     operator = built.problem.operators[number]
     at = operator.write_place(tensor)
     return [variable for option, variable in zip(operator.options, built.options[number], strict=True) if option[at] == layout]
 
 
 def _add_layouts(built: Model) -> None:
-    """Writers of one tensor agree, and what a reader wants of a tensor on chip is its own layout or a copy."""
+    """Writers of the same tensor agree, and a reader of a tensor on chip needs its own layout or a copy."""
     model, problem = built.model, built.problem
     for tensor, writers in enumerate(problem.writers):
         for number in writers[1:]:
@@ -176,12 +166,13 @@ def _add_layouts(built: Model) -> None:
                 stay = built.on_chip[tensor]
                 if stay is not None:
                     given.append(1 - stay)
-                # At most one option is chosen: one row for all that want this layout is tighter than one for each.
+                # At most one option is chosen, so one constraint for all options that need this layout is valid, and tighter
+                # than one for each.
                 model.add(cp_model.LinearExpr.sum(wanting) <= cp_model.LinearExpr.sum(given))
 
 
 def _add_capacity(built: Model) -> None:
-    """What is on chip at a crowded moment fits, whole units and rests apart (see :attr:`Structure.unit`)."""
+    """The tensors and copies of a crowded set fit, counted in whole units and rests (:attr:`Structure.unit`)."""
     problem, structure, unit = built.problem, built.structure, built.structure.unit
     layouts: dict[int, list[int]] = {}
     for tensor, layout in built.copies:
@@ -208,17 +199,17 @@ def _add_capacity(built: Model) -> None:
 
 
 def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
-    """Solve the model of a problem; its objectives and bounds are weighted bytes.
+    """Solve a problem with CP-SAT. Objective and bounds are weighted bytes.
 
     Parameters
     ----------
     search
-        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks.
 
     Returns
     -------
     Outcome
-        Best plan, and what is proven; running out of time is never ``infeasible``.
+        The best plan and bound. Running out of time is never reported as ``infeasible``.
     """
     built = build(problem)
     return cpsat_runner.find_plan(

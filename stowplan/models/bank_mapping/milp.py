@@ -1,12 +1,12 @@
-"""Bank mapping as a mixed-integer linear program, for any solver of :mod:`stowplan.models.mip`.
+"""Bank mapping as a mixed-integer linear program (MILP), which is solved in stages.
 
-Columns are options, own layouts of inputs, what stays on chip, and copies. Copies need no integrality: at integral values of
-the rest, each is wanted wholly or not at all.
+Its columns say which option each operator uses, which layout each input has, which tensors stay on chip, and which copies
+exist. Copies need not be integer columns: if all other columns are integral, each copy is needed completely or not at all.
 
-It is solved in stages: only what is large must wholly stay or not at all, then also what is smaller, at last everything. Each
-stage is a relaxation of the next, so its bound is one for the problem. Large tensors decide nearly all of the objective, and
-there are few of them: their stage is solved in seconds where the whole is not in minutes. Its point, rounded, is nearly as
-good as its bound, and with such a start the next stage fixes most of its columns by their reduced costs.
+In the first stage only the columns of large tensors must be integral, then also those of smaller ones, and finally all. Each
+stage is a relaxation of the next one, so its bound is a bound for the problem. The few large tensors decide nearly all of the
+objective. Their stage takes seconds, where the whole problem would take minutes. Its rounded solution is nearly as good as its
+bound, and from such a start the next stage fixes most of its columns by their reduced costs.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from stowplan.models.mip.matrix import FloatArray, MatrixModel, Options, Outcome
 
 @dataclass(frozen=True)
 class Model:
-    """A built model. Costs are in units of ``unit`` weighted bytes, so that the largest is near one."""
+    """The MILP of a problem. Costs are in units of ``unit`` weighted bytes, so that the largest one is near 1."""
 
     problem: Problem
     structure: Structure
     matrix: MatrixModel
     unit: float
     option_columns: tuple[int, ...]
-    """First column of each operator's options."""
+    """[operators] column of the operator's first option; those of its other options follow."""
     own_columns: dict[tuple[int, int], int]
-    """(input, layout) to its column."""
+    """Column for (input, layout): whether this is the input's own layout."""
     stay_columns: dict[int, int]
-    """Tensor to its column, where its place is to be decided."""
+    """Column for each tensor whose place has to be decided: whether it stays on chip."""
     copy_columns: dict[tuple[int, int], int]
+    """Column for (tensor, layout): whether the tensor is copied to the layout."""
     moments: tuple[_Moment, ...]
-    """One for each crowded moment."""
+    """Columns of each crowded set."""
 
     def add_hint(self, plan: Plan) -> FloatArray:
-        """The plan as a point ``[columns]`` to start from."""
+        """Values ``[columns]`` for a plan, from which solvers can start."""
         stays = self.structure.followed(plan.on_chip)
         better = assemble(self.problem, plan.options, stays)
         point = np.zeros(self.matrix.columns)
@@ -51,7 +52,7 @@ class Model:
         for (tensor, layout), column in self.own_columns.items():
             point[column] = float(better.layouts[tensor] == layout)
         for (tensor, _), column in self.own_columns.items():
-            # An input that nobody wants in a layout of its own has the first one.
+            # An input that no reader needs in one of its own layouts gets the first one.
             mine = [own for (other, _), own in self.own_columns.items() if other == tensor] if not point[column] else []
             if mine and not point[mine].any():
                 point[mine[0]] = 1.0
@@ -67,17 +68,12 @@ class Model:
         return point
 
     def extract(self, values: FloatArray) -> Plan:
-        """Plan of a point.
+        """The plan of a solution, with its objective.
 
         Parameters
         ----------
         values
-            Of the columns, shape ``[columns]``; integral but for rounding.
-
-        Returns
-        -------
-        Plan
-            With its objective.
+            Values of the columns, shape ``[columns]``; fractions are rounded.
         """
         options = [
             int(np.argmax(values[first : first + len(operator.options)]))
@@ -90,38 +86,32 @@ class Model:
         return assemble(self.problem, options, stays)
 
     def bound(self, value: float) -> int:
-        """Weighted bytes that no plan is below, from a solver's bound, its tolerances taken off."""
+        """The lower bound in weighted bytes that a solver's bound proves, after subtracting its tolerances."""
         spread = float(np.abs(self.matrix.cost).sum())
         return max(objective_bound(self.problem), int(np.ceil(lowered(value, min(spread, abs(value) + 1.0)) * self.unit)))
 
 
-#: Small tensors at a moment, of those that save most, that get a row of their own: one of them on chip takes a unit.
+#: Number of small tensors of a crowded set, those that save most, which get a row: if one is on chip, the rests need a unit.
 _MOST_SMALL = 3
 
 
 @dataclass(frozen=True)
 class _Moment:
-    """Columns of a crowded moment, all in units."""
+    """The columns of a crowded set; both count units (:attr:`Structure.unit`)."""
 
     rests: int
-    """Rests on chip."""
+    """Column of the sum of all rests on chip."""
     rounded: int
-    """Units that the rests take."""
+    """Column of that sum, rounded up."""
 
 
 def build(problem: Problem) -> Model:
-    """Variables, constraints, objective.
-
-    Returns
-    -------
-    Model
-        Its matrix ``[rows, columns]``, scaled, and what its columns stand for.
-    """
+    """Build the MILP of a problem."""
     return _Program(problem).built()
 
 
 class _Program(Program):
-    """Columns and rows as they are written, in the attributes of :class:`Model`."""
+    """Builds the columns and rows; its attributes are those of :class:`Model`."""
 
     def __init__(self, problem: Problem):
         super().__init__()
@@ -139,7 +129,7 @@ class _Program(Program):
         self._add_capacity()
 
     def built(self) -> Model:
-        """The model."""
+        """The finished model."""
         return Model(
             self.problem,
             self.structure,
@@ -174,17 +164,17 @@ class _Program(Program):
                 self.copy_columns[tensor, layout] = self.column(cost=price, integer=False, name=name)
 
     def _choosing(self, number: int, at: int, layout: int) -> list[int]:
-        """Columns of the options of an operator that have a layout at one of its accesses."""
+        """Columns of the options of an operator that have this layout at the given access."""
         first = self.option_columns[number]
         return [first + k for k, option in enumerate(self.problem.operators[number].options) if option[at] == layout]
 
     def _writing(self, tensor: int, layout: int) -> list[int]:
-        """Columns of the options of a tensor's first writer that make the layout its own."""
+        """Columns of the options of a tensor's first writer that write it in this layout."""
         writer = self.problem.writers[tensor][0]
         return self._choosing(writer, self.problem.operators[writer].write_place(tensor), layout)
 
     def _add_choices(self) -> None:
-        """One option an operator, one own layout an input, writers that agree."""
+        """Add rows: one option for each operator, one own layout for each input, and agreement of writers."""
         problem = self.problem
         for first, operator in zip(self.option_columns, problem.operators, strict=True):
             self.add_row([(first + k, 1.0) for k in range(len(operator.options))], 1.0, 1.0)
@@ -203,7 +193,7 @@ class _Program(Program):
                     self.add_row([*((column, 1.0) for column in theirs), *((column, -1.0) for column in mine)], 0.0, 0.0)
 
     def _add_layouts(self) -> None:
-        """What a reader wants of a tensor on chip is its own layout or a copy: want - own - copy + stays <= 1."""
+        """Add rows: a reader of a tensor on chip needs its own layout or a copy (needed - own - copy + stays <= 1)."""
         for number, operator in enumerate(self.problem.operators):
             for at, tensor in enumerate(operator.reads):
                 if self.structure.on_chip[tensor] is False:
@@ -220,10 +210,11 @@ class _Program(Program):
                     self.add_row(terms, upper=1.0 if tensor in self.stay_columns else 0.0)
 
     def _add_capacity(self) -> None:
-        """What is on chip at every crowded moment fits, whole units and rests apart (see :attr:`Structure.unit`).
+        """Add rows: the tensors and copies of every crowded set fit, counted in whole units and rests (:attr:`Structure.unit`).
 
-        Moments share most of what lives: each load is the one before, less what died and plus what was born since. Rows of all
-        that lives would say the same in hundreds of times as many numbers.
+        Consecutive sets share most of their tensors. The sum of the rests of a set is therefore defined as that of the set
+        before, minus the tensors that ended and plus those that began. Rows over all tensors would be equivalent, but have
+        hundreds of times as many coefficients.
         """
         problem, unit = self.problem, self.structure.unit
         whole, spare = divmod(problem.capacity, unit)
@@ -265,21 +256,22 @@ class _Program(Program):
             before = now
 
     def _items(self, tensor: int) -> Iterator[tuple[int | None, int]]:
-        """(column, bytes) of a tensor and its copies; no column for what is on chip for certain."""
+        """(column, bytes) of a tensor and its copies; the column is None if the tensor is on chip in any case."""
         yield self.stay_columns.get(tensor), self.problem.tensors[tensor].bytes
         for layout in self.structure.readable[tensor]:
             yield self.copy_columns[tensor, layout], self.problem.tensors[tensor].layout_bytes(layout)
 
 
-#: Smallest tensors of the middle stage, as a part of a unit.
+#: The smallest tensors of the middle stage have the size of a unit divided by this.
 _MIDDLE = 8
 
-#: HiGHS's own heuristics solve MILPs of half the size for tens of seconds; points to round come from its nodes.
+#: Heuristics of HiGHS that are switched off. They would solve MILPs of half the size for tens of seconds; the solutions that
+#: are rounded come from the nodes of branch and bound.
 _HEURISTICS = ("rins", "rens", "root_reduced_cost")
 
 
 def stages_of(built: Model) -> list[MatrixModel]:
-    """The matrix with more and more columns that must be integers; the last is the whole problem."""
+    """The stages: matrices with an increasing number of integer columns. The last one is the whole problem."""
     unit, tensors = built.structure.unit, built.problem.tensors
     sizes = {tensor: tensors[tensor].bytes for tensor in built.stay_columns}
     stages: list[MatrixModel] = []
@@ -292,12 +284,14 @@ def stages_of(built: Model) -> list[MatrixModel]:
             stages.append(replace(built.matrix, is_integer=is_integer))
             known = count
     is_integer = built.matrix.is_integer.copy()
-    # Where all else is integral, units for the rests can be rounded up, for the whole units beside them are integers.
+    # The column of rounded rests need not be an integer column: if all others are integral, its value can be rounded up, as the
+    # whole units in the same row are whole numbers.
     is_integer[[moment.rounded for moment in built.moments]] = False
     return [*stages, replace(built.matrix, is_integer=is_integer)]
 
 
 def solve_stage(matrix: MatrixModel, options: Options, on_point: Callable[[FloatArray], None] | None = None) -> Outcome:
-    """One of :func:`stages_of`, by HiGHS; points on the way are integral as far as the stage asks for it."""
+    """Solve one of :func:`stages_of` with HiGHS. ``on_point`` is called with solutions that are integral as the stage
+    requires."""
     without = {"mip_heuristic_effort": 0.0, **{f"mip_heuristic_run_{heuristic}": False for heuristic in _HEURISTICS}}
     return with_highs.solve(matrix, options, settings=without, on_point=on_point)

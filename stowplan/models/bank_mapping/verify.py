@@ -1,6 +1,6 @@
-"""Says whether a bank-mapping plan is valid, and how many bytes it moves: one pass over the operators, without any solver.
+"""The verifier of bank mapping: checks all rules of a plan and recomputes the bytes that it moves.
 
-Written from docs/reference/bank-mapping.md alone; it shares no code with models or heuristics.
+It is written from docs/reference/bank-mapping.md alone, uses no solver, and shares no code with models or heuristics.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ Verification = verification.Verification[Code]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """All rules a plan breaks, and the bytes it moves. The objective it states must be the one it has.
+    """Check a plan against all rules of bank mapping.
+
+    The objective that the plan states must equal the recomputed one.
 
     Parameters
     ----------
     plan
-        Any that decodes; what is malformed is a violation, not an error.
+        Any plan that could be decoded. If its content makes no sense, that is a violation, not an exception.
 
     Returns
     -------
     Verification
-        Violations, bytes copied and moved off chip, and their weighted sum.
+        All violations found; the objective, which is the weighted sum of the figures ``copied_bytes`` (between banks) and
+        ``off_chip_bytes`` (to and from main memory). It has no objective if the plan has missing or unknown entries.
     """
     violations = verification.of_problem(problem, plan)
     shape = _shape(problem, plan)
@@ -62,12 +65,13 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def _bytes(problem: Problem, tensor: int, layout: int) -> int:
+    """Size in bytes of a tensor, or of a view of it, in a layout."""
     stored = problem.tensors[tensor]
     return stored.bytes if layout < len(stored.shape) else stored.views[layout - len(stored.shape)].bytes
 
 
 def _shape(problem: Problem, plan: Plan) -> list[Violation]:
-    """What is missing, or names something that is not there."""
+    """Violations by entries that are missing or refer to something that does not exist."""
     violations = []
     counts = (
         ("options", len(plan.options), len(problem.operators)),
@@ -96,7 +100,7 @@ def _shape(problem: Problem, plan: Plan) -> list[Violation]:
 
 
 def _wanted(problem: Problem, plan: Plan) -> list[dict[int, int]]:
-    """For each tensor, layout to the first operator that wants to read it so."""
+    """[tensors] by layout in which an operator reads the tensor: the first such operator."""
     wanted: list[dict[int, int]] = [{} for _ in problem.tensors]
     for number, operator in enumerate(problem.operators):
         chosen = operator.options[plan.options[number]]
@@ -106,6 +110,7 @@ def _wanted(problem: Problem, plan: Plan) -> list[dict[int, int]]:
 
 
 def _written(problem: Problem, plan: Plan) -> list[Violation]:
+    """Violations by operators that write a tensor in another layout than its own."""
     violations = []
     for number, operator in enumerate(problem.operators):
         chosen = operator.options[plan.options[number]]
@@ -118,6 +123,7 @@ def _written(problem: Problem, plan: Plan) -> list[Violation]:
 
 
 def _copies(problem: Problem, plan: Plan, wanted: list[dict[int, int]]) -> list[Violation]:
+    """Violations by copies that are duplicate, useless, impossible, too late, too early or missing."""
     violations = []
     last_write: dict[int, int] = {}
     for number, operator in enumerate(problem.operators):
@@ -162,7 +168,7 @@ def _copies(problem: Problem, plan: Plan, wanted: list[dict[int, int]]) -> list[
 
 
 def _space(problem: Problem, plan: Plan) -> list[Violation]:
-    """Moments at which what is on chip does not fit: every tensor with its copies, from its first use to its last."""
+    """Violations by operators at which the tensors on chip do not fit, each with its copies from its first to its last use."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, operator in enumerate(problem.operators):
@@ -189,7 +195,11 @@ def _space(problem: Problem, plan: Plan) -> list[Violation]:
 
 
 def _off_chip_bytes(problem: Problem, plan: Plan) -> int:
-    """Every access to what is not on chip, writes once in all; loads of inputs and stores of outputs that are."""
+    """Bytes to and from main memory.
+
+    A tensor in main memory is written once and loaded by every access. Of the tensors on chip, inputs are loaded once and
+    outputs are stored once.
+    """
     total = 0
     read: set[int] = set()
     written: set[int] = set()
