@@ -58,7 +58,9 @@ _NAMED: dict[str, Callable[[], Machine]] = {
 _LONG_NAMES = {"streaming-engine": "se", "streaming-engine-latency-4": "se-latency-4"}
 
 
-_FILES = TargetFiles(Machine, __name__.rpartition(".")[0], None, noun="machine", formless="a machine with tiles", made=_NAMED)
+_FILES = TargetFiles(
+    Machine, __name__.rpartition(".")[0], None, noun="machine", formless="a machine with tiles", builders=_NAMED
+)
 
 machine_names = _FILES.names
 
