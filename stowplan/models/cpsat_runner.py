@@ -140,9 +140,9 @@ def run(
         report_bound = on_bound
 
         def handle_bound(bound: float) -> None:
-            whole = proven(bound, offset)
-            if whole is not None:
-                report_bound(whole)
+            proven_bound = proven(bound, offset)
+            if proven_bound is not None:
+                report_bound(proven_bound)
 
         solver.best_bound_callback = handle_bound
     with Watch(time_limit, should_stop, solver.stop_search, POLL_SECONDS):

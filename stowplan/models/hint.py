@@ -199,10 +199,10 @@ def matched(later: Steps, earlier: Steps) -> list[int]:
     """
     matches = [-1] * len(later.names)
     free = set(range(len(earlier.names)))
-    known: dict[Hashable, int] = {}
+    colour_of: dict[Hashable, int] = {}
     readers = [_readers(steps) for steps in (later, earlier)]
     for begins in ((later.signatures, earlier.signatures), (later.coarse, earlier.coarse)):
-        rounds = [_rounds(*side, known) for side in zip((later, earlier), begins, readers, strict=True)]
+        rounds = [_rounds(*side, colour_of) for side in zip((later, earlier), begins, readers, strict=True)]
         for here, there in zip(*rounds, strict=True):
             _match(matches, free, here, there, later, earlier)
     return matches
@@ -227,11 +227,11 @@ def aligned(matches: Sequence[int], count: int, likeness: Callable[[int, int], f
         Smallest similarity of a pair.
     """
     result = list(matches)
-    taken = {*matches}
+    matched_steps = {*matches}
     olds, news = in_order({old: new for new, old in enumerate(matches) if old >= 0})
     for old, next_old, new, next_new in zip([-1, *olds], [*olds, count], [-1, *news], [*news, len(matches)], strict=True):
         mine = [step for step in range(new + 1, next_new) if matches[step] < 0]
-        theirs = [step for step in range(old + 1, next_old) if step not in taken]
+        theirs = [step for step in range(old + 1, next_old) if step not in matched_steps]
         if mine and theirs and len(mine) * len(theirs) <= MOST_PAIRS:
             alike = np.array([[likeness(one, other) for other in theirs] for one in mine])
             for row, column in _best_pairs(np.where(alike < least, 0.0, alike)):
@@ -248,8 +248,8 @@ def in_order(later: dict[int, int]) -> tuple[list[int], list[int]]:
         The earlier steps and the later steps of these pairs, ascending.
     """
     pairs = sorted(later.items())
-    kept = [pairs[at] for at in longest_ascending([new for _, new in pairs])]
-    return [old for old, _ in kept], [new for _, new in kept]
+    ordered = [pairs[at] for at in longest_ascending([new for _, new in pairs])]
+    return [old for old, _ in ordered], [new for _, new in ordered]
 
 
 def carried(given: Hint, name: str, numbers: Sequence[int | None], otherwise: float) -> list[float]:

@@ -63,8 +63,8 @@ def reduction(rank: int, dimensions: Sequence[int], operands: int = 1, outputs: 
     Operands and outputs may be spread along a dimension that is not reduced. Operands may also be spread along a reduced
     dimension: then the matrix unit adds up the partial results of the banks, and the outputs are not spread.
     """
-    kept = [axis for axis in range(rank) if axis not in dimensions]
-    options = [(*(axis,) * operands, *(place,) * outputs) for place, axis in enumerate(kept)]
+    free = [axis for axis in range(rank) if axis not in dimensions]
+    options = [(*(axis,) * operands, *(output_axis,) * outputs) for output_axis, axis in enumerate(free)]
     options += [(*(axis,) * operands, *(UNSPREAD,) * outputs) for axis in (*dimensions, UNSPREAD)]
     return tuple(options)
 

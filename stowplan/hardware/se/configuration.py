@@ -165,16 +165,16 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
             for slot, spoke in enumerate(tile.spokes):
                 if spoke.instruction is None and not spoke.forwards:
                     continue
-                what = master = operands = outputs = ""
+                instruction_text = master = operands = outputs = ""
                 if spoke.instruction is not None:
                     entry = tile.instructions[spoke.instruction]
-                    what = f"{entry.id}: {entry.source_op or entry.op}"
+                    instruction_text = f"{entry.id}: {entry.source_op or entry.op}"
                     master = spoke.master or ""
                     operands = ", ".join(_describe(source, tile) for source in entry.inputs)
                     outputs = ", ".join([*spoke.outputs, *_sent(entry)])
                 passing = "; ".join(f"{forward.input} passes to {', '.join(forward.outputs)}" for forward in spoke.forwards)
                 tail = "; ".join(part for part in (outputs, passing) if part)
-                rows.append((str(tile.tile), str(slot), what, master, operands, tail))
+                rows.append((str(tile.tile), str(slot), instruction_text, master, operands, tail))
         lines += text_table(("tile:r", "slot:r", "instruction", "master input", "operands", "outputs"), rows)
         return "\n".join(lines)
 

@@ -415,7 +415,7 @@ def compare(
     for name, values in expected.items():
         if len(run.values[name]) != iterations:
             raise VerificationError(f"{name} has {len(run.values[name])} results, expected {iterations}")
-        for iteration, (computed, wanted) in enumerate(zip(run.values[name], values, strict=True)):
-            if not np.allclose(computed, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
-                raise VerificationError(f"{name} in iteration {iteration} is {computed}, expected {wanted}")
+        for iteration, (computed, expected_value) in enumerate(zip(run.values[name], values, strict=True)):
+            if not np.allclose(computed, expected_value, rtol=1e-9, atol=1e-12, equal_nan=True):
+                raise VerificationError(f"{name} in iteration {iteration} is {computed}, expected {expected_value}")
     return run

@@ -44,7 +44,7 @@ class Model:
 
         stays = self.structure.followed(plan.on_chip)
         better = assemble(self.problem, plan.options, stays)
-        made = {(copy.tensor, copy.layout) for copy in better.copies}
+        copied = {(copy.tensor, copy.layout) for copy in better.copies}
         for number, variables in enumerate(self.options):
             if len(variables) > 1:
                 values += [(variable, option == plan.options[number]) for option, variable in enumerate(variables)]
@@ -54,7 +54,7 @@ class Model:
         for (tensor, layout), variables in self.own.items():
             if not self.problem.writers[tensor] and len(self.structure.writable[tensor]) > 1:
                 values.append((variables[0], better.layouts[tensor] == layout))
-        values += [(variable, key in made) for key, variable in self.copies.items()]
+        values += [(variable, key in copied) for key, variable in self.copies.items()]
         unit, spare = self.structure.unit, self.problem.capacity % self.structure.unit
         rests = rests_at(self.problem, self.structure, better)
         values += [(variable, max(0, -(-(rests[number] - spare) // unit))) for number, variable in self.rounded.items()]
@@ -73,8 +73,8 @@ class Model:
             for variables in self.options
         ]
         stays = [
-            bool(known) if variable is None else bool(value(variable))
-            for known, variable in zip(self.structure.on_chip, self.on_chip, strict=True)
+            bool(fixed) if variable is None else bool(value(variable))
+            for fixed, variable in zip(self.structure.on_chip, self.on_chip, strict=True)
         ]
         return assemble(self.problem, options, stays)
 
@@ -95,12 +95,12 @@ def build(problem: Problem) -> Model:
         for (tensor, layout), variable in built.copies.items()
     ]
     constant = offset
-    for tensor, known in enumerate(structure.on_chip):
+    for tensor, fixed in enumerate(structure.on_chip):
         gain = structure.gain[tensor] // unit
         stay = built.on_chip[tensor]
         if stay is not None:
             terms.append(-gain * stay)
-        elif known:
+        elif fixed:
             constant -= gain
     built.model.minimize(cp_model.LinearExpr.sum(terms) + constant)
     return built
@@ -116,8 +116,8 @@ def _add_variables(built: Model) -> None:
         variables = [model.new_bool_var(f"option {number} {option}") for option in range(len(operator.options))]
         model.add_exactly_one(variables)
         built.options.append(variables)
-    for tensor, known in enumerate(built.structure.on_chip):
-        built.on_chip.append(model.new_bool_var(f"on chip {tensor}") if known is None else None)
+    for tensor, fixed in enumerate(built.structure.on_chip):
+        built.on_chip.append(model.new_bool_var(f"on chip {tensor}") if fixed is None else None)
     for tensor in range(len(problem.tensors)):
         layouts = built.structure.writable[tensor]
         if problem.writers[tensor]:
@@ -159,16 +159,16 @@ def _add_layouts(built: Model) -> None:
                     for option, variable in zip(operator.options, built.options[number], strict=True)
                     if option[at] == layout
                 ]
-                given: list[cp_model.LinearExprT] = list(built.own.get((tensor, layout), []))
+                available: list[cp_model.LinearExprT] = list(built.own.get((tensor, layout), []))
                 if (tensor, layout) not in built.copies:
                     built.copies[tensor, layout] = model.new_bool_var(f"copy {tensor} {layout}")
-                given.append(built.copies[tensor, layout])
+                available.append(built.copies[tensor, layout])
                 stay = built.on_chip[tensor]
                 if stay is not None:
-                    given.append(1 - stay)
+                    available.append(1 - stay)
                 # At most one option is chosen, so one constraint for all options that need this layout is valid, and tighter
                 # than one for each.
-                model.add(cp_model.LinearExpr.sum(wanting) <= cp_model.LinearExpr.sum(given))
+                model.add(cp_model.LinearExpr.sum(wanting) <= cp_model.LinearExpr.sum(available))
 
 
 def _add_capacity(built: Model) -> None:
@@ -177,7 +177,7 @@ def _add_capacity(built: Model) -> None:
     layouts: dict[int, list[int]] = {}
     for tensor, layout in built.copies:
         layouts.setdefault(tensor, []).append(layout)
-    whole, spare = divmod(problem.capacity, unit)
+    full_units, spare = divmod(problem.capacity, unit)
     for number, tensors in enumerate(structure.crowded):
         items: list[tuple[cp_model.LinearExprT, int]] = []
         for tensor in tensors:
@@ -191,9 +191,9 @@ def _add_capacity(built: Model) -> None:
         if not large:
             built.model.add(cp_model.LinearExpr.sum([size * item for item, size in items]) <= problem.capacity)
             continue
-        rounded = built.model.new_int_var(0, whole, f"rounded {number}")
+        rounded = built.model.new_int_var(0, full_units, f"rounded {number}")
         built.rounded[number] = rounded
-        built.model.add(cp_model.LinearExpr.sum([units * item for item, units in large]) + rounded <= whole)
+        built.model.add(cp_model.LinearExpr.sum([units * item for item, units in large]) + rounded <= full_units)
         rests = [size % unit * item for item, size in items if size % unit]
         built.model.add(cp_model.LinearExpr.sum(rests) <= unit * rounded + spare)
 

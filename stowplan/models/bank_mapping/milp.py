@@ -53,7 +53,7 @@ class Model:
             point[column] = float(better.layouts[tensor] == layout)
         for (tensor, _), column in self.own_columns.items():
             # An input that no reader needs in one of its own layouts gets the first one.
-            mine = [own for (other, _), own in self.own_columns.items() if other == tensor] if not point[column] else []
+            mine = [number for (other, _), number in self.own_columns.items() if other == tensor] if not point[column] else []
             if mine and not point[mine].any():
                 point[mine[0]] = 1.0
         for tensor, column in self.stay_columns.items():
@@ -80,8 +80,8 @@ class Model:
             for first, operator in zip(self.option_columns, self.problem.operators, strict=True)
         ]
         stays = [
-            known if known is not None else bool(values[self.stay_columns[tensor]] > 0.5)
-            for tensor, known in enumerate(self.structure.on_chip)
+            fixed if fixed is not None else bool(values[self.stay_columns[tensor]] > 0.5)
+            for tensor, fixed in enumerate(self.structure.on_chip)
         ]
         return assemble(self.problem, options, stays)
 
@@ -148,13 +148,13 @@ class _Program(Program):
             self.option_columns.append(len(self.cost))
             for option in range(len(operator.options)):
                 self.column(name=f"x_{number}_{option}")
-        for tensor, known in enumerate(structure.on_chip):
-            if known is False:
+        for tensor, fixed in enumerate(structure.on_chip):
+            if fixed is False:
                 continue
             if not problem.writers[tensor]:
                 for layout in structure.writable[tensor]:
                     self.own_columns[tensor, layout] = self.column(name=f"h_{tensor}_{layout + 1}")
-            if known is None:
+            if fixed is None:
                 self.stay_columns[tensor] = self.column(cost=-structure.gain[tensor] / unit, name=f"r_{tensor}")
             else:
                 self._constant -= structure.gain[tensor]
@@ -217,13 +217,13 @@ class _Program(Program):
         hundreds of times as many coefficients.
         """
         problem, unit = self.problem, self.structure.unit
-        whole, spare = divmod(problem.capacity, unit)
+        full_units, spare = divmod(problem.capacity, unit)
         before: set[int] = set()
         for number, live in enumerate(self.structure.crowded):
             now = set(live)
             moment = _Moment(
                 self.column(problem.capacity / unit, integer=False, name=f"m_{number}"),
-                self.column(float(whole), name=f"w_{number}"),
+                self.column(float(full_units), name=f"w_{number}"),
             )
             whole_terms, rest_terms = [(moment.rounded, 1.0)], [(moment.rests, -1.0)]
             fixed_whole = fixed_rest = 0.0
@@ -246,7 +246,7 @@ class _Program(Program):
                         fixed_rest += rest
                     elif rest:
                         rest_terms.append((column, rest))
-            self.add_row(whole_terms, upper=whole - fixed_whole)
+            self.add_row(whole_terms, upper=full_units - fixed_whole)
             self.add_row(rest_terms, -fixed_rest, -fixed_rest)
             self.add_row([(moment.rests, 1.0), (moment.rounded, -1.0)], upper=spare / unit)
             small = [tensor for tensor in live if tensor in self.stay_columns and spare < problem.tensors[tensor].bytes < unit]
@@ -275,14 +275,14 @@ def stages_of(built: Model) -> list[MatrixModel]:
     unit, tensors = built.structure.unit, built.problem.tensors
     sizes = {tensor: tensors[tensor].bytes for tensor in built.stay_columns}
     stages: list[MatrixModel] = []
-    known = 0
+    previous = 0
     for smallest in (unit, unit // _MIDDLE):
         is_integer = np.zeros(built.matrix.columns, dtype=bool)
         is_integer[[column for tensor, column in built.stay_columns.items() if sizes[tensor] >= smallest]] = True
         count = int(is_integer.sum())
-        if known < count < len(sizes):
+        if previous < count < len(sizes):
             stages.append(replace(built.matrix, is_integer=is_integer))
-            known = count
+            previous = count
     is_integer = built.matrix.is_integer.copy()
     # The column of rounded rests need not be an integer column: if all others are integral, its value can be rounded up, as the
     # whole units in the same row are whole numbers.

@@ -38,12 +38,12 @@ def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
             operator = problem.operators[writers[0]]
             layouts.append(operator.options[options[writers[0]]][operator.write_place(tensor)])
             continue
-        wanted: dict[int, int] = {}
+        reader_counts: dict[int, int] = {}
         for number, at in problem.readers[tensor]:
             layout = problem.operators[number].options[options[number]][at]
             if layout < array.rank:
-                wanted[layout] = wanted.get(layout, 0) + 1
-        layouts.append(max(sorted(wanted), key=lambda layout: wanted[layout], default=UNSPREAD))
+                reader_counts[layout] = reader_counts.get(layout, 0) + 1
+        layouts.append(max(sorted(reader_counts), key=lambda layout: reader_counts[layout], default=UNSPREAD))
     return layouts
 
 
@@ -121,7 +121,7 @@ class Structure:
 
     def followed(self, on_chip: Sequence[bool]) -> list[bool]:
         """[tensors] whether the tensor stays on chip: :attr:`on_chip` if that is decided, otherwise as in the plan given."""
-        return [chosen if known is None else known for known, chosen in zip(self.on_chip, on_chip, strict=True)]
+        return [chosen if fixed is None else fixed for fixed, chosen in zip(self.on_chip, on_chip, strict=True)]
 
 
 def rests_at(problem: Problem, structure: Structure, plan: Plan) -> list[int]:

@@ -52,9 +52,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     shape = _shape(problem, plan)
     if shape:
         return Verification((*violations, *shape), None)
-    wanted = _wanted(problem, plan)
+    first_reader = _layouts_read(problem, plan)
     violations += _written(problem, plan)
-    violations += _copies(problem, plan, wanted)
+    violations += _copies(problem, plan, first_reader)
     violations += _space(problem, plan)
     copied = sum(_bytes(problem, copy.tensor, copy.layout) for copy in plan.copies)
     moved = _off_chip_bytes(problem, plan)
@@ -78,9 +78,9 @@ def _shape(problem: Problem, plan: Plan) -> list[Violation]:
         ("layouts", len(plan.layouts), len(problem.tensors)),
         ("on_chip", len(plan.on_chip), len(problem.tensors)),
     )
-    for what, count, expected in counts:
+    for field, count, expected in counts:
         if count != expected:
-            violations.append(Violation("wrong_count", f"{count} {what}, expected {expected}"))
+            violations.append(Violation("wrong_count", f"{count} {field}, expected {expected}"))
     for number, (option, operator) in enumerate(zip(plan.options, problem.operators, strict=False)):
         if not 0 <= option < len(operator.options):
             message = f"operator {operator.name} has option {option} of {len(operator.options)}"
@@ -99,14 +99,14 @@ def _shape(problem: Problem, plan: Plan) -> list[Violation]:
     return violations
 
 
-def _wanted(problem: Problem, plan: Plan) -> list[dict[int, int]]:
+def _layouts_read(problem: Problem, plan: Plan) -> list[dict[int, int]]:
     """[tensors] by layout in which an operator reads the tensor: the first such operator."""
-    wanted: list[dict[int, int]] = [{} for _ in problem.tensors]
+    first_reader: list[dict[int, int]] = [{} for _ in problem.tensors]
     for number, operator in enumerate(problem.operators):
         chosen = operator.options[plan.options[number]]
         for at, tensor in enumerate(operator.reads):
-            wanted[tensor].setdefault(chosen[at], number)
-    return wanted
+            first_reader[tensor].setdefault(chosen[at], number)
+    return first_reader
 
 
 def _written(problem: Problem, plan: Plan) -> list[Violation]:
@@ -122,40 +122,42 @@ def _written(problem: Problem, plan: Plan) -> list[Violation]:
     return violations
 
 
-def _copies(problem: Problem, plan: Plan, wanted: list[dict[int, int]]) -> list[Violation]:
+def _copies(problem: Problem, plan: Plan, first_reader: list[dict[int, int]]) -> list[Violation]:
     """Violations by copies that are duplicate, useless, impossible, too late, too early or missing."""
     violations = []
     last_write: dict[int, int] = {}
     for number, operator in enumerate(problem.operators):
         for tensor in operator.writes:
             last_write[tensor] = number
-    made: dict[tuple[int, int], int] = {}
+    copied_at: dict[tuple[int, int], int] = {}
     for copy in plan.copies:
         key = (copy.tensor, copy.layout)
         name = problem.tensors[copy.tensor].name
-        what = f"the copy of {name} to layout {copy.layout}"
-        if key in made:
-            violations.append(Violation("duplicate_copy", f"{what} is made twice", {"tensors": (copy.tensor,)}))
+        described = f"the copy of {name} to layout {copy.layout}"
+        if key in copied_at:
+            violations.append(Violation("duplicate_copy", f"{described} is made twice", {"tensors": (copy.tensor,)}))
         if not plan.on_chip[copy.tensor]:
             violations.append(
-                Violation("copy_off_chip", f"{what} is of a tensor that is not on chip", {"tensors": (copy.tensor,)})
+                Violation("copy_off_chip", f"{described} is of a tensor that is not on chip", {"tensors": (copy.tensor,)})
             )
-        if copy.layout == plan.layouts[copy.tensor] or copy.layout not in wanted[copy.tensor]:
-            violations.append(Violation("pointless_copy", f"{what} is one that nothing needs", {"tensors": (copy.tensor,)}))
-        elif copy.before > wanted[copy.tensor][copy.layout]:
-            first = wanted[copy.tensor][copy.layout]
-            message = f"{what} is made before operator {copy.before}, after operator {first} reads it"
+        if copy.layout == plan.layouts[copy.tensor] or copy.layout not in first_reader[copy.tensor]:
+            violations.append(
+                Violation("pointless_copy", f"{described} is one that nothing needs", {"tensors": (copy.tensor,)})
+            )
+        elif copy.before > first_reader[copy.tensor][copy.layout]:
+            first = first_reader[copy.tensor][copy.layout]
+            message = f"{described} is made before operator {copy.before}, after operator {first} reads it"
             violations.append(Violation("late_copy", message, {"operators": (first,), "tensors": (copy.tensor,)}))
         first_moment = last_write[copy.tensor] + 1 if copy.tensor in last_write else 0
         if not first_moment <= copy.before:
-            message = f"{what} is made before operator {copy.before}, before all of it is written"
+            message = f"{described} is made before operator {copy.before}, before all of it is written"
             violations.append(Violation("early_copy", message, {"tensors": (copy.tensor,)}))
-        made[key] = copy.before
-    for tensor, layouts in enumerate(wanted):
+        copied_at[key] = copy.before
+    for tensor, layouts in enumerate(first_reader):
         if not plan.on_chip[tensor]:
             continue
         for layout, first in layouts.items():
-            if layout != plan.layouts[tensor] and (tensor, layout) not in made:
+            if layout != plan.layouts[tensor] and (tensor, layout) not in copied_at:
                 message = f"operator {problem.operators[first].name} reads {problem.tensors[tensor].name} in layout {layout}"
                 violations.append(
                     Violation(

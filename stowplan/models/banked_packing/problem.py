@@ -189,10 +189,10 @@ def find_overload(problem: Problem) -> Overload | None:
     for number, banks in enumerate(problem.allowed):
         if not banks:
             buffer = problem.buffers[number]
-            where = " or ".join(buffer.banks) if buffer.banks else "any bank"
+            banks_text = " or ".join(buffer.banks) if buffer.banks else "any bank"
             capacities = ", ".join(f"{bank.name} {problem.usable_bytes(at)}" for at, bank in enumerate(problem.banks))
             return Overload(
-                (number,), f"buffer {buffer.id} of {buffer.size} bytes does not fit in {where} (bytes: {capacities})"
+                (number,), f"buffer {buffer.id} of {buffer.size} bytes does not fit in {banks_text} (bytes: {capacities})"
             )
     every = frozenset(range(len(problem.banks)))
     for together in placement_of(problem).maximal_live_sets:

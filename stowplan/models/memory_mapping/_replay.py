@@ -17,11 +17,11 @@ from stowplan.models.memory_mapping.problem import Step
 def duration_ps(audit: Audit, copy: Copy) -> int:
     """Duration in ps of a copy on an idle channel."""
     tensor = audit.problem.tensors[copy.tensor]
-    whole = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
+    full_ps = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
     if copy.part is None:
-        return whole
+        return full_ps
     # Both ends of the part are rounded, so that all slices together take as long as the whole copy.
-    before, through = (whole * border // tensor.size for border in copy.part)
+    before, through = (full_ps * border // tensor.size for border in copy.part)
     return through - before
 
 

@@ -113,12 +113,12 @@ class TensorAccesses:
     def is_glued(self, j: int) -> bool:
         """Whether the tensor must be resident at both accesses around gap ``j`` or at neither, as no boundary there is free."""
         first, last = self.gap(j)
-        is_held = any(held.start < first and last < held.end for held in self.in_flight)
+        is_held = any(use.start < first and last < use.end for use in self.in_flight)
         return 0 < j < len(self.accesses) and (is_held or int(self.residency.next[first]) > last)
 
     def released(self, boundary: int) -> int:
         """First boundary for copies after the last asynchronous operation that used the tensor before a boundary; or 0."""
-        return int(self.copy.next[max((held.end for held in self.in_flight if held.end <= boundary), default=0)])
+        return int(self.copy.next[max((use.end for use in self.in_flight if use.end <= boundary), default=0)])
 
     def may_begin_by_write(self, j: int) -> bool:
         """Whether a residency may begin with access ``j`` itself, as it is a pure write at a boundary free for this tensor."""
@@ -137,7 +137,7 @@ class TensorAccesses:
             first -= 1
         while self.is_glued(last + 1):
             last += 1
-        if any(held.start <= self.accesses[j].step < held.end for held in self.in_flight):
+        if any(use.start <= self.accesses[j].step < use.end for use in self.in_flight):
             return True
         return first < last and any(access.write is not None for access in self.accesses[first : last + 1])
 

@@ -153,11 +153,11 @@ def slices_of(plan: Plan) -> dict[tuple[int, int], list[int]]:
     if sliced:
         for residency in plan.residencies:
             starts[residency.tensor].append(residency.start)
-        for own in starts.values():
-            own.sort()
+        for tensor_starts in starts.values():
+            tensor_starts.sort()
     for place, copy in sliced:
-        own = starts[copy.tensor]
-        slices.setdefault((copy.tensor, own[bisect_right(own, copy.start) - 1]), []).append(place)
+        tensor_starts = starts[copy.tensor]
+        slices.setdefault((copy.tensor, tensor_starts[bisect_right(tensor_starts, copy.start) - 1]), []).append(place)
     return slices
 
 

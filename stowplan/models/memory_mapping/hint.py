@@ -76,8 +76,8 @@ def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
         for number, access in enumerate(sequence.accesses):
             fast.append(float(all(use in served for use in access.uses)))
             keep.append(float(_stays(sequence, number, lives)))
-            held = next((life for life in lives if life.start <= access.step < life.end), None)
-            place.append(0.0 if held is None else held.offset / max(1, problem.capacity))
+            life_at_access = next((life for life in lives if life.start <= access.step < life.end), None)
+            place.append(0.0 if life_at_access is None else life_at_access.offset / max(1, problem.capacity))
     return hint(problem, fast, keep, place=place, plan=plan, source=source)
 
 
@@ -305,7 +305,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
         The hint is not for the earlier version.
     """
     check(earlier, given, VALUES)
-    known = {access: number for number, access in enumerate(_accesses(earlier))}
+    number_of = {access: number for number, access in enumerate(_accesses(earlier))}
     before = matched_steps(problem, earlier)
     numbers: list[int | None] = []
     tensors: dict[int, dict[int, int]] = {}
@@ -316,7 +316,7 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
             uses, theirs = problem.steps[step].uses, earlier.steps[before[step]].uses
             tensors[step] = {uses[place].tensor: theirs[other].tensor for place, other in reversed(pairs)}
         old = tensors.get(step, {}).get(tensor)
-        numbers.append(None if old is None else known.get((old, before[step])))
+        numbers.append(None if old is None else number_of.get((old, before[step])))
     plan = plan_of(given)
     fast, keep, place = (carried(given, name, numbers, 0.5) for name in (FAST, KEEP, PLACE))
     return hint(

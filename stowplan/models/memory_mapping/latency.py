@@ -197,11 +197,11 @@ def _affine(piece: Piece) -> Affine:
 
 def _undominated(pieces: Sequence[Affine]) -> tuple[Affine, ...]:
     """The pieces without those that never exceed some other piece; of equal pieces the last one stays."""
-    kept: list[Affine] = []
+    undominated: list[Affine] = []
     for number, piece in enumerate(pieces):
-        if all(piece.less(other).most() > 0 for other in (*kept, *pieces[number + 1 :])):
-            kept.append(piece)
-    return tuple(kept)
+        if all(piece.less(other).most() > 0 for other in (*undominated, *pieces[number + 1 :])):
+            undominated.append(piece)
+    return tuple(undominated)
 
 
 def _hull(program: Program, table: Sequence[int], columns: Sequence[Sequence[int]], weight: int) -> list[tuple[int, int]]:

@@ -415,28 +415,28 @@ def restricted(step: Step, number: Mapping[int, int], fast: Sequence[bool] = ())
     fast
         For each use of the step, whether it is fast. Only the entries of uses that are not kept matter.
     """
-    kept = [place for place, use in enumerate(step.uses) if use.tensor in number]
-    uses = tuple(replace(step.uses[place], tensor=number[step.uses[place].tensor]) for place in kept)
-    if len(kept) == len(step.uses):
+    positions = [place for place, use in enumerate(step.uses) if use.tensor in number]
+    uses = tuple(replace(step.uses[place], tensor=number[step.uses[place].tensor]) for place in positions)
+    if len(positions) == len(step.uses):
         return replace(step, uses=uses)
     if step.table is not None:
-        return replace(step, uses=uses, table=_restricted_table(step.table, kept, fast))
+        return replace(step, uses=uses, table=_restricted_table(step.table, positions, fast))
     fixed = [place for place in range(len(step.uses)) if step.uses[place].tensor not in number]
     pieces = tuple(
         Piece(
             piece.base_ps + sum(piece.fast_ps[place] if fast[place] else piece.slow_ps[place] for place in fixed),
-            tuple(piece.slow_ps[place] for place in kept),
-            tuple(piece.fast_ps[place] for place in kept),
+            tuple(piece.slow_ps[place] for place in positions),
+            tuple(piece.fast_ps[place] for place in positions),
         )
         for piece in step.pieces
     )
     return replace(step, uses=uses, pieces=pieces)
 
 
-def _restricted_table(table: Table, kept: list[int], fast: Sequence[bool]) -> Table:
+def _restricted_table(table: Table, positions: list[int], fast: Sequence[bool]) -> Table:
     """A table in which the uses that are not kept are fixed; positions count the kept uses only."""
-    bits = [(bit, kept.index(use)) for bit, use in enumerate(table.uses) if use in kept]
-    fixed_mask = sum(1 << bit for bit, use in enumerate(table.uses) if use not in kept and fast[use])
+    bits = [(bit, positions.index(use)) for bit, use in enumerate(table.uses) if use in positions]
+    fixed_mask = sum(1 << bit for bit, use in enumerate(table.uses) if use not in positions and fast[use])
     latencies = []
     for mask in range(1 << len(bits)):
         row = fixed_mask | sum(1 << bit for number, (bit, _) in enumerate(bits) if mask >> number & 1)

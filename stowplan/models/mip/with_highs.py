@@ -72,8 +72,8 @@ def pass_model(highs: highspy.Highs, matrix: MatrixModel) -> None:
     lp.a_matrix_.index_ = matrix.matrix.indices
     lp.a_matrix_.value_ = matrix.matrix.data
     if matrix.is_integer.any():
-        whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
-        lp.integrality_ = [whole if is_whole else real for is_whole in matrix.is_integer]
+        integer, continuous = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+        lp.integrality_ = [integer if is_whole else continuous for is_whole in matrix.is_integer]
     highs.passModel(lp)
 
 

@@ -46,7 +46,7 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], given_tim
             transport = (hops[tiles[source]][tiles[target]] or 0) if sent is None else sent
             incoming[two].append((source, target, latency[source] + transport - ii * distance))
             outgoing[one].add(two)
-    waiting = {own: len({component[source] for source, _, _ in incoming[own]}) for own in members}
+    waiting = {member: len({component[source] for source, _, _ in incoming[member]}) for member in members}
     # Approximate clocks from the start of a component to the end of the loop body. For recurrences, the instruction counts at
     # which a value leaves.
     lag: dict[tuple[int, int], int] = defaultdict(int)
@@ -220,14 +220,14 @@ def make_plan(
     if starts is None or interfaces is None or not _fits_memory(structure, ii, tiles, times):
         return None
     latency = problem.latencies
-    ways = (
+    routed = (
         list(routes)
         if routes is not None
         else [() if e.asynchronous else link_between(problem, tiles[e.source], tiles[e.target]) for e in problem.edges]
     )
     clocks = [
         problem.nominal(edge.source) if edge.asynchronous else sum(problem.machine.links[link].clocks for link in way)
-        for edge, way in zip(problem.edges, ways, strict=True)
+        for edge, way in zip(problem.edges, routed, strict=True)
     ]
     delays = tuple(
         times[edge.target] + ii * edge.distance - times[edge.source] - latency[edge.source] - transport
@@ -242,7 +242,7 @@ def make_plan(
         tiles=tuple(tiles),
         times=tuple(times),
         slots=tuple(time % ii for time in times),
-        routes=tuple(ways),
+        routes=tuple(routed),
         delays=delays,
         starts=starts,
         interfaces=interfaces,

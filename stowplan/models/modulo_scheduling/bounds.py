@@ -280,18 +280,18 @@ def _sets(structure: Structure, *, flows: bool) -> list[tuple[int, ...]]:
     members: dict[int, list[int]] = defaultdict(list)
     for number in range(structure.count) if flows else structure.recurrent:
         members[structure.flow[number] if flows else structure.component[number]].append(number)
-    kept = (tuple(numbers) for numbers in members.values() if 2 <= len(numbers) <= MOST_MEMBERS)
-    return sorted(kept, key=lambda members: (-len(members), members))
+    small_sets = (tuple(numbers) for numbers in members.values() if 2 <= len(numbers) <= MOST_MEMBERS)
+    return sorted(small_sets, key=lambda members: (-len(members), members))
 
 
 def _least_trip(structure: Structure) -> int | None:
     """Smallest number of clocks from a tile to another one and back; None if no two tiles reach each other both ways."""
-    ways = structure.problem.machine.any_links
+    distances = structure.problem.machine.any_links
     there_and_back = [
         there + back
-        for one, row in enumerate(ways)
+        for one, row in enumerate(distances)
         for two, there in enumerate(row)
-        if one != two and there is not None and (back := ways[two][one]) is not None
+        if one != two and there is not None and (back := distances[two][one]) is not None
     ]
     return min(there_and_back, default=None)
 

@@ -167,9 +167,9 @@ def hop_span(structure: Structure, one: int, two: int) -> tuple[int, int] | None
 
 def _contradiction(count: int, bounds: Sequence[_Bound], ii: int) -> list[_Bound]:
     """Bounds around a cycle that contradict each other at an II; empty if all bounds can hold."""
-    ways = [(at, bound.source, bound.target, bound.clocks - ii * bound.distance) for at, bound in enumerate(bounds)]
+    arcs = [(at, bound.source, bound.target, bound.clocks - ii * bound.distance) for at, bound in enumerate(bounds)]
     # The cycle is returned against its direction, so it is reversed.
-    return [bounds[at] for at in reversed(positive_cycle(count + 1, ways))]
+    return [bounds[at] for at in reversed(positive_cycle(count + 1, arcs))]
 
 
 def farthest(problem: Problem) -> int:

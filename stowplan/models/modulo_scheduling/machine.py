@@ -149,8 +149,8 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             for number, link in enumerate(self.links):
                 end = self.end(tile, number)
                 if end is not None:
-                    known = table[tile][end]
-                    table[tile][end] = link.clocks if known is None else min(known, link.clocks)
+                    shortest = table[tile][end]
+                    table[tile][end] = link.clocks if shortest is None else min(shortest, link.clocks)
         return tuple(tuple(row) for row in table)
 
     @cached_property
@@ -163,7 +163,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
                 if first is None:
                     continue
                 for to, second in enumerate(table[middle]):
-                    known = row[to]
-                    if second is not None and (known is None or first + second < known):
+                    length = row[to]
+                    if second is not None and (length is None or first + second < length):
                         row[to] = first + second
         return tuple(tuple(row) for row in table)

@@ -87,12 +87,12 @@ class MilpModel:
             at = [[program.column() for _ in range(ii)] for _ in self._tiles]
             for tile, on in enumerate(self._tile(number)):
                 program.row({on: -1.0, **dict.fromkeys(at[tile], 1.0)}, 0.0, 0.0)
-            whole = program.column(self._last // ii)
+            rounds = program.column(self._last // ii)
             terms = {column: float(slot) for row in at for slot, column in enumerate(row) if slot}
-            terms[whole] = float(ii)
+            terms[rounds] = float(ii)
             program.row(terms, upper=self._last)
             self.at.append(at)
-            self.round.append(whole)
+            self.round.append(rounds)
             self.time.append(terms)
         for pin in self.problem.pins:
             number = self.problem.number[pin.instruction]

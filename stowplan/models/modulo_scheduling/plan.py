@@ -79,8 +79,8 @@ def _instructions(problem: Problem, plan: Plan) -> dict[int, Values]:
 
 
 def _values(problem: Problem, plan: Plan) -> dict[int, Values]:
-    ways = zip(plan.routes, plan.delays, strict=True)
-    return {at: {"links": " ".join(map(str, links)) or "none", "delay": delay} for at, (links, delay) in enumerate(ways)}
+    pairs = zip(plan.routes, plan.delays, strict=True)
+    return {at: {"links": " ".join(map(str, links)) or "none", "delay": delay} for at, (links, delay) in enumerate(pairs)}
 
 
 def _edge_name(problem: Problem, at: int) -> str:

@@ -108,9 +108,10 @@ class Structure:
         tiles = range(machine.tiles)
         served_by = [interface.tiles for interface in machine.interfaces]
         served = {
-            tile: frozenset(number for number, own in enumerate(served_by) if own is None or tile in own) for tile in tiles
+            tile: frozenset(number for number, allowed in enumerate(served_by) if allowed is None or tile in allowed)
+            for tile in tiles
         }
-        kinds = sorted({frozenset(own) for own in served.values() if own}, key=sorted)
+        kinds = sorted({frozenset(allowed) for allowed in served.values() if allowed}, key=sorted)
         limits: dict[frozenset[int], int] = {}
         for count in range(1, len(kinds) + 1):
             for chosen in combinations(kinds, count):

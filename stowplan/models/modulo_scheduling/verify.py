@@ -53,14 +53,14 @@ class _Check(Audit):
     def shape(self) -> bool:
         """Whether there is one entry for each instruction and edge."""
         plan = self.plan
-        wanted = len(self.problem.instructions)
-        counts = [(what, len(getattr(plan, what)), wanted) for what in ("tiles", "times", "slots")]
-        counts += [(what, len(getattr(plan, what)), len(self.edges)) for what in ("routes", "delays")]
+        instruction_count = len(self.problem.instructions)
+        counts = [(field, len(getattr(plan, field)), instruction_count) for field in ("tiles", "times", "slots")]
+        counts += [(field, len(getattr(plan, field)), len(self.edges)) for field in ("routes", "delays")]
         if plan.interfaces or any(instruction.memory is not None for instruction in self.problem.instructions):
-            counts.append(("interfaces", len(plan.interfaces), wanted))
-        wrong = [(what, count, expected) for what, count, expected in counts if count != expected]
-        for what, count, expected in wrong:
-            self.add("wrong_count", f"{count} {what}, expected {expected}")
+            counts.append(("interfaces", len(plan.interfaces), instruction_count))
+        wrong = [(field, count, expected) for field, count, expected in counts if count != expected]
+        for field, count, expected in wrong:
+            self.add("wrong_count", f"{count} {field}, expected {expected}")
         return not wrong
 
     def places(self) -> bool:
@@ -265,13 +265,13 @@ class _Check(Audit):
             if rule == "consumers_and_producers":
                 families["producers", target].add(source)
         seen: set[tuple[int, int]] = set()
-        for (what, of), members in sorted(families.items()):
+        for (kind, of), members in sorted(families.items()):
             first: dict[int, int] = {}
             for member in sorted(members):
                 other = first.setdefault(self.plan.tiles[member], member)
                 if other != member and (other, member) not in seen:
                     seen.add((other, member))
-                    both = f"{self.name(other)} and {self.name(member)}, {what} of {self.name(of)},"
+                    both = f"{self.name(other)} and {self.name(member)}, {kind} of {self.name(of)},"
                     self.add("siblings_share", f"{both} share tile {self.plan.tiles[member]}", other, member)
 
     def starts(self) -> None:
@@ -302,13 +302,13 @@ class _Check(Audit):
         ids = {instruction.id: number for number, instruction in enumerate(self.problem.instructions)}
         for pin in self.problem.pins:
             number = ids[pin.instruction]
-            for what, wanted, is_at in (
+            for noun, pinned, is_at in (
                 ("tile", pin.tile, self.plan.tiles[number]),
                 ("time", pin.time, self.plan.times[number]),
                 ("slot", pin.slot, self.plan.slots[number]),
             ):
-                if wanted is not None and wanted != is_at:
-                    self.add("moved", f"{pin.instruction} has {what} {is_at}, fixed at {wanted}", number)
+                if pinned is not None and pinned != is_at:
+                    self.add("moved", f"{pin.instruction} has {noun} {is_at}, fixed at {pinned}", number)
 
     def summary(self, makespan: int, objective: int) -> None:
         """The makespan and the objective that the plan states are the recomputed ones."""

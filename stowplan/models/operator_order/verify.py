@@ -149,11 +149,11 @@ def _run(problem: Problem, plan: Plan, violations: list[Violation], has_offsets:
     stays = {root[tensor] for tensor in (*problem.outputs, *(() if problem.free_inputs else problem.inputs))}
     last |= dict.fromkeys(stays, len(plan.order))
     # Inputs that no operator reads and that need not stay are never live.
-    given = {root[tensor] for tensor in problem.inputs} & set(last)
+    read_inputs = {root[tensor] for tensor in problem.inputs} & set(last)
     ending: dict[int, list[int]] = defaultdict(list)
     for tensor, when in last.items():
         ending[when].append(tensor)
-    live = peak = sum(tensors[tensor].size for tensor in given)
+    live = peak = sum(tensors[tensor].size for tensor in read_inputs)
     replaced: set[int] = set()
     for at, number in enumerate(plan.order):
         op = problem.ops[number]
@@ -169,7 +169,7 @@ def _run(problem: Problem, plan: Plan, violations: list[Violation], has_offsets:
         # one if a result reuses their bytes.
         boxes = (
             (
-                -1 if tensor in given else 2 * first[tensor],
+                -1 if tensor in read_inputs else 2 * first[tensor],
                 2 * end + (tensor not in replaced),
                 plan.offsets[tensor],
                 plan.offsets[tensor] + tensors[tensor].size,

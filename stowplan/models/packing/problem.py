@@ -248,9 +248,12 @@ def check_parts(buffers: Iterable[SizedLife], parts: Sequence[Part], results: Se
         for number, part in enumerate(parts):
             place, end = f"parts[{number}] ({part.id})", part.offset + part.size
             expect(part.buffer is None or part.buffer in sizes, place, f"buffer {part.buffer}", "the id of a buffer")
-            most = sizes.get(part.buffer or "", end)
+            limit = sizes.get(part.buffer or "", end)
             expect(
-                0 <= part.offset <= end <= most, place, f"bytes {part.offset} to {end}", f"some of the {most} of {part.buffer}"
+                0 <= part.offset <= end <= limit,
+                place,
+                f"bytes {part.offset} to {end}",
+                f"some of the {limit} of {part.buffer}",
             )
         for name in {*results} - {*sizes} - {part.id for part in parts}:
             raise InputError(f"found {name!r}, expected the id of a buffer or part", place="results")
@@ -272,17 +275,17 @@ def check_overlaps(problem: Problem) -> None:
             operand = buffers.get(overlap.operand)
             if operand is None:
                 raise InputError(f"found an overlap with {overlap.operand!r}, expected the id of a buffer", place=place)
-            what = f"an overlap with {operand.id!r}"
-            expect(operand is not result, place, what, "another buffer")
-            expect(frozenset((result.id, operand.id)) not in seen, place, f"{what} again", "one of the two, once")
+            described = f"an overlap with {operand.id!r}"
+            expect(operand is not result, place, described, "another buffer")
+            expect(frozenset((result.id, operand.id)) not in seen, place, f"{described} again", "one of the two, once")
             seen.add(frozenset((result.id, operand.id)))
-            lives = f"{what}, which lives in [{operand.lower}, {operand.upper})"
+            lives = f"{described}, which lives in [{operand.lower}, {operand.upper})"
             is_born_there = operand.lower <= result.lower < operand.upper
             expected = f"one that [{result.lower}, {result.upper}) begins in and does not end before"
             expect(is_born_there and (overlap.distance is None or operand.upper <= result.upper), place, lives, expected)
-            expect(not result.gaps and not operand.gaps, place, f"{what} and gaps", "lives without gaps")
+            expect(not result.gaps and not operand.gaps, place, f"{described} and gaps", "lives without gaps")
             if overlap.distance is None:
-                expect(operand.size == result.size, place, f"{what} of {operand.size} bytes", f"one of {result.size}")
+                expect(operand.size == result.size, place, f"{described} of {operand.size} bytes", f"one of {result.size}")
                 continue
-            most = result.size + operand.size
-            expect(0 <= overlap.distance <= most, place, f"{what} at distance {overlap.distance}", f"0 to {most} bytes")
+            limit = result.size + operand.size
+            expect(0 <= overlap.distance <= limit, place, f"{described} at distance {overlap.distance}", f"0 to {limit} bytes")

@@ -82,9 +82,9 @@ class _RunCounts:
     def _reads(self, op: int) -> int:
         """Largest number of runs of an operator that can all be useful."""
         structure, values = self.structure, self.structure.writes[op]
-        kept = [structure.kept[value] for value in values]
+        stays = [structure.kept[value] for value in values]
         # Without fetches, all values of an operator that stay to the end come from the same run.
-        ends = sum(kept) if structure.fetched else any(kept)
+        ends = sum(stays) if structure.fetched else any(stays)
         return sum(self.runs[reader] for value in values for reader in structure.readers[value]) + ends
 
     def _cap(self, useful: int, most: int, cost: int) -> int:

@@ -78,19 +78,19 @@ class Model:
         self.runs = [[self._run(op, number) for number in range(count)] for op, count in enumerate(runs)]
         self._sources: list[list[_Run]] = [[] for _ in structure.size]
         """[values] runs and fetches that write each value."""
-        for own in self.runs:
-            for run in own:
+        for op_runs in self.runs:
+            for run in op_runs:
                 for value in run.ends:
                     self._sources[value].append(run)
         written = {value for op in range(structure.computing) for value in structure.writes[op]}
-        self._given = {
+        self._input_ends = {
             value: self._time(f"end {value}", 1)
             for value, readers in enumerate(structure.readers)
             if value not in written and (readers or structure.kept[value])
         }
         """For each input, the time at which it is no longer retained."""
-        for own in self.runs:
-            for before, after in itertools.pairwise(own):
+        for op_runs in self.runs:
+            for before, after in itertools.pairwise(op_runs):
                 self.model.add_implication(after.is_there, before.is_there)
                 self.model.add(before.start < after.start).only_enforce_if(after.is_there)
         self._end: Time = self._time("end") if self._has_host else self.horizon
@@ -110,7 +110,7 @@ class Model:
         if structure.problem.channel is not None:
             self._add_host(structure.problem.channel.limit)
         self._fit(limit)
-        added = [structure.cost[op] * run.is_there for op, own in enumerate(self.runs) for run in own[1:]]
+        added = [structure.cost[op] * run.is_there for op, op_runs in enumerate(self.runs) for run in op_runs[1:]]
         self.model.minimize(self._end if self._has_host else sum(added))
 
     def added_cost(self, objective: int) -> int:
@@ -196,35 +196,35 @@ class Model:
         views
             Times up to which views of this instance are retained; the instance is retained at least as long.
         """
-        model, own = self.model, self._sources[value]
-        chosen = [model.new_bool_var("") for _ in own]
-        given = [model.new_bool_var("")] if value in self._given else []
-        model.add(sum([*chosen, *given]) == is_there)
+        model, sources = self.model, self._sources[value]
+        chosen = [model.new_bool_var("") for _ in sources]
+        from_input = [model.new_bool_var("")] if value in self._input_ends else []
+        model.add(sum([*chosen, *from_input]) == is_there)
 
         def retain(end: Var, choice: Var) -> None:
             for view in views:
                 model.add(end >= view).only_enforce_if(choice)
 
-        for number, (choice, run) in enumerate(zip(chosen, own, strict=True)):
+        for number, (choice, run) in enumerate(zip(chosen, sources, strict=True)):
             model.add_implication(choice, run.is_there)
             model.add(run.ready <= start).only_enforce_if(choice)
             model.add(run.ends[value] >= until).only_enforce_if(choice)
             if value not in self.structure.fetched:
-                for after in own[number + 1 : number + 2]:
+                for after in sources[number + 1 : number + 2]:
                     model.add(after.start > start).only_enforce_if(choice)
             else:
                 self._readers.setdefault(run.is_there.index, []).append((choice, start))
-                for other in own:
+                for other in sources:
                     if other is not run:
                         is_before = model.new_bool_var("")
                         model.add(other.start <= run.start).only_enforce_if([choice, other.is_there, is_before])
                         model.add(other.start >= start).only_enforce_if([choice, other.is_there, ~is_before])
             retain(run.ends[value], choice)
-        for choice in given:
-            model.add(self._given[value] >= until).only_enforce_if(choice)
-            for other in own:
+        for choice in from_input:
+            model.add(self._input_ends[value] >= until).only_enforce_if(choice)
+            for other in sources:
                 model.add(other.start >= start).only_enforce_if([choice, other.is_there])
-            retain(self._given[value], choice)
+            retain(self._input_ends[value], choice)
 
     def _read(self, op: int, run: _Run) -> None:
         """Require each value that a run needs: from the last earlier run of its writer or a fetch, and retained until then."""
@@ -237,22 +237,22 @@ class Model:
             if self._sources[value]:
                 self._choose(value, run.is_there, run.start, until, views)
                 continue
-            model.add(self._given[value] >= until).only_enforce_if(run.is_there)
+            model.add(self._input_ends[value] >= until).only_enforce_if(run.is_there)
             for view in views:
-                model.add(self._given[value] >= view)
+                model.add(self._input_ends[value] >= view)
 
     def _keep(self) -> None:
         """Values that stay to the end come from the last run of their writer, or from a fetch, and are retained to the end."""
         for value, kept in enumerate(self.structure.kept):
             if not kept:
                 continue
-            own = self._sources[value]
-            if not own:
-                self.model.add(self._given[value] == self.horizon + 1)
+            sources = self._sources[value]
+            if not sources:
+                self.model.add(self._input_ends[value] == self.horizon + 1)
             elif value in self.structure.fetched:
                 self._choose(value, self.model.new_constant(1), self._end, self.horizon + 1)
             else:
-                for run, after in zip(own, [*own[1:], None], strict=True):
+                for run, after in zip(sources, [*sources[1:], None], strict=True):
                     is_last = [run.is_there] if after is None else [run.is_there, ~after.is_there]
                     self.model.add(run.ends[value] == self.horizon + 1).only_enforce_if(is_last)
 
@@ -260,10 +260,10 @@ class Model:
         """Limit the bytes on the host, and let copies in the same direction run one after the other."""
         structure, stays = self.structure, []
         fetches = self.runs[structure.computing :]
-        for value, (send, wait), own in zip(structure.fetched, self._sends, fetches, strict=True):
-            stays.append(self._stay(value, send, wait, own))
+        for value, (send, wait), copies in zip(structure.fetched, self._sends, fetches, strict=True):
+            stays.append(self._stay(value, send, wait, copies))
         self._queue([(send, value) for value, (send, _) in zip(structure.fetched, self._sends, strict=True)])
-        self._queue([(fetch, value) for value, own in zip(structure.fetched, fetches, strict=True) for fetch in own])
+        self._queue([(fetch, value) for value, copies in zip(structure.fetched, fetches, strict=True) for fetch in copies])
         self.model.add_cumulative(stays, [structure.size[value] for value in structure.fetched], limit)
 
     def _stay(self, value: int, send: _Run, wait: Var, fetches: list[_Run]) -> cp_model.IntervalVar:
@@ -304,8 +304,8 @@ class Model:
         for value, size in enumerate(structure.size):
             if structure.parent[value] >= 0 or not size:
                 continue
-            if value in self._given:
-                lives.append(Life(0, self._given[value], None, size))
+            if value in self._input_ends:
+                lives.append(Life(0, self._input_ends[value], None, size))
             lives += [Life(run.start, run.ends[value], run.is_there, size) for run in self._sources[value]]
         spans = {op: (self.runs[op][0].start, self.runs[op][0].ready) for op in reserving_operators(structure)}
         add_fit(self.model, lives, limit, structure, spans, self.horizon + 1)
@@ -326,15 +326,20 @@ class Model:
         for step, time in zip(steps, times, strict=True):
             places.setdefault(step, []).append(time)
         values: list[tuple[Var, int]] = []
-        for what, own in self._steps.items():
-            begin = places.get(what, [])
-            values += [(is_there, int(number < len(begin))) for number, (is_there, _, _) in enumerate(own)]
-            values += [(start, time) for (_, start, _), time in zip(own, begin, strict=False) if time < self.horizon]
+        for sort, step_runs in self._steps.items():
+            begin = places.get(sort, [])
+            values += [(is_there, int(number < len(begin))) for number, (is_there, _, _) in enumerate(step_runs)]
+            values += [(start, time) for (_, start, _), time in zip(step_runs, begin, strict=False) if time < self.horizon]
         cpsat_runner.add_hint(self.model, values, complete=False)
 
     def extract(self, value: Value) -> Plan:
         """The plan of a solution; ``value`` returns the value of a variable in it."""
-        steps = [(value(start), what) for what, own in self._steps.items() for is_there, start, _ in own if value(is_there)]
+        steps = [
+            (value(start), sort)
+            for sort, step_runs in self._steps.items()
+            for is_there, start, _ in step_runs
+            if value(is_there)
+        ]
         sequence, moves = list[int](), list[Move]()
         for _, (action, number) in sorted(steps):
             if action == "run":

@@ -199,12 +199,12 @@ class Stages:
         structure, program, moment = self.structure, self.program, self.chain[stage - 1]
         columns = []
         for op in range(structure.ops):
-            own = [row[op] for row in self.runs[stage:] if row[op] >= 0]
+            op_runs = [row[op] for row in self.runs[stage:] if row[op] >= 0]
             must = op == moment or self.moments.after[moment] >> op & 1
             columns.append(program.column(lower=float(must), integer=False))
-            program.add_row([*((column, 1.0) for column in own), (columns[-1], -1.0)], lower=0)
+            program.add_row([*((column, 1.0) for column in op_runs), (columns[-1], -1.0)], lower=0)
             if not must:
-                for column in own:
+                for column in op_runs:
                     program.add_row([(columns[-1], 1.0), (column, -1.0)], lower=0)
         needs = {(value, columns[op]) for op in range(structure.ops) if op != moment for value in structure.needs[op]}
         kept: set[tuple[int, int | None]] = {

@@ -160,10 +160,10 @@ def build(problem: Problem) -> Structure:
             depth[number] += 1
     needs, writes, readers = [], [], [list[int]() for _ in values]
     for number, op in enumerate(problem.ops):
-        own = {index[tensor] for tensor in op.writes}
-        used = {value[tensor] for tensor in op.reads} | {parent[made] for made in own if parent[made] >= 0}
-        needs.append(tuple(sorted(used - own)))
-        writes.append(tuple(sorted(own, key=lambda made: (depth[made], made))))
+        results = {index[tensor] for tensor in op.writes}
+        used = {value[tensor] for tensor in op.reads} | {parent[result] for result in results if parent[result] >= 0}
+        needs.append(tuple(sorted(used - results)))
+        writes.append(tuple(sorted(results, key=lambda result: (depth[result], result))))
         for needed in needs[-1]:
             readers[needed].append(number)
     stays = {

@@ -151,8 +151,8 @@ def _check_limit(
     what, number = actions[-1]
     run = sum(action == "run" for action, _ in actions) - 1
     place = f"run {run} ({problem.ops[number].id})" if what == "run" else f"the {what} of {problem.tensors[number].id}"
-    taken = "live or reserved" if problem.reservations else "live"
-    where = taken if code == "over_limit" else "on the host"
+    state = "live or reserved" if problem.reservations else "live"
+    where = state if code == "over_limit" else "on the host"
     violations.append(Violation(code, f"{occupied[above]} bytes are {where} at {place}, the limit is {limit}"))
 
 
@@ -215,8 +215,8 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
             tensor = base
         return tensor
 
-    given = {tensor: _Instance(tensor, -1, -1, False) for tensor in problem.inputs if source(tensor) == tensor}
-    instances = dict(given)
+    available = {tensor: _Instance(tensor, -1, -1, False) for tensor in problem.inputs if source(tensor) == tensor}
+    instances = dict(available)
     every = list(instances.values())
     stays: dict[int, _Stay] = {}
     on_host: list[_Stay] = []
@@ -297,8 +297,8 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
         if source(tensor) in instances:
             need(instances[source(tensor)], end)
     for tensor in () if problem.free_inputs else problem.inputs:
-        if source(tensor) in given:
-            given[source(tensor)].last, given[source(tensor)].is_needed = end, True
+        if source(tensor) in available:
+            available[source(tensor)].last, available[source(tensor)].is_needed = end, True
     unread = next((instance for instance in every if not instance.is_needed and instance.copied is not None), None)
     if unread is not None:
         refuse("never_read", f"a copy of {tensors[unread.tensor].id} is fetched that nothing reads")

@@ -64,9 +64,9 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
         The hint is not for the earlier version.
     """
     check(earlier, given, VALUES)
-    known = {decision: number for number, decision in enumerate(placed(earlier))}
+    number_of = {decision: number for number, decision in enumerate(placed(earlier))}
     before = matched_layers(problem, earlier)
-    numbers = [known.get(Placed(before[layer], is_output)) for layer, is_output in placed(problem)]
+    numbers = [number_of.get(Placed(before[layer], is_output)) for layer, is_output in placed(problem)]
     shares = [carried(given, tier.name, numbers, 0.0) for tier in problem.tiers]
     return hint(problem, shares, confidence=trust(given, numbers), source=given.source)
 

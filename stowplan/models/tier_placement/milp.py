@@ -306,9 +306,9 @@ class Report(Best[Plan]):
 
     def report_final_bound(self, best: Plan | None) -> None:
         """Report the final bound after branch and bound has finished; ``best`` is the plan of its best solution."""
-        known = [plan.objective for plan in (best, self.plan) if plan is not None]
-        if known:
-            self.offer_proven(min(known))
+        objectives = [plan.objective for plan in (best, self.plan) if plan is not None]
+        if objectives:
+            self.offer_proven(min(objectives))
 
     def infeasible_outcome(self) -> Outcome[Plan]:
         """The outcome if a solver reports that no plan exists: infeasible, unless a plan has been found already."""

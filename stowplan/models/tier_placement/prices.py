@@ -44,22 +44,27 @@ def first_bounds(problem: Problem) -> Iterator[int]:
     sizes, costs = np.array(size, float), np.array(cost, float)
     capacities = np.array([float(tier.capacity) for tier in tiers])
     rate = float(((costs[:, 0] - costs[:, -1]) / sizes).max())
-    prices, squares, best, most = np.zeros(len(tiers)), np.full(len(tiers), np.finfo(float).tiny), np.zeros(len(tiers)), -np.inf
+    prices, squares, best, best_bound = (
+        np.zeros(len(tiers)),
+        np.full(len(tiers), np.finfo(float).tiny),
+        np.zeros(len(tiers)),
+        -np.inf,
+    )
     for step in range(max(STEPS)):
         priced = costs + np.outer(sizes, prices)
         chosen = priced.argmin(axis=1)
         value = priced[np.arange(len(sizes)), chosen].sum() - prices @ capacities
-        if value > most:
-            best, most = prices, value
+        if value > best_bound:
+            best, best_bound = prices, value
         slope = np.bincount(chosen, sizes, len(tiers)) - capacities
         slope[(prices <= 0) & (slope < 0)] = 0.0
         squares += slope**2
         prices = np.maximum(0.0, prices + STEP * rate * slope / np.sqrt(squares))
         if step + 1 in STEPS:
-            whole = [int(price * UNIT) for price in best.tolist()]
-            spent = sum(price * tier.capacity for price, tier in zip(whole, tiers, strict=True))
+            scaled = [int(price * UNIT) for price in best.tolist()]
+            spent = sum(price * tier.capacity for price, tier in zip(scaled, tiers, strict=True))
             least = sum(
-                min(UNIT * time + price * weights for time, price in zip(times, whole, strict=True))
+                min(UNIT * time + price * weights for time, price in zip(times, scaled, strict=True))
                 for times, weights in zip(cost, size, strict=True)
             )
             yield total - (spent - least) // UNIT

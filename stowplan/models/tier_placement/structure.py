@@ -382,11 +382,11 @@ class Offsets:
         """Place the tensors in this order, each at the lowest offset that is free during its live range; None if one
         overflows."""
         memory = self._structure.problem.tiers[tier]
-        room = FirstFit(memory.capacity)
+        addresses = FirstFit(memory.capacity)
         offsets = [0] * len(inside)
         for at in order:
             tensor = self._structure.tensors[inside[at]]
-            offset = room.take(tensor.first, tensor.last + 1, tensor.size, memory.alignment)
+            offset = addresses.take(tensor.first, tensor.last + 1, tensor.size, memory.alignment)
             if offset is None:
                 return None
             offsets[at] = offset

@@ -67,9 +67,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     if any(violation.code == "wrong_count" for violation in violations):
         return Verification(tuple(violations), None)
     for number, layer in enumerate(problem.layers):
-        for what, tier in (("weights", plan.weight_tiers[number]), ("output", plan.output_tiers[number])):
+        for sort, tier in (("weights", plan.weight_tiers[number]), ("output", plan.output_tiers[number])):
             if not 0 <= tier < len(problem.tiers):
-                message = f"{what} of layer {layer.name}: found tier {tier}, expected 0 to {len(problem.tiers) - 1}"
+                message = f"{sort} of layer {layer.name}: found tier {tier}, expected 0 to {len(problem.tiers) - 1}"
                 violations.append(Violation("unknown_tier", message, {"layers": (number,)}))
     if any(violation.code == "unknown_tier" for violation in violations):
         return Verification(tuple(violations), None)
@@ -100,8 +100,8 @@ def _latency(problem: Problem, plan: Plan, number: int) -> int:
     memory = 0
     for tier, size in moved:
         # Each transfer is rounded to the nearest picosecond, halves up.
-        whole, rest = divmod(size * 10**12, problem.tiers[tier].bandwidth)
-        memory += whole + (2 * rest >= problem.tiers[tier].bandwidth)
+        quotient, remainder = divmod(size * 10**12, problem.tiers[tier].bandwidth)
+        memory += quotient + (2 * remainder >= problem.tiers[tier].bandwidth)
     return layer.overhead_ps + max(layer.compute_ps, memory)
 
 
@@ -130,11 +130,11 @@ def _overflows(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]
 def _offsets(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
     """Violations by offsets, which are checked if tiers are address spaces or the plan has offsets."""
     count = len(problem.layers)
-    given = (("weight_offsets", plan.weight_offsets), ("output_offsets", plan.output_offsets))
+    offset_lists = (("weight_offsets", plan.weight_offsets), ("output_offsets", plan.output_offsets))
     violations: list[Violation] = []
-    if not problem.address_spaces and not any(offsets for _, offsets in given):
+    if not problem.address_spaces and not any(offsets for _, offsets in offset_lists):
         return violations
-    for name, offsets in given:
+    for name, offsets in offset_lists:
         if not offsets:
             violations.append(Violation("missing_offsets", f"{name} is empty, but the tiers are address spaces"))
         elif len(offsets) != count:

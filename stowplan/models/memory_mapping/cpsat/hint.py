@@ -45,7 +45,7 @@ def offsets_of(decisions: Decisions, plan: Plan) -> dict[int, list[int]]:
     for stay in decisions.stays():
         sequence = decisions.sequences[stay.tensor]
         step = sequence.accesses[stay.first].step
-        offset = next(held.offset for held in residencies_of[stay.tensor] if held.start <= step < held.end)
+        offset = next(residency.offset for residency in residencies_of[stay.tensor] if residency.start <= step < residency.end)
         if sequence.uniform:
             placed[stay.tensor] = [offset] * len(sequence)
         placed[stay.tensor][stay.first : stay.last + 1] = [offset] * (stay.last + 1 - stay.first)

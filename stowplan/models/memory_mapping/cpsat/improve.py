@@ -60,8 +60,8 @@ def play_locally(neighbourhood: Neighbourhood, decisions: Decisions) -> LocalRun
         due_ps=fixed.waits,
     )
     begin = {number: moment for (_, number, _), moment in zip(queue, moments.begin, strict=True)}
-    own = tuple(begin[number] for number in range(len(decisions.queue)))
-    return LocalRun(replace(moments, begin=own), [begin[~number] for number in range(len(fixed.copies))])
+    starts = tuple(begin[number] for number in range(len(decisions.queue)))
+    return LocalRun(replace(moments, begin=starts), [begin[~number] for number in range(len(fixed.copies))])
 
 
 def total_ps(neighbourhood: Neighbourhood, run: LocalRun) -> int:
@@ -92,19 +92,19 @@ class Merger:
 
     def plan(self) -> Plan:
         """The whole new plan."""
-        neighbourhood, given = self._neighbourhood, self._neighbourhood.timeline.plan
+        neighbourhood, former = self._neighbourhood, self._neighbourhood.timeline.plan
         copies = self._copies()
         residencies = self._residencies()
         problem = neighbourhood.timeline.facts.problem
         begin, end = problem.first_use[neighbourhood.start], problem.first_use[neighbourhood.end]
         free = set(neighbourhood.free)
-        fast = {use for use in given.fast_uses if not (begin <= use < end and problem.tensor_of_use[use] in free)}
+        fast = {use for use in former.fast_uses if not (begin <= use < end and problem.tensor_of_use[use] in free)}
         chosen = self._decisions.fast_uses()
         fast |= {origin for origin, served in zip(neighbourhood.use_of, chosen, strict=True) if served and origin >= 0}
         return without_idle(
             neighbourhood,
             msgspec.structs.replace(
-                given,
+                former,
                 residencies=tuple(sorted(residencies, key=lambda item: (item.start, item.tensor))),
                 copies=tuple(copies),
                 fast_uses=tuple(sorted(fast)),
@@ -118,7 +118,7 @@ class Merger:
         that, so their residencies may also start later.
         """
         neighbourhood, value, variables = self._neighbourhood, self._value, self._complete.variables
-        given, free = neighbourhood.timeline.plan.copies, set(neighbourhood.free)
+        former, free = neighbourhood.timeline.plan.copies, set(neighbourhood.free)
         queue: list[tuple[int, int, Copy]] = []
         for key in self._decisions.queue:
             window = self._decisions.window(key)
@@ -133,7 +133,7 @@ class Merger:
             )
             queue.append((value(chosen.begin), len(queue), copy))
         for fixed, begin in zip(neighbourhood.fixed_part.copies, variables.fixed_begin, strict=True):
-            queue.append((value(begin), len(queue), given[fixed.place]))
+            queue.append((value(begin), len(queue), former[fixed.place]))
         queue.sort(key=lambda item: item[:2])
         inside: list[Copy] = []
         latest = neighbourhood.start
@@ -149,8 +149,8 @@ class Merger:
         between = variables.leaves_between_steps
         # A copy-in that takes bytes freed between two steps is queued behind the copy-out that frees them.
         inside.sort(key=lambda copy: (copy.start, not (between and copy.direction == "out" and copy.start == copy.end)))
-        before = [copy for copy in given if copy.start < neighbourhood.start]
-        after = [copy for copy in given if copy.start >= neighbourhood.end]
+        before = [copy for copy in former if copy.start < neighbourhood.start]
+        after = [copy for copy in former if copy.start >= neighbourhood.end]
         return [*before, *inside, *after]
 
     def _residencies(self) -> list[Residency]:

@@ -190,10 +190,10 @@ class Neighbourhood:
         """A step in which all uses are fixed except those of free tensors."""
         facts = self.timeline.facts
         step, first = facts.problem.steps[index], facts.problem.first_use[index]
-        kept = [first + place for place, use in enumerate(step.uses) if use.tensor in numbers]
-        if not kept:
+        positions = [first + place for place, use in enumerate(step.uses) if use.tensor in numbers]
+        if not positions:
             return self._merged(index, index + 1)
-        self.use_of += kept
+        self.use_of += positions
         return restricted(step, numbers, self.timeline.fast[first : first + len(step.uses)])
 
     def _with_borders(self, cut: TensorAccesses, whole: TensorAccesses) -> TensorAccesses:

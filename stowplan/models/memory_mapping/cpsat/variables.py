@@ -273,23 +273,23 @@ class Variables:
         """First boundary at which a neighbourhood lets a copy-in start that must be complete at ``end``."""
         if self.fixed_part is None:
             return first
-        given = [start for start in self.fixed_part.given_in[sequence.tensor] if first <= start <= end]
+        starts = [start for start in self.fixed_part.given_in[sequence.tensor] if first <= start <= end]
         start = max(first, end - LEAST_REACH)
         while start > first and self.floor_until[end] - self.floor_until[start] < REACH * duration_ps:
             start -= 1
-        return min([int(sequence.copy.next[start]), *given])
+        return min([int(sequence.copy.next[start]), *starts])
 
     def _last_copy_end(self, sequence: TensorAccesses, first: int, limit: int, duration_ps: int) -> int:
         """Last boundary at which a neighbourhood lets a copy-out end that may start at ``first``."""
         if self.fixed_part is None:
             return limit
-        given = [end for end in self.fixed_part.given_out[sequence.tensor] if first <= end <= limit]
+        ends = [end for end in self.fixed_part.given_out[sequence.tensor] if first <= end <= limit]
         # The residency of a copy with an empty window ends at the next boundary.
-        given = [min(limit, int(sequence.copy.next[end + 1])) for end in given]
+        ends = [min(limit, int(sequence.copy.next[end + 1])) for end in ends]
         end = min(limit, first + LEAST_REACH)
         while end < limit and self.floor_until[end] - self.floor_until[first] < REACH * duration_ps:
             end += 1
-        return max([int(sequence.copy.prev[end]), *given])
+        return max([int(sequence.copy.prev[end]), *ends])
 
     def _latest_start(self, first: int, end: int, duration_ps: int) -> int | None:
         """Last boundary, from ``first`` on, at which a copy can start and end by ``end`` without stalls; None if there is

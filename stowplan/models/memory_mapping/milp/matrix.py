@@ -95,8 +95,10 @@ def formulate(model: RelaxationModel, windows: Sequence[Window] = (), *, names: 
     unit = int(10 ** max(0, math.floor(math.log10(spread / OBJECTIVE_RANGE))))
     scale = np.where(is_integer, 1.0, _power_of_ten(upper - lower))
     scale[np.array([*model.stall, *model.clock], dtype=np.int64)] = unit
-    own = rows.matrix(columns)
-    scaled = sparse.csr_matrix(own.astype(np.float64) @ sparse.diags(scale)) if columns else own.astype(np.float64)
+    coefficients = rows.matrix(columns)
+    scaled = (
+        sparse.csr_matrix(coefficients.astype(np.float64) @ sparse.diags(scale)) if columns else coefficients.astype(np.float64)
+    )
     largest = abs(scaled).max(axis=1).toarray().ravel() if columns and rows.lower else np.zeros(len(rows.lower))
     power = _power_of_ten(largest)
     # Divide by powers of ten instead of multiplying by their inverses, so that the numbers keep their few decimal digits.

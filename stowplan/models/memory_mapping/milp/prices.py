@@ -143,8 +143,8 @@ class PriceBook:
             Whether the prices were added.
         """
         duals, bound = search.solver.duals(), search.solver.lp_bound()
-        known = self.segments.get((start, end))
-        if duals is None or bound is None or (known is not None and known.bound_ps >= bound):
+        previous = self.segments.get((start, end))
+        if duals is None or bound is None or (previous is not None and previous.bound_ps >= bound):
             return False
         prices = prices_of(search, duals)
         steps = end - start
@@ -158,7 +158,7 @@ class PriceBook:
             for cut in prices.cuts
             if cut.step < steps
         ]
-        own = Prices(
+        prices_of_segment = Prices(
             memory=prices.memory[:steps],
             channel=prices.channel[:steps],
             access=prices.access[:uses],
@@ -169,8 +169,8 @@ class PriceBook:
             # The lower bound on the time of a part is proven by the prices of that part.
             part = self.segments.get((start + first, start + last))
             if part is not None and duals[row] > 0:
-                own.add(part.prices, first, part.use - use, float(duals[row]))
-        self.segments[start, end] = PricedSegment(start, end, bound, use, own)
+                prices_of_segment.add(part.prices, first, part.use - use, float(duals[row]))
+        self.segments[start, end] = PricedSegment(start, end, bound, use, prices_of_segment)
         return True
 
     def total(self) -> Prices:

@@ -297,16 +297,16 @@ class RoundingCuts:
         if best is None:
             return None
         divisor = best[1]
-        own = np.zeros_like(turned)
-        own[binary], own[~binary] = _rounded(a, divisor, rest % divisor), c
+        rounded = np.zeros_like(turned)
+        rounded[binary], rounded[~binary] = _rounded(a, divisor, rest % divisor), c
         own_side = (divisor - rest % divisor) * (rest // divisor)
         # Express the cut in the original columns again.
-        final = np.where(flipped, -own, own)
+        final = np.where(flipped, -rounded, rounded)
         own_side += int(sum((final * np.where(flipped, high, low)).astype(object)))
-        kept = final != 0
-        if not kept.any() or abs(final).max() > LARGEST or abs(own_side) > LARGEST:
+        nonzero = final != 0
+        if not nonzero.any() or abs(final).max() > LARGEST or abs(own_side) > LARGEST:
             return None
-        return best[0], columns[kept], final[kept], own_side, divisor, columns[flipped & binary]
+        return best[0], columns[nonzero], final[nonzero], own_side, divisor, columns[flipped & binary]
 
     def _divisors(self, a: IntArray, x: FloatArray) -> list[int]:
         """Divisors to try for a row with coefficients ``a`` of binary columns with values ``x``."""

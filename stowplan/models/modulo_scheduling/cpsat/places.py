@@ -107,14 +107,14 @@ class PlaceModel:
 
     def _capacity_constraints(self) -> None:
         machine, members = self.problem.machine, self.structure.members
-        room = machine.memories * machine.memory_depth
+        capacity = machine.memories * machine.memory_depth
         words = self.structure.words
         for tile in range(machine.tiles):
             load = sum(len(inside) * self.on[group][tile] for group, inside in enumerate(members))
             self.model.add(load <= self.ii)
             self.model.add(load <= machine.instruction_depth)
-            if sum(words) > room:
-                self.model.add(sum(words[group] * self.on[group][tile] for group in range(len(members))) <= room)
+            if sum(words) > capacity:
+                self.model.add(sum(words[group] * self.on[group][tile] for group in range(len(members))) <= capacity)
 
     def _reach_constraints(self) -> None:
         """Producer and consumer are within reach: the tile of one implies that the other is on a tile that links reach."""
@@ -290,8 +290,8 @@ def bands(structure: Structure, width: int = WIDTH) -> list[range] | None:
     if machine.columns != 1 or machine.tiles <= width:
         return None
     # Number of edges on the longest path to each instruction within one iteration.
-    ways = ((edge.source, edge.target, 1) for edge in structure.problem.edges if edge.distance == 0)
-    depth = longest_paths(ways, [0] * structure.count)
+    arcs = ((edge.source, edge.target, 1) for edge in structure.problem.edges if edge.distance == 0)
+    depth = longest_paths(arcs, [0] * structure.count)
     deepest = max(depth, default=0)
     # The band moves by one tile for each level of depth, or by less if the graph is deeper than the row is long.
     slope = min(1.0, (machine.tiles - width) / max(deepest, 1))

@@ -143,18 +143,18 @@ class Links:
             for tile, link, end in self._wires:
                 if value(uses[tile, link]):
                     back.setdefault((source, end), (tile, link))
-        ways: list[tuple[int, ...]] = []
+        routes: list[tuple[int, ...]] = []
         for edge in self.parent.problem.edges:
             route: list[int] = []
             if edge.asynchronous:
-                ways.append(())
+                routes.append(())
                 continue
             tile = tiles[edge.target]
             while tile != tiles[edge.source]:
                 tile, link = back[edge.source, tile]
                 route.append(link)
-            ways.append(tuple(reversed(route)))
-        return ways
+            routes.append(tuple(reversed(route)))
+        return routes
 
 
 class Ports:
@@ -223,13 +223,13 @@ class Words:
         self._words: list[cp_model.IntVar] = []
         self._there: list[list[cp_model.IntVar]] = []
         structure, machine, model = parent.structure, parent.problem.machine, parent.model
-        room = machine.memories * machine.memory_depth
+        capacity = machine.memories * machine.memory_depth
         longest = max((distance for buffer in structure.buffers for _, distance in buffer.readers), default=0)
         fewest = [structure.least_words(buffer, ii) for buffer in structure.buffers]
         most = fewest if time is None else [last_time // ii + longest + 1 for _ in fewest]
-        if not fewest or sum(structure.words) + sum(most) <= room:
+        if not fewest or sum(structure.words) + sum(most) <= capacity:
             return
-        if max(fewest) > room:
+        if max(fewest) > capacity:
             model.add_bool_or([])
             return
         used: list[list[Any]] = [[] for _ in range(machine.tiles)]
@@ -239,20 +239,20 @@ class Words:
                 for tile, literal in enumerate(on):
                     used[tile].append(least * literal)
                 continue
-            words = model.new_int_var(least, room, f"words of {buffer.source}")
+            words = model.new_int_var(least, capacity, f"words of {buffer.source}")
             starts = [number for number in structure.sources if structure.flow[number] == structure.flow[buffer.source]]
             for reader, distance in buffer.readers:
                 for start in starts:
                     model.add(ii * words >= time[reader] + ii * distance - time[start] + 1)
-            there = [model.new_int_var(0, room, f"words of {buffer.source} on {tile}") for tile in range(machine.tiles)]
+            there = [model.new_int_var(0, capacity, f"words of {buffer.source} on {tile}") for tile in range(machine.tiles)]
             for tile, literal in enumerate(on):
-                model.add(there[tile] >= words - room * (1 - literal))
+                model.add(there[tile] >= words - capacity * (1 - literal))
                 used[tile].append(there[tile])
             self._words.append(words)
             self._there.append(there)
         for tile, terms in enumerate(used):
             variables = [used * parent.on[group][tile] for group, used in enumerate(structure.words) if used]
-            model.add(sum([*terms, *variables]) <= room)
+            model.add(sum([*terms, *variables]) <= capacity)
 
     def values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
         """Values of all variables of this object, for tiles of a plan from :meth:`PlaceModel.mapped_tiles`."""

@@ -258,14 +258,14 @@ class _Search(Best[Plan]):
         """Search for a plan at an II with a model that has the times of all instructions; see :meth:`attempt`."""
         if size(self.structure, ii, links=self.problem.rules.pass_through) > MOST_LITERALS:
             return "unknown"
-        whole = ModuloModel(
+        model = ModuloModel(
             self.structure,
             ii,
             last_time=latest_time(self.structure, ii, self._everything),
             whole=True,
             links=self.problem.rules.pass_through,
         )
-        answer = self.run(whole, share, keep=True)
+        answer = self.run(model, share, keep=True)
         self._refuted.update([ii] if answer == "infeasible" else [])
         while self.least in self._refuted:
             self.refute(self.least + 1)
