@@ -134,6 +134,7 @@ def plan_of(hint: Hint) -> Any:
 
 
 def _check_values(hint: Hint, counts: Mapping[str, int], optional: Sequence[str]) -> None:
+    """Raise InputError if names, numbers or ranges of a hint's values are wrong."""
     required = {*counts} - {*optional}
     if not required <= {*hint.values} <= {*counts}:
         named, expected = ", ".join(hint.values), ", ".join(name for name in counts if name in required)
@@ -146,6 +147,7 @@ def _check_values(hint: Hint, counts: Mapping[str, int], optional: Sequence[str]
 
 
 def _check_list(place: str, values: tuple[float, ...], count: int) -> None:
+    """Raise InputError if a list has a wrong length, or a number that is not in [0, 1]."""
     if len(values) != count:
         raise InputError(f"found {len(values)} numbers, expected {count}", place=place)
     for number, value in enumerate(values):

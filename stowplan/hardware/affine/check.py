@@ -71,6 +71,7 @@ def check(program: Program) -> None:
 
 
 def _check_rule(program: Program, operator: Operator, place: str) -> None:
+    """Check an operator's bank rule: it has options, and each has a dimension for every operand and output."""
     ports = len(operator.loads) + len(operator.outputs)
     expect(bool(operator.options), place, "no bank mapping that its rule allows", "at least one")
     ranks = [len(load.extents) for load in operator.loads]
@@ -82,6 +83,7 @@ def _check_rule(program: Program, operator: Operator, place: str) -> None:
 
 
 def _check_load(program: Program, load: Load, place: str) -> None:
+    """Check the pieces of a load: indices, bounds, and that every iteration has a piece."""
     if any(extent < 1 for extent in load.extents):
         raise InputError(f"found loops over {list(load.extents)}, expected at least 1 iteration each", place=place)
     expect(bool(load.pieces), place, "a load without pieces", "at least one")
@@ -103,6 +105,7 @@ def _check_load(program: Program, load: Load, place: str) -> None:
 
 
 def _check_indices(expressions: tuple[Expression, ...], extents: Extents, place: str) -> None:
+    """Check that expressions contain only indices of existing loops."""
     loops = len(extents)
     for expression in expressions:
         if any(number >= loops for number in expression.indices()):
@@ -123,6 +126,7 @@ def narrowed(expression: Expression, domain: tuple[Bound, ...], extents: Extents
 
 
 def _within(piece: Piece, load: Load, shape: tuple[int, ...]) -> bool:
+    """Whether bounds of the index expressions prove that a piece stays within a tensor of this shape."""
     for expression, size in zip(piece.index, shape, strict=True):
         low, high = narrowed(expression, piece.domain, load.extents)
         if low < 0 or high >= size:
@@ -171,6 +175,7 @@ def which_piece(load: Load) -> NDArray[np.int64]:
 
 
 def _check_store(tensor: Tensor, copy: Copy, place: str) -> None:
+    """Check that a copy writes within its tensor."""
     store: Store = copy.store
     if len(store.index) != len(tensor.shape):
         raise InputError(f"found {len(store.index)} indices of {tensor.name!r}, expected {len(tensor.shape)}", place=place)

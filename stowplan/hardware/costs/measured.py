@@ -65,6 +65,7 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _check(entry: StepMeasurement, place: str) -> None:
+    """Raise InputError if a measurement breaks a rule of the format."""
     if (entry.latency_ps is None) == (entry.cycles is None):
         raise InputError("found both or neither of latency_ps and cycles, expected one of them", place=place)
     values = (entry.latency_ps if entry.cycles is None else entry.cycles) or ()
@@ -99,6 +100,7 @@ def _read(data: bytes, path: str | Path) -> Measurements:
 
 
 def _from_csv(text: str) -> Measurements:
+    """Measurements from the text of a CSV file."""
     reader = csv.reader(io.StringIO(text))
     header = next(reader, [])
     unit = header[2] if len(header) == 3 else ""
@@ -125,6 +127,7 @@ def _from_csv(text: str) -> Measurements:
 
 
 def _complete(step: str, values: dict[frozenset[int], int], unit: str) -> StepMeasurement:
+    """Measurement of a step from its latencies by sets of fast uses; InputError if a subset of the uses is missing."""
     uses = tuple(sorted(frozenset().union(*values)))
     expect(len(uses) <= MAX_TABLE_USES, f"step {step}", f"{len(uses)} different uses", f"at most {MAX_TABLE_USES}")
     row = []

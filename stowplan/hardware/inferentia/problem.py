@@ -88,6 +88,7 @@ class _Mapping:
         self._layouts: dict[tuple[Load, str, int], int] = {}
 
     def built(self) -> MappedProgram:
+        """Build the problem, and split its large tensors into tiles."""
         operators, accesses = [], []
         for statement in self._program.statements:
             check_reading()
@@ -134,6 +135,7 @@ class _Mapping:
         return MappedProgram(self._program, tiled.problem, tuple(accesses), views_of, names, tiled.tiles)
 
     def _operator(self, statement: Statement) -> tuple[Operator, tuple[Access, ...]]:
+        """The operator of a statement, and its reads."""
         reads = tuple(Access(number, name) for number, load in enumerate(statement.loads) for name in load.tensors)
         options: dict[tuple[int, ...], None] = {}
         for option in self._options(statement):

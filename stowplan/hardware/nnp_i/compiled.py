@@ -89,6 +89,7 @@ def latencies(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
 
 @njit
 def _latencies(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, latency: Ints) -> None:
+    """Compute ``latency``, of shape ``[K]``; see :func:`latencies`."""
     count, layers = weight_tiers.shape
     for k in range(count):
         latency[k] = data.overhead
@@ -125,6 +126,7 @@ def rectify(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
 
 @njit
 def _rectify(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, moved: Ints, work: Workspace) -> None:
+    """Rectify memory maps in place; ``moved``, which must be zero, becomes the result of :func:`rectify`."""
     count, layers = weight_tiers.shape
     tiers = len(data.capacity)
     used, stored, peak = work

@@ -165,6 +165,7 @@ class Placer:
         return self._place(1, number, size, (number, self._problem.last_use[number]), order)
 
     def _place(self, which: int, number: int, size: int, span: tuple[int, int], order: Iterable[int]) -> int:
+        """Place a tensor that is live in the steps ``span`` (inclusive); ``which`` is 0 for weights and 1 for outputs."""
         for tier in order:
             offset = self._occupancy.take(tier, size, *span)
             if offset is not None:
@@ -255,6 +256,7 @@ class Rectifier:
         )
 
     def _place(self, proposed: MemoryMap) -> MemoryMap:
+        """Place all tensors by simple rules; raises InputError if one fits in no tier."""
         tiers = len(self._problem.tiers)
         placer = Placer(self._problem, Occupancy(self._problem))
         for number, layer in enumerate(self._problem.layers):

@@ -107,6 +107,7 @@ def build(problem: Problem) -> Model:
 
 
 def _add_variables(built: Model) -> None:
+    """Add the variables of all decisions."""
     model, problem = built.model, built.problem
     one = model.new_constant(1)
     for number, operator in enumerate(problem.operators):

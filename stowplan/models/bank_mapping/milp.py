@@ -143,6 +143,7 @@ class _Program(Program):
         )
 
     def _add_columns(self) -> None:
+        """Add the columns of all decisions."""
         problem, structure, unit = self.problem, self.structure, self.unit
         for number, operator in enumerate(problem.operators):
             self.option_columns.append(len(self.cost))

@@ -118,6 +118,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         self._check_operators()
 
     def _check_operators(self) -> None:
+        """Raise InputError if an operator breaks a rule, or reads and writes come in a wrong order."""
         writers: dict[int, list[int]] = {}
         read: set[int] = set()
         weight = max(self.copy_weight, self.off_chip_weight)
@@ -193,6 +194,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
 
 def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
+    """Raise InputError if a tensor or one of its views breaks a rule."""
     expect_unique((tensor.name for tensor in tensors), "tensors", "name")
     for number, tensor in enumerate(tensors):
         place = f"tensors[{number}] ({tensor.name})"
@@ -304,6 +306,7 @@ def _ranges(tensor: Tensor, tile_bytes: int | None) -> list[Tile]:
 
 
 def _part(tensor: Tensor, tile: Tile) -> Tensor:
+    """The part of a tensor that is a tile, as a tensor."""
     if tile.dimension is None:
         return tensor
     rows = f"[{tile.first}:{tile.end}]"

@@ -106,6 +106,7 @@ class StepLatency:
         return _largest(program, pieces, fast, weight)
 
     def _add_table(self, program: Program, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
+        """Add rows and columns of a latency table; returns a constant and terms whose sum is the latency."""
         table = open_entries(self.table, [bool(fast[use]) for use in self.table_uses])
         columns = [fast[use] for use in self.table_uses if fast[use]]
         if len(columns) <= MAX_HULL_USES:

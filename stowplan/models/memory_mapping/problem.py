@@ -320,6 +320,7 @@ def _check(problem: Problem) -> None:
 
 
 def _check_latency(place: str, step: Step) -> None:
+    """Raise InputError if a step's pieces or table break a rule."""
     if bool(step.pieces) == (step.table is not None):
         raise InputError("found both or neither of pieces and table, expected one of them", place=place)
     for piece in step.pieces:
@@ -345,6 +346,7 @@ def _check_latency(place: str, step: Step) -> None:
 
 
 def _check_loops(problem: Problem) -> None:
+    """Raise InputError if a loop has a wrong range or trip count, or crosses another loop."""
     # After sorting, an enclosing loop comes before the loops inside it, so a stack finds loops that cross.
     open_loops: list[Loop] = []
     for number, loop in sorted(enumerate(problem.loops), key=lambda item: (item[1].start, -item[1].end)):

@@ -169,6 +169,7 @@ def _check_memory(audit: Audit) -> None:
 
 
 def _list_overlaps(audit: Audit, box: _Box, present: Iterable[_Box]) -> None:
+    """Record a violation for every residency that overlaps a new one."""
     item = audit.residencies[box.residency]
     for other in present:
         if audit.residencies[other.residency].tensor != item.tensor and other.low < box.high and box.low < other.high:

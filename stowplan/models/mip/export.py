@@ -81,6 +81,7 @@ def _without_idle(model: MatrixModel) -> MatrixModel:
 
 
 def _mps_lines(model: MatrixModel) -> Iterator[str]:
+    """Lines of an MPS file."""
     low, high = model.row_lower, model.row_upper
     kinds = [_row_kind(one, two) for one, two in zip(low.tolist(), high.tolist(), strict=True)]
     names = [model.row_name(row) for row in range(model.rows)]
@@ -154,6 +155,7 @@ def lp(model: MatrixModel) -> str:
 
 
 def _lp_lines(model: MatrixModel) -> Iterator[str]:
+    """Lines of an LP file."""
     names = [model.column_name(column) for column in range(model.columns)]
     yield f"\\ {plain(model.name)}"
     yield "Minimize"

@@ -153,6 +153,7 @@ class _Run:
 
 
 def _outcome(model: MatrixModel, result: Any, logged_bound: float | None) -> Outcome:
+    """Outcome of a solve: its status, checked solution and best bound."""
     status: Status = _STATUS.get(result.termination.reason, "unknown")
     values = None
     if result.solutions and result.solutions[0].primal_solution is not None:

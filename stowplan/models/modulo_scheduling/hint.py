@@ -79,6 +79,7 @@ def matched_instructions(problem: Problem, earlier: Problem) -> list[int]:
 
 
 def _steps(problem: Problem) -> Steps:
+    """The instructions of a problem as steps to be matched."""
     instructions = problem.instructions
     sources = [
         [-1 if operand.instruction is None else problem.number[operand.instruction] for operand in instruction.operands]

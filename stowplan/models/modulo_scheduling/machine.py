@@ -107,6 +107,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             self._check_asynchronous(self.asynchronous, check)
 
     def _check_asynchronous(self, fabric: AsynchronousFabric, check: Callable[[str, bool, object, str], None]) -> None:
+        """Check the fields of the asynchronous fabric."""
         for field in ("latency", "memory_latency"):
             clocks = getattr(fabric, field)
             check(f"asynchronous.{field}", 0 <= clocks <= 100 * MOST_LATENCY, clocks, f"0 to {100 * MOST_LATENCY} clocks")

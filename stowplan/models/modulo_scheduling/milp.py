@@ -129,6 +129,7 @@ class MilpModel:
                 program.implies(self.on[two][tile], *(self.on[one][t] for t in self._tiles if self._hops[t][tile] is not None))
 
     def _starts(self) -> None:
+        """Add columns that choose the starting instruction of each flow; each tile has at most one of them."""
         program = self._program
         choices = self.structure.start_choices
         if len(choices) < 2:

@@ -67,6 +67,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _instructions(problem: Problem, plan: Plan) -> dict[int, Values]:
+    """Decisions of instructions, for comparison of plans."""
     starts = set(plan.starts)
     instructions: dict[int, Values] = {
         at: {"tile": tile, "time": time, "starts": at in starts}

@@ -327,6 +327,7 @@ def _check_flows(problem: Problem) -> None:
 
 
 def _check_operand(operand: Operand, known: set[str], place: str) -> None:
+    """Raise InputError if an operand breaks a rule."""
     given = [name for name in ("instruction", "variable", "constant") if getattr(operand, name) is not None]
     expect(len(given) == 1, place, " and ".join(given) or "nothing", "one of instruction, variable and constant")
     if operand.instruction is not None:
@@ -346,6 +347,7 @@ def _check_tile(problem: Problem, tile: int | None, place: str) -> None:
 
 
 def _check_pins(problem: Problem, known: set[str]) -> None:
+    """Raise InputError if a pinned instruction breaks a rule."""
     pinned: set[str] = set()
     for at, pin in enumerate(problem.pins):
         place = f"pins[{at}] ({pin.instruction})"

@@ -135,6 +135,7 @@ def bytes_moved(layer: Layer, layers: tuple[Layer, ...]) -> int:
 
 
 def _check_tiers(tiers: tuple[Tier, ...]) -> None:
+    """Raise InputError if a tier breaks a rule."""
     expect(bool(tiers), "tiers", "no tiers", "at least one")
     expect_unique((tier.name for tier in tiers), "tiers", "name")
     for number, tier in enumerate(tiers):
@@ -147,6 +148,7 @@ def _check_tiers(tiers: tuple[Tier, ...]) -> None:
 
 
 def _check_layers(layers: tuple[Layer, ...]) -> None:
+    """Raise InputError if a layer breaks a rule."""
     expect(bool(layers), "layers", "no layers", "at least one")
     for number, layer in enumerate(layers):
         place = f"layers[{number}] ({layer.name})"

@@ -119,6 +119,7 @@ class Structure:
         self.tensors.append(Tensor(layer, is_output, size, first, last, tiers))
 
     def _add_latency(self, number: int) -> None:
+        """Add a layer's floor to the base, and its excess, if it may be larger than 0."""
         problem = self.problem
         layer = problem.layers[number]
         moved = [(source, problem.layers[source].output_bytes) for source in layer.inputs]

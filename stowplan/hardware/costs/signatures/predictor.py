@@ -243,6 +243,7 @@ def features(facts: StepFacts, known: Known, bits: Bits) -> tuple[Array, Array]:
 
 
 def _column(matrix: Bits, leaf: int) -> Array:
+    """The column of a matrix for a leaf, as numbers; zeros if the leaf is -1."""
     return matrix[:, leaf].astype(np.float64) if leaf >= 0 else np.zeros(len(matrix))
 
 
@@ -375,6 +376,7 @@ class Predictor:
 
 
 def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
+    """Predictor from the arrays of its file; InputError if they are none of this version."""
     for name, expected in (("format", FORMAT), ("version", VERSION)):
         stored = arrays[name].item() if name in arrays and arrays[name].ndim == 0 else None
         expect(stored == expected, name, f"{name} {stored!r}", f"{expected!r}")

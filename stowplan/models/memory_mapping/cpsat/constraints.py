@@ -309,6 +309,7 @@ class StepTerms:
             self._add_pieces(model, latency, fast, name)
 
     def _add_pieces(self, model: cp_model.CpModel, latency: StepLatency, fast: Sequence[Literal | None], name: str) -> None:
+        """Latency as the maximum of affine pieces: an integer variable with a lower bound for each piece."""
         pieces = latency.possible([literal is not None for literal in fast])
         if len(pieces) == 1:
             self.expression = _expression(pieces[0], fast)
@@ -320,6 +321,7 @@ class StepTerms:
             model.add(self.value >= _expression(piece, fast))
 
     def _add_table(self, model: cp_model.CpModel, latency: StepLatency, fast: Sequence[Literal | None], name: str) -> None:
+        """Latency from a table: a Boolean variable for each row, of which exactly one is true."""
         bits = list(enumerate(latency.table_uses))
         never = sum(1 << bit for bit, use in bits if fast[use] is None)
         self.rows = {mask: model.new_bool_var(f"row{name}.{mask}") for mask in range(len(latency.table)) if not mask & never}

@@ -218,6 +218,7 @@ class _Values:
 def _hint_tensor(
     values: _Values, tensor: TensorVariables, chosen: TensorDecisions, decisions: Decisions, begin: dict[CopyKey, int]
 ) -> None:
+    """Set the values of all variables of a tensor."""
     sequence = tensor.sequence
     values.set(tensor.uniform, any(chosen.landed))
     count = len(sequence)
@@ -237,6 +238,7 @@ def _hint_tensor(
 def _hint_copy_in(
     values: _Values, here: AccessVariables, chosen: TensorDecisions, key: CopyKey, begin: dict[CopyKey, int]
 ) -> None:
+    """Set the values of the variables of a copy into fast memory."""
     copy = here.copy_in
     if copy is None:
         return
@@ -255,6 +257,7 @@ def _hint_copy_out(
     decisions: Decisions,
     begin: dict[CopyKey, int],
 ) -> None:
+    """Set the values of the variables of a copy out of fast memory."""
     copy = tensor.access[key.access].copy_out
     if copy is None:
         return

@@ -71,6 +71,7 @@ class Neighbourhood:
     # ---------------------------------------------------------------------------------------------------- what is free
 
     def _may_change(self, tensor: int) -> bool:
+        """Whether decisions of a tensor in the neighbourhood may change without a change outside of it."""
         timeline, facts = self.timeline, self.timeline.facts
         # The small problem has no asynchronous operations, so the tensors that they use stay as they are.
         if not facts.is_candidate[tensor] or facts.sequences[tensor].in_flight:
@@ -99,6 +100,7 @@ class Neighbourhood:
     # ------------------------------------------------------------------------------------------------------- time axis
 
     def _make_axis(self, detail: int) -> list[int]:
+        """Boundaries of the original problem between which the small problem has one step each, ascending."""
         timeline, problem = self.timeline, self.timeline.facts.problem
         points = {self.start, self.end}
         steps = sorted({access.step for accesses in self.inside for access in accesses})
@@ -134,6 +136,7 @@ class Neighbourhood:
     # --------------------------------------------------------------------------------------------------------- problem
 
     def _make_problem(self) -> None:
+        """Build the small problem: a step at each border, and the steps of the neighbourhood, some of them merged."""
         timeline, problem = self.timeline, self.timeline.facts.problem
         numbers = {tensor: number for number, tensor in enumerate(self.free)}
         saved = [timeline.is_slow_valid(tensor, self.start) for tensor in self.free]
@@ -241,6 +244,7 @@ class Neighbourhood:
     # ---------------------------------------------------------------------------------------------------- fixed part
 
     def _make_fixed_part(self) -> FixedPart:
+        """Collect what the model needs to know of the fixed decisions: times, copies, offsets and preloads."""
         timeline, problem = self.timeline, self.timeline.facts.problem
         moments, zero = timeline.moments, timeline.moments.reached[self.start]
         align, fast = problem.alignment, set(self.plan.fast_uses)

@@ -60,6 +60,7 @@ class _Block:
 
 
 def _blocks(problem: Problem, sequences: Sequence[TensorAccesses], stays: Sequence[Stay]) -> list[_Block]:
+    """Group residencies that must have the same offset."""
     groups: dict[tuple[int, int], list[int]] = {}
     for number, stay in enumerate(stays):
         # All residencies of a uniform alias group have the same key; those of other tensors have a key each.

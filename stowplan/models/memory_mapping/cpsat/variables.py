@@ -154,6 +154,8 @@ class Variables:
         return self.model.new_bool_var(name)
 
     def _make_moments(self) -> None:
+        """Create the times at every boundary: when it is reached, left, and open for copies."""
+
         def moments(name: str) -> list[cp_model.IntVar]:
             return [
                 self.model.new_int_var(floor, floor + self.slack_ps, f"{name}{boundary}")
@@ -168,6 +170,7 @@ class Variables:
         self.open = moments("open") if self.problem.channels > 1 else self.reached
 
     def _make_tensor(self, sequence: TensorAccesses) -> TensorVariables:
+        """Create all variables of a tensor; none if fast memory gains nothing for it."""
         self.check_stop()
         count = len(sequence)
         variables = TensorVariables(sequence, [AccessVariables() for _ in range(count + 1)])
@@ -190,6 +193,7 @@ class Variables:
         return variables
 
     def _make_landing(self, variables: TensorVariables, j: int) -> None:
+        """Create the variables that say whether a tensor is in fast memory at an access, and how it came there."""
         sequence, here = variables.sequence, variables.access[j]
         name = f"{sequence.tensor}.{j}"
         before = variables.access[j - 1].landed if j else None
@@ -213,6 +217,7 @@ class Variables:
             here.fast = self.literal(f"fast{name}")
 
     def _make_copy_in(self, sequence: TensorAccesses, j: int) -> CopyInVariables | None:
+        """Create the variables of a copy into fast memory before an access; None if there is no time for it."""
         duration = self.problem.tensors[sequence.tensor].copy_in_ps
         window = sequence.copy_in_window(j, in_flight=True) or sequence.copy_in_window(j)
         if window is None:

@@ -182,6 +182,7 @@ class RelaxationModel(Program):
             self._add_stalls()
 
     def _add_stalls(self) -> None:
+        """Add a column for the stall at every boundary, and columns for the times at every ``BLOCK``-th boundary."""
         problem = self.problem
         # Plans that are slower than the one with everything in slow memory can be ignored.
         most = problem.all_slow_ps - self.floor_until[-1]

@@ -193,6 +193,7 @@ class ModuloModel(PlaceModel):
         return self._results[number]
 
     def _value_constraints(self) -> None:
+        """Require that values arrive in time, by differences of times."""
         limit, component = self.problem.rules.max_delay, self.structure.component
         for edge in self.structure.precedences:
             if self.relax.recurrences:

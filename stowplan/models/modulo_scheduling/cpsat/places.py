@@ -106,6 +106,7 @@ class PlaceModel:
         return self.on[self.structure.group[number]]
 
     def _capacity_constraints(self) -> None:
+        """Limit the instructions and memory words on each tile."""
         machine, members = self.problem.machine, self.structure.members
         capacity = machine.memories * machine.memory_depth
         words = self.structure.words
