@@ -71,10 +71,10 @@ def build_problem(program: Program, target: BankTarget, *, capacity: int | None 
     InputError
         An operator's bank rules contradict each other; or the capacity is smaller than the target's stream buffer.
     """
-    return _Mapping(program, target, capacity).built()
+    return _ProblemBuilder(program, target, capacity).build()
 
 
-class _Mapping:
+class _ProblemBuilder:
     """Builds one problem, statement by statement; it numbers the views that accesses need."""
 
     def __init__(self, program: Program, target: BankTarget, capacity: int | None):
@@ -87,7 +87,7 @@ class _Mapping:
         self._views: dict[str, dict[tuple[Load, int], int]] = {}
         self._layouts: dict[tuple[Load, str, int], int] = {}
 
-    def built(self) -> MappedProgram:
+    def build(self) -> MappedProgram:
         """Build the problem, and split its large tensors into tiles."""
         operators, accesses = [], []
         for statement in self._program.statements:

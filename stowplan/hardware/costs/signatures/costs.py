@@ -55,7 +55,7 @@ def choose(of_use: Mapping[int, int], rows: Mapping[int, int], worth: Mapping[in
     rows
         Known cycles by pattern.
     worth
-        Worth of each use.
+        For each use, how much it is expected to change the cycles.
     count
         Number of uses to begin with.
 
@@ -83,8 +83,11 @@ def choose(of_use: Mapping[int, int], rows: Mapping[int, int], worth: Mapping[in
 
 
 def unexplained_cycles(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: Sequence[int]) -> int:
-    """Cycles that the chosen uses do not explain: known patterns that agree in these uses form groups, and this is the sum over
-    all groups of the difference between their largest and smallest cycles."""
+    """Differences in cycles that the chosen uses do not explain.
+
+    Known patterns that agree in these uses form groups. The result is the sum, over all groups, of the difference between the
+    largest and the smallest cycles of a group.
+    """
     mask = sum(of_use[use] for use in chosen)
     alike: dict[int, list[int]] = {}
     for pattern, cycles in rows.items():
