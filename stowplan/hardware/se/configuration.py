@@ -1,4 +1,9 @@
-"""The tables that program the tiles of a machine: instruction RAM, spoke RAM and memory, as JSON and as text for people."""
+"""The tables that program the tiles of a machine, as JSON and as text for people.
+
+Each tile has an *instruction RAM* with its instructions, a *spoke RAM* with an entry for each slot of the schedule, and a
+memory for variables and for values from other tiles. Tiles send values over links, which take a fixed number of clocks, or over
+the *asynchronous fabric*, which writes them to the memory of another tile after a number of clocks that may vary.
+"""
 
 from __future__ import annotations
 
