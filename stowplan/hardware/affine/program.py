@@ -8,6 +8,9 @@ loop nest. The program does not say what the operator computes from these arrays
 tensors without a change of the operator.
 
 Every tensor is written before it is read, and is not written again after that. Inputs exist from the start.
+
+The *bank rule* of an operator says along which dimensions its operands and outputs may be spread over the banks of an on-chip
+memory (:mod:`stowplan.hardware.affine.rules`).
 """
 
 from __future__ import annotations

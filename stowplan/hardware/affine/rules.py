@@ -1,8 +1,10 @@
 """Bank rules of operators: for each way to compute an operator, which dimensions of operands and outputs are spread over banks.
 
 Dimensions of an operand are counted in the array that the operator sees, which a load assembles from tensors. Element ``i`` of
-a spread dimension is in bank ``i mod banks``. An array that is not spread is in one bank, from which all banks read it
-(docs/reference/bank-mapping.md, which names the paper; its section 2.2 has these rules).
+a spread dimension is in bank ``i mod banks``. An array that is not spread is in one bank, from which all banks read it. See
+docs/reference/bank-mapping.md.
+
+Source: Zheng et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators" (2020, arXiv 2002.12798), section 2.2.
 """
 
 from __future__ import annotations

@@ -344,7 +344,7 @@ class _Running:
         self._pipeline[done] = (entry, spoke, compute(entry.op, operands, self.lanes), thread)
 
     def _read(self, source: Input, clock: int, thread: int, who: str) -> Lanes:
-        """Value of an operand of thread ``turn``; raises VerificationError, naming instruction ``who``, if it is missing."""
+        """Value of an operand of a thread; raises VerificationError, naming instruction ``who``, if it is missing."""
         if source.port == CONSTANT:
             return np.full(self.lanes, source.constant)
         if source.port == MEMORY:

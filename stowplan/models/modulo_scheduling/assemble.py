@@ -21,7 +21,7 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], given_tim
     ----------
     tiles
         Tile of each instruction. No tile may have more than ``ii`` instructions.
-    known
+    given_times
         Times of the instructions on recurrences, and possibly of others. Within a recurrence they must be valid, and they must
         be in different slots of their tiles. They are only shifted by multiples of the II, a recurrence as a whole, which keeps
         both properties.
@@ -29,7 +29,7 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], given_tim
     Returns
     -------
     list of int or None
-        Time of each instruction. None if an instruction finds no free slot, which cannot happen if ``known`` has all
+        Time of each instruction. None if an instruction finds no free slot, which cannot happen if ``given_times`` has all
         instructions of :attr:`Structure.slotted`.
     """
     problem = structure.problem
