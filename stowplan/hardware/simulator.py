@@ -175,7 +175,7 @@ class _SharedEngines:
             self._active.append(_Copy(number, self._latency_ps, size))
 
     def _advance(self, limit: float, rate: float) -> None:
-        """Advance the time until the next copy ends or begins to move bytes, but at most by ``most`` ps."""
+        """Advance the time until the next copy ends or begins to move bytes, but at most by ``limit`` ps."""
         moving = [copy for copy in self._active if not copy.latency_ps]
         share = rate / len(moving) if moving else 0.0
         span = min(

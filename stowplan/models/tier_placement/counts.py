@@ -114,7 +114,7 @@ class Tree:
         """Repeatedly branch on the open node with the smallest bound, and yield each node before it is branched on.
 
         The search ends when the relaxation of that node is a plan, when time runs out, or when its bound is at least the
-        latency in ps that ``known`` returns.
+        latency in ps that ``best_ps`` returns.
         """
         root = self._node({}, None, 0, 0)
         if root is None:
