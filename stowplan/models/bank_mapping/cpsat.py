@@ -123,7 +123,7 @@ def _add_variables(built: Model) -> None:
         layouts = built.structure.writable[tensor]
         if problem.writers[tensor]:
             for layout in layouts:
-                built.own[tensor, layout] = _choosing(built, problem.writers[tensor][0], tensor, layout)
+                built.own[tensor, layout] = _options_that_write(built, problem.writers[tensor][0], tensor, layout)
         elif len(layouts) == 1:
             built.own[tensor, layouts[0]] = [one]
         else:
@@ -132,7 +132,7 @@ def _add_variables(built: Model) -> None:
             built.own.update({(tensor, layout): [variable] for layout, variable in zip(layouts, variables, strict=True)})
 
 
-def _choosing(built: Model, number: int, tensor: int, layout: int) -> list[cp_model.IntVar]:
+def _options_that_write(built: Model, number: int, tensor: int, layout: int) -> list[cp_model.IntVar]:
     """Variables of the options of an operator that write a tensor in a layout."""
     operator = built.problem.operators[number]
     at = operator.write_place(tensor)
@@ -148,7 +148,7 @@ def _add_layouts(built: Model) -> None:
             at = operator.write_place(tensor)
             layouts = {option[at] for option in operator.options} | set(built.structure.writable[tensor])
             for layout in layouts:
-                theirs = _choosing(built, number, tensor, layout)
+                theirs = _options_that_write(built, number, tensor, layout)
                 model.add(sum(theirs) == sum(built.own.get((tensor, layout), [])))
     for number, operator in enumerate(problem.operators):
         for at, tensor in enumerate(operator.reads):

@@ -107,7 +107,7 @@ class _Moment:
 
 def build(problem: Problem) -> Model:
     """Build the MILP of a problem."""
-    return _Program(problem).built()
+    return _Program(problem).build()
 
 
 class _Program(Program):
@@ -128,7 +128,7 @@ class _Program(Program):
         self._add_layouts()
         self._add_capacity()
 
-    def built(self) -> Model:
+    def build(self) -> Model:
         """The finished model."""
         return Model(
             self.problem,
@@ -164,15 +164,15 @@ class _Program(Program):
                 name = f"c_{tensor}_{layout + 1}"
                 self.copy_columns[tensor, layout] = self.column(cost=price, integer=False, name=name)
 
-    def _choosing(self, number: int, at: int, layout: int) -> list[int]:
+    def _option_columns(self, number: int, at: int, layout: int) -> list[int]:
         """Columns of the options of an operator that have this layout at the given access."""
         first = self.option_columns[number]
         return [first + k for k, option in enumerate(self.problem.operators[number].options) if option[at] == layout]
 
-    def _writing(self, tensor: int, layout: int) -> list[int]:
+    def _writer_columns(self, tensor: int, layout: int) -> list[int]:
         """Columns of the options of a tensor's first writer that write it in this layout."""
         writer = self.problem.writers[tensor][0]
-        return self._choosing(writer, self.problem.operators[writer].write_place(tensor), layout)
+        return self._option_columns(writer, self.problem.operators[writer].write_place(tensor), layout)
 
     def _add_choices(self) -> None:
         """Add rows: one option for each operator, one own layout for each input, and agreement of writers."""
@@ -190,7 +190,7 @@ class _Program(Program):
                 at = operator.write_place(tensor)
                 layouts = {option[at] for option in operator.options} | set(self.structure.writable[tensor])
                 for layout in sorted(layouts):
-                    theirs, mine = self._choosing(number, at, layout), self._writing(tensor, layout)
+                    theirs, mine = self._option_columns(number, at, layout), self._writer_columns(tensor, layout)
                     self.add_row([*((column, 1.0) for column in theirs), *((column, -1.0) for column in mine)], 0.0, 0.0)
 
     def _add_layouts(self) -> None:
@@ -200,9 +200,9 @@ class _Program(Program):
                 if self.structure.on_chip[tensor] is False:
                     continue
                 for layout in sorted({option[at] for option in operator.options}):
-                    terms = [(column, 1.0) for column in self._choosing(number, at, layout)]
+                    terms = [(column, 1.0) for column in self._option_columns(number, at, layout)]
                     if self.problem.writers[tensor]:
-                        terms += [(column, -1.0) for column in self._writing(tensor, layout)]
+                        terms += [(column, -1.0) for column in self._writer_columns(tensor, layout)]
                     elif (tensor, layout) in self.own_columns:
                         terms.append((self.own_columns[tensor, layout], -1.0))
                     terms.append((self.copy_columns[tensor, layout], -1.0))

@@ -185,11 +185,11 @@ def _describe(structure: Structure, cycle: Sequence[_Bound]) -> str:
     clocks, distance = sum(bound.clocks for bound in cycle), sum(bound.distance for bound in cycle)
     parts = []
     if arrivals:
-        parts.append(f"{_ways(ids, arrivals)}: {sum(arrival.clocks for arrival in arrivals)} clocks or more")
+        parts.append(f"{_paths_text(ids, arrivals)}: {sum(arrival.clocks for arrival in arrivals)} clocks or more")
     if limits:
         most = -sum(bound.clocks for bound in limits)
         parts.append(
-            f"{_ways(ids, reversed(limits))}: {most} clocks at most with max_delay {structure.problem.rules.max_delay}"
+            f"{_paths_text(ids, reversed(limits))}: {most} clocks at most with max_delay {structure.problem.rules.max_delay}"
         )
     if any(bound.value is None for bound in cycle):
         parts.append("between fixed times")
@@ -204,7 +204,7 @@ def _describe(structure: Structure, cycle: Sequence[_Bound]) -> str:
     return reason
 
 
-def _ways(ids: Sequence[str], bounds: Iterable[_Bound]) -> str:
+def _paths_text(ids: Sequence[str], bounds: Iterable[_Bound]) -> str:
     """Values as text; those that follow each other are joined: ``a -> b -> c and d -> e``.
 
     ``(+1)`` after an instruction means that it consumes the value in the next iteration.
@@ -218,10 +218,10 @@ def _ways(ids: Sequence[str], bounds: Iterable[_Bound]) -> str:
             chains.append([ids[value.source]])
         chains[-1].append(ids[value.target] + (f" (+{value.distance})" if value.distance else ""))
         last = value.target
-    return " and ".join(" -> ".join(_short(chain)) for chain in chains)
+    return " and ".join(" -> ".join(_shortened(chain)) for chain in chains)
 
 
-def _short(chain: list[str]) -> list[str]:
+def _shortened(chain: list[str]) -> list[str]:
     return chain if len(chain) <= _NAMED else [*chain[: _NAMED // 2], "...", *chain[-_NAMED // 2 :]]
 
 
