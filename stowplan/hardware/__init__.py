@@ -1,14 +1,14 @@
-"""Target descriptions, cost models, simulators and the front ends that make problems of compiled programs.
+"""Descriptions of machines and programs, cost models and simulators; they turn a program and a target into a problem.
 
-Each file knows only those before it:
+Each module imports only modules that are listed before it:
 
 - ``affine``: affine programs
-- ``network``: a neural network as front ends read it
-- ``program``: a compiled program as front ends read it
-- ``simulator``: plays a program with a memory-mapping plan on a copy engine, with stalls
-- ``targets``: target files of compiled programs, and what all target files share
+- ``network``: a neural network, as front ends return it
+- ``program``: a compiled program, as front ends return it
+- ``simulator``: computes when each step and copy of a memory-mapping plan runs, and how long steps wait for copies
+- ``targets``: target files of compiled programs, and the reader of all target files
 - ``costs``: cost models of compiled programs
-- ``inferentia``: chips with banks, such as Inferentia
+- ``inferentia``: chips with banks of on-chip memory, such as Inferentia
 - ``memories``: devices with several memories
 - ``nnp_i``: chips with tiers of memory, such as NNP-I
 - ``se``: arrays of tiles, such as the Streaming Engine

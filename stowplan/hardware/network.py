@@ -1,8 +1,8 @@
-"""A neural network as front ends read it: operational layers in the order they run; no target, no element size, no costs.
+"""A neural network, as front ends return it: its layers in the order in which they run, without a target or costs.
 
-A layer is what the hardware runs as one operation: a convolution or matrix product with whatever is fused into it. It reads
-the outputs of earlier layers (and network inputs), and its weights; it writes one output activation. A target
-(:mod:`stowplan.hardware.nnp_i`) turns elements into bytes and a network into a tier-placement problem.
+A layer is what the hardware runs as one operation: for example, a convolution or matrix product with the operations fused into
+it. It reads its weights, the outputs of earlier layers and perhaps network inputs; it writes one output activation. Sizes are
+counted in elements. :mod:`stowplan.hardware.nnp_i` turns elements into bytes and a network into a tier-placement problem.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Precision = Literal["int8", "fp16"]
 #: Bytes of one element.
 ELEMENT_BYTES: dict[Precision, int] = {"int8": 1, "fp16": 2}
 
-#: Kinds of operation, in the order of their numbers (``op_id`` of the paper's table 1). New ones go to the end.
+#: Kinds of operations, in the order of their numbers (``op_id`` in table 1 of Khadka et al., ICLR 2021). New ones go to the
+#: end.
 OPS = (
     "conv",
     "fc",
@@ -54,14 +55,14 @@ OPS = (
     "other",
 )
 
-#: No size or count may reach this, so that sums over a network stay far within 64 bits.
+#: All sizes and counts must be less than this, so that sums over a network fit 64 bits.
 LIMIT = 1 << 48
 
-#: x, y and z (channels, features) of a feature map.
+#: Extents (x, y, z) of a feature map; z counts channels or features.
 Shape = tuple[int, int, int]
 
 
-#: Names of fields in layer files, where they are others.
+#: Names in layer files of the fields that have other names there.
 _IN_FILES = {
     "input_shape": "ifm",
     "output_shape": "ofm",
@@ -73,7 +74,7 @@ _IN_FILES = {
 
 
 class Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename=_IN_FILES):
-    """A layer but for its inputs. Sizes are counts of elements, for the whole batch; 0 where there is nothing."""
+    """A layer without its inputs. Sizes are numbers of elements for the whole batch; 0 if there are none."""
 
     op: str
     """One of :data:`OPS`."""
@@ -81,17 +82,18 @@ class Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     output_shape: Shape
     output_elements: int
     input_shape: Shape = (0, 0, 0)
-    """x, y, z of the first input."""
+    """Extents of the first input."""
     input_elements: int = 0
-    """Of all inputs together, network inputs included."""
+    """Elements of all inputs together, including network inputs."""
     weight_elements: int = 0
-    """Stored for it: kernels, biases, scales, tables."""
+    """Elements of all constants that are stored for the layer: kernels, biases, scales, tables."""
     weight_read_elements: int | None = None
-    """Read of them in one inference, where that is not all: an embedding gathers a few rows of its table."""
+    """Elements of these that one inference reads; None for all. An embedding, for example, reads a few rows of its table."""
     macs: int = 0
-    """Multiply-accumulates."""
+    """Number of multiply-accumulate operations."""
     groups: int = 0
-    """Of a convolution, as the next five; 0 where the operation has none."""
+    """This and the next five fields are parameters of convolutions and pools; 0 if the operation does not have the
+    parameter."""
     kernel_x: int = 0
     kernel_y: int = 0
     stride: int = 0
@@ -99,7 +101,7 @@ class Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     dilation: int = 0
     batch: int = 1
     fused: tuple[str, ...] = ()
-    """Operations that run inside it, for people."""
+    """Operations fused into the layer; they are only shown to people."""
 
     @property
     def weights_read(self) -> int:
@@ -111,16 +113,16 @@ class Layer(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One operational layer of a network."""
 
     inputs: tuple[int, ...]
-    """Numbers of the layers whose output activations it reads: ascending, each once, each less than its own."""
+    """Numbers of the layers whose output activations it reads, ascending and distinct; all are less than its own number."""
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
-    """Layers in topological order, which is the order they run in; construction raises InputError where a rule is broken."""
+    """Layers in the order in which they run, which is topological. Construction raises InputError if a layer breaks a rule."""
 
     name: str
     layers: tuple[Layer, ...]
     notes: tuple[str, ...] = ()
-    """What the front end could not take literally, for people to read."""
+    """Remarks for people: parts of the model that the front end had to approximate."""
 
     def __post_init__(self) -> None:
         expect(bool(self.layers), "layers", "no layers", "at least one")
@@ -138,24 +140,24 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """``(from, to)`` of every activation that a layer hands to another."""
+        """Pairs (producer, reader) of layers, for every activation that a layer reads from another."""
         return tuple((source, number) for number, layer in enumerate(self.layers) for source in layer.inputs)
 
     @cached_property
     def external_elements(self) -> tuple[int, ...]:
-        """Elements that each layer reads of network inputs, not of layers."""
+        """[layers] number of elements that each layer reads from network inputs."""
         return tuple(
             layer.input_elements - sum(self.layers[source].output_elements for source in layer.inputs) for layer in self.layers
         )
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of one inference."""
+        """Number of multiply-accumulate operations of one inference."""
         return sum(layer.macs for layer in self.layers)
 
     @property
     def weight_elements(self) -> int:
-        """Elements of all weights."""
+        """Number of elements of all weights."""
         return sum(layer.weight_elements for layer in self.layers)
 
 
@@ -175,7 +177,7 @@ _COUNTS = (
 
 
 def _check(layer: Layer, place: str, number: int, layers: tuple[Layer, ...]) -> None:
-    """Raise InputError naming ``place`` where a layer breaks a rule."""
+    """Raise InputError, with ``place``, if a layer breaks a rule."""
     expect(layer.op in OPS, place, f"op {layer.op!r}", f"one of {', '.join(OPS)}")
     counts = {
         **{name: getattr(layer, name) for name in _COUNTS},

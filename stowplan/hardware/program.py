@@ -1,4 +1,4 @@
-"""A compiled program as front ends read it: steps in schedule order, storage, loops; no target and no costs yet.
+"""A compiled program, as front ends return it: steps in the order of the schedule, tensors and loops, without target or costs.
 
 A cost model (:mod:`stowplan.hardware.costs`) turns a program and a target into a memory-mapping problem.
 """
@@ -13,7 +13,7 @@ from stowplan.models.memory_mapping.problem import InFlight
 
 
 class ProgramUse(msgspec.Struct, frozen=True):
-    """A step reads (``is_output`` false) or writes a tensor, moving ``bytes`` bytes (a slice of it, perhaps)."""
+    """A read (``is_output`` is false) or write of a tensor by a step; it moves ``bytes`` bytes, for example a slice."""
 
     tensor: int
     is_output: bool
@@ -21,31 +21,31 @@ class ProgramUse(msgspec.Struct, frozen=True):
 
 
 class ProgramStep(msgspec.Struct, frozen=True):
-    """An instruction that costs something, at its place in the schedule."""
+    """An instruction of the program that may take time."""
 
     name: str
     opcode: str
     flops: int
-    """Multiplications and additions of the convolutions and matrix products in it (two per multiply-accumulate)."""
+    """Multiplications and additions of its convolutions and matrix products (two per multiply-accumulate)."""
     elementwise: int
-    """Elements computed by everything else in it."""
+    """Number of elements that its other operations compute."""
     weight: int
     """Product of the trip counts of the loops around the step."""
     uses: tuple[ProgramUse, ...]
     cycles: int | None = None
-    """The compiler's own estimate for one run, where the module carries one."""
+    """The compiler's estimate for one run; None if the compiled module has none."""
 
 
 class ProgramTensor(msgspec.Struct, frozen=True):
-    """Storage of one value, or of several that must share it."""
+    """Storage of one value, or of several values that must share it."""
 
     name: str
     size: int
-    """Bytes as stored, tile padding included."""
+    """Bytes as stored, including the padding of tiles."""
     is_input: bool
     is_output: bool
     members: tuple[str, ...] = ()
-    """Values that share the storage, where there is more than one: ``"instruction"`` or ``"instruction{index}"``."""
+    """Values that share the storage, each as ``"instruction"`` or ``"instruction{index}"``; empty if there is only one."""
 
 
 class ProgramLoop(msgspec.Struct, frozen=True):
@@ -59,25 +59,25 @@ class ProgramLoop(msgspec.Struct, frozen=True):
 
 
 class Program(msgspec.Struct, frozen=True, dict=True):
-    """A program, ready for any target."""
+    """A program that is independent of targets."""
 
     name: str
     steps: tuple[ProgramStep, ...]
     tensors: tuple[ProgramTensor, ...]
     loops: tuple[ProgramLoop, ...] = ()
     in_flight: tuple[InFlight, ...] = ()
-    """What asynchronous operations read and write, and until when."""
+    """Tensors that asynchronous operations read or write, and the steps until which they do."""
     value_tensor: dict[str, int] = {}
-    """Tensor of every value: ``"instruction"``, or ``"instruction{0,1}"`` for a leaf of a tuple."""
+    """Number of the tensor of every value; keys are ``"instruction"``, or ``"instruction{0,1}"`` for a leaf of a tuple."""
     notes: tuple[str, ...] = ()
-    """What the front end could not take literally, for people to read."""
+    """Remarks for people: parts of the module that the front end had to approximate."""
 
     @cached_property
     def use_count(self) -> int:
-        """Number of uses."""
+        """Number of uses of all steps."""
         return sum(len(step.uses) for step in self.steps)
 
     @cached_property
     def step_index(self) -> dict[str, int]:
-        """Step of each instruction name."""
+        """Number of each step, by its name."""
         return {step.name: index for index, step in enumerate(self.steps)}

@@ -1,15 +1,14 @@
-"""Plays a program with a memory-mapping plan on a copy engine, with stalls.
+"""Simulates a program with a memory-mapping plan: when each step and copy runs, and how long the program waits for copies.
 
-This is the machine of ``docs/reference/memory-mapping.md`` ("Copy engine"): steps run one after the other, copies run beside
-them on a few channels, first come, first served, and a step waits for the copies that must be complete before it. Any plan can
-be played, also one that breaks the rule against stalls (a production compiler's, say); whether it is valid in every other
-respect is the verifier's business.
+The simulated machine is that of ``docs/reference/memory-mapping.md`` ("Copy engine"). Steps run one after the other. Copies
+run concurrently with them on a few channels, in the order in which they were queued, and a step waits for the copies that must
+be complete before it. Any plan can be simulated, also one that breaks the rule against stalls, such as that of a production
+compiler. All other rules are checked by the verifier only.
 
-The copy engine gives every copy the whole bandwidth, and the program's traffic costs it nothing. That suits exact models. In
-:func:`play_shared` copies share the bandwidth of slow memory with each other and with the program's own traffic: a step that
-reads slow memory leaves the copies beside it only what it does not draw. Some copies are under way at once, in the order in
-which they were queued, and have equal parts of what is left. No byte is moved for nothing: a program with its copies takes at
-least as long as all its traffic over the bandwidth.
+:func:`simulate` gives every copy the full bandwidth, whatever the steps read and write meanwhile. Exact models assume the same.
+In :func:`play_shared`, copies share the bandwidth of slow memory with each other and with the steps: while a step runs, copies
+have the bandwidth that the step does not use, in equal parts. A program with its copies therefore takes at least the time of
+its whole traffic with slow memory at the full bandwidth.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from stowplan.models.memory_mapping.problem import Problem
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """One copy as it ran: queued, begun and complete, in picoseconds from the start of the program."""
+    """When a copy was queued, began and ended, in picoseconds from the start of the program."""
 
     copy: int
     """Position in ``plan.copies``."""
@@ -39,43 +38,43 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """A played program. Lists over boundaries have ``T + 1`` entries, the last for the end of the program."""
+    """Result of a simulation of T steps. Lists over boundaries have T + 1 entries; the last one is for the program's end."""
 
     total_ps: int
     stall_ps: int
     step_start_ps: list[int]
-    """When each step begins, after its wait; the last entry is ``total_ps``."""
+    """[T + 1] time at which each step begins, after its wait; the last entry is ``total_ps``."""
     step_wait_ps: list[int]
-    """How long the program waits for copies at each boundary."""
+    """[T + 1] time for which the program waits for copies at each boundary."""
     transfers: list[Transfer]
     """In the order of ``plan.copies``."""
 
     @property
     def channel_busy_ps(self) -> int:
-        """Time spent copying, summed over the channels."""
+        """Sum of the durations of all copies."""
         return sum(transfer.end_ps - transfer.begin_ps for transfer in self.transfers)
 
 
 class CopyEngine:
-    """Copy channels that serve a queue first come, first served, each one copy at a time."""
+    """Channels that run copies in the order in which they are queued, each one copy at a time."""
 
     def __init__(self, channels: int):
         self._free_ps = [0] * channels
 
     def submit(self, now_ps: int, duration_ps: int) -> tuple[int, int]:
-        """Queue a copy at ``now_ps``; returns when it begins and ends."""
+        """Queue a copy at ``now_ps``; returns the times at which it begins and ends."""
         begin = max(now_ps, self._free_ps[0])
         heapq.heapreplace(self._free_ps, begin + duration_ps)
         return begin, begin + duration_ps
 
 
 def simulate(problem: Problem, plan: Plan) -> Timeline:
-    """Play ``plan``; its indices must be in range (the verifier says whether they are)."""
+    """Simulate a plan whose indices are in range, which the verifier checks; each copy has the full bandwidth."""
     return play(problem, plan, durations_ps(problem, plan.fast_uses))
 
 
 def durations_ps(problem: Problem, fast_uses: Iterable[int]) -> list[int]:
-    """How long each step lasts, all runs together, where these uses are served from fast memory."""
+    """[steps] duration of each step in ps, all its runs together, if exactly these uses are served from fast memory."""
     fast, number = set(fast_uses), 0
     durations: list[int] = []
     for step in problem.steps:
@@ -85,16 +84,16 @@ def durations_ps(problem: Problem, fast_uses: Iterable[int]) -> list[int]:
 
 
 def _transfer_ps(problem: Problem, copy: Copy) -> int:
-    """What a copy takes; the slices of one together as long as the whole."""
+    """Duration of a copy; rounding is such that the slices of a tensor together take exactly as long as the whole tensor."""
     tensor = problem.tensors[copy.tensor]
-    whole = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
+    full_ps = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
     if copy.part is None:
-        return whole
-    return whole * copy.part[1] // tensor.size - whole * copy.part[0] // tensor.size
+        return full_ps
+    return full_ps * copy.part[1] // tensor.size - full_ps * copy.part[0] // tensor.size
 
 
 def play(problem: Problem, plan: Plan, durations_ps: list[int]) -> Timeline:
-    """Play the plan's copies beside steps of given durations (all runs of a step together)."""
+    """Simulate the plan's copies, each with the full bandwidth, and steps of given durations (all runs of a step together)."""
     horizon = problem.horizon
     queued_at: list[list[int]] = [[] for _ in range(horizon + 1)]
     due_at: list[list[int]] = [[] for _ in range(horizon + 1)]
@@ -109,7 +108,7 @@ def play(problem: Problem, plan: Plan, durations_ps: list[int]) -> Timeline:
     now = 0
     for boundary in range(horizon + 1):
         arrival = now
-        # Copies queued earlier first; one whose window is empty is not yet under way here.
+        # Wait for copies that were queued earlier. A copy that begins and ends at this boundary is queued only below.
         for index in due_at[boundary]:
             transfer = transfers[index]
             if transfer is not None:
@@ -129,19 +128,21 @@ def play(problem: Problem, plan: Plan, durations_ps: list[int]) -> Timeline:
     return Timeline(now, sum(waits), starts, waits, [transfer for transfer in transfers if transfer is not None])
 
 
-#: Bytes that are none: rounding leaves less than this.
-_NOTHING = 1e-6
+#: A copy with at most this many bytes left is complete: rounding errors are smaller.
+_ROUNDING_BYTES = 1e-6
 
 
 @dataclass(slots=True)
 class _Copy:
+    """A copy in progress: its remaining latency, and its remaining bytes."""
+
     number: int
     latency_ps: float
     size: float
 
 
-class _Engines:
-    """Copies under way, and those that wait for an engine."""
+class _SharedEngines:
+    """Copies in progress that share a bandwidth, and the queue of copies that wait for an engine."""
 
     def __init__(self, engines: int, latency_ps: int, copies: int):
         self.now = 0.0
@@ -157,13 +158,13 @@ class _Engines:
         self._fill()
 
     def run(self, until: float, rate: float) -> None:
-        """Let time pass, with ``rate`` bytes a picosecond for all copies together."""
+        """Advance the time to ``until`` (ps), with ``rate`` bytes per picosecond for all copies together."""
         while self._active and self.now < until:
             self._advance(until - self.now, rate)
         self.now = max(self.now, until)
 
     def wait(self, numbers: Collection[int], rate: float) -> None:
-        """Let time pass until these copies are complete."""
+        """Advance the time until these copies are complete."""
         while any(self.ended[number] is None for number in numbers):
             self._advance(float("inf"), rate)
 
@@ -173,14 +174,14 @@ class _Engines:
             self.began[number] = self.now
             self._active.append(_Copy(number, self._latency_ps, size))
 
-    def _advance(self, most: float, rate: float) -> None:
-        """Until the next copy ends or begins to move, at most so long."""
+    def _advance(self, limit: float, rate: float) -> None:
+        """Advance the time until the next copy ends or begins to move bytes, but at most by ``limit`` ps."""
         moving = [copy for copy in self._active if not copy.latency_ps]
         share = rate / len(moving) if moving else 0.0
         span = min(
-            most,
-            min((copy.latency_ps for copy in self._active if copy.latency_ps), default=most),
-            min((copy.size for copy in moving), default=0.0) / share if share else most,
+            limit,
+            min((copy.latency_ps for copy in self._active if copy.latency_ps), default=limit),
+            min((copy.size for copy in moving), default=0.0) / share if share else limit,
         )
         self.now += span
         for copy in self._active:
@@ -188,7 +189,7 @@ class _Engines:
                 copy.latency_ps = max(0.0, copy.latency_ps - span)
             else:
                 copy.size -= span * share
-                if copy.size <= _NOTHING:
+                if copy.size <= _ROUNDING_BYTES:
                     self.ended[copy.number] = self.now
         self._active = [copy for copy in self._active if self.ended[copy.number] is None]
         self._fill()
@@ -204,20 +205,20 @@ def play_shared(
     engines: int,
     latency_ps: int,
 ) -> Timeline:
-    """Play a plan's copies beside steps of given durations.
+    """Simulate a plan's copies and steps of given durations, where all share the bandwidth of slow memory.
 
     Parameters
     ----------
     problem, plan
-        As :func:`stowplan.hardware.simulator.play` takes them.
+        The indices of the plan must be in range, as for :func:`stowplan.hardware.simulator.play`.
     durations_ps, slow_bytes
-        Of each step, all its runs together: how long it lasts by itself, and what it moves from and to slow memory.
+        Of each step, all its runs together: its duration, and the number of bytes that it reads from and writes to slow memory.
     bandwidth
-        Bytes a second of slow memory, for all.
+        Bytes per second of slow memory.
     engines
-        Copies under way at once.
+        Largest number of copies in progress at the same time.
     latency_ps
-        Fixed part of every copy; it needs an engine and no bandwidth.
+        Fixed part of the duration of every copy. During it, the copy occupies an engine but uses no bandwidth.
     """
     queued_at: list[list[int]] = [[] for _ in range(problem.horizon + 1)]
     due_at: list[list[int]] = [[] for _ in range(problem.horizon + 1)]
@@ -227,11 +228,11 @@ def play_shared(
         due_at[copy.end].append(number)
         sizes.append(problem.tensors[copy.tensor].size if copy.part is None else copy.part[1] - copy.part[0])
     rate = bandwidth / 1e12
-    state = _Engines(engines, latency_ps, len(plan.copies))
+    state = _SharedEngines(engines, latency_ps, len(plan.copies))
     starts, waits = [], []
     for boundary in range(problem.horizon + 1):
         arrival = state.now
-        # Copies queued earlier first; one whose window is empty is not yet under way here.
+        # Wait for copies that were queued earlier. A copy that begins and ends at this boundary is queued only below.
         state.wait([number for number in due_at[boundary] if plan.copies[number].start < boundary], rate)
         for number in queued_at[boundary]:
             state.submit(number, sizes[number])

@@ -1,10 +1,11 @@
-"""One way to run CP-SAT, for the models of all kinds: limits, seed, stops, log, hints, and what its bounds prove.
+"""Runs CP-SAT for the models of all kinds: limits, seed, early stops, log, hints, and the rounding of its bounds.
 
-*What a bound proves.* Objectives are whole numbers, and so is the bound that CP-SAT keeps. But it is handed out as a double,
-in places after a division and a multiplication by the coefficients' common divisor. The rule is here and nowhere else
-(:func:`proven`). A number within :data:`ROUNDING` units in the last place of a whole number stands for that number; any other
-is rounded down. Where doubles are so far apart that this says nothing, that many units are taken off. The units are those of
-the bound or of the objective's constant, whichever are larger. It is never rounded to the nearest: 99.9999 proves 99.
+*Rounding of bounds.* Objectives are whole numbers, and so is the bound that CP-SAT keeps internally. It is reported as a
+double, though, sometimes after a division and a multiplication by the common divisor of the coefficients. :func:`proven` turns
+such a double into a whole number that is proven. A number within :data:`ROUNDING` units in the last place of a whole number
+stands for that number, and any other is rounded down. For numbers so large that these units exceed one half, they are
+subtracted before rounding down. The unit in the last place is that of the bound or of the constant of the objective, whichever
+is larger. A bound is never rounded up: 99.9999 proves 99.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from ortools.sat.python import cp_model
 from stowplan.deadline import Watchdog
 from stowplan.models.outcome import Outcome, Status
 
-#: Seconds between two looks at the clock and at ``should_stop``.
+#: Seconds between two checks of the clock and of ``should_stop``.
 POLL_SECONDS = 0.05
 
-#: Units in the last place that scaling may have added to a bound, or taken from it.
+#: Largest error of a reported bound due to scaling, in units in the last place.
 ROUNDING = 4
 
-#: Bounds beyond this stand for none, or for that of a model without solutions.
+#: Bounds beyond this magnitude mean that there is no bound, or that the model has no solutions.
 MOST_BOUND = float(1 << 60)
 
 #: Value of a variable, or of a sum of variables, in a solution.
@@ -40,35 +41,36 @@ _STATUS: dict[Any, Status] = {
 
 
 def proven(bound: float, offset: float = 0.0) -> int | None:
-    """Largest whole number that a bound of CP-SAT's proves, by the rule of this module; None where it proves none.
+    """The largest whole number that a reported bound proves, by the rule in this module's docstring; None if it proves none.
 
-    ``offset`` is the objective's constant, which is part of ``bound``.
+    ``offset`` is the constant of the objective, which is included in ``bound``.
     """
     if not abs(bound) < MOST_BOUND:
         return None
-    doubt, nearest = ROUNDING * math.ulp(max(abs(bound), abs(offset))), round(bound)
-    if doubt < 0.5 and abs(bound - nearest) <= doubt:
+    error, nearest = ROUNDING * math.ulp(max(abs(bound), abs(offset))), round(bound)
+    if error < 0.5 and abs(bound - nearest) <= error:
         return nearest
-    return math.floor(bound - doubt)
+    return math.floor(bound - error)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of one run."""
+    """The result of one run of CP-SAT."""
 
     status: Status
-    """``optimal`` and ``infeasible`` only with proof. ``unknown`` is also a model that CP-SAT does not take."""
+    """``optimal`` and ``infeasible`` are proven. The status of a model that CP-SAT rejects is ``unknown``."""
     value: Value
-    """Of the best solution; only where there is one."""
+    """Returns the value of a variable in the best solution. Call it only if there is one."""
     bound: int | None
-    """Proven bound on the objective to be minimised; None without an objective, or where nothing is proven."""
+    """Proven lower bound on the objective, which is minimized; None without an objective, a solution or a proof."""
     seconds: float
+    """Wall time of the run."""
     deterministic: float
-    """The same in CP-SAT's deterministic seconds."""
+    """Length of the run in CP-SAT's deterministic seconds, a measure of work that does not depend on the machine."""
 
     @property
     def is_found(self) -> bool:
-        """There is a solution."""
+        """Whether there is a solution."""
         return self.status in ("optimal", "feasible")
 
 
@@ -85,114 +87,123 @@ def run(
     should_stop: Callable[[], bool] | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Run:
-    """Solve a model, to be minimised where it has an objective.
+    """Solve a model. An objective is minimized; without one, any solution will do.
 
     Parameters
     ----------
     model
-        With its hint, if any (:func:`add_hint`).
+        The model, with a hint if there is one (:func:`add_hint`).
     time_limit
-        Seconds. CP-SAT looks at its clock itself, but not everywhere: a watcher looks too, every 50 ms, and asks it to stop.
+        Limit in seconds. CP-SAT does not check its own clock everywhere, so a watcher thread checks it, too, every 50 ms.
     workers
-        Threads. One worker with a ``deterministic_limit``, and a ``time_limit`` that does not bind, repeats itself.
+        Number of threads. Runs with one worker and a ``deterministic_limit`` are repeatable unless ``time_limit`` ends them.
     seed
         Any integer.
     deterministic_limit
         Limit in CP-SAT's deterministic seconds.
     parameters
-        Further parameters of CP-SAT, by name.
+        Further parameters of CP-SAT by name.
     on_solution
         Called with the values of every better solution, from the solver's threads.
     on_bound
         Called with bounds as they are proven, from the solver's threads.
     should_stop
-        Asked every 50 ms; True ends the run.
+        Called every 50 ms; the run ends when it returns True.
     log
         Called with the lines of CP-SAT's log.
 
     Returns
     -------
     Run
-        Running out of time is ``unknown`` or ``feasible``, never ``infeasible``.
+        If time runs out, its status is ``unknown`` or ``feasible``, never ``infeasible``.
     """
     solver = cp_model.CpSolver()
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "num_workers": workers,
         "random_seed": seed % (1 << 31),
         "max_time_in_seconds": max(0.01, time_limit),
-        # Its handler would take the place of Python's, and leave none behind: Ctrl-C would end the process without a word.
+        # CP-SAT's handler would replace Python's and not restore it. Ctrl-C would then end the process without a message.
         "catch_sigint_signal": False,
         **(parameters or {}),
     }
     if deterministic_limit is not None:
-        given["max_deterministic_time"] = deterministic_limit
+        values["max_deterministic_time"] = deterministic_limit
     if log is not None:
-        given |= {"log_search_progress": True, "log_to_stdout": False}
+        values |= {"log_search_progress": True, "log_to_stdout": False}
         solver.log_callback = log
-    for name, value in given.items():
+    for name, value in values.items():
         setattr(solver.parameters, name, value)
-    # To look at the objective of a model that has none gives it an empty one.
+    # Reading the objective of a model that has none would add an empty one.
     has_objective = model.has_objective()
     offset = float(model.proto.objective.offset) if has_objective else 0.0
     if on_bound is not None:
-        report = on_bound
+        report_bound = on_bound
 
-        def take_bound(bound: float) -> None:
-            whole = proven(bound, offset)
-            if whole is not None:
-                report(whole)
+        def handle_bound(bound: float) -> None:
+            proven_bound = proven(bound, offset)
+            if proven_bound is not None:
+                report_bound(proven_bound)
 
-        solver.best_bound_callback = take_bound
+        solver.best_bound_callback = handle_bound
     with Watchdog(time_limit, should_stop, solver.stop_search, POLL_SECONDS):
         status = solver.solve(model, None if on_solution is None else _Collector(on_solution))
     is_found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     bound = proven(solver.best_objective_bound, offset) if is_found and has_objective else None
-    spent = solver.wall_time, solver.response_proto.deterministic_time
-    return Run(_STATUS.get(status, "unknown"), solver.value, bound, *spent)
+    durations = solver.wall_time, solver.response_proto.deterministic_time
+    return Run(_STATUS.get(status, "unknown"), solver.value, bound, *durations)
 
 
 class Budget:
-    """Time for several models together; shares are parts of the whole.
+    """A time budget for several models that are solved one after the other. Shares are fractions of the whole budget.
 
-    With a deterministic limit, shares are measured in that, so that no choice depends on the clock; the time limit still ends
-    everything.
+    With a deterministic limit, shares are fractions of that limit, so that no decision depends on the clock. The time limit
+    still ends every run.
+
+    Parameters
+    ----------
+    seconds
+        Time limit of all models together.
+    deterministic
+        Limit in CP-SAT's deterministic seconds; None if time alone counts.
+    should_stop
+        Ends all runs when it returns True.
     """
 
     def __init__(self, seconds: float, deterministic: float | None, should_stop: Callable[[], bool] | None):
         self._end = time.monotonic() + seconds
         self._seconds = max(seconds, 1e-9)
-        self._whole = deterministic
+        self._work_limit = deterministic
         self._used = 0.0
         self.should_stop = should_stop
 
     @property
-    def left_share(self) -> float:
-        """Part of the whole that is left, 1 to 0."""
-        if self._whole is not None:
-            return max(0.0, 1.0 - self._used / self._whole) if self._whole > 0 else 0.0
+    def remaining_share(self) -> float:
+        """Fraction of the budget that is left, from 1 down to 0."""
+        if self._work_limit is not None:
+            return max(0.0, 1.0 - self._used / self._work_limit) if self._work_limit > 0 else 0.0
         return max(0.0, (self._end - time.monotonic()) / self._seconds)
 
     @property
     def is_spent(self) -> bool:
-        """Nothing left, or told to stop."""
-        told = self.should_stop is not None and self.should_stop()
-        return told or self.left_share <= 0.0 or time.monotonic() >= self._end
+        """Whether nothing of the budget is left, or ``should_stop`` returned True."""
+        must_stop = self.should_stop is not None and self.should_stop()
+        return must_stop or self.remaining_share <= 0.0 or time.monotonic() >= self._end
 
     def part(self, share: float) -> float:
-        """Seconds of a share, no more than are left."""
+        """Time limit in seconds for a share, at most what is left. With a deterministic limit it is all the time left."""
         left = max(0.0, self._end - time.monotonic())
-        return left if self._whole is not None else min(left, share * self._seconds)
+        return left if self._work_limit is not None else min(left, share * self._seconds)
 
     def deterministic_part(self, share: float) -> float | None:
-        """Deterministic seconds of a share, no more than are left; None where time alone counts."""
-        return None if self._whole is None else max(0.0, min(share * self._whole, self._whole - self._used))
+        """A share in deterministic seconds, at most what is left; None without a deterministic limit."""
+        return None if self._work_limit is None else max(0.0, min(share * self._work_limit, self._work_limit - self._used))
 
     def spend_part(self, share: float) -> None:
-        """Count a share as used, whatever of it was."""
-        self._used += share * (self._whole or 0.0)
+        """Count a share as used completely."""
+        self._used += share * (self._work_limit or 0.0)
 
     def run(self, model: cp_model.CpModel, share: float, **options: Any) -> Run:
-        """Run CP-SAT with a share as its limits, and count what it used; options as :func:`run` takes them."""
+        """Run CP-SAT within a share of the budget and count what it used. Options are passed on to :func:`run`."""
         outcome = run(
             model,
             time_limit=self.part(share),
@@ -208,32 +219,27 @@ P = TypeVar("P")
 
 
 class PlanModel(Protocol[P]):
-    """A built model of a kind."""
+    """The interface that models of all kinds have in common: a CP-SAT model that can be hinted and read as a plan."""
 
     @property
     def model(self) -> cp_model.CpModel:
-        """Of CP-SAT."""
+        """The CP-SAT model."""
 
     def add_hint(self, plan: P, /) -> None:
-        """Start the solver from a plan."""
+        """Let the solver start from a plan."""
 
     def extract(self, value: Value, /) -> P:
-        """Plan of a solution.
+        """The plan of a solution; some kinds return None if the solution does not give a plan.
 
         Parameters
         ----------
         value
-            Gives the value of a variable of :attr:`model`, as :attr:`Run.value` does.
-
-        Returns
-        -------
-        plan
-            Of the kind; some kinds give None where the solution is no plan.
+            Returns the value of a variable of :attr:`model` in the solution, like :attr:`Run.value`.
         """
 
 
 class Work(TypedDict, total=False):
-    """Keyword arguments of :func:`run` that a kind hands on as they are, but for the time."""
+    """Keyword arguments that the models of the kinds pass on to :func:`run`, without the time limit."""
 
     workers: int
     seed: int
@@ -243,13 +249,13 @@ class Work(TypedDict, total=False):
 
 
 class Limits(Work, total=False):
-    """The same with the time."""
+    """Keyword arguments that the models of the kinds pass on to :func:`run`, with the time limit in seconds."""
 
     time_limit: Required[float]
 
 
 class Search(Limits, Generic[P], total=False):
-    """Keyword arguments of :func:`find_plan` that a kind hands on as they are."""
+    """Keyword arguments that the models of the kinds pass on to :func:`find_plan`."""
 
     hint: P | None
     on_plan: Callable[[P], None] | None
@@ -267,80 +273,83 @@ def find_plan(
     on_bound: Callable[[int], None] | None = None,
     **limits: Unpack[Limits],
 ) -> Outcome[P]:
-    """Solve the model of a kind, in the kind's terms.
+    """Solve the model of a kind of problem and return its plans and bounds in the terms of that kind.
 
     Parameters
     ----------
     built
-        The model, not yet hinted.
+        The model, without a hint.
     objective
-        From values of the model's objective to the kind's.
+        Converts a value of the model's objective into the kind's unit.
     least
-        A bound that is proven already, in the kind's unit.
+        A lower bound that is proven already, in the kind's unit.
     parameters, limits
-        As :func:`run` takes them.
+        Passed on to :func:`run`.
     hint
         A valid plan to start from.
     on_plan, on_bound
-        Called with every better plan and bound, from the solver's threads.
+        Called with every better plan and every better bound, from the solver's threads.
 
     Returns
     -------
     Outcome
-        Best plan, and what is proven; running out of time is never ``infeasible``.
+        The best plan and bound. Running out of time is never reported as ``infeasible``.
     """
     if hint is not None:
         built.add_hint(hint)
     best = least
 
-    def take_bound(bound: int) -> None:
+    def handle_bound(bound: int) -> None:
         nonlocal best
-        claimed = objective(bound)
-        if best is None or claimed > best:
-            best = claimed
+        plan_bound = objective(bound)
+        if best is None or plan_bound > best:
+            best = plan_bound
             if on_bound is not None:
-                on_bound(claimed)
+                on_bound(plan_bound)
 
-    def take_solution(value: Value) -> None:
+    def handle_solution(value: Value) -> None:
         if on_plan is not None:
             on_plan(built.extract(value))
 
-    # Without an objective, what CP-SAT calls a bound says nothing of plans.
-    on_better = take_bound if built.model.has_objective() else None
-    done = run(built.model, parameters=parameters, on_solution=take_solution, on_bound=on_better, **limits)
-    if done.status == "infeasible":
+    # For a model without an objective, the bound that CP-SAT reports has no meaning.
+    on_better_bound = handle_bound if built.model.has_objective() else None
+    result = run(built.model, parameters=parameters, on_solution=handle_solution, on_bound=on_better_bound, **limits)
+    if result.status == "infeasible":
         return Outcome("infeasible", None, None)
-    if done.bound is not None:
-        take_bound(done.bound)
-    return Outcome(done.status, built.extract(done.value) if done.is_found else None, best)
+    if result.bound is not None:
+        handle_bound(result.bound)
+    return Outcome(result.status, built.extract(result.value) if result.is_found else None, best)
 
 
 class _Collector(cp_model.CpSolverSolutionCallback):
+    """Calls a function with the values of every solution that CP-SAT finds."""
+
     def __init__(self, on_solution: Callable[[Value], None]):
         super().__init__()
         self._on_solution = on_solution
 
     def on_solution_callback(self) -> None:
-        """Hand on the solution's values."""
+        """Called by CP-SAT for every solution."""
         self._on_solution(self.value)
 
 
 def add_hint(
     model: cp_model.CpModel, values: Mapping[int, int] | Iterable[tuple[cp_model.IntVar, int]], *, complete: bool = True
 ) -> None:
-    """Hint a model at a solution, in place of any hint before.
+    """Give a model a solution to start from. It replaces an earlier hint.
 
     Parameters
     ----------
     values
-        By variable or by its index; a variable that comes twice keeps its first value.
+        Values by variable or by the index of the variable. If a variable occurs twice, its first value counts.
     complete
-        Every variable has a value: CP-SAT then takes the solution as it is, where it has to search for the rest otherwise.
+        Whether every variable must have a value. CP-SAT adopts a complete hint directly; an incomplete one has to be completed
+        by a search.
 
     Raises
     ------
     ValueError
-        A variable has no value though the hint is to be complete; the first such variable is named.
+        ``complete`` is true and a variable has no value; the message names the first such variable.
     """
     hinted: dict[int, int] = {}
     for key, value in values.items() if isinstance(values, Mapping) else values:
@@ -352,7 +361,7 @@ def add_hint(
     variables = model.proto.variables
     if complete and len(hinted) < len(variables):
         for number in range(len(variables)):
-            # What can have one value only needs none.
+            # A variable with a single possible value needs no hint.
             if number not in hinted and len({*variables[number].domain}) > 1:
                 name = variables[number].name or number
                 raise ValueError(f"found a hint of {len(hinted)} values without {name}, expected one for every variable")

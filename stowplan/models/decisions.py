@@ -1,7 +1,8 @@
-"""What plans decide, and what two plans of one problem decide differently: the same words for every kind.
+"""Compares two plans of the same problem, decision by decision, in a form that is the same for every kind of problem.
 
-A kind declares its sorts of decisions as ``DECISIONS`` in one module (``Kind.decisions``), beside the table of its offsets.
-:func:`field_by_field` is for kinds that declare none.
+A kind declares which sorts of decisions its plans make, such as the offset of each buffer, in a constant ``DECISIONS``,
+usually in its module ``plan`` (``Kind.decisions`` names it). For kinds without this constant, :func:`field_by_field` compares
+all fields of the plans.
 """
 
 from __future__ import annotations
@@ -15,49 +16,52 @@ Value = int | str | bool
 Values = dict[str, Value]
 _Key = TypeVar("_Key", bound=Hashable)
 
-#: Fields that every plan has, or that are there for people.
+#: Fields that are not compared, since they name the problem or are there for people only.
 COMMON = ("problem", "objective", "name", "target", "format", "version")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One thing that is not the same in both plans."""
+    """A decision that differs between two plans."""
 
     name: str
     change: Literal["moved", "added", "dropped"]
-    """``moved``: in both, with other values. ``added``: only in the second. ``dropped``: only in the first."""
+    """``moved``: both plans make this decision, with different values. ``added``: only the second plan makes it. ``dropped``:
+    only the first one does."""
     before: Values | None
-    """Its values in the first plan; of what moved, only those that changed."""
+    """Its values in the first plan, None if added; if moved, only the values that changed."""
     after: Values | None
+    """Its values in the second plan, None if dropped; if moved, only the values that changed."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """All things of one sort."""
+    """The comparison of all decisions of one sort."""
 
     what: str
-    """In the singular: ``buffer``, ``fast use``."""
+    """The sort of decision in the singular: ``buffer``, ``fast use``."""
     total: int
-    """How many there are in either plan."""
+    """Number of decisions that at least one of the plans makes."""
     changes: tuple[Change, ...]
 
     def count(self, change: str) -> int:
-        """How many changes of a sort."""
-        return sum(made.change == change for made in self.changes)
+        """Number of changes that are ``moved``, ``added`` or ``dropped``, whichever is given."""
+        return sum(entry.change == change for entry in self.changes)
 
 
 class Decision(NamedTuple):
-    """A sort of decisions that plans of a kind make. One of ``values`` and ``paired`` is given."""
+    """A sort of decision that plans of a kind make. Exactly one of ``values`` and ``paired`` is not None."""
 
     what: str
-    """In the singular, for people: ``buffer``, ``fast use``."""
+    """The sort of decision in the singular, for people: ``buffer``, ``fast use``."""
     label: Callable[[Any, Any], str]
-    """``(problem, key)`` to what a decision is called."""
+    """``label(problem, key)`` is the name of a decision."""
     values: Callable[[Any, Any], Mapping[Any, Values]] | None = None
-    """``(problem, plan)`` to what is decided, by keys that mean the same in every plan."""
+    """``values(problem, plan)`` are the values of all decisions, by keys that mean the same in every plan."""
     paired: Callable[[Any, Any, Any], tuple[Mapping[Any, Values], Mapping[Any, Values]]] | None = None
-    """``(problem, first, second)`` to what is decided in each, where it takes both plans to say what means the same."""
+    """``paired(problem, first, second)`` are the values in each of two plans. It is for decisions whose correspondence can only
+    be found by looking at both plans."""
 
     def compare(self, problem: Any, first: Any, second: Any) -> Part:
-        """What changed from the first plan to the second; both are valid for the problem."""
+        """The changes from the first plan to the second. Both must be valid for the problem."""
         if self.paired is not None:
             before, after = self.paired(problem, first, second)
         else:
@@ -67,17 +71,27 @@ class Decision(NamedTuple):
 
 
 def compare_parts(what: str, first: Mapping[_Key, Values], second: Mapping[_Key, Values], name: Callable[[_Key], str]) -> Part:
-    """What changed between things that are known by their keys, in the order of the first plan, then of the second."""
+    """Compare two mappings from keys of decisions to their values.
+
+    Changes come in the order of the first mapping, followed by the keys that only the second one has.
+
+    Parameters
+    ----------
+    what
+        The sort of decision, for :attr:`Part.what`.
+    name
+        A function from a key to the name of the decision.
+    """
     changes = []
-    every = dict.fromkeys((*first, *second))
-    for key in every:
+    keys = dict.fromkeys((*first, *second))
+    for key in keys:
         before, after = first.get(key), second.get(key)
         if before is None or after is None:
             changes.append(Change(name(key), "added" if before is None else "dropped", before, after))
         elif before != after:
             names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
             changes.append(Change(name(key), "moved", _only(before, names), _only(after, names)))
-    return Part(what, len(every), tuple(changes))
+    return Part(what, len(keys), tuple(changes))
 
 
 def _only(values: Values, names: Iterable[str]) -> Values:
@@ -85,7 +99,7 @@ def _only(values: Values, names: Iterable[str]) -> Values:
 
 
 def field_by_field(first: Any, second: Any) -> tuple[Part, ...]:
-    """Fields of the plans, those that are sequences place by place."""
+    """Compare two plans field by field; fields that are sequences are compared element by element."""
     names = [name for name in first.__struct_fields__ if name not in COMMON]
     return tuple(
         compare_parts(name, _places(name, getattr(first, name)), _places(name, getattr(second, name)), str) for name in names

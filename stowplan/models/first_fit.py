@@ -1,4 +1,4 @@
-"""First-fit placement in plain Python, for a few things at a time."""
+"""First-fit allocation in plain Python, for small numbers of buffers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,27 @@ from collections.abc import Sequence
 
 
 class FirstFit:
-    """Gives ranges of time the lowest offset that is free throughout, in memory of so many bytes."""
+    """A memory that gives each request the lowest offset that is free during the whole time of the request.
+
+    Parameters
+    ----------
+    capacity
+        Size of the memory in bytes.
+    """
 
     def __init__(self, capacity: int):
         self._capacity = capacity
         # (offset, top, start, end), by offset.
-        self._taken: list[tuple[int, int, int, int]] = []
+        self._ranges: list[tuple[int, int, int, int]] = []
 
     def take(self, start: int, end: int, size: int, alignment: int = 1) -> int | None:
-        """Offset of ``size`` bytes in the half-open time [start, end), which are taken from then on; None: they do not fit."""
+        """Allocate ``size`` bytes during the half-open time ``[start, end)``.
+
+        Returns
+        -------
+        int or None
+            The offset in bytes; None if the request does not fit, and nothing is allocated.
+        """
         offset = self._lowest(start, end, size, alignment, 0)
         if offset + size > self._capacity:
             return None
@@ -23,7 +35,7 @@ class FirstFit:
         return offset
 
     def take_all(self, times: Sequence[tuple[int, int]], size: int, alignment: int = 1) -> int | None:
-        """The same for several stretches of time, at one offset."""
+        """Allocate ``size`` bytes at one offset during several half-open times; see :meth:`take`."""
         offset, before = 0, -1
         while before < offset:
             before = offset
@@ -36,15 +48,15 @@ class FirstFit:
         return offset
 
     def _lowest(self, start: int, end: int, size: int, alignment: int, offset: int) -> int:
-        """The lowest offset from one on."""
-        for low, top, begin, until in self._taken:
+        """The lowest offset from ``offset`` on at which the bytes are free; it may lie beyond the capacity."""
+        for low, high, first, last in self._ranges:
             if low >= offset + size:
                 break
-            if begin < end and start < until and top > offset:
-                offset = top + -top % alignment
+            if first < end and start < last and high > offset:
+                offset = high + -high % alignment
         return offset
 
     def put(self, start: int, end: int, size: int, offset: int) -> None:
-        """Take these bytes, free or not; what has none is in nobody's way."""
+        """Mark these bytes as allocated, whether they are free or not. A size of 0 changes nothing."""
         if size:
-            insort(self._taken, (offset, offset + size, start, end))
+            insort(self._ranges, (offset, offset + size, start, end))

@@ -1,12 +1,12 @@
-"""What is guessed of a problem's best plan: values of its decisions, or a whole plan. One file format for all kinds.
+"""Hints: a guess of a problem's best plan, as values of its decisions or as a whole plan, in one file format for all kinds.
 
-A hint guides searches and exact models. It proves nothing and forbids nothing: whatever it says, plans are verified.
+A hint guides searches and exact models. It proves nothing and forbids nothing, and plans are verified whatever it says.
 
-A hint for an earlier version of a program says something of the version at hand, since most steps are the same. Steps are
-compared by what they are, their *signature*, and by the signatures around them, as in the colour refinement of Weisfeiler and
-Leman 1968. First those that agree far around are matched, then those that agree less far. So steps may be renamed and
-reordered, as compilers do when a program changes elsewhere. Where several agree alike, their order decides, and where there
-are not as many of them in both, their names before it.
+*Transfer between versions.* A hint for an earlier version of a program is useful for the current version, since most steps are
+the same. Steps are matched by what they do, their *signature*, and by the signatures of the steps around them, as in the
+colour refinement of Weisfeiler and Leman (1968). Steps whose wider surroundings agree are matched first, then those with
+smaller common surroundings. Steps may therefore be renamed and reordered, as compilers do when a program changes elsewhere. If
+several steps agree equally well, their order decides; if their numbers differ between the versions, their names decide first.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from stowplan.errors import InputError, UsageError, brief
 FORMAT = "stowplan.hint"
 VERSION = 1
 
-#: Decisions with a lower confidence than this are left to whoever follows a hint.
+#: Decisions with a lower confidence than this are ignored by searches that follow a hint.
 TRUST = 0.5
 
-#: Characters of a name in a message.
+#: Largest number of characters of a name in a message.
 NAME = 40
 
 
 class Hint(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Values in [0, 1] for the decisions of a problem, or a plan, or both.
 
-    Which decisions a kind has, and in which order, its :class:`HintValues` say.
-    :func:`check_hint` says whether a hint fits a problem.
+    :class:`HintValues` of the kind says which decisions there are, and in which order. :func:`check_hint` says whether a hint
+    fits a problem.
     """
 
     kind: str
-    """Kind of the problem."""
+    """Name of the kind of problem."""
     problem: str
-    """Digest of the problem that it is for."""
+    """Digest of the problem that the hint is for."""
     values: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
-    """By the name of each sort of decision: a value in [0, 1] for every decision of that sort. Some may be left out."""
+    """For each sort of decision, by its name: a value in [0, 1] for every decision of this sort. Some sorts may be omitted."""
     confidence: tuple[float, ...] = ()
-    """How far to trust the values, in [0, 1], a number for every place in the lists of values; empty for full trust."""
+    """How reliable the values are: a number in [0, 1] for every index of the lists of values; empty for full confidence."""
     plan: dict[str, Any] | None = None
-    """A plan of the kind, as in its files."""
+    """A plan of the kind, in the form of its JSON files."""
     source: str = ""
-    """Who says so, for people."""
+    """Origin of the hint, for people."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -64,22 +64,22 @@ Q = TypeVar("Q", bound=PlanDocument)
 
 @dataclass(frozen=True)
 class HintValues(Generic[P, Q]):
-    """The values that hints for problems of a kind may have."""
+    """The values that hints for problems of a kind may have, and functions that create hints."""
 
     counts: Callable[[P], Mapping[str, int]]
-    """``(problem)`` to the number of values by their names."""
+    """``counts(problem)`` is the number of values by their names."""
     of_plan: Callable[[P, Q], Hint]
-    """``(problem, plan)`` to a hint for what the plan decides."""
+    """``of_plan(problem, plan)`` is a hint with the decisions of the plan."""
     transferred: Callable[[P, P, Hint], Hint]
-    """``(problem, earlier problem, its hint)`` to a hint for the problem, where steps are known again."""
+    """``transferred(problem, earlier problem, its hint)`` is a hint for the problem, by matching steps of both versions."""
     optional: tuple[str, ...] = ()
-    """Names that may be left out."""
+    """Names of values that a hint may omit."""
 
 
 def of_values(
     problem: Any, values: Mapping[str, Sequence[float]], *, confidence: Sequence[float], plan: Any, source: str
 ) -> Hint:
-    """A hint for a problem of any kind; :func:`check_hint` says whether it fits. ``plan`` is a plan of the kind, or None."""
+    """Build a hint for a problem of any kind, without a check (:func:`check_hint`). ``plan`` is a plan of the kind, or None."""
     return Hint(
         kind=kinds.of_problem(problem).name,
         problem=problem.digest,
@@ -91,23 +91,23 @@ def of_values(
 
 
 def check_hint(problem: Any, hint: Hint, known: HintValues[Any, Any] | None) -> None:
-    """Check that a hint is one for this problem; the validity of its plan is not looked at.
+    """Check that a hint is for this problem. The validity of its plan is not checked.
 
     Parameters
     ----------
     problem
-        Of any kind.
+        A problem of any kind.
     hint
         Anything that was read as a hint.
     known
-        The values that hints for this kind may have; None where they have none.
+        The values that hints for this kind may have; None if they have none.
 
     Raises
     ------
     InputError
-        It is for another kind or problem, says nothing, or has values of a wrong name, number or range.
+        The hint is for another kind or problem, is empty, or has values with a wrong name, number or range.
     UsageError
-        It has values, and the kind takes only plans as hints.
+        The hint has values, but the kind supports only plans as hints.
     """
     kind = kinds.of_problem(problem)
     if hint.kind != kind.name:
@@ -127,13 +127,14 @@ def check_hint(problem: Any, hint: Hint, known: HintValues[Any, Any] | None) -> 
 
 
 def plan_of(hint: Hint) -> Any:
-    """The plan of a hint, decoded; None where it has none. Raises InputError where it is no plan of the hint's kind."""
+    """The decoded plan of a hint; None if it has none. Raises InputError if it is no plan of the hint's kind."""
     if hint.plan is None:
         return None
     return kinds.by_name(hint.kind).plan.decode(msgspec.json.encode(hint.plan))
 
 
 def _check_values(hint: Hint, counts: Mapping[str, int], optional: Sequence[str]) -> None:
+    """Raise InputError if names, numbers or ranges of a hint's values are wrong."""
     required = {*counts} - {*optional}
     if not required <= {*hint.values} <= {*counts}:
         named, expected = ", ".join(hint.values), ", ".join(name for name in counts if name in required)
@@ -146,17 +147,18 @@ def _check_values(hint: Hint, counts: Mapping[str, int], optional: Sequence[str]
 
 
 def _check_list(place: str, values: tuple[float, ...], count: int) -> None:
+    """Raise InputError if a list has a wrong length, or a number that is not in [0, 1]."""
     if len(values) != count:
         raise InputError(f"found {len(values)} numbers, expected {count}", place=place)
     for number, value in enumerate(values):
-        # Not a number is in no range.
+        # This comparison is also false for NaN.
         if not 0.0 <= value <= 1.0:
             shown = f"{value:g}" if math.isfinite(value) else "no finite number"
             raise InputError(f"found {shown}, expected a number from 0 to 1", place=f"{place}[{number}]")
 
 
 def longest_ascending(values: Sequence[int]) -> list[int]:
-    """Places of a longest ascending subsequence of unlike values, ascending."""
+    """Indices of a longest ascending subsequence of distinct values."""
     ends: list[int] = []
     places: list[int] = []
     before: list[int | None] = []
@@ -173,64 +175,65 @@ def longest_ascending(values: Sequence[int]) -> list[int]:
     return tails[::-1]
 
 
-#: How far around steps are compared at first, in steps.
+#: Largest distance, in steps, up to which the surroundings of steps are compared.
 AROUND = 4
 
-#: Pairs of steps that are compared at most to align what lies between two that are known.
+#: Largest number of pairs of steps that are compared in order to align the steps between two matched ones.
 MOST_PAIRS = 4_000_000
 
 
 class Steps(NamedTuple):
-    """The steps of one version, in their order."""
+    """The steps of one version of a program, in their order."""
 
     names: Sequence[str]
     signatures: Sequence[Hashable]
-    """What each is."""
+    """Description of each step without its name."""
     coarse: Sequence[Hashable]
-    """What of that must agree at least, for those that are left in the end."""
+    """A coarser description, which must agree for steps that have no match by their signatures."""
     sources: Sequence[Sequence[int]]
-    """For each the steps that it takes something from, by number, in the order of its operands; -1 for what is none."""
+    """For each step, the numbers of the steps that produce its operands, in the operands' order; -1 if no step does."""
 
 
 def matched(later: Steps, earlier: Steps) -> list[int]:
-    """For each step the step of the earlier version that it was, each at most once, -1 for none; shape ``[steps]``.
+    """For each step of the later version, the matched step of the earlier one, or -1; shape ``[steps]``.
 
-    Matched steps agree in ``coarse`` at least.
+    No earlier step is matched twice, and matched steps agree at least in ``coarse``.
     """
     matches = [-1] * len(later.names)
     free = set(range(len(earlier.names)))
-    known: dict[Hashable, int] = {}
+    colour_of: dict[Hashable, int] = {}
     readers = [_readers(steps) for steps in (later, earlier)]
     for begins in ((later.signatures, earlier.signatures), (later.coarse, earlier.coarse)):
-        rounds = [_rounds(*side, known) for side in zip((later, earlier), begins, readers, strict=True)]
+        rounds = [_rounds(*side, colour_of) for side in zip((later, earlier), begins, readers, strict=True)]
         for here, there in zip(*rounds, strict=True):
             _match(matches, free, here, there, later, earlier)
     return matches
 
 
 def aligned(matches: Sequence[int], count: int, likeness: Callable[[int, int], float], least: float) -> list[int]:
-    """``found`` with more of the steps known, by their order.
+    """Extend matches of steps by their order.
 
-    Steps that are known and in the same order in both versions divide them into stretches. Within a stretch, those left are
-    paired in their order so that their likeness is largest in sum (as sequences are aligned by Needleman and Wunsch 1970).
+    Matched steps that are in the same order in both versions divide the versions into stretches. Within a stretch, the other
+    steps are paired in their order such that the sum of their similarities is largest (sequence alignment by Needleman and
+    Wunsch, 1970).
 
     Parameters
     ----------
-    found
-        For each step that of the earlier version, -1 for none; shape ``[steps]``.
+    matches
+        For each step, the matched step of the earlier version, or -1; shape ``[steps]``.
     count
-        Steps of the earlier version.
+        Number of steps of the earlier version.
     likeness
-        Of a step and one of the earlier version, from 0 to 1.
+        A function that returns the similarity, from 0 to 1, of a step and a step of the earlier version.
     least
-        Pairs that are less alike are none.
+        Smallest similarity of a pair.
     """
     result = list(matches)
-    taken = {*matches}
+    matched_steps = {*matches}
     olds, news = in_order({old: new for new, old in enumerate(matches) if old >= 0})
     for old, next_old, new, next_new in zip([-1, *olds], [*olds, count], [-1, *news], [*news, len(matches)], strict=True):
         mine = [step for step in range(new + 1, next_new) if matches[step] < 0]
-        theirs = [step for step in range(old + 1, next_old) if step not in taken]
+        theirs = [step for step in range(old + 1, next_old) if step not in matched_steps]
         if mine and theirs and len(mine) * len(theirs) <= MOST_PAIRS:
             alike = np.array([[likeness(one, other) for other in theirs] for one in mine])
             for row, column in _best_pairs(np.where(alike < least, 0.0, alike)):
@@ -239,25 +242,31 @@ def aligned(matches: Sequence[int], count: int, likeness: Callable[[int, int], f
 
 
 def in_order(later: dict[int, int]) -> tuple[list[int], list[int]]:
-    """Earlier and later steps of as many pairs as are in the same order in both."""
+    """A largest set of pairs, given as ``{earlier: later}``, that are in the same order in both versions.
+
+    Returns
+    -------
+    tuple of two lists
+        The earlier steps and the later steps of these pairs, ascending.
+    """
     pairs = sorted(later.items())
-    kept = [pairs[at] for at in longest_ascending([new for _, new in pairs])]
-    return [old for old, _ in kept], [new for _, new in kept]
+    ordered = [pairs[at] for at in longest_ascending([new for _, new in pairs])]
+    return [old for old, _ in ordered], [new for _, new in ordered]
 
 
 def carried(given: Hint, name: str, numbers: Sequence[int | None], otherwise: float) -> list[float]:
-    """Values of a hint at these places in its lists; ``otherwise`` where there is no place, or the hint lacks the name."""
+    """Values of a hint at these indices of a list; ``otherwise`` for an index of None, or if the hint omits the name."""
     values = given.values.get(name)
     return [otherwise if values is None or number is None else values[number] for number in numbers]
 
 
 def trust(given: Hint, numbers: Sequence[int | None]) -> list[float]:
-    """The hint's confidence at these places; 0 where there is none."""
+    """Confidences of a hint at these indices; 0 for an index of None."""
     return [0.0 if number is None else given.confidence[number] if given.confidence else 1.0 for number in numbers]
 
 
 def _rounds(steps: Steps, begin: Sequence[Hashable], readers: list[list[int]], known: dict[Hashable, int]) -> list[list[int]]:
-    """Colours of the steps, those that see furthest first; the same in both versions, by ``known``."""
+    """Colours of the steps after each round of refinement, last round first. ``known`` makes them agree between versions."""
     rounds = [[known.setdefault(one, len(known)) for one in begin]]
     for _ in range(AROUND):
         rounds.append(_refined(rounds[-1], steps, readers, known))
@@ -265,6 +274,7 @@ def _rounds(steps: Steps, begin: Sequence[Hashable], readers: list[list[int]], k
 
 
 def _readers(steps: Steps) -> list[list[int]]:
+    """[steps] numbers of the steps that read each step's results."""
     readers: list[list[int]] = [[] for _ in steps.names]
     for number, sources in enumerate(steps.sources):
         for source in {*sources} - {-1}:
@@ -273,7 +283,7 @@ def _readers(steps: Steps) -> list[list[int]]:
 
 
 def _refined(colours: list[int], steps: Steps, readers: list[list[int]], known: dict[Hashable, int]) -> list[int]:
-    """Colours that agree where those of sources and readers agree, too."""
+    """Refined colours: two steps keep the same colour only if the colours of their sources and readers agree, too."""
     refined = []
     for number, colour in enumerate(colours):
         sources = tuple(-1 if source < 0 else colours[source] for source in steps.sources[number])
@@ -283,7 +293,7 @@ def _refined(colours: list[int], steps: Steps, readers: list[list[int]], known: 
 
 
 def _match(matches: list[int], free: set[int], here: list[int], there: list[int], later: Steps, earlier: Steps) -> None:
-    """Match what is still free by one round's colours."""
+    """Match steps that are still unmatched and have the same colour in one round."""
     groups: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for number, colour in enumerate(here):
         if matches[number] < 0:
@@ -303,7 +313,7 @@ def _match(matches: list[int], free: set[int], here: list[int], there: list[int]
 
 
 def _best_pairs(alike: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[tuple[int, int]]:
-    """Rows and columns, both ascending, of the largest sum; those of 0 are left out."""
+    """Pairs (row, column), both ascending, with the largest sum of entries; pairs with entry 0 are left out."""
     rows, columns = alike.shape
     sums = np.zeros((rows + 1, columns + 1))
     for row in range(rows):

@@ -1,6 +1,7 @@
-"""The table of offsets of a plan, for whoever applies it.
+"""The offset table of a plan: which bytes of which arena each buffer occupies, and when. It is what a compiler back end needs.
 
-A kind makes the table (``Kind.offset_table``), :mod:`stowplan.backends.emit` writes it.
+Each kind of problem builds the table of its plans (``Kind.offset_table``), and :mod:`stowplan.backends.emit` writes it in
+several formats.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ import msgspec
 from stowplan import files
 from stowplan.document import Document, PlanDocument, ProblemDocument
 
-#: Number of the arena of what takes nothing of any: results that the program stores.
+#: Arena number of tensors that are in no arena, such as results that the model file stores.
 NOWHERE = -1
 
 
 class Arena(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A stretch of memory that offsets are in."""
+    """A contiguous range of memory. Offsets count bytes from its start."""
 
     name: str
     bytes: int
-    """What the plan needs of it: the highest end of a row."""
+    """Number of bytes that the plan needs: the largest end of a row."""
     alignment: int = 1
-    """Bytes of which its own address must be a multiple, so that aligned offsets are aligned addresses."""
+    """The address of the arena must be a multiple of this number of bytes, so that aligned offsets are aligned addresses."""
     capacity: int | None = None
-    """Bytes that it has; None where that was left open."""
+    """Size of the arena in bytes; None if the problem sets no limit."""
 
 
 class OffsetRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Something that stands at ``[offset, offset + size)`` bytes of an arena during ``[start, end)``."""
+    """A buffer that occupies bytes ``[offset, offset + size)`` of an arena during ``[start, end)``."""
 
     name: str
     offset: int
@@ -39,34 +40,36 @@ class OffsetRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     alignment: int = 1
     start: int
     end: int
-    """Time in the problem's own unit: moments of lives, or steps of the schedule."""
+    """Times are in the unit of the problem: moments of live ranges, or steps of the schedule."""
     arena: int = 0
-    """Number of its arena; :data:`NOWHERE` for what takes nothing of any."""
+    """Number of its arena; :data:`NOWHERE` if it is in none."""
     buffer: str | msgspec.UnsetType = msgspec.UNSET
-    """Name of the row whose bytes these are. Left out of a row with bytes of its own."""
+    """Name of the row whose bytes contain these. Rows with bytes of their own omit the field."""
 
 
-def part_of(host: OffsetRow | None, name: str, offset: int, size: int) -> OffsetRow:
-    """The row of what is ``offset`` bytes inside another row; of what is nowhere where there is none."""
-    if host is None:
+def part_of(parent: OffsetRow | None, name: str, offset: int, size: int) -> OffsetRow:
+    """The row of a tensor that begins ``offset`` bytes inside another row; with None as that row, a tensor in no arena."""
+    if parent is None:
         return OffsetRow(name=name, offset=0, size=size, start=0, end=0, arena=NOWHERE)
-    at, alignment = host.offset + offset, math.gcd(host.alignment, offset)
-    return msgspec.structs.replace(host, name=name, buffer=host.name, offset=at, size=size, alignment=alignment)
+    at, alignment = parent.offset + offset, math.gcd(parent.alignment, offset)
+    return msgspec.structs.replace(parent, name=name, buffer=parent.name, offset=at, size=size, alignment=alignment)
 
 
 class OffsetTable(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All rows of a plan, in the plan's order."""
+    """The offset table of a plan, with its rows in the order of the problem."""
 
     kind: str
+    """Name of the kind of problem."""
     program: str
+    """Name of the problem."""
     problem_digest: str
-    """Ties the table to its problem."""
+    """Digest of the problem, which ties the table to it."""
     plan_digest: str
-    """Hex SHA-256 of the plan: equal plans have equal tables."""
+    """Hex SHA-256 of the plan. Equal plans have equal tables."""
     arenas: tuple[Arena, ...]
     rows: tuple[OffsetRow, ...]
     results: tuple[int, ...] = ()
-    """Rows of what the program returns, by their numbers, in its order; empty where its reader does not say."""
+    """Numbers of the rows that the model returns, in its order; empty if the reader of the model does not provide them."""
     format: str = "stowplan.offset_table"
     version: int = 1
 
@@ -79,22 +82,22 @@ def make_table(
     rows: Iterable[OffsetRow],
     results: Iterable[str] = (),
 ) -> OffsetTable:
-    """The table of a plan.
+    """Build the offset table of a plan.
 
     Parameters
     ----------
     kind
-        As it is registered.
+        Name of the kind of problem.
     arenas
-        Capacity of every arena by its name, in the order of their numbers.
+        Capacity in bytes of every arena by its name, in the order of their numbers; None for an arena without a limit.
     rows
-        In an order that the plan decides. What arenas need, and how they are aligned, follows from them.
+        The rows, in an order that depends on the plan alone. The bytes and alignments of arenas are computed from them.
     results
-        Names of the rows that the program returns.
+        Names of the rows that the model returns, in its order.
     """
-    every = tuple(rows)
-    numbers = {row.name: number for number, row in enumerate(every)}
-    inside = [[row for row in every if row.arena == number] for number in range(len(arenas))]
+    all_rows = tuple(rows)
+    numbers = {row.name: number for number, row in enumerate(all_rows)}
+    rows_of = [[row for row in all_rows if row.arena == number] for number in range(len(arenas))]
     return OffsetTable(
         kind=kind,
         program=getattr(problem, "name", ""),
@@ -103,12 +106,12 @@ def make_table(
         arenas=tuple(
             Arena(
                 name=name,
-                bytes=max((row.offset + row.size for row in own), default=0),
-                alignment=math.lcm(*(row.alignment for row in own)),
+                bytes=max((row.offset + row.size for row in rows_inside), default=0),
+                alignment=math.lcm(*(row.alignment for row in rows_inside)),
                 capacity=capacity,
             )
-            for (name, capacity), own in zip(arenas.items(), inside, strict=True)
+            for (name, capacity), rows_inside in zip(arenas.items(), rows_of, strict=True)
         ),
-        rows=every,
+        rows=all_rows,
         results=tuple(numbers[name] for name in results),
     )

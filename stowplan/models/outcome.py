@@ -1,4 +1,4 @@
-"""What exact models return, the same for all kinds."""
+"""The result of an exact model, the same for all kinds of problems."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 @dataclass(frozen=True)
 class Outcome(Generic[P]):
-    """Plan and proof."""
+    """The best plan that a model found, and what it proved."""
 
     status: Status
-    """``optimal`` and ``infeasible`` only with a proof; running out of time is neither."""
+    """``optimal`` and ``infeasible`` are proven. If time runs out, the status is ``feasible`` or ``unknown``."""
     plan: P | None
-    """The best plan found."""
+    """The best plan found; None if none was found."""
     bound: int | None
-    """Proven: no valid plan has a smaller objective (in the kind's unit). None where nothing is proven, or there is no plan."""
+    """Proven lower bound: no valid plan has a smaller objective (in the kind's unit). None if no bound is proven, or if the
+    problem is infeasible."""
     reason: str | None = None
-    """Why there is no plan, in one sentence, where that is proven and can be said."""
+    """For an infeasible problem, why it has no plan, as one sentence, if the model can tell."""
 
 
 class Best(Generic[P]):
-    """The best plan and bound so far of a search; better ones are kept, and told at once. Called from any thread.
+    """Keeps the best plan and the best bound of a search and reports every improvement at once. It is thread-safe.
 
     Parameters
     ----------
     objective
-        Of a plan.
+        A function that returns the objective of a plan.
     on_plan, on_bound
-        Called with every better plan and bound.
+        Called with every plan and every bound that is better than all before.
     bound
-        What is proven already, if anything.
+        A lower bound that is proven already; None if there is none.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Best(Generic[P]):
         self._lock = threading.Lock()
 
     def offer_plan(self, plan: P | None) -> None:
-        """Keep the plan where it is the best so far."""
+        """Keep and report the plan if it is the best so far; None is ignored."""
         with self._lock:
             if plan is None or (self.plan is not None and self._objective(plan) >= self._objective(self.plan)):
                 return
@@ -61,7 +62,7 @@ class Best(Generic[P]):
             self._on_plan(plan)
 
     def offer_bound(self, bound: int | None) -> None:
-        """Keep the bound where it is the best so far."""
+        """Keep and report the bound if it is the best so far; None is ignored."""
         with self._lock:
             if bound is None or (self.bound is not None and bound <= self.bound):
                 return
@@ -71,11 +72,11 @@ class Best(Generic[P]):
 
     @property
     def is_optimal(self) -> bool:
-        """Whether no plan is better than the one there is."""
+        """Whether the best plan is proven optimal by the best bound."""
         return self.plan is not None and self.bound is not None and self._objective(self.plan) <= self.bound
 
     def outcome(self) -> Outcome[P]:
-        """What was found."""
+        """The best plan and bound as the result of a model."""
         if self.plan is None:
             return Outcome("unknown", None, self.bound)
         if self.is_optimal:

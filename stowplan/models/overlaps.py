@@ -1,4 +1,7 @@
-"""A plain sweep for what stands in one place at one moment, which verifiers share. Models and heuristics do not use it."""
+"""A sweep over time that finds buffers which occupy the same bytes at the same moment.
+
+Several verifiers share it. Models and heuristics do not use it, so that a fault in them cannot hide here.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +9,47 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from operator import itemgetter
 
-#: Overlaps listed at most: where everything lies at 0, the pairs fill any memory.
+#: Largest number of overlaps that are listed. If all buffers were at offset 0, the list of all pairs could fill the memory.
 MOST_OVERLAPS = 10_000
 
-#: Moments ``[start, end)`` and bytes ``[low, high)`` that something takes, and its number: (start, end, low, high, number).
+#: (start, end, low, high, number): the buffer with this number occupies bytes ``[low, high)`` during ``[start, end)``.
 Box = tuple[int, int, int, int, int]
 
 
 def overlaps(boxes: Iterable[Box], most: int = MOST_OVERLAPS) -> dict[tuple[int, int], int]:
-    """Pairs that share bytes at a moment, smaller number first, each with the first such moment.
+    """Pairs of buffers that share bytes at some moment.
 
     Parameters
     ----------
     boxes
-        Of one memory. Several may have one number, at different moments.
+        What buffers occupy in one memory. Several boxes may have the same number, at different moments.
     most
-        Pairs listed at most.
+        Largest number of pairs that are returned.
+
+    Returns
+    -------
+    dict
+        The first moment at which two buffers share bytes, by the pair of their numbers, the smaller one first.
     """
     boxes = sorted(box for box in boxes if box[2] < box[3])
-    ended = sorted(boxes, key=itemgetter(1), reverse=True)
+    by_end = sorted(boxes, key=itemgetter(1), reverse=True)
     pairs: dict[tuple[int, int], int] = {}
-    # (low, number, high) of what lives now.
+    # (low, number, high) of the boxes that are live now.
     live: list[tuple[int, int, int]] = []
-    clashing: set[int] = set()
+    overlapping: set[int] = set()
     for moment, _, low, high, number in boxes:
-        # Lives are half-open: what ends at a moment makes room for what begins at it.
-        while ended[-1][1] <= moment:
-            _, _, start, _, gone = ended.pop()
-            del live[bisect_left(live, (start, gone))]
-            clashing.discard(gone)
+        # Live ranges are half-open: a box that ends at this moment does not overlap one that begins at it.
+        while by_end[-1][1] <= moment:
+            _, _, start, _, ended_number = by_end.pop()
+            del live[bisect_left(live, (start, ended_number))]
+            overlapping.discard(ended_number)
         at = bisect_left(live, (low, number))
-        # Where no two that live share bytes, whatever meets the newcomer is its neighbour, or stands behind one that meets it.
+        # If no two live boxes overlap, a box that overlaps the new one is its neighbour, or lies behind a neighbour that does.
         above, below = live[at : at + 1], live[max(0, at - 1) : at]
-        is_met = clashing or (above and above[0][0] < high) or (below and below[0][2] > low)
-        for start, other, end in live if is_met else ():
+        may_overlap = overlapping or (above and above[0][0] < high) or (below and below[0][2] > low)
+        for start, other, end in live if may_overlap else ():
             if start < high and end > low and len(pairs) < most:
-                clashing |= {number, other}
+                overlapping |= {number, other}
                 pairs.setdefault((min(number, other), max(number, other)), moment)
         live.insert(at, (low, number, high))
     return pairs

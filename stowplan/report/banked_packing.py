@@ -119,7 +119,7 @@ def bank_layouts(problem: Problem, plan: Plan) -> list[Layout]:
                     id=problem.buffers[number].id,
                     lower=problem.buffers[number].lower,
                     upper=problem.buffers[number].upper,
-                    size=problem.taken(number, bank),
+                    size=problem.size_in(number, bank),
                 )
                 for number in numbers
             ),

@@ -136,9 +136,9 @@ def _suggested(structure: Structure, moments: Moments, border: int) -> list[froz
     least, most = moments.least_bytes(border), structure.ordering.peak(structure.order)
     found: dict[frozenset[int], tuple[int, int]] = {}
     for at in range(SIZES):
-        if moments.added_cost(border, least + (most - own - least) * at // SIZES) is None or moments.around is None:
+        if moments.added_cost(border, least + (most - own - least) * at // SIZES) is None or moments.bracketing_cuts is None:
             continue
-        low, high = moments.around
+        low, high = moments.bracketing_cuts
         cuts = TwoCuts(insertion, moments, border)
         parts = cuts.parts(low.again ^ high.again)
         count = len(parts)

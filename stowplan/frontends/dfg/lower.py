@@ -15,7 +15,7 @@ from stowplan.hardware.se.machines import streaming_engine
 from stowplan.hardware.se.reference import INVARIANT, STREAMED
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
-from stowplan.models.modulo_scheduling.structure import longest_ways
+from stowplan.models.modulo_scheduling.structure import longest_paths
 from stowplan.result import Assumption
 
 
@@ -89,7 +89,7 @@ def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:
         for operand in instruction.operands
         if operand.instruction and not operand.distance
     )
-    return longest_ways(needs, [0] * len(graph.instructions))
+    return longest_paths(needs, [0] * len(graph.instructions))
 
 
 def fuse_multiply_add(graph: Dfg) -> Dfg:

@@ -43,7 +43,7 @@ def arena_problem(
     structure = build(graph if in_place else without_pairs(graph))
     order = stable_order(structure)
     begin, end = (moments.tolist() for moments in structure.lives(order))
-    taken = sorted(structure.taken_places(order), key=lambda pair: begin[pair[1]])
+    taken = sorted(structure.reused_storages(order), key=lambda pair: begin[pair[1]])
     host = dict(zip(structure.tensor.tolist(), structure.tensor.tolist(), strict=True))
     for operand, result in structure.tensor[np.array(taken, np.int64).reshape(-1, 2)].tolist():
         host[result] = host[operand]

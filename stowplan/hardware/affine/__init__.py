@@ -1,9 +1,9 @@
-"""Affine programs: loop nests with quasi-affine accesses, operators with bank rules, and NumPy to run them.
+"""Affine programs: loop nests that copy data with quasi-affine accesses, and operators with bank rules.
 
-Each file knows only those before it:
+Each file imports only files that are listed before it:
 
 - ``expression``: quasi-affine expressions over loop indices
 - ``program``: affine programs
-- ``check``: says what is wrong with an affine program, naming the operator
-- ``rules``: bank rules of operators (section 2.2 of the paper)
+- ``check``: checks affine programs; errors name the operator
+- ``rules``: bank rules of operators
 """

@@ -1,4 +1,7 @@
-"""Says what is wrong with an affine program, naming the operator: bounds, order of writes and reads, parts never written."""
+"""Checks affine programs: accesses stay in bounds, and tensors are completely written before they are read.
+
+Errors name the operator.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,18 @@ from stowplan.errors import InputError
 from stowplan.hardware.affine.expression import Expression, Extents, evaluate, span
 from stowplan.hardware.affine.program import Bound, Copy, Load, Operator, Piece, Program, Store, Tensor
 
-#: Iterations or elements that are looked at one by one where intervals do not decide.
+#: Largest number of iterations or elements that are enumerated if interval arithmetic does not decide a question.
 MAX_POINTS = 1 << 24
 
 
 def check(program: Program) -> None:
-    """Check a whole program.
+    """Check a program.
 
     Raises
     ------
     InputError
-        Naming the operator: an unknown tensor, a wrong number of indices, an access out of bounds, a tensor read before it is
-        written, written after it was read, or written in part only; an operator without a bank rule.
+        An operator reads or writes an unknown tensor, has a wrong number of indices or an access out of bounds, reads a tensor
+        that is not completely written, writes one that was read, or has no bank rule. The error's place names the operator.
     """
     written: dict[str, list[Copy]] = {}
     complete = set(program.inputs)
@@ -44,7 +47,7 @@ def check(program: Program) -> None:
             _check_load(program, load, place)
             for name in load.tensors:
                 if name not in complete:
-                    _complete(program.tensors[name], written.get(name), place)
+                    _check_complete(program.tensors[name], written.get(name), place)
                     complete.add(name)
                 read.add(name)
         for name in statement.outputs:
@@ -64,10 +67,11 @@ def check(program: Program) -> None:
     for name in program.outputs:
         tensor = program.tensor(name, "outputs")
         if name not in complete:
-            _complete(tensor, written.get(name), "outputs")
+            _check_complete(tensor, written.get(name), "outputs")
 
 
 def _check_rule(program: Program, operator: Operator, place: str) -> None:
+    """Check an operator's bank rule: it has options, and each has a dimension for every operand and output."""
     ports = len(operator.loads) + len(operator.outputs)
     expect(bool(operator.options), place, "no bank mapping that its rule allows", "at least one")
     ranks = [len(load.extents) for load in operator.loads]
@@ -79,6 +83,7 @@ def _check_rule(program: Program, operator: Operator, place: str) -> None:
 
 
 def _check_load(program: Program, load: Load, place: str) -> None:
+    """Check the pieces of a load: indices, bounds, and that every iteration has a piece."""
     if any(extent < 1 for extent in load.extents):
         raise InputError(f"found loops over {list(load.extents)}, expected at least 1 iteration each", place=place)
     expect(bool(load.pieces), place, "a load without pieces", "at least one")
@@ -94,12 +99,13 @@ def _check_load(program: Program, load: Load, place: str) -> None:
     if all(piece.domain for piece in load.pieces):
         if prod(load.extents) > MAX_POINTS:
             raise InputError("cannot show that every iteration reads something: give the last piece no domain", place=place)
-        missed = np.argwhere(which_piece(load) < 0)
-        if len(missed):
-            raise InputError(f"reads nothing in iteration {missed[0].tolist()}, expected a piece for it", place=place)
+        uncovered = np.argwhere(which_piece(load) < 0)
+        if len(uncovered):
+            raise InputError(f"reads nothing in iteration {uncovered[0].tolist()}, expected a piece for it", place=place)
 
 
 def _check_indices(expressions: tuple[Expression, ...], extents: Extents, place: str) -> None:
+    """Check that expressions contain only indices of existing loops."""
     loops = len(extents)
     for expression in expressions:
         if any(number >= loops for number in expression.indices()):
@@ -107,16 +113,20 @@ def _check_indices(expressions: tuple[Expression, ...], extents: Extents, place:
 
 
 def narrowed(expression: Expression, domain: tuple[Bound, ...], extents: Extents) -> tuple[int, int]:
-    """Interval of values within a domain: the span, cut by bounds on the same terms."""
+    """Bounds (inclusive) of an expression's values where some conditions hold.
+
+    They are its bounds without conditions, narrowed by the conditions on expressions that differ from it by a constant only.
+    """
     low, high = span(expression, extents)
     for bound in domain:
         if bound.expression.terms == expression.terms:
-            moved = expression.constant - bound.expression.constant
-            low, high = max(low, bound.low + moved), min(high, bound.high + moved)
+            difference = expression.constant - bound.expression.constant
+            low, high = max(low, bound.low + difference), min(high, bound.high + difference)
     return low, high
 
 
 def _within(piece: Piece, load: Load, shape: tuple[int, ...]) -> bool:
+    """Whether bounds of the index expressions prove that a piece stays within a tensor of this shape."""
     for expression, size in zip(piece.index, shape, strict=True):
         low, high = narrowed(expression, piece.domain, load.extents)
         if low < 0 or high >= size:
@@ -125,7 +135,10 @@ def _within(piece: Piece, load: Load, shape: tuple[int, ...]) -> bool:
 
 
 def _raise_outside(load: Load, number: int, tensor: Tensor, place: str) -> None:
-    """Look at all iterations, since intervals may be too wide; raise for the first one out of bounds."""
+    """Raise InputError for the first iteration that reads out of bounds, if there is one.
+
+    All iterations are enumerated, since bounds of expressions may be too wide.
+    """
     if prod(load.extents) > MAX_POINTS:
         raise InputError(f"cannot show that its reads of {tensor.name!r} stay within {list(tensor.shape)}", place=place)
     chosen = which_piece(load) == number
@@ -143,13 +156,13 @@ def _raise_outside(load: Load, number: int, tensor: Tensor, place: str) -> None:
 
 
 def grid(extents: Extents) -> list[NDArray[np.int64]]:
-    """Values of every loop index, as arrays that broadcast to ``[extents]``."""
+    """Values of every loop index in all iterations, as arrays that broadcast to shape ``extents``."""
     rank = len(extents)
     return [np.arange(size).reshape([size if at == axis else 1 for at in range(rank)]) for axis, size in enumerate(extents)]
 
 
 def which_piece(load: Load) -> NDArray[np.int64]:
-    """[extents] number of the piece that applies in every iteration, -1 where there is none."""
+    """[extents] number of the piece that applies to each iteration; -1 if none does."""
     points = grid(load.extents)
     chosen = np.full(load.extents, -1, np.int64)
     for number, piece in enumerate(load.pieces):
@@ -162,6 +175,7 @@ def which_piece(load: Load) -> NDArray[np.int64]:
 
 
 def _check_store(tensor: Tensor, copy: Copy, place: str) -> None:
+    """Check that a copy writes within its tensor."""
     store: Store = copy.store
     if len(store.index) != len(tensor.shape):
         raise InputError(f"found {len(store.index)} indices of {tensor.name!r}, expected {len(tensor.shape)}", place=place)
@@ -183,8 +197,8 @@ def _check_store(tensor: Tensor, copy: Copy, place: str) -> None:
             raise InputError(message, place=place)
 
 
-def _complete(tensor: Tensor, writers: list[Copy] | None, place: str) -> None:
-    """Raise where a tensor is not written, or not all of it."""
+def _check_complete(tensor: Tensor, writers: list[Copy] | None, place: str) -> None:
+    """Raise InputError if a tensor is not completely written by these copies."""
     if not writers:
         raise InputError(f"reads tensor {tensor.name!r} before it is written", place=place)
     boxes = [_box(copy) for copy in writers]
@@ -209,7 +223,10 @@ _Box = tuple[tuple[int, int], ...]
 
 
 def _box(copy: Copy) -> _Box | None:
-    """Half-open ranges of the indices written, where those are a box: each dimension follows a loop of its own."""
+    """Half-open range in each dimension of the elements that a copy writes, if each dimension's index follows another loop.
+
+    None for other copies, whose elements may not form such a box.
+    """
     ranges = []
     seen: set[int] = set()
     for expression in copy.store.index:
@@ -226,8 +243,10 @@ def _box(copy: Copy) -> _Box | None:
 
 
 def _covers(boxes: list[_Box], shape: tuple[int, ...]) -> bool:
-    """Whether boxes cover a whole array: cut along every side, no cell may be left."""
-    # Parts of a concatenation differ in one dimension only: the others need no cuts.
+    """Whether boxes together cover an array of this shape. False also if there would be too many cells to check.
+
+    The sides of all boxes cut the array into cells; each cell is in a box completely or not at all.
+    """
     cuts = [sorted({0, size, *(side for box in boxes for side in box[dimension])}) for dimension, size in enumerate(shape)]
     if prod(len(sides) for sides in cuts) > MAX_POINTS:
         return False

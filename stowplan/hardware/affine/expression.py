@@ -1,9 +1,12 @@
-"""Quasi-affine expressions over loop indices: sums of indices, and of floors and remainders of such sums by constants.
+"""Quasi-affine expressions over loop indices: sums of indices, and of quotients and remainders of such sums by constants.
 
-They are closed under composition, which plain affine functions are not once a reshape is reversed: what stands at ``[a, b]``
-of a ``[m, n]`` tensor stands at ``[n * a + b]`` of the flat one, and back at ``[k // n, k % n]``. Every operation returns a
-normal form, so that a reshape and its reverse cancel. Indices run over ``[0, extent)``, and ``extents`` is what a normal
-form may rely on: an expression is equal to what it was made of within that box only.
+Affine functions do not suffice for reshapes: element ``[a, b]`` of an ``[m, n]`` tensor is element ``[n * a + b]`` of the flat
+tensor, but element ``[k]`` of the flat tensor is element ``[k // n, k % n]``. Quasi-affine expressions include both, and are
+closed under composition.
+
+Every operation returns a normal form, so that a reshape and its inverse cancel. Loop index ``i`` runs over
+``[0, extents[i])``. Simplifications use these ranges: a normal form is equal to the original expression for indices in these
+ranges, but perhaps not for others.
 """
 
 from __future__ import annotations
@@ -16,26 +19,27 @@ Extents = Sequence[int]
 
 
 class Division(NamedTuple):
-    """``floor(of / by)``, or with ``rest`` the remainder ``of - by * floor(of / by)``, which is never negative."""
+    """The quotient ``floor(of / by)``; or, if ``rest``, the remainder ``of - by * floor(of / by)``, which is not negative."""
 
     of: Expression
     by: int
-    """At least 2."""
+    """Divisor, at least 2."""
     rest: bool
+    """Whether this is the remainder."""
 
 
 Atom = int | Division
-"""Number of a loop index, or a floor or remainder."""
+"""The number of a loop index, or a quotient or remainder."""
 
 
 class Expression:
-    """``constant + sum of factor * atom``, in normal form. Immutable; equal and hashed by value."""
+    """The sum ``constant + sum of factor * atom`` in normal form. Immutable; equal and hashed by value."""
 
     __slots__ = ("_hash", "_key", "constant", "terms")
 
     constant: int
     terms: tuple[tuple[Atom, int], ...]
-    """(atom, factor), sorted; factors are not 0."""
+    """Pairs (atom, factor), sorted; factors are not 0."""
 
     def __init__(self, constant: int, terms: Iterable[tuple[Atom, int]] = ()):
         keyed = sorted((_atom_key(atom), factor, atom) for atom, factor in terms if factor)
@@ -58,16 +62,16 @@ class Expression:
 
     @property
     def is_constant(self) -> bool:
-        """Whether no index is in it."""
+        """Whether it contains no index."""
         return not self.terms
 
     @property
     def is_affine(self) -> bool:
-        """Whether it has neither floors nor remainders."""
+        """Whether it contains no quotient and no remainder."""
         return all(isinstance(atom, int) for atom, _ in self.terms)
 
     def indices(self) -> Iterator[int]:
-        """Numbers of all indices in it, inner ones too, some of them more than once."""
+        """Numbers of all indices that occur in it, also within quotients and remainders; they may repeat."""
         for atom, _ in self.terms:
             if isinstance(atom, int):
                 yield atom
@@ -76,11 +80,11 @@ class Expression:
 
     @property
     def size(self) -> int:
-        """Terms, inner ones too."""
+        """Number of terms, also those within quotients and remainders."""
         return sum(1 if isinstance(atom, int) else 1 + atom.of.size for atom, _ in self.terms)
 
     def text(self, names: Sequence[str] | None = None) -> str:
-        """As the integer set library and people read it: ``2*i0 + floor((i1)/3)``."""
+        """The expression in the syntax of the integer set library (isl), such as ``2*i0 + floor((i1)/3)``."""
         parts = []
         for atom, factor in self.terms:
             if isinstance(atom, int):
@@ -98,22 +102,26 @@ class Expression:
 
 
 def _atom_key(atom: Atom) -> tuple[Any, ...]:
-    # Indices before divisions; tuples of different kinds differ in their first entry, so all compare.
+    """Key by which atoms are sorted."""
+    # Indices come before divisions. The first entries differ between the two, so that keys can always be compared.
     return (0, atom) if isinstance(atom, int) else (1, atom.by, atom.rest, atom.of._key)
 
 
 def constant(value: int) -> Expression:
-    """The expression of one value."""
+    """The expression with this value."""
     return Expression(value)
 
 
 def index(number: int) -> Expression:
-    """The expression of one loop index."""
+    """The expression that is the loop index with this number."""
     return Expression(0, ((number, 1),))
 
 
 def span(expression: Expression, extents: Extents) -> tuple[int, int]:
-    """Least and largest value it may take, both inclusive: exact for one index a term, never too narrow otherwise."""
+    """Lower and upper bound (inclusive) of an expression's values.
+
+    They are exact if every term is a multiple of a different index.
+    """
     low = high = expression.constant
     for atom, factor in expression.terms:
         if isinstance(atom, int):
@@ -134,7 +142,7 @@ def add(one: Expression, two: Expression, extents: Extents, factor: int = 1) -> 
     terms = dict(one.terms)
     for atom, multiple in two.terms:
         terms[atom] = terms.get(atom, 0) + factor * multiple
-    return _joined(one.constant + factor * two.constant, terms, extents)
+    return _simplified_sum(one.constant + factor * two.constant, terms, extents)
 
 
 def scale(one: Expression, factor: int) -> Expression:
@@ -142,8 +150,11 @@ def scale(one: Expression, factor: int) -> Expression:
     return Expression(factor * one.constant, [(atom, factor * multiple) for atom, multiple in one.terms])
 
 
-def _joined(value: int, terms: dict[Atom, int], extents: Extents, within: int = 0) -> Expression:
-    """Floors and remainders that belong together made one: ``d * (e // d) + e % d`` is ``e``; modulo ``within``, if given."""
+def _simplified_sum(value: int, terms: dict[Atom, int], extents: Extents, within: int = 0) -> Expression:
+    """A sum, simplified by joining a quotient and a remainder of one expression: ``d * (e // d) + e % d`` is ``e``.
+
+    If ``within`` is not 0, the result only needs to be equal modulo ``within``.
+    """
     joining = True
     while joining:
         joining = False
@@ -165,7 +176,7 @@ def _partner(
     rest: Division, factor: int, terms: dict[Atom, int], extents: Extents, within: int
 ) -> tuple[Division, Expression] | None:
     """(other term, what both are together over ``factor``) for a remainder among ``terms``, or None."""
-    whole: Expression | None = None
+    quotient: Expression | None = None
     for other, multiple in terms.items():
         missing = multiple - factor * rest.by
         if isinstance(other, int) or (missing % within if within else missing):
@@ -182,20 +193,20 @@ def _partner(
         if floor.rest:
             continue
         if floor.by == rest.by and _congruent(floor.of, rest.of, rest.by):
-            both = floor.of
+            combined = floor.of
         else:
-            # The floor of a floor has become one floor; the remainder still has the inner one.
-            if whole is None:
-                whole = floor_divide(rest.of, rest.by, extents)
-            if whole != Expression(0, ((floor, 1),)):
+            # The quotient of a quotient is written as one quotient, while the remainder still contains the inner quotient.
+            if quotient is None:
+                quotient = floor_divide(rest.of, rest.by, extents)
+            if quotient != Expression(0, ((floor, 1),)):
                 continue
-            both = rest.of
-        return other, modulo(both, rest.by * other.by, extents) if other.rest else both
+            combined = rest.of
+        return other, modulo(combined, rest.by * other.by, extents) if other.rest else combined
     return None
 
 
 def _congruent(one: Expression, two: Expression, by: int) -> bool:
-    """Whether two expressions differ by a multiple of ``by``, term by term."""
+    """Whether all coefficients of the difference of two expressions are multiples of ``by``."""
     if (one.constant - two.constant) % by:
         return False
     factors = dict(one.terms)
@@ -208,13 +219,13 @@ def floor_divide(one: Expression, by: int, extents: Extents) -> Expression:
     """``floor(one / by)`` for ``by >= 1``."""
     if by == 1 or (one.is_constant and one.constant == 0):
         return one
-    whole = [(atom, factor // by) for atom, factor in one.terms if factor % by == 0]
+    multiples = [(atom, factor // by) for atom, factor in one.terms if factor % by == 0]
     rest = Expression(one.constant, [(atom, factor) for atom, factor in one.terms if factor % by])
-    return _sum(whole, _floor_of_rest(rest, by, extents), extents)
+    return _sum(multiples, _floor_of_rest(rest, by, extents), extents)
 
 
 def _floor_of_rest(rest: Expression, by: int, extents: Extents) -> Expression:
-    """Floor where no factor is a multiple of ``by``."""
+    """``floor(rest / by)`` if no factor of ``rest`` is a multiple of ``by``."""
     low, high = span(rest, extents)
     if low // by == high // by:
         return Expression(low // by)
@@ -222,20 +233,20 @@ def _floor_of_rest(rest: Expression, by: int, extents: Extents) -> Expression:
     if reduced is not None:
         step, large, _ = reduced
         return floor_divide(large, by // step, extents)
-    # Whole multiples of the constant come out.
-    turns, left = divmod(rest.constant, by)
-    inner = Expression(left, rest.terms)
+    # Multiples of the divisor in the constant are moved out of the quotient.
+    quotient, remainder = divmod(rest.constant, by)
+    inner = Expression(remainder, rest.terms)
     if len(inner.terms) == 1 and inner.terms[0][1] == 1 and isinstance(inner.terms[0][0], Division):
         atom = inner.terms[0][0]
         if not atom.rest:
             # floor((floor(e / a) + c) / b) = floor((e + a * c) / (a * b))
-            more = floor_divide(Expression(atom.of.constant + atom.by * left, atom.of.terms), atom.by * by, extents)
-            return Expression(more.constant + turns, more.terms)
-        if left == 0 and atom.by % by == 0:
+            result = floor_divide(Expression(atom.of.constant + atom.by * remainder, atom.of.terms), atom.by * by, extents)
+            return Expression(result.constant + quotient, result.terms)
+        if remainder == 0 and atom.by % by == 0:
             # floor((e % (by * m)) / by) = floor(e / by) % m
-            more = modulo(floor_divide(atom.of, by, extents), atom.by // by, extents)
-            return Expression(more.constant + turns, more.terms)
-    return Expression(turns, ((Division(inner, by, rest=False), 1),))
+            result = modulo(floor_divide(atom.of, by, extents), atom.by // by, extents)
+            return Expression(result.constant + quotient, result.terms)
+    return Expression(quotient, ((Division(inner, by, rest=False), 1),))
 
 
 def modulo(one: Expression, by: int, extents: Extents) -> Expression:
@@ -244,20 +255,25 @@ def modulo(one: Expression, by: int, extents: Extents) -> Expression:
         return Expression(0)
     terms: dict[Atom, int] = {}
     for atom, factor in one.terms:
-        left = factor % by
-        if not left:
+        coefficient = factor % by
+        if not coefficient:
             continue
-        if isinstance(atom, Division) and atom.rest and left * atom.by % by == 0 and atom.by != by // gcd(left, by):
-            # Within this remainder the term is equal to one without its own, or with a smaller one.
-            inner = modulo(scale(atom.of, left), by, extents)
+        if (
+            isinstance(atom, Division)
+            and atom.rest
+            and coefficient * atom.by % by == 0
+            and atom.by != by // gcd(coefficient, by)
+        ):
+            # Modulo ``by``, the term is equal to one without a remainder, or to one with a smaller divisor.
+            inner = modulo(scale(atom.of, coefficient), by, extents)
             others = Expression(one.constant, [pair for pair in one.terms if pair[0] != atom])
             return modulo(add(others, inner, extents), by, extents)
-        terms[atom] = left
+        terms[atom] = coefficient
     low, high = span(one, extents)
     if low // by == high // by:
         return Expression(one.constant - by * (low // by), one.terms)
     count = len(terms)
-    rest = _joined(one.constant % by, terms, extents, by)
+    rest = _simplified_sum(one.constant % by, terms, extents, by)
     if len(rest.terms) < count:
         return modulo(rest, by, extents)
     low, high = span(rest, extents)
@@ -272,28 +288,30 @@ def modulo(one: Expression, by: int, extents: Extents) -> Expression:
 
 
 def _reduced(rest: Expression, by: int, extents: Extents) -> tuple[int, Expression, Expression] | None:
-    """(step, large, small) with ``rest = step * large + small``, 0 <= small < step, step a divisor of ``by``; or None."""
+    """(step, large, small) with ``rest = step * large + small``, 0 <= small < step and step a divisor of ``by``; None if there
+    are none."""
     for step in sorted({gcd(factor, by) for _, factor in rest.terms} - {1}, reverse=True):
         large = [(atom, factor // step) for atom, factor in rest.terms if factor % step == 0]
         small = Expression(rest.constant % step, [(atom, factor) for atom, factor in rest.terms if factor % step])
         low, high = span(small, extents)
         if low // step == high // step:
-            moved = low // step
+            quotient = low // step
             return (
                 step,
-                Expression(rest.constant // step + moved, large),
-                Expression(small.constant - moved * step, small.terms),
+                Expression(rest.constant // step + quotient, large),
+                Expression(small.constant - quotient * step, small.terms),
             )
     return None
 
 
 def _sum(terms: Iterable[tuple[Atom, int]], rest: Expression, extents: Extents) -> Expression:
+    """The sum of the terms and ``rest``."""
     first = Expression(0, terms)
     return add(first, rest, extents) if first.terms else rest
 
 
 def substitute(one: Expression, values: Sequence[Expression], extents: Extents) -> Expression:
-    """``one`` with index ``i`` replaced by ``values[i]``, which are expressions over indices of ``extents``."""
+    """``one`` with every index ``i`` replaced by ``values[i]``, an expression over other indices, whose extents are given."""
     substituted = Expression(one.constant)
     for atom, factor in one.terms:
         if isinstance(atom, int):
@@ -306,7 +324,7 @@ def substitute(one: Expression, values: Sequence[Expression], extents: Extents) 
 
 
 def evaluate(one: Expression, values: Sequence[Any]) -> Any:
-    """Value for values of the indices: whole numbers, or arrays of them that broadcast."""
+    """Value of an expression for values of the indices, which are integers, or integer arrays that broadcast."""
     total: Any = one.constant
     for atom, factor in one.terms:
         if isinstance(atom, int):

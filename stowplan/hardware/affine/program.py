@@ -1,10 +1,16 @@
-"""Affine programs: tensors, copies that are loop nests with one load and one store, and operators that read through loads.
+"""Affine programs: tensors, copies, which are loop nests with one load and one store, and operators.
 
-A load is quasi-affine: it maps the indices of a loop nest to an index of a tensor (the paper's ``v = t[f(i)]``), in pieces
-where different parts of the nest read different tensors. An operator sees each operand as an array of its own, as large as the
-loop nest of its load. What it computes of it is its own affair, so that rewriting a load never changes an operator.
+A *load* has a value for every iteration of a loop nest. It maps the loop indices to an element of a tensor by quasi-affine
+expressions, ``v = t[f(i)]``. It consists of several pieces if different parts of the loop nest read different tensors.
 
-Every tensor is written before it is read, and no more after that. Inputs are there from the start.
+An operator reads each operand through a load: the operand is the array of the load's values, whose shape is the extents of the
+loop nest. The program does not say what the operator computes from these arrays, so a load can be rewritten to read other
+tensors without a change of the operator.
+
+Every tensor is written before it is read, and is not written again after that. Inputs exist from the start.
+
+The *bank rule* of an operator says along which dimensions its operands and outputs may be spread over the banks of an on-chip
+memory (:mod:`stowplan.hardware.affine.rules`).
 """
 
 from __future__ import annotations
@@ -17,15 +23,15 @@ from typing import Any, NamedTuple
 from stowplan.errors import InputError
 from stowplan.hardware.affine.expression import Expression, index
 
-#: Loops or dimensions of an identity access are asked for again and again.
+#: Expressions of identity accesses by rank; they are cached since they are needed often.
 _IDENTITIES: dict[int, tuple[Expression, ...]] = {}
 
 UNSPREAD = -1
-"""In bank rules: not spread over banks."""
+"""In bank rules, stands for an array that is not spread over banks."""
 
 
 class Bound(NamedTuple):
-    """``low <= expression <= high``, both inclusive."""
+    """The condition ``low <= expression <= high``."""
 
     expression: Expression
     low: int
@@ -34,76 +40,78 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """Where part of a loop nest reads: one element of a tensor, or a constant."""
+    """An access of some iterations of a loop nest: in each, it reads one element of a tensor, or a constant."""
 
     tensor: str | None
-    """None where it reads the constant."""
+    """Name of the tensor; None for the constant ``fill``."""
     index: tuple[Expression, ...] = ()
     """One expression over the loop indices for each dimension of the tensor."""
     domain: tuple[Bound, ...] = ()
-    """All hold where the piece applies; empty for the whole nest."""
+    """The piece applies to the iterations in which all these conditions hold; to all iterations if empty."""
     fill: float = 0.0
-    """The constant."""
+    """The constant that is read if ``tensor`` is None."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A value for every iteration of a loop nest: from the first piece whose domain holds."""
+    """A value for every iteration of a loop nest: it is read by the first piece whose conditions hold in the iteration."""
 
     extents: tuple[int, ...]
-    """Iterations of each loop, outermost first; loop ``k`` runs over ``[0, extents[k])``."""
+    """Number of iterations of each loop, outermost first; loop ``k`` runs over ``[0, extents[k])``."""
     pieces: tuple[Piece, ...]
     dynamic: bool = False
-    """Which elements an operator looks at is known only when it runs (a gather), so its real access is not affine."""
+    """Whether the operator selects elements of the operand at run time, as a gather does, so that its real access is not
+    affine."""
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Tensors read, each once, in order."""
+        """Names of the tensors that the pieces read, each once, in the order of the pieces."""
         return tuple(dict.fromkeys(piece.tensor for piece in self.pieces if piece.tensor is not None))
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where every iteration of a loop nest writes."""
+    """The element of a tensor that every iteration of a loop nest writes."""
 
     tensor: str
     index: tuple[Expression, ...]
+    """One expression over the loop indices for each dimension of the tensor."""
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A loop nest that loads a value and stores it: pure data movement."""
+    """A loop nest that loads a value and stores it in every iteration: pure data movement."""
 
     name: str
     op: str
-    """What it was made of: ``transpose``, ``slice`` ..."""
+    """Name of the operation that it was created from, such as ``transpose`` or ``slice``."""
     load: Load
     store: Store
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Iterations of each loop."""
+        """Number of iterations of each loop, outermost first."""
         return self.load.extents
 
     @property
     def loads(self) -> tuple[Load, ...]:
-        """Its one load."""
+        """The copy's only load, for uniform access to statements."""
         return (self.load,)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The tensor it writes."""
+        """Name of the tensor that it writes."""
         return (self.store.tensor,)
 
 
 Option = tuple[int, ...]
-"""How one way to compute an operator wants its data spread: a dimension for each operand, as the operator sees it, and then for
-each output; :data:`UNSPREAD` for those that are not spread."""
+"""One way to compute an operator: the spread dimension of each operand, as the operator sees it, followed by the spread
+dimension of each output; :data:`UNSPREAD` for those that are not spread."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """Something that computes: reads each operand through a load and writes whole tensors."""
+    """An operation that computes: it reads each operand through a load, and writes complete tensors."""
 
     name: str
     op: str
@@ -111,9 +119,10 @@ class Operator:
     outputs: tuple[str, ...]
     attributes: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
     options: tuple[Option, ...] = ()
-    """Bank rule: every way that is allowed, the usual one first."""
+    """The bank rule: all options that are allowed, the usual one first."""
     restricted: bool = False
-    """Whether the rule comes from the compute unit (a convolution wants its channels spread), not only from equality."""
+    """Whether the hardware's compute unit imposes the rule, as for convolutions, whose channels must be spread. Otherwise the
+    rule only requires that operands and outputs are spread alike."""
 
 
 Statement = Copy | Operator
@@ -121,7 +130,7 @@ Statement = Copy | Operator
 
 @dataclass(frozen=True)
 class Tensor:
-    """An array; kept row by row for the purposes of naming its elements only."""
+    """An array. Its elements are identified by their indices; how they are laid out in memory is open."""
 
     name: str
     shape: tuple[int, ...]
@@ -134,28 +143,28 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all elements."""
+        """Size of all elements in bytes."""
         return self.elements * self.item_bytes
 
 
 @dataclass(frozen=True)
 class Program:
-    """Statements in an order in which they can run. Check one with :func:`stowplan.hardware.affine.check.check`."""
+    """Statements in an order in which they can run; :func:`stowplan.hardware.affine.check.check` checks a program."""
 
     name: str
     tensors: dict[str, Tensor]
     inputs: tuple[str, ...]
-    """Tensors that are there from the start, in main memory: inputs, weights, constants."""
+    """Names of the tensors that are in main memory from the start: inputs, weights, constants."""
     statements: tuple[Statement, ...]
     outputs: tuple[str, ...]
-    """Tensors that someone reads when the program is done."""
+    """Names of the tensors that are read after the program's end."""
 
     def copies(self) -> Iterator[Copy]:
-        """All loop nests that only move data."""
+        """All copies, in the order of the statements."""
         return (statement for statement in self.statements if isinstance(statement, Copy))
 
     def tensor(self, name: str, place: str) -> Tensor:
-        """Tensor of a name; raises InputError naming ``place`` where there is none."""
+        """Tensor with this name; raises InputError with ``place`` if there is none."""
         tensor = self.tensors.get(name)
         if tensor is None:
             raise InputError(f"found unknown tensor {name!r}", place=place)
@@ -163,7 +172,7 @@ class Program:
 
 
 def identity(rank: int) -> tuple[Expression, ...]:
-    """Every index as it is: the access ``t[i0, i1, ...]``."""
+    """Expressions of the access ``t[i0, i1, ...]`` to a tensor of this rank."""
     expressions = _IDENTITIES.get(rank)
     if expressions is None:
         expressions = _IDENTITIES[rank] = tuple(index(number) for number in range(rank))
@@ -171,5 +180,5 @@ def identity(rank: int) -> tuple[Expression, ...]:
 
 
 def whole(tensor: Tensor, dynamic: bool = False) -> Load:
-    """Load of a whole tensor as it is."""
+    """Load of a complete tensor in its own shape."""
     return Load(tensor.shape, (Piece(tensor.name, identity(len(tensor.shape))),), dynamic)

@@ -1,7 +1,10 @@
-"""Bank rules of operators (section 2.2 of the paper): for each way to compute one, how operands and outputs are spread.
+"""Bank rules of operators: for each way to compute an operator, which dimensions of operands and outputs are spread over banks.
 
-A dimension stands for itself in the operator's own view of an operand. Element ``i`` of a spread dimension is in bank
-``i mod banks``; what is not spread is in one bank, and read from there by all (docs/reference/bank-mapping.md).
+Dimensions of an operand are counted in the array that the operator sees, which a load assembles from tensors. Element ``i`` of
+a spread dimension is in bank ``i mod banks``. An array that is not spread is in one bank, from which all banks read it. See
+docs/reference/bank-mapping.md.
+
+Source: Zheng et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators" (2020, arXiv 2002.12798), section 2.2.
 """
 
 from __future__ import annotations
@@ -12,16 +15,27 @@ from stowplan.hardware.affine.program import UNSPREAD, Option
 
 
 def elementwise(rank: int, operands: int, outputs: int = 1) -> tuple[Option, ...]:
-    """Element by element: all spread alike, the outermost dimension first."""
+    """Rule of an operation on single elements: operands and outputs are spread along the same dimension, which may be any.
+
+    ``rank`` is the rank of all of them. The outermost dimension comes first.
+    """
     return tuple((dimension,) * (operands + outputs) for dimension in (*range(rank), UNSPREAD))
 
 
 def matmul(
     left: int, right: int, contracting: Sequence[tuple[int, int]], batch: Sequence[tuple[int, int]] = ()
 ) -> tuple[Option, ...]:
-    """Product of tensors of these ranks: a contracted dimension on both inputs, a free one of either input on the output.
+    """Rule of a product of tensors: both inputs are spread along a contracted dimension, the output along a free one.
 
-    Columns of the right side, the usual weights, come first.
+    Free dimensions are those that are neither contracted nor batch dimensions. In the output, those of the right operand, which
+    usually has the weights, come first.
+
+    Parameters
+    ----------
+    left, right
+        Ranks of the two operands.
+    contracting, batch
+        Pairs of dimensions (of the left operand, of the right operand).
     """
     free_left = [axis for axis in range(left) if axis not in {one for one, _ in (*contracting, *batch)}]
     free_right = [axis for axis in range(right) if axis not in {two for _, two in (*contracting, *batch)}]
@@ -31,24 +45,32 @@ def matmul(
 
 
 def convolution(data_features: int, kernel_inputs: int, result_features: int) -> tuple[Option, ...]:
-    """Channels: of the map and of the kernel's inputs on the operands, of the result on the output."""
+    """Rule of a convolution: the feature map, the kernel and the result are spread along these dimensions, which are
+    channels."""
     return ((data_features, kernel_inputs, result_features),)
 
 
 def pool(window: Sequence[int]) -> tuple[Option, ...]:
-    """The output as the input, along a dimension that no window reaches across; the last one, usually channels, first."""
+    """Rule of pooling: input and output are spread along the same dimension, in which the window has size 1.
+
+    ``window`` has the window's size in each dimension. The last such dimension, which usually counts channels, comes first.
+    """
     free = [dimension for dimension, size in enumerate(window) if size == 1]
     return tuple((dimension, dimension) for dimension in (*reversed(free), UNSPREAD))
 
 
 def reduction(rank: int, dimensions: Sequence[int], operands: int = 1, outputs: int = 1) -> tuple[Option, ...]:
-    """A kept dimension on both sides; along a reduced one the matrix unit adds up over the banks: the output is unspread."""
-    kept = [axis for axis in range(rank) if axis not in dimensions]
-    options = [(*(axis,) * operands, *(place,) * outputs) for place, axis in enumerate(kept)]
+    """Rule of a reduction over some dimensions.
+
+    Operands and outputs may be spread along a dimension that is not reduced. Operands may also be spread along a reduced
+    dimension: then the matrix unit adds up the partial results of the banks, and the outputs are not spread.
+    """
+    free = [axis for axis in range(rank) if axis not in dimensions]
+    options = [(*(axis,) * operands, *(output_axis,) * outputs) for output_axis, axis in enumerate(free)]
     options += [(*(axis,) * operands, *(UNSPREAD,) * outputs) for axis in (*dimensions, UNSPREAD)]
     return tuple(options)
 
 
 def unspread(operands: int, outputs: int) -> tuple[Option, ...]:
-    """Everything in one bank."""
+    """Rule of an operator that needs every operand and output in one bank."""
     return ((UNSPREAD,) * (operands + outputs),)

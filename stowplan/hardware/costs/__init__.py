@@ -1,11 +1,13 @@
-"""Cost models: how long each step takes for each choice of fast uses. :func:`make_problem` is the way in.
+"""Cost models: the duration of each step of a program, depending on which of its uses are served from fast memory.
 
-Each file knows only those before it:
+:func:`make_problem` builds a memory-mapping problem from a program, a target and a cost model.
+
+Each file imports only files that are listed before it:
 
 - ``measured``: measured latencies of steps
-- ``roofline``: what a step costs
-- ``signatures``: latencies by signatures of instructions
-- ``problem``: a program and a target as a problem of memory mapping
+- ``roofline``: the roofline model, and the table model with a compiler's estimates
+- ``signatures``: estimated and predicted latencies by signatures of instructions
+- ``problem``: builds the memory-mapping problem
 """
 
 from stowplan.hardware.costs.measured import Measurements, StepMeasurement, measurement_sheet, read_measurements

@@ -1,4 +1,7 @@
-"""Measured latencies of steps, one for each subset of up to eight of their uses. Formats: ``docs/reference/costs.md``."""
+"""Measured latencies of steps, one for each subset of up to eight uses of a step that are served from fast memory.
+
+``docs/reference/costs.md`` describes the file formats.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,18 @@ VERSION = 1
 
 
 class StepMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Latency of one run of a step for each subset of ``uses``: entry ``m`` with ``uses[i]`` fast where bit i of m is set."""
+    """Latency of one run of a step for each subset of ``uses`` that is served from fast memory."""
 
     step: str
     uses: tuple[int, ...]
-    """Positions in the step's list of uses, at most eight; all other uses make no difference."""
+    """Positions in the step's list of uses, at most eight; other uses do not change the latency."""
     latency_ps: tuple[int, ...] | None = None
+    """[2 ** len(uses)] latencies in ps; in entry ``m``, ``uses[i]`` is served from fast memory if bit i of m is set."""
     cycles: tuple[int, ...] | None = None
-    """Instead of ``latency_ps``: cycles of the target's clock."""
+    """The same in cycles of the target's clock; exactly one of the two fields is not None."""
 
     def table(self, step: ProgramStep, target: Target) -> Table:
-        """The step's latency table; raises InputError where the measurement does not fit the step."""
+        """The step's latency table; raises InputError if the step does not have all these uses."""
         if any(use >= len(step.uses) for use in self.uses):
             raise InputError(f"found use {max(self.uses)}, expected one below {len(step.uses)}", place=f"step {self.step}")
         latency = self.latency_ps
@@ -54,13 +58,14 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             seen.add(entry.step)
 
     def by_step(self, program: Program) -> dict[str, StepMeasurement]:
-        """Measurement of each step; raises InputError for a step that the program lacks."""
+        """Measurements by names of steps; raises InputError if the program does not have one of the steps."""
         for entry in self.steps:
             expect(entry.step in program.step_index, "steps", f"step {entry.step!r}", f"a step of {program.name}")
         return {entry.step: entry for entry in self.steps}
 
 
 def _check(entry: StepMeasurement, place: str) -> None:
+    """Raise InputError if a measurement breaks a rule of the format."""
     if (entry.latency_ps is None) == (entry.cycles is None):
         raise InputError("found both or neither of latency_ps and cycles, expected one of them", place=place)
     values = (entry.latency_ps if entry.cycles is None else entry.cycles) or ()
@@ -72,12 +77,13 @@ def _check(entry: StepMeasurement, place: str) -> None:
 
 
 def read_measurements(path: str | Path) -> Measurements:
-    """Measurements from a JSON or CSV file, told apart by content.
+    """Read measurements from a JSON or CSV file, which are distinguished by content.
 
     Raises
     ------
     InputError
-        Not such a file, a subset that is missing or measured twice, or a bad value; the message names line or field.
+        The file is no such file, a subset is missing or occurs twice, or a value is out of range. The message names the line or
+        field.
     """
     data = files.read_bytes(path)
     try:
@@ -94,6 +100,7 @@ def _read(data: bytes, path: str | Path) -> Measurements:
 
 
 def _from_csv(text: str) -> Measurements:
+    """Measurements from the text of a CSV file."""
     reader = csv.reader(io.StringIO(text))
     header = next(reader, [])
     unit = header[2] if len(header) == 3 else ""
@@ -120,6 +127,7 @@ def _from_csv(text: str) -> Measurements:
 
 
 def _complete(step: str, values: dict[frozenset[int], int], unit: str) -> StepMeasurement:
+    """Measurement of a step from its latencies by sets of fast uses; InputError if a subset of the uses is missing."""
     uses = tuple(sorted(frozenset().union(*values)))
     expect(len(uses) <= MAX_TABLE_USES, f"step {step}", f"{len(uses)} different uses", f"at most {MAX_TABLE_USES}")
     row = []
@@ -134,13 +142,13 @@ def _complete(step: str, values: dict[frozenset[int], int], unit: str) -> StepMe
 
 
 def largest_uses(step: ProgramStep, limit: int = MAX_TABLE_USES) -> tuple[int, ...]:
-    """Positions of the uses that move the most bytes, ascending: the ones worth measuring."""
+    """Positions, ascending, of the ``limit`` uses that move the most bytes."""
     order = sorted(range(len(step.uses)), key=lambda position: -step.uses[position].bytes)
     return tuple(sorted(order[:limit]))
 
 
 def measurement_sheet(program: Program, limit: int = MAX_TABLE_USES) -> str:
-    """CSV with a row for every measurement to be made, values left empty: ``limit`` largest uses a step, all their subsets."""
+    """CSV text with a row, without value, for every measurement: all subsets of the ``limit`` largest uses of each step."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["step", "fast", "latency_ps"])

@@ -1,4 +1,4 @@
-"""From a program and a target to a memory-mapping problem."""
+"""Builds a memory-mapping problem from a program, a target and a cost model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stowplan.models.memory_mapping.problem import AliasRule, Loop, Piece, Probl
 
 CostModel = Literal["roofline", "table", "measured", "signatures"]
 
-#: Latency of one run of a step: the largest of some pieces, or a table.
+#: Latency of one run of a step: the maximum of some affine pieces, or a table.
 Latency = tuple[Piece, ...] | Table
 
 
@@ -33,46 +33,50 @@ def make_problem(
     signatures: SignatureCosts | None = None,
     name: str | None = None,
 ) -> Problem:
-    """The memory-mapping problem of a program on a target.
+    """Build the memory-mapping problem of a program on a target.
 
     Parameters
     ----------
-    program, target
-        What runs, and where.
+    program
+        The compiled program.
+    target
+        The machine.
     cost_model
-        ``"roofline"``; ``"table"``, which needs ``cycles``; ``"measured"``, which needs ``measurements``; ``"signatures"``,
-        which needs ``signatures``. Steps that the data lack have roofline costs. None takes the model of the data given, else
-        the target's.
+        ``"roofline"``; ``"table"``, which needs ``cycles``; ``"measured"``, which needs ``measurements``; or ``"signatures"``,
+        which needs ``signatures``. Steps without data have roofline costs. If None, the model is that of the data that are
+        given; if none are given, that of the target.
     capacity
-        Bytes of fast memory, instead of the target's.
+        Bytes of fast memory; None for the target's capacity.
     stalls
-        May the program wait for copies? The target's default where None.
+        Whether the program may wait for copies; None for the target's default.
     alias_rule
-        What values that share storage must have in common, see ``docs/reference/memory-mapping.md``.
+        Which properties values that share storage must have in common, see ``docs/reference/memory-mapping.md``.
+    cycles, measurements, signatures
+        Data of the cost models.
     name
-        Name of the problem; the program's where None.
+        Name of the problem; None for the program's name.
 
     Returns
     -------
     Problem
-        Latencies in ps, sizes in bytes.
+        The problem, with latencies in ps and sizes in bytes.
 
     Raises
     ------
     UsageError
-        An unknown cost model, or one whose data were not given.
+        The cost model is unknown, or its data are missing.
     InputError
-        A program that breaks a rule of the problem.
+        The program breaks a rule of memory-mapping problems.
     """
-    given: dict[str, CycleTable | Measurements | SignatureCosts | None] = {
+    data_of_model: dict[str, CycleTable | Measurements | SignatureCosts | None] = {
         "table": cycles,
         "measured": measurements,
         "signatures": signatures,
     }
-    model: str = cost_model or next((name for name, data in given.items() if data is not None), target.cost_model)
+    model: str = cost_model or next((name for name, data in data_of_model.items() if data is not None), target.cost_model)
     if capacity is not None:
         target = target.with_capacity(capacity)
-    latency = _latency_of(model, given.get(model), program, target)
+    latency = _latency_of(model, data_of_model.get(model), program, target)
     steps = []
     for step in program.steps:
         uses = tuple([Use(use.tensor, use.is_output, use.bytes) for use in step.uses])
@@ -82,7 +86,7 @@ def make_problem(
     tensors = [
         Tensor(
             name=tensor.name,
-            size=max(tensor.size, 1),  # an empty tensor still has an address
+            size=max(tensor.size, 1),  # Sizes are at least 1: an empty tensor has an address, too.
             copy_in_ps=target.copies.in_ps(tensor.size),
             copy_out_ps=target.copies.out_ps(tensor.size),
             is_input=tensor.is_input,
@@ -109,7 +113,7 @@ def make_problem(
     )
 
 
-#: What a cost model needs that the target does not say.
+#: Data that a cost model needs besides the target, for messages.
 _NEEDS = {
     "table": "cycles: two modules with the compiler's estimates",
     "measured": "measurements: a file of measured latencies",
@@ -120,7 +124,7 @@ _NEEDS = {
 def _latency_of(
     model: str, data: CycleTable | Measurements | SignatureCosts | None, program: Program, target: Target
 ) -> Callable[[ProgramStep], Latency | None]:
-    """Latency of each step by the data of a cost model; None of steps that these lack."""
+    """A function that returns the latency of a step by a cost model; None if the data have none for this step."""
     if model not in get_args(CostModel):
         raise UsageError(f"found cost model {model!r}, expected one of {', '.join(get_args(CostModel))}")
     if model == "roofline":

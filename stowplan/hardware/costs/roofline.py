@@ -1,6 +1,7 @@
-"""What a step costs: by the roofline, or by a compiler's estimates of it, between which the roofline gives the shape.
+"""Costs of steps by the roofline model, or by the table model: a compiler's estimates, interpolated with the roofline.
 
-The roofline: a step takes as long as its computation or its traffic, whichever is longer, and a fixed overhead.
+*The roofline model.* The duration of a step is that of its computation or of its memory traffic, whichever is longer, plus a
+fixed overhead (Williams, Waterman and Patterson, 2009):
 
 ::
 
@@ -9,14 +10,15 @@ The roofline: a step takes as long as its computation or its traffic, whichever 
                    slow reads / slow read bandwidth + slow writes / slow write bandwidth
                    + fast reads / fast read bandwidth + fast writes / fast write bandwidth)
 
-Slow and fast traffic are added, not overlapped, so that no further fast use makes a step slower on a target whose fast memory
-is the faster one. ``docs/results/costs.md`` compares this form with others on a compiler's estimates. A step that neither
-computes nor moves anything (a buffer being allocated) takes no time.
+The times of slow and fast traffic are added. Therefore, moving one more use to the faster memory never makes a step slower.
+``docs/results/costs.md`` compares this formula with others on a compiler's estimates. A step that neither computes nor moves
+anything, such as the allocation of a buffer, takes no time.
 
-The table model: every step passes through two latencies that a compiler estimated, without and with its own plan. Between and
-beyond the two points a step has the roofline's shape: straight down from "all slow", as uses become fast, to a floor. The
-saving of the compiler's plan is divided among its fast uses as the roofline divides it. The other uses save at the same rate,
-but never more than the roofline says.
+*The table model.* A compiler has estimated two latencies of every step: with all uses in slow memory, and with its own plan.
+The model is exact at both. For other choices of fast uses, the latency decreases from the first estimate by a saving for each
+fast use, but not below a floor, as in the roofline model. The saving of the compiler's plan is divided among the plan's fast
+uses in proportion to the roofline's savings. The other uses save in the same proportion, but no more than in the roofline
+model.
 """
 
 from __future__ import annotations
@@ -32,26 +34,26 @@ from stowplan.models.memory_mapping.problem import Piece
 
 
 class StepCycles(msgspec.Struct, frozen=True):
-    """What a compiler estimated for one run of one step, in clock cycles."""
+    """A compiler's estimates for one run of one step, in clock cycles."""
 
     slow: int
-    """With everything in slow memory."""
+    """Cycles if everything is in slow memory."""
     planned: int | None = None
-    """With the uses ``fast`` served from fast memory; None where that is not known."""
+    """Cycles if exactly the uses ``fast`` are served from fast memory; None if unknown."""
     fast: frozenset[tuple[int, bool]] = frozenset()
-    """Uses (tensor, is_output) that the compiler's plan serves from fast memory."""
+    """Uses, as pairs (tensor, is_output), that the compiler's plan serves from fast memory."""
 
 
 class CycleTable(msgspec.Struct, frozen=True):
-    """Estimates of a program's steps, by the step's name. Steps without an estimate are left out."""
+    """Estimates for the steps of a program by their names; steps without an estimate have no entry."""
 
     steps: dict[str, StepCycles]
 
 
 def roofline_pieces(step: ProgramStep, target: Target) -> tuple[Piece, ...]:
-    """Latency of one run of the step as the larger of two affine pieces: computation, traffic.
+    """Latency of one run of a step by the roofline model: the maximum of two affine pieces, for computation and for traffic.
 
-    A piece that never decides is left out.
+    A piece that is never larger than the other one is omitted.
     """
     speed = target.roofline
     none = (0,) * len(step.uses)
@@ -72,7 +74,7 @@ def roofline_pieces(step: ProgramStep, target: Target) -> tuple[Piece, ...]:
 
 
 def traffic_ps(step: ProgramStep, target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Time that each use of the step takes from slow memory, and from fast memory, ps."""
+    """[uses] time of each use of a step in ps if it is served from slow memory, and if it is served from fast memory."""
     speed = target.roofline
     slow = speed.slow_read_bandwidth, speed.slow_write_bandwidth
     fast = speed.fast_read_bandwidth, speed.fast_write_bandwidth
@@ -83,14 +85,14 @@ def traffic_ps(step: ProgramStep, target: Target) -> tuple[tuple[int, ...], tupl
 
 
 def table_pieces(step: ProgramStep, estimate: StepCycles, target: Target) -> tuple[Piece, ...]:
-    """Latency of one run of the step, exact to the picosecond at both estimates.
+    """Latency of one run of a step by the table model; it is equal to both estimates in ps.
 
-    Where the compiler's plan leaves every use of the step slow, only the first estimate counts.
+    If the compiler's plan leaves all uses of the step in slow memory, only the first estimate is used.
     """
     slow_ps = target.cycles_ps(estimate.slow)
     in_plan = [(use.tensor, use.is_output) in estimate.fast for use in step.uses]
-    known = estimate.planned is not None and any(in_plan)
-    planned_ps = target.cycles_ps(estimate.planned) if estimate.planned is not None and known else slow_ps
+    has_plan_estimate = estimate.planned is not None and any(in_plan)
+    planned_ps = target.cycles_ps(estimate.planned) if estimate.planned is not None and has_plan_estimate else slow_ps
 
     pieces = roofline_pieces(step, target)
     modelled_ps = max(piece.base_ps + sum(piece.slow_ps) for piece in pieces)
@@ -99,7 +101,7 @@ def table_pieces(step: ProgramStep, estimate: StepCycles, target: Target) -> tup
     if modelled_ps:
         floor_ps = min(floor_ps, slow_ps * modelled_floor_ps // modelled_ps)
 
-    savings = _savings(step, in_plan, slow_ps - planned_ps, target, (slow_ps, max(modelled_ps, 1)), known)
+    savings = _savings(step, in_plan, slow_ps - planned_ps, target, (slow_ps, max(modelled_ps, 1)), has_plan_estimate)
     gains = tuple([max(saving, 0) for saving in savings])
     losses = tuple([max(-saving, 0) for saving in savings])
     line = Piece(slow_ps - sum(gains), gains, losses)
@@ -110,30 +112,31 @@ def table_pieces(step: ProgramStep, estimate: StepCycles, target: Target) -> tup
 
 
 def _savings(
-    step: ProgramStep, in_plan: Sequence[bool], saved_ps: int, target: Target, scale: tuple[int, int], known: bool
+    step: ProgramStep, in_plan: Sequence[bool], saved_ps: int, target: Target, scale: tuple[int, int], has_plan_estimate: bool
 ) -> list[int]:
-    """What each use saves when it becomes fast, ps; those of the plan add up to ``saved_ps``.
+    """[uses] saving in ps of each use if it is served from fast memory; the savings of the plan's uses add up to ``saved_ps``.
 
-    ``scale`` is estimated over modelled latency, the most that a modelled saving may be scaled by.
+    ``scale`` is a fraction, the estimated latency over the modelled latency. Modelled savings are scaled by at most this.
+    ``has_plan_estimate`` says whether there is an estimate for the plan.
     """
     modelled = [max(slow - fast, 0) for slow, fast in zip(*traffic_ps(step, target), strict=True)]
-    of_plan = sum(saving for saving, planned in zip(modelled, in_plan, strict=True) if planned)
-    shares = modelled if saved_ps > 0 and of_plan else [use.bytes for use in step.uses]
+    planned_ps = sum(saving for saving, planned in zip(modelled, in_plan, strict=True) if planned)
+    shares = modelled if saved_ps > 0 and planned_ps else [use.bytes for use in step.uses]
     if not any(share for share, planned in zip(shares, in_plan, strict=True) if planned):
         shares = [1] * len(step.uses)
     rate = scale
-    if known:
-        # As fractions: saved_ps / of_plan, clipped to [0, scale].
-        if saved_ps <= 0 or not of_plan:
+    if has_plan_estimate:
+        # The rate is the fraction saved_ps / planned_ps, clipped to [0, scale].
+        if saved_ps <= 0 or not planned_ps:
             rate = (0, 1)
-        elif saved_ps * scale[1] < of_plan * scale[0]:
-            rate = (saved_ps, of_plan)
+        elif saved_ps * scale[1] < planned_ps * scale[0]:
+            rate = (saved_ps, planned_ps)
     savings = [saving * rate[0] // rate[1] for saving in modelled]
     members = [position for position, planned in enumerate(in_plan) if planned]
-    total, given, seen = sum(shares[position] for position in members), 0, 0
-    for position in members if known else ():
-        # Rounding the running sum, not each part, keeps the total exact.
-        seen += shares[position]
-        upto = saved_ps * seen // total
-        savings[position], given = upto - given, upto
+    total, assigned_ps, running_share = sum(shares[position] for position in members), 0, 0
+    for position in members if has_plan_estimate else ():
+        # The running sum is rounded, not each saving, so that the total is exact.
+        running_share += shares[position]
+        running_ps = saved_ps * running_share // total
+        savings[position], assigned_ps = running_ps - assigned_ps, running_ps
     return savings

@@ -1,1 +1,1 @@
-"""Inferentia: banks, scratchpad and bandwidths, and affine programs as bank-mapping problems on it."""
+"""Chips with banked on-chip memory, such as Inferentia: their target files, and bank-mapping problems of affine programs."""

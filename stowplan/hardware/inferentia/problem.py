@@ -1,9 +1,13 @@
-"""From an affine program to a bank-mapping problem: bank rules, said of what operators see, become layouts of tensors.
+"""Turns an affine program into a bank-mapping problem: bank rules of operators become layouts of tensors.
 
-Element ``i`` of a dimension that is spread stands in bank ``i mod banks``. An operator may want dimension ``v`` of an operand
-spread. It can read a tensor as it is where some index of the tensor is equal to loop ``v`` modulo the number of banks. Where
-loop ``v`` does not show in the access at all, every bank needs the same data, and reads it from the one bank it is in. In all
-other cases it needs a copy of what it reads, a view.
+If a dimension of a tensor is spread over the banks, its element ``i`` is in bank ``i mod banks``. A bank rule may require that
+dimension ``v`` of an operand is spread, as the operator sees the operand. The operator's access to a tensor has loop ``v`` for
+this dimension. There are three cases:
+
+- Some index expression of the access is equal to loop ``v`` modulo the number of banks. Then the operator can read the tensor
+  itself, if the tensor is spread along the dimension of this index.
+- Loop ``v`` does not occur in the access. Then every bank needs the same data, and reads it from the one bank that has it.
+- Otherwise, the operator needs a rearranged copy of what it reads, a *view*.
 """
 
 from __future__ import annotations
@@ -20,57 +24,58 @@ from stowplan.hardware.affine.program import UNSPREAD, Copy, Load, Option, Progr
 from stowplan.hardware.inferentia.target import BankTarget
 from stowplan.models.bank_mapping.problem import Operator, Problem, Tensor, Tile, View, split
 
-#: Layout of an access that needs a view; the view's own number is given later.
+#: Stands for the layout of an access that needs a view, until the view has its number.
 _NEEDS_VIEW = -2
 
 
 @dataclass(frozen=True)
 class Access:
-    """One read of one tensor by one statement, as a problem's operators count them."""
+    """One read of one tensor by one statement; operators of problems list their reads in the same way."""
 
     load: int
-    """Which of the statement's loads."""
+    """Number of the load among the statement's loads."""
     tensor: str
 
 
 @dataclass(frozen=True)
 class MappedProgram:
-    """A program and its problem. Statements and operators have the same numbers."""
+    """A program and its bank-mapping problem. Operator ``i`` of the problem is statement ``i`` of the program."""
 
     program: Program
     problem: Problem
     accesses: tuple[tuple[Access, ...], ...]
-    """For each statement, what its operator's reads are."""
+    """[statements] the reads of each statement, in the order of its operator's ``reads``."""
     views: dict[tuple[str, int], tuple[Load, int]]
-    """(tensor, view) to the load it materialises, and the loop that is spread."""
+    """For each view, by the tensor's name and the view's number: the load whose result it holds, and the loop that is
+    spread."""
     names: tuple[str, ...]
-    """For each tensor of the problem, the program's tensor that it is, or is a tile of."""
+    """[tensors of the problem] name of the program's tensor that the tensor is, or is a tile of."""
     tiles: tuple[Tile, ...]
-    """For each tensor of the problem, which part of that it is."""
+    """[tensors of the problem] the part of the program's tensor that the tensor is."""
 
 
 def build_problem(program: Program, target: BankTarget, *, capacity: int | None = None) -> MappedProgram:
-    """Problem of mapping a program's tensors to the banks of a target.
+    """Build the problem of mapping a program's tensors to the banks of a target.
 
     Parameters
     ----------
     program
-        Checked (:mod:`stowplan.hardware.affine.check`).
+        A program that :func:`stowplan.hardware.affine.check.check` accepts.
     target
-        With its banks and bandwidths.
+        Description of the chip.
     capacity
-        Bytes, in place of the target's.
+        Bytes of on-chip memory; None for the target's capacity.
 
     Raises
     ------
     InputError
-        Contradictory bank rules, naming the operator; a capacity below the target's stream buffer.
+        An operator's bank rules contradict each other; or the capacity is smaller than the target's stream buffer.
     """
-    return _Mapping(program, target, capacity).built()
+    return _ProblemBuilder(program, target, capacity).build()
 
 
-class _Mapping:
-    """State of one translation."""
+class _ProblemBuilder:
+    """Builds one problem, statement by statement; it numbers the views that accesses need."""
 
     def __init__(self, program: Program, target: BankTarget, capacity: int | None):
         self._program, self._target = program, target
@@ -82,7 +87,8 @@ class _Mapping:
         self._views: dict[str, dict[tuple[Load, int], int]] = {}
         self._layouts: dict[tuple[Load, str, int], int] = {}
 
-    def built(self) -> MappedProgram:
+    def build(self) -> MappedProgram:
+        """Build the problem, and split its large tensors into tiles."""
         operators, accesses = [], []
         for statement in self._program.statements:
             check_reading()
@@ -123,12 +129,13 @@ class _Mapping:
         tiled = split(problem, scratchpad.tile, scratchpad.stream_buffer or 0)
         names = tuple(self._names[tile.tensor] for tile in tiled.tiles)
         if len(names) > len(self._names):
-            # An operator reads all tiles of what an access reads.
+            # Some tensor was split: for each tensor that an access reads, the operator reads all tiles.
             counts = [sum(1 for _ in group) for _, group in groupby(tile.tensor for tile in tiled.tiles)]
             accesses = [tuple(read for read in reads for _ in range(counts[self._numbers[read.tensor]])) for reads in accesses]
         return MappedProgram(self._program, tiled.problem, tuple(accesses), views_of, names, tiled.tiles)
 
     def _operator(self, statement: Statement) -> tuple[Operator, tuple[Access, ...]]:
+        """The operator of a statement, and its reads."""
         reads = tuple(Access(number, name) for number, load in enumerate(statement.loads) for name in load.tensors)
         options: dict[tuple[int, ...], None] = {}
         for option in self._options(statement):
@@ -139,7 +146,7 @@ class _Mapping:
             options[tuple(layouts)] = None
         if not options:
             raise InputError("contradictory bank rules: found no option, expected one", place=f"operator {statement.name}")
-        # Spread ways first: a dimension of size 1 is one bank, too.
+        # Options with spread outputs come first. Outputs may be unspread in any option, since dimensions of size 1 are.
         ordered = sorted(options, key=lambda layouts: all(layout == UNSPREAD for layout in layouts[len(reads) :]))
         operator = Operator(
             name=statement.name,
@@ -153,7 +160,7 @@ class _Mapping:
         return operator, reads
 
     def _options(self, statement: Statement) -> Iterator[Option]:
-        """Ways to compute it: (loop that is spread, for each load; dimension, for each output)."""
+        """Options of a statement: the spread loop of each load, followed by the spread dimension of each output."""
         if not isinstance(statement, Copy):
             yield from statement.options
             return
@@ -164,12 +171,12 @@ class _Mapping:
         yield UNSPREAD, UNSPREAD
 
     def _follows(self, expression: Expression, loop: int, extents: Extents) -> bool:
-        """Whether an index is equal to a loop modulo the number of banks."""
+        """Whether an index expression is equal to a loop index modulo the number of banks."""
         difference = add(expression, index(loop), extents, -1)
         return modulo(difference, self._target.banks, extents) == Expression(0)
 
     def _layout(self, load: Load, name: str, loop: int) -> int:
-        """Layout in which a tensor can be read where a loop is spread; views get a number here."""
+        """Layout in which a load with this spread loop reads a tensor; a new view, with a new number, if it needs one."""
         if loop == UNSPREAD or load.extents[loop] == 1:
             return UNSPREAD
         key = (load, name, loop)
@@ -187,6 +194,7 @@ class _Mapping:
         return layout
 
     def _layout_of_piece(self, indices: tuple[Expression, ...], extents: Extents, loop: int, shape: tuple[int, ...]) -> int:
+        """Layout for one access with this spread loop, or ``_NEEDS_VIEW``; see the three cases above."""
         shows = False
         for dimension, expression in enumerate(indices):
             if loop in set(expression.indices()):
@@ -196,7 +204,7 @@ class _Mapping:
         return _NEEDS_VIEW if shows else UNSPREAD
 
     def _read_bytes(self, load: Load, name: str) -> int:
-        """Bytes of a tensor that an access needs: an element an iteration of the loops that show in it, or all it has."""
+        """Bytes of a tensor that a load reads: one element for each iteration of the loops in its indices, at most all."""
         tensor = self._program.tensors[name]
         loops = {
             loop for piece in load.pieces if piece.tensor == name for expression in piece.index for loop in expression.indices()
@@ -205,5 +213,5 @@ class _Mapping:
 
 
 def _normal(dimension: int, shape: tuple[int, ...]) -> int:
-    """A dimension of one element is in one bank, spread or not."""
+    """The layout with this spread dimension; unspread if the dimension has one element, which is in one bank anyway."""
     return UNSPREAD if dimension == UNSPREAD or shape[dimension] == 1 else dimension

@@ -1,4 +1,4 @@
-"""What a chip with banked on-chip memory is, read from a TOML file such as ``inferentia.toml``."""
+"""Descriptions of chips with banked on-chip memory, from TOML files such as ``inferentia.toml``."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Scratchpad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """On-chip memory."""
 
     capacity: Bytes
-    """All banks together."""
+    """Capacity of all banks together."""
     tile: Bytes | None = None
-    """Larger tensors are split into tiles of at most this, each on chip or not by itself; where None, none is split."""
+    """Larger tensors are split into tiles of at most this size, each of which is on chip or not; None to split no tensor."""
     stream_buffer: Bytes | None = None
-    """The part of the capacity that is kept for what passes through; where None, that takes no room."""
+    """Part of the capacity reserved for data that operators stream from and to main memory; None to reserve nothing."""
 
 
 class Bandwidth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Speeds of copies."""
+    """Bandwidths of copies between banks, and to and from main memory."""
 
     between_banks: BytesPerSecond
     main_memory: BytesPerSecond
 
 
 class BankTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A chip for bank mapping. Construction raises InputError where a value makes no sense."""
+    """A chip for bank mapping. Construction raises InputError if a value is out of range."""
 
     name: str
     description: str
@@ -55,7 +55,10 @@ class BankTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def weights(self) -> tuple[int, int]:
-        """(of a byte copied between banks, of a byte to or from main memory): the time each takes, the faster one as 1."""
+        """Costs of a byte copied between banks, and of a byte moved to or from main memory.
+
+        They are proportional to the time per byte; the faster of the two has cost 1, and the other one is rounded.
+        """
         slow, fast = self.bandwidth.main_memory, self.bandwidth.between_banks
         least = max(slow, fast)
         return max(1, round(least / fast)), max(1, round(least / slow))
@@ -67,7 +70,7 @@ target_names, load_target, decode_target = _FILES.names, _FILES.load, _FILES.dec
 
 
 def is_memory_target(name_or_path: str | Path) -> bool:
-    """Whether a target, by name or path of a TOML file, is one with banks; False for files that cannot be read."""
+    """Whether a target, given by name or path of a TOML file, is a chip with banks; False if the file cannot be read."""
     if not is_path(name_or_path):
         return name_or_path in target_names()
     try:

@@ -1,4 +1,4 @@
-"""What a device with several memories is: banks with sizes and costs of access, read from a file such as ``stm32h743.toml``."""
+"""Descriptions of devices with several memories (banks): sizes and costs of access, from files such as ``stm32h743.toml``."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ FORMAT, VERSION = "stowplan.memory_target", 1
 
 
 class NoBytes(Bytes, example="4 KiB", units=Bytes.units, least=0):
-    """Bytes; zero is allowed."""
+    """A number of bytes that may be zero."""
 
 
 class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A bank."""
+    """A bank of memory."""
 
     name: str
     capacity: Bytes
     cost: int
-    """Of one byte read or written, in any unit: cycles of a core, or what an access takes in a fast bank."""
+    """Cost of reading or writing one byte, in any unit that all banks of the device share, such as clock cycles."""
     alignment: Bytes = Bytes(1)
-    """Offsets in it are multiples of this, and a tensor takes a multiple of it."""
+    """Offsets in the bank are multiples of this, and sizes of tensors are rounded up to multiples of it."""
     reserved: NoBytes = NoBytes(0)
-    """At its bottom, for something else."""
+    """Bytes at the bank's lowest addresses that tensors may not occupy."""
 
 
 class MemoryTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A device with banks. Construction raises InputError where a value makes no sense."""
+    """A device with several banks of memory. Construction raises InputError if a value is out of range."""
 
     name: str
     description: str
@@ -56,19 +56,20 @@ load_target, target_names = _FILES.load, _FILES.names
 
 
 def is_memory_target(name_or_path: object) -> bool:
-    """Whether a target, by name or path, is one with banks; false for one that cannot be read."""
+    """Whether a target, given by name or path, is a device with banks; False if the file cannot be read."""
     target = str(name_or_path or "")
     if not is_path(target):
         return target in target_names()
     try:
         load_target(target)
     except InputError as error:
-        # A file that says that it is one is one, whatever else is wrong with it: its error is the one to show.
-        return error.place != "format" and _says_so(target)
+        # If the file states this format, it counts as one despite other errors, so that these errors are shown to the user.
+        return error.place != "format" and _mentions_format(target)
     return True
 
 
-def _says_so(path: str) -> bool:
+def _mentions_format(path: str) -> bool:
+    """Whether a file contains the name of the format in its first 64 KiB."""
     try:
         with open(path, "rb") as stream:
             return FORMAT.encode() in stream.read(1 << 16)

@@ -1,13 +1,14 @@
-"""Intel NNP-I, a chip for inference with three tiers of memory: costs, its native compiler's mapper, and a simulated chip.
+"""Intel NNP-I, a chip for inference with three tiers of memory: its costs, a model of its compiler, and a simulated chip.
 
-The setting of Khadka et al., "Optimizing Memory Placement using Evolutionary Graph Reinforcement Learning", ICLR 2021. The
-tiers and speeds are data (``nnp-i.toml``), so that other chips of this shape are a file each.
+The setting is that of Khadka et al., "Optimizing Memory Placement using Evolutionary Graph Reinforcement Learning", ICLR 2021.
+A *memory map* assigns a tier to the weights and to the output of every layer of a network. Tiers and speeds are read from
+``nnp-i.toml``, so that other chips with tiers of memory only need another file.
 
-Each file knows only those before it:
+Each file imports only files that are listed before it:
 
-- ``compiled``: latencies of many maps at once, compiled
-- ``target``: what a chip with tiers of memory is
-- ``problem``: a network on a target as a problem of tier placement
-- ``compiler``: a mapper in the manner of a native compiler
-- ``chip``: the chip as policies meet it
+- ``compiled``: latencies and rectification of many memory maps at once, compiled
+- ``target``: descriptions of chips with tiers of memory
+- ``problem``: the tier-placement problem of a network on a target, and latencies of memory maps
+- ``compiler``: simple rules that create memory maps and rectify proposed ones, in the manner of a native compiler
+- ``chip``: the simulated chip that learned policies are trained with
 """

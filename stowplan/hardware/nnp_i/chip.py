@@ -1,4 +1,7 @@
-"""The chip as learned policies meet it: propose a map, and get a reward. Khadka et al., ICLR 2021, algorithm 1."""
+"""The simulated chip that learned policies are trained with: it returns a reward for every proposed memory map.
+
+Source: Khadka et al., ICLR 2021, algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -14,58 +17,62 @@ from stowplan.hardware.nnp_i.problem import latency_ps
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
-#: Rewards are scaled by this (table 2 of the paper).
+#: Factor of all rewards (table 2 of the paper).
 REWARD_SCALE = 5.0
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the chip says of a proposal."""
+    """Result of the evaluation of one proposed memory map."""
 
     map: MemoryMap
-    """The proposal, rectified: it can be executed."""
+    """The rectified proposal, which can be executed."""
     epsilon: float
-    """Ratio of bytes that were re-assigned."""
+    """Fraction of all bytes whose tier the rectification changed."""
     latency_ps: int
-    """Of the rectified map, by the cost model, without noise."""
+    """Latency of the rectified memory map by the cost model, without noise."""
     measured_ps: float | None
-    """What the inference took, noise included; None where there was none, because the proposal had to be rectified."""
+    """Measured duration of the inference, with noise; None if none ran, because the proposal had to be rectified."""
     reward: float
-    """``REWARD_SCALE`` times minus epsilon where that is positive, else times the speedup that was measured."""
+    """``REWARD_SCALE`` times the measured speedup; if the proposal had to be rectified, times ``-epsilon``."""
     speedup: float
-    """Over the compiler's map, as the paper reports it: 0 where the proposal could not be executed."""
+    """Measured speedup over the compiler's memory map; 0 if the proposal had to be rectified, as in the paper."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluations:
-    """The same of many proposals."""
+    """Results of the evaluation of K proposed memory maps of a network with N layers; see :class:`Evaluation`."""
 
     maps: Ints
-    """[K, N, 2] Tiers of weights and outputs, rectified."""
+    """[K, N, 2] tiers of weights and outputs of the rectified proposals."""
     epsilon: Floats
-    """[K]"""
+    """[K] fraction of all bytes whose tier changed."""
     latency_ps: Ints
-    """[K] Of the rectified maps, without noise."""
+    """[K] latencies of the rectified memory maps, without noise."""
     rewards: Floats
-    """[K]"""
+    """[K] rewards."""
     speedups: Floats
-    """[K] 0 where the proposal could not be executed."""
+    """[K] measured speedups; 0 if the proposal had to be rectified."""
 
 
 class Chip:
-    """A simulated chip, with one network on it.
+    """A simulated chip that runs one network with proposed memory maps.
 
     Parameters
     ----------
+    problem
+        The tier-placement problem of the network.
     noise
-        Standard deviation of measurements, relative to the latency.
+        Standard deviation of measured durations, relative to the latency; at least 0 and less than 1.
     seed
-        Of that noise.
+        Seed of the noise.
 
     Raises
     ------
+    UsageError
+        The noise is out of range.
     InputError
-        The compiler finds no map for the network.
+        The compiler finds no memory map for the network.
     """
 
     def __init__(self, problem: Problem, *, noise: float = 0.0, seed: int = 0):
@@ -73,13 +80,13 @@ class Chip:
             raise UsageError(f"found noise {noise}, expected 0 to below 1")
         self.problem = problem
         self.compiler = compiler_map(problem)
-        """The compiler's own map."""
+        """The compiler's own memory map."""
         self.compiler_ps = latency_ps(problem, self.compiler.weight_tiers, self.compiler.output_tiers)
-        """Its latency."""
+        """Latency of the compiler's memory map in ps."""
         self.evaluations = 0
-        """Proposals so far: what all methods are compared by."""
+        """Number of evaluated proposals so far; methods are compared after equal numbers of them."""
         self.inferences = 0
-        """Those of them that were executed."""
+        """Number of evaluated proposals that were executed."""
         self._rectifier = Rectifier(problem)
         self._arrays = arrays_of(problem)
         self._total = max(1, int(self._arrays.weights.sum() + self._arrays.outputs.sum()))
@@ -87,16 +94,27 @@ class Chip:
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
-        """Noise from here on as of a new chip with this seed."""
-        self._chance = np.random.default_rng(seed)
+        """Restart the noise as on a new chip with this seed."""
+        self._generator = np.random.default_rng(seed)
 
     @property
     def noise_generator(self) -> np.random.Generator:
-        """What noise is drawn from: its state and the two counters are all that a chip remembers of its proposals."""
-        return self._chance
+        """Generator of the noise. Its state and the two counters are all that proposals change in a chip."""
+        return self._generator
 
     def evaluate(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Evaluation:
-        """Compile a proposal and, where it can be executed as it is, run one inference. UsageError: it is no map at all."""
+        """Rectify a proposal and, if it was valid unchanged, run one inference.
+
+        Parameters
+        ----------
+        weight_tiers, output_tiers
+            The proposed tiers of each layer, ``[layers]``.
+
+        Raises
+        ------
+        UsageError
+            The proposal does not have a tier for each layer, or has one that does not exist.
+        """
         rectified, epsilon = self._rectified(weight_tiers, output_tiers)
         latency = latency_ps(self.problem, rectified.weight_tiers, rectified.output_tiers)
         measured, speedups = self._run(np.array([latency]), np.array([epsilon]))
@@ -111,7 +129,11 @@ class Chip:
         )
 
     def evaluate_many(self, maps: Ints) -> Evaluations:
-        """:meth:`evaluate` of many proposals ``[K, N, 2]``, tiers of weights and outputs, at once; measured in their order."""
+        """Evaluate many proposals as :meth:`evaluate` does, in their order.
+
+        ``maps`` has shape ``[K, layers, 2]``: the proposed tiers of weights and outputs. Raises UsageError for another shape or
+        tiers that do not exist.
+        """
         compiled, epsilon = self.compiled(maps)
         latency = latencies(self._arrays, compiled[..., 0], compiled[..., 1])
         _, speedups = self._run(latency, epsilon)
@@ -119,63 +141,69 @@ class Chip:
         return Evaluations(compiled, epsilon, latency, rewards, speedups)
 
     def compiled(self, maps: Ints) -> tuple[Ints, Floats]:
-        """What the compiler makes of proposals ``[K, N, 2]``, without running them; does not count as an evaluation.
+        """Rectify proposals without running them; this does not count as an evaluation.
+
+        Parameters
+        ----------
+        maps
+            Proposed tiers of weights and outputs, shape ``[K, layers, 2]``.
 
         Returns
         -------
         tuple
-            Tiers ``[K, N, 2]``, 0 for weights of 0 bytes whatever was proposed, and epsilons ``[K]``.
+            Rectified tiers ``[K, layers, 2]``, with 0 for weights of 0 bytes; and epsilons ``[K]``, the fractions of all bytes
+            whose tier changed.
 
         Raises
         ------
         UsageError
-            An array of another shape, or a tier that does not exist.
+            The array has another shape, or has a tier that does not exist.
         """
         count, tiers = len(self.problem.layers), len(self.problem.tiers)
         maps = np.asarray(maps)
         if maps.ndim != 3 or maps.shape[1:] != (count, 2) or maps.dtype.kind not in "iu":
-            given = f"{maps.dtype} maps of shape {maps.shape}"
-            raise UsageError(f"found {given}, expected whole numbers of shape (any number of maps, {count}, 2)")
+            shown = f"{maps.dtype} maps of shape {maps.shape}"
+            raise UsageError(f"found {shown}, expected whole numbers of shape (any number of maps, {count}, 2)")
         if maps.size and not 0 <= maps.min() <= maps.max() < tiers:
             raise UsageError(f"found tiers from {maps.min()} to {maps.max()}, expected 0 to {tiers - 1}")
         if self.problem.address_spaces:
             rectified = [self._rectifier.rectify(one[:, 0].tolist(), one[:, 1].tolist()) for one in maps]
             compiled_maps = np.array([np.stack(one.map[:2], axis=1) for one in rectified], np.int64).reshape(-1, count, 2)
             return compiled_maps, np.array([one.epsilon for one in rectified], np.float64)
-        # Copies: they are changed in place.
+        # These arrays are changed in place, so they must be copies.
         weights, outputs = (np.array(maps[..., which], np.int64, order="C") for which in range(2))
         weights[:, self._arrays.weights == 0] = 0
-        wanted = weights.copy(), outputs.copy()
+        proposed = weights.copy(), outputs.copy()
         moved = rectify(self._arrays, weights, outputs)
         for failed in np.flatnonzero(moved < 0):
             weights[failed], outputs[failed] = self.compiler.weight_tiers, self.compiler.output_tiers
-            moved[failed] = self._arrays.weights[weights[failed] != wanted[0][failed]].sum()
-            moved[failed] += self._arrays.outputs[outputs[failed] != wanted[1][failed]].sum()
+            moved[failed] = self._arrays.weights[weights[failed] != proposed[0][failed]].sum()
+            moved[failed] += self._arrays.outputs[outputs[failed] != proposed[1][failed]].sum()
         return np.stack([weights, outputs], axis=2), moved / self._total
 
     def _rectified(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Rectified:
-        """Of one proposal, with offsets where tiers are address spaces."""
+        """Rectify one proposal; the result has offsets if tiers are address spaces."""
         if self.problem.address_spaces:
             return self._rectifier.rectify(weight_tiers, output_tiers)
-        wanted = self._rectifier.checked(weight_tiers, output_tiers)
-        maps, epsilon = self.compiled(np.stack(wanted[:2], axis=1)[np.newaxis])
+        proposed = self._rectifier.checked(weight_tiers, output_tiers)
+        maps, epsilon = self.compiled(np.stack(proposed[:2], axis=1)[np.newaxis])
         weights, outputs = maps[0].T.tolist()
         return Rectified(MemoryMap(tuple(weights), tuple(outputs)), float(epsilon[0]))
 
     def _run(self, latency_ps: Ints, epsilon: Floats) -> tuple[Floats, Floats]:
-        """Inferences of those maps that needed no rectifying: what they took, and speedups (0 of the others)."""
+        """Run the maps that were not changed by rectification; returns measured durations, and speedups (0 for the others)."""
         executed = np.flatnonzero(epsilon == 0)
         self.evaluations += len(latency_ps)
         self.inferences += len(executed)
         measured = latency_ps.astype(np.float64)
         if self._noise:
-            # Measurements stay positive, however unlucky.
-            measured[executed] *= np.maximum(0.01, 1.0 + self._noise * self._chance.standard_normal(len(executed)))
+            # The factor is at least 0.01, so that measurements stay positive.
+            measured[executed] *= np.maximum(0.01, 1.0 + self._noise * self._generator.standard_normal(len(executed)))
         speedups = np.zeros(len(measured))
         takes_time = measured[executed] > 0
         speedups[executed] = np.where(takes_time, self.compiler_ps / np.where(takes_time, measured[executed], 1.0), 1.0)
         return measured, speedups
 
     def plan(self, memory_map: MemoryMap) -> Plan:
-        """A map that can be executed, as a plan."""
+        """The plan of a memory map that can be executed."""
         return plan_of(self.problem, memory_map)

@@ -1,4 +1,4 @@
-"""Many memory maps at once: what the compiler makes of them, and how long they take; compiled."""
+"""Rectification and latencies of many memory maps at once, compiled with numba."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ Floats = npt.NDArray[np.float64]
 
 
 class Arrays(NamedTuple):
-    """A problem as compiled code reads it: n layers, T tiers; bytes and picoseconds."""
+    """A problem with n layers and T tiers as arrays for compiled functions; sizes in bytes, times in ps."""
 
     weights: Ints
-    """[n] Bytes stored."""
+    """[n] size of the weights as stored."""
     outputs: Ints
-    """[n]"""
+    """[n] size of the output."""
     last: Ints
-    """[n] Step of the last reader of each output."""
+    """[n] step of the last reader of each output."""
     capacity: Ints
-    """[T]"""
+    """[T] capacity of each tier."""
     weight_moves: Ints2D
-    """[n, T] Picoseconds to read the weights from each tier."""
+    """[n, T] time to read a layer's weights from each tier."""
     output_moves: Ints2D
-    """[n, T] Picoseconds to move the output once."""
+    """[n, T] time to read or write a layer's output once in each tier."""
     first_input: Ints
-    """[n + 1] Layer i reads the outputs ``inputs[first_input[i] : first_input[i + 1]]``."""
+    """[n + 1] layer i reads the outputs of the layers ``inputs[first_input[i] : first_input[i + 1]]``."""
     inputs: Ints
+    """Numbers of layers whose outputs are read, for all readers one after the other."""
     external: Ints
-    """[n] Picoseconds to read network inputs."""
+    """[n] time to read network inputs."""
     compute: Ints
-    """[n]"""
+    """[n] computation time."""
     overhead: int
-    """Sum of all."""
+    """Sum of the overheads of all layers."""
 
 
 def arrays_of(problem: Problem) -> Arrays:
@@ -62,25 +63,25 @@ def arrays_of(problem: Problem) -> Arrays:
     )
 
 
-class Room(NamedTuple):
-    """Room to work in."""
+class Workspace(NamedTuple):
+    """Arrays that the rectification of one memory map works with."""
 
     used: Ints2D
-    """[T, n]"""
+    """[T, n] bytes of outputs in each tier at each step."""
     stored: Ints
-    """[T]"""
+    """[T] bytes of weights in each tier."""
     peak: Ints
-    """[T]"""
+    """[T] largest number of bytes of outputs in each tier at one step."""
 
 
-def room_for(data: Arrays) -> Room:
-    """Room for a problem."""
+def workspace_for(data: Arrays) -> Workspace:
+    """Uninitialised arrays for a problem."""
     tiers = len(data.capacity)
-    return Room(np.empty((tiers, len(data.weights)), np.int64), np.empty(tiers, np.int64), np.empty(tiers, np.int64))
+    return Workspace(np.empty((tiers, len(data.weights)), np.int64), np.empty(tiers, np.int64), np.empty(tiers, np.int64))
 
 
 def latencies(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
-    """[K] Latencies of maps ``[K, n]``, ps."""
+    """[K] latencies in ps of memory maps, whose tiers of weights and outputs have shape ``[K, n]``."""
     latency = np.empty(len(weight_tiers), np.int64)
     _latencies(data, np.ascontiguousarray(weight_tiers), np.ascontiguousarray(output_tiers), latency)
     return latency
@@ -88,6 +89,7 @@ def latencies(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
 
 @njit
 def _latencies(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, latency: Ints) -> None:
+    """Compute ``latency``, of shape ``[K]``; see :func:`latencies`."""
     count, layers = weight_tiers.shape
     for k in range(count):
         latency[k] = data.overhead
@@ -100,18 +102,31 @@ def _latencies(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, latency
 
 
 def rectify(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
-    """Make maps ``[K, n]`` executable, in place, by the compiler's rules; tiers are no address spaces.
+    """Rectify memory maps in place, for problems without address spaces.
 
-    Layer by layer, weights before the output: the tier that is meant, then ever slower ones, then faster ones. Returns bytes
-    re-assigned ``[K]``; -1 where a tensor found no room at all.
+    Tensors are placed layer by layer, weights before the output. A tensor that does not fit in its tier goes to the next slower
+    tier in which it fits, or else to the next faster one.
+
+    Parameters
+    ----------
+    data
+        The problem.
+    weight_tiers, output_tiers
+        Proposed tiers, shape ``[K, n]``; changed in place.
+
+    Returns
+    -------
+    array
+        Bytes whose tier changed, shape ``[K]``; -1 if a tensor does not fit in any tier. Then the map is only partly changed.
     """
     moved = np.zeros(len(weight_tiers), np.int64)
-    _rectify(data, weight_tiers, output_tiers, moved, room_for(data))
+    _rectify(data, weight_tiers, output_tiers, moved, workspace_for(data))
     return moved
 
 
 @njit
-def _rectify(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, moved: Ints, work: Room) -> None:
+def _rectify(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, moved: Ints, work: Workspace) -> None:
+    """Rectify memory maps in place; ``moved``, which must be zero, becomes the result of :func:`rectify`."""
     count, layers = weight_tiers.shape
     tiers = len(data.capacity)
     used, stored, peak = work
@@ -124,10 +139,10 @@ def _rectify(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, moved: In
             if size == 0:
                 weight_tiers[k, i] = 0
             else:
-                wanted = weight_tiers[k, i]
+                proposed = weight_tiers[k, i]
                 tier = -1
-                for turn in range(tiers):
-                    t = wanted - turn if turn <= wanted else turn
+                for attempt in range(tiers):
+                    t = proposed - attempt if attempt <= proposed else attempt
                     if stored[t] + peak[t] + size <= data.capacity[t]:
                         tier = t
                         break
@@ -136,18 +151,18 @@ def _rectify(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, moved: In
                     break
                 stored[tier] += size
                 weight_tiers[k, i] = tier
-                if tier != wanted:
+                if tier != proposed:
                     moved[k] += size
             size = data.outputs[i]
-            wanted = output_tiers[k, i]
+            proposed = output_tiers[k, i]
             tier = -1
-            for turn in range(tiers):
-                t = wanted - turn if turn <= wanted else turn
-                room = data.capacity[t] - stored[t] - size
-                fits = room >= 0
+            for attempt in range(tiers):
+                t = proposed - attempt if attempt <= proposed else attempt
+                free = data.capacity[t] - stored[t] - size
+                fits = free >= 0
                 if fits:
                     for step in range(i, data.last[i] + 1):
-                        if used[t, step] > room:
+                        if used[t, step] > free:
                             fits = False
                             break
                 if fits:
@@ -160,5 +175,5 @@ def _rectify(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, moved: In
                 used[tier, step] += size
                 peak[tier] = max(peak[tier], used[tier, step])
             output_tiers[k, i] = tier
-            if tier != wanted:
+            if tier != proposed:
                 moved[k] += size

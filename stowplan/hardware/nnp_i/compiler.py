@@ -1,8 +1,9 @@
-"""A mapper in the manner of a native compiler: simple rules, one pass over the layers, nothing is taken back.
+"""Creates memory maps by simple rules, in the manner of a native compiler, in one pass over the layers.
 
-The paper says of the chip's compiler that it is "a collection of heuristic rules specific to the compute and memory capacity of
-the hardware"; these are of that kind, not the product's own. The same rules make a map that cannot be executed one that can:
-Khadka et al., ICLR 2021, algorithm 1, lines 6 and 7.
+Khadka et al. (ICLR 2021) call the chip's compiler "a collection of heuristic rules specific to the compute and memory capacity
+of the hardware". The product's rules are not public; the ones in this module are similar in kind. A proposed memory map that
+cannot be executed, because a tier's capacity is exceeded, is *rectified*: similar rules change it to one that can be executed
+(algorithm 1 of the paper, lines 6 and 7).
 """
 
 from __future__ import annotations
@@ -21,23 +22,29 @@ from stowplan.models.tier_placement.problem import Problem
 
 
 class Occupancy:
-    """The tiers of a problem, filling up. Where tiers are address spaces, every tensor gets the lowest offset that is free."""
+    """Occupied bytes of a problem's tiers at every step, while tensors are placed one after the other.
+
+    If tiers are address spaces, every tensor gets the lowest free offset.
+    """
 
     def __init__(self, problem: Problem):
         self._problem = problem
         self._used = np.zeros((len(problem.tiers), len(problem.layers)), np.int64)
-        """Bytes taken in each tier at each step."""
+        """[tiers, steps] occupied bytes."""
         self._spaces = [FirstFit(tier.capacity) for tier in problem.tiers]
-        """What lies where in each tier; kept for address spaces only."""
+        """[tiers] occupied ranges of addresses; only used if tiers are address spaces."""
         self.weights = [0] * len(problem.tiers)
-        """Bytes of weights in each tier."""
+        """[tiers] bytes of weights."""
 
     def free(self, tier: int, first: int, last: int) -> int:
-        """Bytes that are free in a tier at all the steps from first to last."""
+        """Bytes that are free in a tier at every step from ``first`` to ``last`` (inclusive)."""
         return self._problem.tiers[tier].capacity - int(self._used[tier, first : last + 1].max())
 
     def take(self, tier: int, size: int, first: int, last: int) -> int | None:
-        """Offset for a tensor that takes room from step first to step last (0 where only bytes count); None: it has none."""
+        """Place a tensor that occupies memory from step ``first`` to step ``last`` in a tier.
+
+        Returns its offset, which is 0 if tiers are no address spaces; None if the tensor does not fit.
+        """
         if self.free(tier, first, last) < size:
             return None
         offset: int | None = 0
@@ -48,16 +55,19 @@ class Occupancy:
         return offset
 
 
-#: Weights go to a tier only where they are at most this part of it, for they block it for the whole inference ...
+#: A layer's weights prefer a tier only if they need at most this fraction of it, since they occupy it for the whole inference.
 WEIGHT_PART = 1 / 8
-#: ... and all weights together fill no more than this part, but for the slowest tier: the rest is for activations.
+#: Weights prefer a tier only if all its weights together need at most this fraction of it; the rest is left for activations.
 WEIGHTS_PART = 0.75
-#: Activations that are read more than once may fill a tier; others at most this part of it.
+#: An activation that is read only once prefers a tier only if it needs at most this fraction of it.
 SINGLE_USE_PART = 0.25
 
 
 class MemoryMap(NamedTuple):
-    """Tiers of all tensors, and their offsets; entries of weights of 0 bytes are 0."""
+    """For each layer, the tiers of its weights and of its output, and perhaps offsets; 0 for weights of 0 bytes.
+
+    All fields have shape ``[layers]``; offsets are empty if tiers are no address spaces.
+    """
 
     weight_tiers: tuple[int, ...]
     output_tiers: tuple[int, ...]
@@ -66,17 +76,20 @@ class MemoryMap(NamedTuple):
 
 
 def compiler_map(problem: Problem) -> MemoryMap:
-    """The compiler's own map.
+    """Create the compiler's memory map of a problem.
+
+    Every tensor goes to the fastest tier that it prefers. If it does not fit there, the other tiers are tried in the order of
+    :func:`spill_order`.
 
     Returns
     -------
     MemoryMap
-        Numbers of tiers ``[layers]``, of weights and of outputs; valid for the problem.
+        A valid memory map.
 
     Raises
     ------
     InputError
-        A tensor finds no room in any tier.
+        A tensor does not fit in any tier.
     """
     occupancy = Occupancy(problem)
     placer = Placer(problem, occupancy)
@@ -85,20 +98,14 @@ def compiler_map(problem: Problem) -> MemoryMap:
             preferred = _preferred_for_weights(problem, occupancy, layer.weight_bytes)
             placer.weights(number, spill_order(preferred, len(problem.tiers)))
         reads = sum(number in other.inputs for other in problem.layers[number + 1 : problem.last_use[number] + 1])
-        part = 1.0 if reads > 1 else SINGLE_USE_PART
-        preferred = _preferred(problem, [layer.output_bytes <= part * tier.capacity for tier in problem.tiers])
+        fraction = 1.0 if reads > 1 else SINGLE_USE_PART
+        preferred = _preferred(problem, [layer.output_bytes <= fraction * tier.capacity for tier in problem.tiers])
         placer.output(number, spill_order(preferred, len(problem.tiers)))
     return placer.map()
 
 
 def compiler_plan(problem: Problem) -> Plan | None:
-    """The compiler's map as a plan.
-
-    Returns
-    -------
-    Plan or None
-        With its latency in ps, without offsets; None where the compiler finds no room for a tensor.
-    """
+    """The compiler's memory map as a plan, whose objective is its latency in ps; None if a tensor does not fit in any tier."""
     try:
         memory_map = compiler_map(problem)
     except InputError:
@@ -107,17 +114,18 @@ def compiler_plan(problem: Problem) -> Plan | None:
 
 
 def plan_of(problem: Problem, memory_map: MemoryMap) -> Plan:
-    """A map that can be executed, as a plan."""
+    """The plan of a memory map that can be executed."""
     latency = latency_ps(problem, memory_map.weight_tiers, memory_map.output_tiers)
     return Plan(problem=problem.digest, objective=latency, **memory_map._asdict())
 
 
 def spill_order(preferred: int, tiers: int) -> list[int]:
-    """The tier that was meant, then ever slower ones, then faster ones."""
+    """The preferred tier, followed by slower tiers in descending speed, and then by faster tiers in ascending speed."""
     return [*range(preferred, -1, -1), *range(preferred + 1, tiers)]
 
 
 def _preferred_for_weights(problem: Problem, occupancy: Occupancy, size: int) -> int:
+    """The tier that weights of this size prefer."""
     return _preferred(
         problem,
         [
@@ -128,12 +136,12 @@ def _preferred_for_weights(problem: Problem, occupancy: Occupancy, size: int) ->
 
 
 def _preferred(problem: Problem, suits: list[bool]) -> int:
-    """The fastest tier that suits; the slowest, where none does."""
+    """The fastest tier of those that suit; the slowest tier if none does."""
     return max((tier for tier in range(len(problem.tiers)) if suits[tier]), default=0)
 
 
 class Placer:
-    """Places tensors one after the other, and remembers where."""
+    """Places tensors one after the other, and collects their tiers and offsets in a memory map."""
 
     def __init__(self, problem: Problem, occupancy: Occupancy):
         self._problem, self._occupancy = problem, occupancy
@@ -142,30 +150,34 @@ class Placer:
         self._offsets = ([0] * count, [0] * count)
 
     def weights(self, number: int, order: Iterable[int]) -> int:
-        """Place a layer's weights in the first tier of ``order`` with room for them; its number. InputError where none has."""
+        """Place a layer's weights in the first tier of ``order`` in which they fit; returns its number.
+
+        Raises InputError if they fit in none.
+        """
         size = self._problem.layers[number].weight_bytes
         tier = self._place(0, number, size, (0, len(self._problem.layers) - 1), order)
         self._occupancy.weights[tier] += size
         return tier
 
     def output(self, number: int, order: Iterable[int]) -> int:
-        """The same for its output."""
+        """Place a layer's output in the same way."""
         size = self._problem.layers[number].output_bytes
         return self._place(1, number, size, (number, self._problem.last_use[number]), order)
 
-    def _place(self, what: int, number: int, size: int, span: tuple[int, int], order: Iterable[int]) -> int:
+    def _place(self, which: int, number: int, size: int, span: tuple[int, int], order: Iterable[int]) -> int:
+        """Place a tensor that is live in the steps ``span`` (inclusive); ``which`` is 0 for weights and 1 for outputs."""
         for tier in order:
             offset = self._occupancy.take(tier, size, *span)
             if offset is not None:
-                self._tiers[what][number], self._offsets[what][number] = tier, offset
+                self._tiers[which][number], self._offsets[which][number] = tier, offset
                 return tier
         layer = self._problem.layers[number].name
         free = ", ".join(f"{self._occupancy.free(at, *span)} in {tier.name}" for at, tier in enumerate(self._problem.tiers))
-        kind = "output" if what else "weights"
+        kind = "output" if which else "weights"
         raise InputError(f"no tier has room for the {size} bytes of its {kind}: free are {free}", place=f"layer {layer}")
 
     def map(self) -> MemoryMap:
-        """Where everything stands."""
+        """The memory map of the tensors placed so far."""
         tiers = tuple(self._tiers[0]), tuple(self._tiers[1])
         if not self._problem.address_spaces:
             return MemoryMap(*tiers)
@@ -173,19 +185,19 @@ class Placer:
 
 
 class Rectified(NamedTuple):
-    """What became of a proposal."""
+    """Result of the rectification of a proposed memory map."""
 
     map: MemoryMap
-    """It can be executed."""
+    """A memory map that can be executed."""
     epsilon: float
-    """Bytes of the tensors that were re-assigned over the bytes of all: 0 where the proposal could be executed as it is."""
+    """Fraction of all bytes whose tensors were moved to another tier; 0 if the proposal can be executed unchanged."""
 
 
 class Rectifier:
-    """The compiler's check of proposals for one problem.
+    """Rectifies proposed memory maps of one problem, one at a time.
 
-    This is the plain form, one proposal at a time, and the only one for tiers that are address spaces.
-    :func:`stowplan.hardware.nnp_i.compiled.rectify` does the same for many, compiled.
+    :func:`stowplan.hardware.nnp_i.compiled.rectify` does the same for many proposals and is compiled, but does not support
+    address spaces.
     """
 
     def __init__(self, problem: Problem):
@@ -195,44 +207,45 @@ class Rectifier:
         self._total = max(1, int(self._weights.sum() + self._outputs.sum()))
 
     def rectify(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Rectified:
-        """The nearest map by simple rules: layer by layer, what has no room goes to a slower tier, or else to a faster one.
+        """Change a proposed memory map to one that can be executed.
 
-        Where that leaves a tensor without room, it is the compiler's own map. Where tiers are address spaces, it may move
-        tensors that some cleverer choice of offsets would find room for.
+        Tensors are placed layer by layer. A tensor that does not fit in its tier goes to a slower tier, or else to a faster
+        one. If a tensor does not fit in any tier, the result is the compiler's own memory map. If tiers are address spaces,
+        tensors may be moved although they would fit with other offsets.
 
         Parameters
         ----------
         weight_tiers, output_tiers
-            Number of a tier for each layer, ``[layers]``.
+            The proposed tiers of each layer, ``[layers]``.
 
         Returns
         -------
         Rectified
-            The map that can be executed, and the part of all bytes that had to move, 0 to 1.
+            The memory map, and the fraction (0 to 1) of all bytes whose tier changed.
 
         Raises
         ------
         UsageError
-            The proposal has not a tier for each layer, or one that does not exist.
+            The proposal does not have a tier for each layer, or has one that does not exist.
         InputError
-            The compiler finds no map at all.
+            The compiler finds no memory map either.
         """
-        wanted = self.checked(weight_tiers, output_tiers)
+        proposed = self.checked(weight_tiers, output_tiers)
         try:
-            nearest = self._place(wanted)
+            nearest = self._place(proposed)
         except InputError:
             nearest = compiler_map(self._problem)
         moved = sum(
-            int(sizes[np.array(was) != np.array(now)].sum())
-            for sizes, was, now in (
-                (self._weights, wanted.weight_tiers, nearest.weight_tiers),
-                (self._outputs, wanted.output_tiers, nearest.output_tiers),
+            int(sizes[np.array(before) != np.array(after)].sum())
+            for sizes, before, after in (
+                (self._weights, proposed.weight_tiers, nearest.weight_tiers),
+                (self._outputs, proposed.output_tiers, nearest.output_tiers),
             )
         )
         return Rectified(nearest, moved / self._total)
 
     def checked(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> MemoryMap:
-        """A proposal as a map, with 0 for weights of 0 bytes; UsageError as for :meth:`rectify`."""
+        """A proposal as a memory map, with 0 for weights of 0 bytes; raises UsageError as :meth:`rectify` does."""
         count, tiers = len(self._problem.layers), len(self._problem.tiers)
         for name, proposed in (("weight_tiers", weight_tiers), ("output_tiers", output_tiers)):
             if len(proposed) != count or not all(tier in range(tiers) for tier in proposed):
@@ -242,11 +255,12 @@ class Rectifier:
             tuple(map(int, output_tiers)),
         )
 
-    def _place(self, wanted: MemoryMap) -> MemoryMap:
+    def _place(self, proposed: MemoryMap) -> MemoryMap:
+        """Place all tensors by simple rules; raises InputError if one fits in no tier."""
         tiers = len(self._problem.tiers)
         placer = Placer(self._problem, Occupancy(self._problem))
         for number, layer in enumerate(self._problem.layers):
             if layer.weight_bytes:
-                placer.weights(number, spill_order(wanted.weight_tiers[number], tiers))
-            placer.output(number, spill_order(wanted.output_tiers[number], tiers))
+                placer.weights(number, spill_order(proposed.weight_tiers[number], tiers))
+            placer.output(number, spill_order(proposed.output_tiers[number], tiers))
         return placer.map()

@@ -1,6 +1,7 @@
-"""A network on a target as a tier-placement problem, its node features, and how long it takes with a memory map.
+"""Builds the tier-placement problem of a network on a target, with features of its layers, and computes latencies of memory
+maps.
 
-Elements become bytes, operations become picoseconds; a map's latency is that of all layers at once, in whole picoseconds.
+Elements become bytes, and operations become picoseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from stowplan.hardware.nnp_i.target import TierTarget
 from stowplan.log import bounded
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 
-#: Names of the columns, in the order of the table.
+#: Names of the features of a layer, in the order of table 1 of Khadka et al., ICLR 2021.
 FEATURES = (
     "op_id",
     "weight_size",
@@ -40,10 +41,10 @@ FEATURES = (
 
 
 def node_features(network: Network, precision: Precision) -> tuple[tuple[int, ...], ...]:
-    """Raw features, ``[layers][19]``, unscaled.
+    """Features of all layers, ``[layers][19]``, without scaling.
 
-    Sizes of feature maps are elements, the weights' size is bytes. ``n_w_left`` is the bytes of weights from the node to the
-    last, its own included; ``n_ops_left`` the layers after it.
+    Sizes of feature maps are in elements, sizes of weights in bytes. ``n_w_left`` is the size of the weights of this layer and
+    all later ones; ``n_ops_left`` is the number of later layers.
     """
     width = ELEMENT_BYTES[precision]
     rows: list[tuple[int, ...]] = []
@@ -77,24 +78,28 @@ def node_features(network: Network, precision: Precision) -> tuple[tuple[int, ..
 def build_problem(
     network: Network, target: TierTarget, precision: Precision = "int8", *, address_spaces: bool = False
 ) -> Problem:
-    """The problem of placing a network's tensors in a target's tiers.
+    """Build the problem of placing a network's tensors in a target's tiers.
 
     Parameters
     ----------
+    network
+        The network.
+    target
+        The chip.
     precision
-        Of weights and activations alike.
+        Precision of weights and activations.
     address_spaces
         Whether a plan gives every tensor an offset in its tier.
 
     Returns
     -------
     Problem
-        Sizes in bytes, times in ps; with the features of the network's layers for agents.
+        The problem, with sizes in bytes, times in ps, and features of the layers for learned policies.
 
     Raises
     ------
     InputError
-        The target has no speeds for the precision, or sizes are beyond all bounds.
+        The target has no speeds for the precision, or a size is larger than problems allow.
     """
     width = ELEMENT_BYTES[precision]
     layers = tuple(
@@ -113,7 +118,7 @@ def build_problem(
     )
     return Problem(
         tiers=tuple(
-            # Plain integers: the target's have the units they were written with, which no file of ours does.
+            # Converted to plain integers, since files of problems have no units.
             Tier(
                 name=memory.name,
                 capacity=int(memory.capacity),
@@ -136,7 +141,10 @@ IntArray = npt.NDArray[np.int64]
 
 
 def layers_ps(problem: Problem, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> IntArray:
-    """Latency of every layer, ps, ``[layers]``, where the weights and the output of each stand in these tiers."""
+    """Latency of every layer in ps, ``[layers]``, for a memory map: the tiers of each layer's weights and output.
+
+    A layer takes the time of its computation or of its memory traffic, whichever is longer, plus its overhead.
+    """
     tiers, latencies = problem.tiers, []
     for number, layer in enumerate(problem.layers):
         moved = tiers[0].move_ps(layer.external_bytes)
@@ -148,5 +156,5 @@ def layers_ps(problem: Problem, weight_tiers: Sequence[int], output_tiers: Seque
 
 
 def latency_ps(problem: Problem, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> int:
-    """Latency of the network, ps: the sum of :func:`layers_ps`."""
+    """Latency of the network in ps for a memory map: the sum of :func:`layers_ps`."""
     return int(layers_ps(problem, weight_tiers, output_tiers).sum())

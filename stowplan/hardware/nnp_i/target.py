@@ -1,4 +1,4 @@
-"""What a chip with tiers of memory is: tiers, speeds and overhead, read from a TOML file such as ``nnp-i.toml``."""
+"""Descriptions of chips with tiers of memory: tiers, speeds and overhead, from TOML files such as ``nnp-i.toml``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from stowplan.hardware.targets.toml_files import (
 FORMAT = "stowplan.tier_target"
 VERSION = 1
 
-#: Operations that only move data: they take the time of their bytes and no more.
+#: Operations that only move data: they take no computation time.
 MOVES = frozenset({"view", "reshape", "transpose", "concat", "slice", "pad", "embedding", "gather"})
 
 
 class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tier."""
+    """A tier of memory."""
 
     name: str
     capacity: Bytes
@@ -35,28 +35,28 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Speed in one precision."""
+    """Computation speeds in one precision."""
 
     matrix: FlopsPerSecond
-    """Of convolutions and matrix products, two operations a multiply-accumulate."""
+    """Speed of convolutions and matrix products; a multiply-accumulate counts as two operations."""
     vector: ElementsPerSecond
-    """Of everything else, by the larger of elements read and written."""
+    """Speed of all other operations; the number of elements is that of inputs or of outputs, whichever is larger."""
 
 
 class Overhead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fixed times, ps."""
+    """Fixed parts of durations."""
 
     layer: Picoseconds
-    """On top of every layer."""
+    """Fixed part of the duration of every layer."""
 
 
 class TierTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A chip for tier placement. Construction raises InputError where a value makes no sense."""
+    """A chip for tier placement. Construction raises InputError if it has no precision."""
 
     name: str
     description: str
     tiers: tuple[Memory, ...]
-    """Slowest first."""
+    """Tiers of memory, the slowest one first."""
     compute: dict[Precision, Compute]
     overhead: Overhead
     format: str = FORMAT
@@ -68,18 +68,18 @@ class TierTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """Precisions the target has speeds for, narrowest first."""
+        """Precisions that the target has speeds for, the narrowest one first."""
         return tuple(precision for precision in get_args(Precision) if precision in self.compute)
 
     def speed(self, precision: Precision) -> Compute:
-        """Speeds in a precision; raises InputError where the target has none."""
+        """Speeds in a precision; raises InputError if the target has none."""
         if precision not in self.compute:
             known = ", ".join(self.precisions)
             raise InputError(f"found precision {precision!r}, expected one of {known} (of target {self.name})")
         return self.compute[precision]
 
     def compute_ps(self, layer: Layer, precision: Precision) -> int:
-        """Time a layer takes were memory infinitely fast, ps."""
+        """Computation time of a layer in ps, without memory traffic."""
         speed = self.speed(precision)
         if layer.macs:
             return duration_ps(2 * layer.macs, speed.matrix)

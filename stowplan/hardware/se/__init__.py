@@ -1,11 +1,11 @@
-"""The Streaming Engine and its relatives: machines as data, tables for the hardware, and a simulator of the clock cycles.
+"""The Streaming Engine and other arrays of tiles: descriptions of machines, the tables that program them, and a simulator.
 
-Each file knows only those before it:
+Each file imports only files that are listed before it:
 
 - ``configuration``: the tables that program the tiles
-- ``reference``: a loop body run in NumPy, iteration by iteration, as the graph says
-- ``machines``: machines by name, and grids of one's own
-- ``simulator``: runs configured tiles clock by clock on real numbers
+- ``reference``: results of a loop body's graph, computed in NumPy for comparison with the simulator
+- ``machines``: machines by name, and grids of any size
+- ``simulator``: simulates configured tiles clock by clock, with numbers
 """
 
 from stowplan.hardware.se.configuration import Configuration, configure

@@ -1,4 +1,9 @@
-"""The tables that program the tiles: instruction RAM, spoke RAM and memory, as JSON and for people."""
+"""The tables that program the tiles of a machine, as JSON and as text for people.
+
+Each tile has an *instruction RAM* with its instructions, a *spoke RAM* with an entry for each slot of the schedule, and a
+memory for variables and for values from other tiles. Tiles send values over links, which take a fixed number of clocks, or over
+the *asynchronous fabric*, which writes them to the memory of another tile after a number of clocks that may vary.
+"""
 
 from __future__ import annotations
 
@@ -17,80 +22,95 @@ FEEDBACK, BASE, MEMORY, CONSTANT, RECEIVED = "feedback", "base", "memory", "cons
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Where an operand comes from."""
+    """The source of an operand."""
 
     port: str
-    """Name of an input link, ``feedback``, ``memory``, ``constant``, or ``received`` over the asynchronous fabric."""
+    """Name of an input link, ``feedback`` (results of the tile itself), ``memory``, ``constant``, or ``received`` (values that
+    the asynchronous fabric wrote to the tile's memory)."""
     delay: int = 0
-    """Clocks that the value waits behind the port."""
+    """Clocks for which the value is delayed after it arrived at the port."""
     skip: int = 0
-    """Issues of the instruction in which ``initial`` stands in for the value: iterations before the first is there."""
+    """Number of first iterations in which the operand is ``initial``, because the value is from an earlier iteration."""
     initial: float = 0.0
+    """Value of the operand in the first ``skip`` iterations."""
     address: int = 0
-    """First word in the tile's memory."""
+    """First word in the tile's memory, for the ports ``memory`` and ``received``."""
     constant: float = 0.0
+    """Value of the operand for the port ``constant``."""
     is_counted: bool = False
-    """Whether the value is that of ``skip`` threads ago, whenever it came; else the one of ``delay`` clocks ago."""
+    """Whether the operand is the value of ``skip`` threads ago, whenever it arrived; else it is the one that arrived ``delay``
+    clocks ago."""
 
 
 class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Where a value from the asynchronous fabric stands: one word for each iteration in flight, used in turn."""
+    """The words in a tile's memory for a value from the asynchronous fabric, one for each iteration in flight.
+
+    Successive iterations use the words in rotation.
+    """
 
     tile: int
     address: int
+    """First word."""
     words: int
+    """Number of words."""
     skip: int = 0
-    """Iterations that the value is old when it is needed."""
+    """Number of iterations between the one that produces the value and the one that reads it."""
 
 
 class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A synchronous flow. Its threads are launched at ``launch`` plus multiples of the interval, in order."""
+    """A synchronous flow: instructions that run in lockstep. A *thread* is one iteration of a flow.
+
+    Threads are launched in order, each at clock ``launch`` plus a multiple of the initiation interval.
+    """
 
     launch: int
     """Clock of the first launch at nominal latencies."""
     needs: tuple[Words, ...] = ()
-    """What must be there before a thread is launched."""
+    """Values from the asynchronous fabric that must have arrived before a thread is launched."""
     fills: tuple[Words, ...] = ()
-    """Where its threads write over the asynchronous fabric: a word must be free before a thread is launched."""
+    """Words to which its threads send values over the asynchronous fabric; one must be free before a thread is launched."""
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One entry of an instruction RAM."""
 
     id: str
+    """Name of the instruction."""
     op: str
     source_op: str | None = None
-    """Name of the op in the graph that it comes from; None where that is ``op``."""
+    """Name of the operation in the original graph; None if it is ``op``."""
     inputs: tuple[Input, ...]
+    """Sources of the operands."""
     latency: int
     """Clocks from its issue to its result."""
     interface: str | None = None
-    """Memory interface that its result is a request to; None for no memory access."""
+    """Name of the memory interface to which its result is sent as a request; None if it does not access memory."""
     sends: Words | None = None
-    """Where its result, or the answer to it, goes over the asynchronous fabric."""
+    """Words to which the asynchronous fabric brings its result, or the answer to its request; None if it sends nothing."""
 
 
 class Forward(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A value that passes through: what arrives at ``input`` in this clock leaves at ``outputs`` in the same clock."""
+    """A route of a value through a tile: a value that arrives at ``input`` leaves at ``outputs`` in the same clock."""
 
     input: str
     outputs: tuple[str, ...]
 
 
 class Spoke(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One entry of a spoke RAM: what the tile does in one slot."""
+    """One entry of a spoke RAM: what the tile does in one slot, that is, in all clocks that are equal modulo the interval."""
 
     instruction: int | None = None
-    """Entry of the instruction RAM; None for no instruction."""
+    """Number of the entry in the instruction RAM; None for no instruction."""
     master: str | None = None
-    """Input whose message wakes the instruction: a link, ``feedback`` or ``base``."""
+    """Input at which a message starts the instruction: a link, ``feedback``, or ``base`` for launches of the flow's threads."""
     delay: int = 0
-    """Clocks that the message waits with its value; for ``base``, the clock at which it first starts the instruction."""
+    """Clocks for which the message is delayed; for ``base``, the clock of the instruction's first issue."""
     flow: int | None = None
-    """For ``base``: the flow whose threads it starts."""
+    """For ``base``, number of the flow whose threads start the instruction."""
     outputs: tuple[str, ...] = ()
-    """Links that take the result when it leaves the pipeline."""
+    """Links on which the result leaves when it comes out of the pipeline."""
     forwards: tuple[Forward, ...] = ()
+    """Values that pass through the tile."""
 
 
 class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -98,18 +118,23 @@ class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     variable: str
     address: int
+    """First word."""
     words: int
+    """Number of words."""
 
 
 class Received(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A value from the asynchronous fabric in a tile's memory."""
 
     value: str
-    """Instruction that sends it, or asks for it."""
+    """Name of the instruction that sends the value or requests it from memory."""
     address: int
+    """First word."""
     words: int
+    """Number of words."""
     reads: tuple[int, ...]
-    """For each operand that reads it, after how many iterations; after the last its word is free."""
+    """For each operand that reads the value, the number of iterations after which it does; after the last read, the word is
+    free."""
 
 
 class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -118,49 +143,49 @@ class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     tile: int
     instructions: tuple[Entry, ...]
     spokes: tuple[Spoke, ...]
-    """One for each slot."""
+    """[ii] the entry of each slot."""
     memory: tuple[Held, ...]
     received: tuple[Received, ...] = ()
 
 
 class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What programs a machine to run a loop body."""
+    """All tables that program a machine to run a loop body."""
 
     name: str
     machine: Machine
     ii: int
     """Initiation interval, in clocks."""
     latency: int
-    """Clocks from the start of an iteration to its last result."""
+    """Clocks from the start of an iteration to its last result, at nominal latencies."""
     tiles: tuple[Tile, ...]
     flows: tuple[Flow, ...] = ()
     format: str = "stowplan.modulo_scheduling.configuration"
     version: int = 1
 
     def table(self) -> str:
-        """The tables for people: one line for each slot of each tile that does something."""
+        """The tables as text for people, with a line for each slot of a tile that has an instruction or passes values on."""
         lines = [f"{self.name or 'loop'} on {self.machine.name}: II {self.ii}, latency {self.latency} clocks"]
         rows = []
         for tile in self.tiles:
             for slot, spoke in enumerate(tile.spokes):
                 if spoke.instruction is None and not spoke.forwards:
                     continue
-                what = master = operands = outputs = ""
+                instruction_text = master = operands = outputs = ""
                 if spoke.instruction is not None:
                     entry = tile.instructions[spoke.instruction]
-                    what = f"{entry.id}: {entry.source_op or entry.op}"
+                    instruction_text = f"{entry.id}: {entry.source_op or entry.op}"
                     master = spoke.master or ""
                     operands = ", ".join(_describe(source, tile) for source in entry.inputs)
                     outputs = ", ".join([*spoke.outputs, *_sent(entry)])
                 passing = "; ".join(f"{forward.input} passes to {', '.join(forward.outputs)}" for forward in spoke.forwards)
                 tail = "; ".join(part for part in (outputs, passing) if part)
-                rows.append((str(tile.tile), str(slot), what, master, operands, tail))
+                rows.append((str(tile.tile), str(slot), instruction_text, master, operands, tail))
         lines += text_table(("tile:r", "slot:r", "instruction", "master input", "operands", "outputs"), rows)
         return "\n".join(lines)
 
 
 def _sent(entry: Entry) -> list[str]:
-    """What an instruction sends over the asynchronous fabric."""
+    """Texts for the values that an instruction sends over the asynchronous fabric."""
     words = "" if entry.sends is None else f"tile {entry.sends.tile} memory"
     if entry.interface is None:
         return [f"to {words}"] if words else []
@@ -168,6 +193,7 @@ def _sent(entry: Entry) -> list[str]:
 
 
 def _describe(source: Input, tile: Tile) -> str:
+    """Text for the source of an operand."""
     if source.port == CONSTANT:
         return f"{source.constant:g}"
     if source.port == MEMORY:
@@ -179,7 +205,7 @@ def _describe(source: Input, tile: Tile) -> str:
 
 
 def configure(problem: Problem, plan: Plan) -> Configuration:
-    """Tables of a valid plan."""
+    """Create the tables that program a machine according to a valid plan."""
     machine, ii, flow = problem.machine, plan.ii, problem.flows
     names = [link.name for link in machine.links]
     words = _received(problem, plan)
@@ -187,7 +213,7 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
     incoming: dict[tuple[int, int], int] = {(edge.target, edge.operand): at for at, edge in enumerate(problem.edges)}
     outputs: dict[int, set[int]] = defaultdict(set)
     forwards: dict[tuple[int, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    arrives: list[str] = []
+    arrival_ports: list[str] = []
     for edge, route in zip(problem.edges, plan.routes, strict=True):
         tile, clock, port = plan.tiles[edge.source], plan.times[edge.source] + problem.latencies[edge.source], FEEDBACK
         for step, link in enumerate(route):
@@ -198,27 +224,27 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
             end = machine.end(tile, link)
             assert end is not None
             tile, clock, port = end, clock + machine.links[link].clocks, names[link]
-        arrives.append(port)
+        arrival_ports.append(port)
     tiles = []
     for tile in range(machine.tiles):
-        here = [number for number, where in enumerate(plan.tiles) if where == tile]
-        here.sort(key=lambda number: plan.slots[number])
-        held = _memory(problem, here)
-        address = {variable.variable: variable.address for variable in held}
+        local_instructions = [number for number, where in enumerate(plan.tiles) if where == tile]
+        local_instructions.sort(key=lambda number: plan.slots[number])
+        variables = _memory(problem, local_instructions)
+        address = {variable.variable: variable.address for variable in variables}
         received = tuple(
             Received(
                 value=problem.instructions[source].id,
-                address=own.address,
-                words=own.words,
+                address=value_words.address,
+                words=value_words.words,
                 reads=tuple(e.distance for e in problem.edges if e.asynchronous and e.source == source),
             )
-            for source, own in words.items()
-            if own.tile == tile
+            for source, value_words in words.items()
+            if value_words.tile == tile
         )
         entries, spokes = [], {slot: Spoke() for slot in range(ii)}
-        for place, number in enumerate(here):
+        for place, number in enumerate(local_instructions):
             inputs = []
-            master, wait = BASE, plan.times[number]
+            master, master_delay = BASE, plan.times[number]
             for at, operand in enumerate(problem.instructions[number].operands):
                 if operand.constant is not None:
                     inputs.append(Input(port=CONSTANT, constant=operand.constant))
@@ -226,19 +252,19 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
                     inputs.append(Input(port=MEMORY, address=address[operand.variable]))
                 else:
                     edge_number = incoming[number, at]
-                    late, initial = operand.distance, operand.initial
+                    age, initial = operand.distance, operand.initial
                     source = problem.edges[edge_number].source
                     if problem.edges[edge_number].asynchronous:
-                        inputs.append(Input(port=RECEIVED, address=words[source].address, skip=late, initial=initial))
+                        inputs.append(Input(port=RECEIVED, address=words[source].address, skip=age, initial=initial))
                         continue
-                    port, delay = arrives[edge_number], plan.delays[edge_number]
+                    port, delay = arrival_ports[edge_number], plan.delays[edge_number]
                     waits = bool(operand.distance and (flows[flow[number]].needs or flows[flow[number]].fills))
-                    inputs.append(Input(port=port, delay=delay, skip=late, initial=initial, is_counted=waits))
+                    inputs.append(Input(port=port, delay=delay, skip=age, initial=initial, is_counted=waits))
                     if operand.distance == 0 and master == BASE:
-                        master, wait = port, delay
+                        master, master_delay = port, delay
             instruction = problem.instructions[number]
             latency = problem.latencies[number]
-            which = plan.interfaces[number] if plan.interfaces else None
+            interface = plan.interfaces[number] if plan.interfaces else None
             entries.append(
                 Entry(
                     id=instruction.id,
@@ -246,13 +272,15 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
                     source_op=instruction.source_op,
                     inputs=tuple(inputs),
                     latency=latency,
-                    interface=None if which is None else machine.interfaces[which].name,
+                    interface=None if interface is None else machine.interfaces[interface].name,
                     sends=words.get(number),
                 )
             )
             sends = tuple(names[link] for link in sorted(outputs[number]))
-            begins = flow[number] if master == BASE else None
-            spokes[plan.slots[number]] = Spoke(instruction=place, master=master, delay=wait, outputs=sends, flow=begins)
+            started_flow = flow[number] if master == BASE else None
+            spokes[plan.slots[number]] = Spoke(
+                instruction=place, master=master, delay=master_delay, outputs=sends, flow=started_flow
+            )
         for slot, spoke in spokes.items():
             passing = tuple(
                 Forward(input=port, outputs=tuple(names[link] for link in sorted(links)))
@@ -264,7 +292,7 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
                 tile=tile,
                 instructions=tuple(entries),
                 spokes=tuple(spokes.values()),
-                memory=tuple(held),
+                memory=tuple(variables),
                 received=received,
             )
         )
@@ -272,7 +300,7 @@ def configure(problem: Problem, plan: Plan) -> Configuration:
 
 
 def _launches(problem: Problem, plan: Plan) -> dict[int, int]:
-    """Clock at which each flow is first launched."""
+    """For each flow, the clock at which its first instruction starts in the plan."""
     launches: dict[int, int] = {}
     for flow, time in zip(problem.flows, plan.times, strict=True):
         launches[flow] = min(time, launches.get(flow, time))
@@ -280,47 +308,50 @@ def _launches(problem: Problem, plan: Plan) -> dict[int, int]:
 
 
 def _received(problem: Problem, plan: Plan) -> dict[int, Words]:
-    """Where the value of each instruction stands that comes over the asynchronous fabric, behind the variables of its tile."""
+    """Words for the results that the asynchronous fabric transports, by the number of the instruction.
+
+    In the memory of the reading tile, they are placed after the tile's variables.
+    """
     launch = _launches(problem, plan)
-    last: dict[int, int] = {}
-    where: dict[int, int] = {}
+    last_read: dict[int, int] = {}
+    reading_tile: dict[int, int] = {}
     for edge in problem.edges:
         if edge.asynchronous:
             read = plan.times[edge.target] + plan.ii * edge.distance
-            last[edge.source] = max(read, last.get(edge.source, read))
-            where[edge.source] = plan.tiles[edge.target]
-    free: dict[int, int] = {}
+            last_read[edge.source] = max(read, last_read.get(edge.source, read))
+            reading_tile[edge.source] = plan.tiles[edge.target]
+    next_address: dict[int, int] = {}
     received: dict[int, Words] = {}
-    for source in sorted(last):
-        tile = where[source]
-        if tile not in free:
-            held = _memory(problem, [number for number, own in enumerate(plan.tiles) if own == tile])
-            free[tile] = sum(variable.words for variable in held)
-        count = (last[source] - launch[problem.flows[source]]) // plan.ii + 1
-        received[source] = Words(tile=tile, address=free[tile], words=count)
-        free[tile] += count
+    for source in sorted(last_read):
+        tile = reading_tile[source]
+        if tile not in next_address:
+            variables = _memory(problem, [number for number, tile_of in enumerate(plan.tiles) if tile_of == tile])
+            next_address[tile] = sum(variable.words for variable in variables)
+        count = (last_read[source] - launch[problem.flows[source]]) // plan.ii + 1
+        received[source] = Words(tile=tile, address=next_address[tile], words=count)
+        next_address[tile] += count
     return received
 
 
 def _flows(problem: Problem, plan: Plan, words: Mapping[int, Words]) -> tuple[Flow, ...]:
-    """Launches, and what goes between flows."""
+    """The flows: their launches, and the words through which they exchange values."""
     flow, launch = problem.flows, _launches(problem, plan)
     needs: dict[int, dict[Words, None]] = defaultdict(dict)
     fills: dict[int, list[Words]] = defaultdict(list)
     for edge in problem.edges:
         if edge.asynchronous:
             needs[flow[edge.target]][msgspec.structs.replace(words[edge.source], skip=edge.distance)] = None
-    for source, own in words.items():
-        fills[flow[source]].append(own)
+    for source, value_words in words.items():
+        fills[flow[source]].append(value_words)
     return tuple(Flow(launch=launch[at], needs=tuple(needs[at]), fills=tuple(fills[at])) for at in sorted(launch))
 
 
 def _memory(problem: Problem, numbers: list[int]) -> list[Held]:
-    """Addresses of the variables that instructions use, one after the other."""
+    """Addresses of the variables that these instructions use, one after the other."""
     words = {variable.id: variable.words for variable in problem.variables}
-    used = dict.fromkeys(name for number in numbers for name in problem.instructions[number].variables)
-    held, address = [], 0
-    for name in used:
-        held.append(Held(variable=name, address=address, words=words[name]))
+    names = dict.fromkeys(name for number in numbers for name in problem.instructions[number].variables)
+    placed, address = [], 0
+    for name in names:
+        placed.append(Held(variable=name, address=address, words=words[name]))
         address += words[name]
-    return held
+    return placed

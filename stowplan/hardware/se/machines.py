@@ -1,4 +1,4 @@
-"""Machines by name, and grids of one's own."""
+"""Machines by name, and functions that describe the Streaming Engine and grids of any size."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interf
 
 
 def streaming_engine(tiles: int = 16, latency: int = 3) -> Machine:
-    """The Streaming Engine: a row of tiles with links one and two tiles up and down.
+    """Describe the Streaming Engine: a column of tiles with links to the tiles one and two positions above and below.
 
     Source: "Reinforcement learning approach for mapping applications to dataflow-based coarse-grained reconfigurable array"
-    (arXiv 2205.13675), section 2. The depths of instruction and spoke RAM are not stated there, nor any clocks of the
-    asynchronous fabric.
+    (arXiv 2205.13675), section 2. The depths of instruction and spoke RAM and the latencies of the asynchronous fabric are not
+    stated there.
+
+    Parameters
+    ----------
+    tiles
+        Number of tiles.
+    latency
+        Clocks from the start of an instruction to its result.
     """
     links = (
         Link(name="up1", rows=-1, clocks=1),
@@ -30,9 +37,21 @@ def streaming_engine(tiles: int = 16, latency: int = 3) -> Machine:
 
 
 def grid(rows: int, columns: int, *, wraps: bool = False, latency: int = 1, clocks: int = 0) -> Machine:
-    """A mesh, or with ``wraps`` a torus: each tile reaches its four neighbours.
+    """Describe a grid in which each tile has links to its four neighbours: a mesh, or, with ``wraps``, a torus.
 
-    By default as most CGRA mappers of the field assume: results are in a register that the neighbours read in the next clock.
+    By default, a result is in a register that the neighbours read in the next clock, as most CGRA mappers in the literature
+    assume.
+
+    Parameters
+    ----------
+    rows, columns
+        Numbers of rows and columns of tiles.
+    wraps
+        Whether links also connect opposite edges.
+    latency
+        Clocks from the start of an instruction to its result.
+    clocks
+        Clocks that a value takes over a link.
     """
     links = (
         Link(name="north", rows=-1, columns=0, clocks=clocks),
@@ -44,7 +63,7 @@ def grid(rows: int, columns: int, *, wraps: bool = False, latency: int = 1, cloc
     return Machine(name=name, rows=rows, columns=columns, links=links, wraps=wraps, latency=latency, operations=OPERATIONS)
 
 
-#: Sides of the square grids with a name.
+#: Numbers of rows of the square grids that have names.
 _SIDES = (2, 3, 4, 5)
 
 _NAMED: dict[str, Callable[[], Machine]] = {
@@ -54,22 +73,24 @@ _NAMED: dict[str, Callable[[], Machine]] = {
     **{f"mesh-{n}x{n}": partial(grid, n, n) for n in _SIDES},
 }
 
-#: Long names, understood wherever a machine is named; everything the package writes says the short one.
+#: Long names of machines, which are accepted as input everywhere; the package writes the short ones only.
 _LONG_NAMES = {"streaming-engine": "se", "streaming-engine-latency-4": "se-latency-4"}
 
 
-_FILES = TargetFiles(Machine, __name__.rpartition(".")[0], None, noun="machine", formless="a machine with tiles", made=_NAMED)
+_FILES = TargetFiles(
+    Machine, __name__.rpartition(".")[0], None, noun="machine", formless="a machine with tiles", builders=_NAMED
+)
 
 machine_names = _FILES.names
 
 
 def is_machine_name(name: str) -> bool:
-    """Whether this is the name, short or long, of a machine that comes with the package."""
+    """Whether this is the short or long name of a machine in the package."""
     return name in _NAMED or name in _LONG_NAMES
 
 
 def describe_machine(name: str) -> str:
-    """A few words on a machine that comes with the package, by its short name."""
+    """A short description of a machine in the package, by its short name, for lists of machines."""
     long = next((long_name for long_name, short in _LONG_NAMES.items() if short == name), None)
     if long is not None:
         return f"Streaming Engine (also {long})"
@@ -77,12 +98,13 @@ def describe_machine(name: str) -> str:
 
 
 def load_machine(name_or_path: str | Path) -> Machine:
-    """Machine of this name, or from a TOML or JSON file of this path, with the fields of ``Machine``.
+    """Load the machine with this name, or from a TOML or JSON file with this path, which has the fields of ``Machine``.
 
     Raises
     ------
     InputError
-        An unknown name (the message lists the known ones), a missing file, a field that is missing, unknown or out of range.
+        There is no machine with this name (the message lists the names); the file does not exist; or a field is missing,
+        unknown or out of range.
     """
     if isinstance(name_or_path, str):
         name_or_path = _LONG_NAMES.get(name_or_path, name_or_path)

@@ -1,9 +1,9 @@
-"""A loop body run in NumPy, iteration by iteration, as the graph says: what the simulator's numbers are compared with.
+"""Computes the results of a loop body in NumPy, iteration by iteration, for comparison with the simulator.
 
-Operations with known operands compute what their names say. Graphs of other tools leave out constants, and do not say which
-operand is the address, the predicate or the value: there, and for loads, stores and the like, an operation is a fixed function
-of all its operands and their order, so that a value that goes astray still shows. So is a generic operation, of which nothing
-is known but its name.
+Arithmetic operations compute what their names say, if they have all operands. Graphs of other tools may omit constants, and may
+not tell which operand is the address, the predicate or the value. Operations with missing operands, loads, stores and similar
+operations, and generic operations, of which only the name is known, are therefore *opaque*: each is an arbitrary but fixed
+function of all its operands and their order. If the simulator uses a wrong value anywhere, the results still differ.
 """
 
 from __future__ import annotations
@@ -20,63 +20,65 @@ from stowplan.errors import UsageError
 from stowplan.models.modulo_scheduling.problem import GENERIC, Operand, Problem
 
 Lanes: TypeAlias = npt.NDArray[Any]
-"""One value for each lane: float64 or complex128, shape ``[lanes]``."""
+"""One value for each lane (a lane processes independent data): float64 or complex128, shape ``[lanes]``."""
 
 
-def _whole(values: Lanes) -> npt.NDArray[np.int64]:
-    # Wrapped into 32 bits, as a lane would.
+def _as_int32(values: Lanes) -> npt.NDArray[np.int64]:
+    """Values rounded to integers and wrapped to 32 bits, as in hardware."""
     return np.asarray(np.remainder(np.rint(np.real(values)), 2.0**32), np.int64)
 
 
-def _guarded(above: Lanes, below: Lanes) -> Lanes:
-    return np.divide(above, np.where(below == 0, 1.0, below))
+def _quotient(dividend: Lanes, divisor: Lanes) -> Lanes:
+    """Quotient of two values, where a divisor of 0 counts as 1."""
+    return np.divide(dividend, np.where(divisor == 0, 1.0, divisor))
 
 
-#: (number of operands, function) of the operations that need to be told apart from opaque ones.
+#: (number of operands, function) of the operations that are not opaque.
 _EXACT: dict[str, tuple[int, Callable[..., Any]]] = {
     "add": (2, lambda a, b: a + b),
     "sub": (2, lambda a, b: a - b),
     "mul": (2, lambda a, b: a * b),
     "madd": (3, lambda a, b, c: a * b + c),
-    "div": (2, _guarded),
+    "div": (2, _quotient),
     "neg": (1, lambda a: -a),
     "copy": (1, lambda a: a),
     "min": (2, lambda a, b: np.minimum(a, b)),
     "max": (2, lambda a, b: np.maximum(a, b)),
-    "and": (2, lambda a, b: (_whole(a) & _whole(b)).astype(float)),
-    "or": (2, lambda a, b: (_whole(a) | _whole(b)).astype(float)),
-    "xor": (2, lambda a, b: (_whole(a) ^ _whole(b)).astype(float)),
-    "shl": (2, lambda a, b: a * 2.0 ** (_whole(b) % 32)),
-    "shr": (2, lambda a, b: a * 2.0 ** -(_whole(b) % 32)),
+    "and": (2, lambda a, b: (_as_int32(a) & _as_int32(b)).astype(float)),
+    "or": (2, lambda a, b: (_as_int32(a) | _as_int32(b)).astype(float)),
+    "xor": (2, lambda a, b: (_as_int32(a) ^ _as_int32(b)).astype(float)),
+    "shl": (2, lambda a, b: a * 2.0 ** (_as_int32(b) % 32)),
+    "shr": (2, lambda a, b: a * 2.0 ** -(_as_int32(b) % 32)),
     "lt": (2, lambda a, b: (np.real(a) < np.real(b)).astype(float)),
     "gt": (2, lambda a, b: (np.real(a) > np.real(b)).astype(float)),
     "eq": (2, lambda a, b: (a == b).astype(float)),
     "select": (3, lambda a, b, c: np.where(a != 0, b, c)),
 }
 
-#: Operations without operands of their own kind: data from outside the loop body.
+#: Operations that bring data from outside the loop body: another value in each iteration, or always the same one.
 STREAMED = ("load", "input")
 INVARIANT = ("parameter", "constant")
 
-#: Fixed functions of all operands.
+#: Names of opaque operations.
 _OPAQUE = (*STREAMED, *INVARIANT, "store", "output", "merge", "compare", "extend", "concatenate", "exp", "branch", "not")
 
-#: All operations.
+#: Names of all operations, without generic ones.
 OPERATIONS = (*_EXACT, *_OPAQUE)
 
 
 def generic_operation(name: str) -> str:
-    """The operation that stands for an op of which only the name is known."""
+    """Name of the generic operation for an operation of which only the name is known."""
     return f"{GENERIC}{name}"
 
 
 def compute(op: str, operands: Sequence[Lanes], lanes: int) -> Lanes:
-    """Result of an operation, generic ones included; operands and result have shape ``[lanes]``."""
+    """Result of an operation, which may be generic; operands and result have shape ``[lanes]``."""
     exact = _EXACT.get(op)
     with np.errstate(all="ignore"):
         if exact is not None and exact[0] == len(operands):
             return np.asarray(exact[1](*operands))
-        # Each operand in another way, so that two that change places are noticed; bounded, so that recurrences stay finite.
+        # Each operand has a different function, so that exchanged operands change the result. Results are bounded, so that
+        # recurrences stay finite.
         phase = _phase(op) + np.arange(lanes)
         total: Lanes = np.cos(phase)
         for place, operand in enumerate(operands):
@@ -85,36 +87,54 @@ def compute(op: str, operands: Sequence[Lanes], lanes: int) -> Lanes:
 
 
 def _phase(op: str) -> float:
-    """What tells one opaque operation from another, in [0, 1)."""
+    """A number in [0, 1) that depends on the operation's name, so that opaque operations differ."""
     return zlib.crc32(op.encode()) / 2**32 if op.startswith(GENERIC) else OPERATIONS.index(op) / len(OPERATIONS)
 
 
 def make_data(problem: Problem, iterations: int, lanes: int = 4, seed: int = 0) -> dict[str, Lanes]:
-    """Random data for all variables: shape ``[iterations, lanes]`` where a variable streams, else ``[lanes]``."""
-    chance = np.random.default_rng(seed)
+    """Random data for all variables: shape ``[iterations, lanes]`` for variables that stream, ``[lanes]`` for others."""
+    generator = np.random.default_rng(seed)
     return {
-        variable.id: chance.uniform(-2.0, 2.0, (iterations, lanes) if variable.streams else lanes)
+        variable.id: generator.uniform(-2.0, 2.0, (iterations, lanes) if variable.streams else lanes)
         for variable in problem.variables
     }
 
 
 def check_data(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> int:
-    """Number of lanes; raises UsageError where a variable has no data, or data of a wrong shape."""
+    """Check data for all variables; returns the number of lanes.
+
+    Raises UsageError if a variable has no data, or data of a wrong shape.
+    """
     lanes = {np.shape(values)[-1] for values in data.values() if np.ndim(values)} or {1}
     if len(lanes) != 1:
         raise UsageError(f"found data of {' and '.join(map(str, sorted(lanes)))} lanes, expected the same number everywhere")
-    wide = int(lanes.pop())
+    width = int(lanes.pop())
     for variable in problem.variables:
         if variable.id not in data:
             raise UsageError(f"found no data for the variable {variable.id!r}")
-        expected = (iterations, wide) if variable.streams else (wide,)
+        expected = (iterations, width) if variable.streams else (width,)
         if np.shape(data[variable.id]) != expected:
             raise UsageError(f"found data of shape {np.shape(data[variable.id])} for {variable.id!r}, expected {expected}")
-    return wide
+    return width
 
 
 def run_graph(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> dict[str, list[Lanes]]:
-    """Values of every instruction by id, one for each iteration."""
+    """Compute the loop body of a problem.
+
+    Parameters
+    ----------
+    problem
+        The modulo-scheduling problem, whose instructions form the loop body.
+    data
+        Content of every variable: ``[iterations, lanes]`` for variables that stream, ``[lanes]`` for others.
+    iterations
+        Number of iterations.
+
+    Returns
+    -------
+    dict
+        For every instruction, by its id: its results, of shape ``[lanes]``, in all iterations.
+    """
     lanes = check_data(problem, data, iterations)
     streams = {variable.id: variable.streams for variable in problem.variables}
     values: dict[str, list[Lanes]] = {instruction.id: [] for instruction in problem.instructions}
@@ -124,8 +144,8 @@ def run_graph(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> d
         if operand.constant is not None:
             return np.full(lanes, operand.constant)
         if operand.variable is not None:
-            held = data[operand.variable]
-            return np.asarray(held[iteration] if streams[operand.variable] else held)
+            content = data[operand.variable]
+            return np.asarray(content[iteration] if streams[operand.variable] else content)
         assert operand.instruction is not None
         if iteration < operand.distance:
             return np.full(lanes, operand.initial)
@@ -140,7 +160,7 @@ def run_graph(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> d
 
 
 def _order(problem: Problem) -> list[int]:
-    """Instructions such that each comes after those it needs within its iteration."""
+    """Numbers of the instructions, each after those whose results it reads in the same iteration."""
     needs = {
         number: [
             problem.number[name] for operand in instruction.operands if (name := operand.instruction) and not operand.distance

@@ -1,8 +1,9 @@
-"""Runs configured tiles clock by clock on real numbers. Knows tables only: no plan, no problem, no graph.
+"""Simulates configured tiles clock by clock, with numbers. The simulation uses the tables only, not the problem or the plan.
 
-Values move as messages. A tile looks at one spoke entry a clock; the instruction there runs only if a message waits at its
-master input. Messages over the asynchronous fabric go to words of tile memories, and flows wait for them. What is wrong with
-the tables shows as a missing message, two values on one link, or a wrong number.
+Values are messages. In each clock, a tile reads one entry of its spoke RAM, and issues the entry's instruction if there is a
+message at the instruction's master input. The asynchronous fabric writes messages to tile memories; flows wait for these
+messages before they launch the next thread (iteration). Errors in the tables result in a missing message, two values on one
+link in the same clock, or a wrong number.
 """
 
 from __future__ import annotations
@@ -34,19 +35,21 @@ from stowplan.hardware.se.reference import Lanes, compute
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
-#: A word in a tile's memory: (tile, address of the first of its value, which of them).
+#: A word in a tile's memory: (tile, address of the value's first word, position of the word among the value's words).
 _Word = tuple[int, int, int]
 
 
 class Fabric:
-    """Messages in flight, and the words that wait for them or hold them.
+    """The asynchronous fabric: messages in flight, and the memory words that are reserved for messages or contain them.
 
     Parameters
     ----------
+    configuration
+        Tables of all tiles.
     iterations
-        What no later iteration reads is not sent.
+        Number of iterations. Values that only later iterations would read are not sent.
     clocks_of
-        Clocks that a message takes, given its nominal ones; those where None.
+        Function of a message's nominal clocks that returns the clocks it actually takes; None for the nominal ones.
     """
 
     def __init__(self, configuration: Configuration, iterations: int, clocks_of: Callable[[int], int] | None):
@@ -57,92 +60,96 @@ class Fabric:
         self._clocks_of = clocks_of or (lambda nominal: nominal)
         self._reads = {(tile.tile, value.address): value.reads for tile in configuration.tiles for value in tile.received}
         self._words = {(tile.tile, value.address): value.words for tile in configuration.tiles for value in tile.received}
-        self._coming: dict[int, list[Callable[[], None]]] = defaultdict(list)
-        self._asked: Counter[tuple[int, str]] = Counter()
+        self._in_flight: dict[int, list[Callable[[], None]]] = defaultdict(list)
+        self._requests: Counter[tuple[int, str]] = Counter()
         self._holder: dict[_Word, int] = {}
-        """Iteration that each word in use is for."""
+        """Iteration for which each word in use is reserved."""
         self._value: dict[tuple[int, int, int], Lanes] = {}
-        """Values that are there, by tile, address and iteration."""
-        self._left: dict[tuple[int, int, int], int] = {}
+        """Values that have arrived, by tile, address and iteration."""
+        self._reads_left: dict[tuple[int, int, int], int] = {}
         self.answers: dict[str, dict[int, Lanes]] = {
             entry.id: {} for tile in configuration.tiles for entry in tile.instructions if entry.interface is not None
         }
 
     @property
     def is_busy(self) -> bool:
-        """Whether messages are on their way."""
-        return bool(self._coming)
+        """Whether messages are in flight."""
+        return bool(self._in_flight)
 
-    def send(self, clock: int, words: Words, value: Lanes, turn: int) -> None:
-        """A result goes to the memory of another tile."""
-        if not self._readers(words, turn):
+    def send(self, clock: int, words: Words, value: Lanes, thread: int) -> None:
+        """Send a result to the memory of another tile, unless no iteration will read it."""
+        if not self._readers(words, thread):
             return
         arrives = clock + self._clocks_of(self._latency)
-        self._coming[arrives].append(lambda: self._write(arrives, words, value, turn))
+        self._in_flight[arrives].append(lambda: self._write(arrives, words, value, thread))
 
-    def ask(self, clock: int, tile: int, entry: Entry, value: Lanes, turn: int) -> None:
-        """A request goes to memory, which answers with ``value``."""
+    def ask(self, clock: int, tile: int, entry: Entry, value: Lanes, thread: int) -> None:
+        """Send a request to memory, which answers with ``value``; raises VerificationError if no port is free."""
         interface = self._interfaces.get(entry.interface or "")
         if interface is None or (interface.tiles is not None and tile not in interface.tiles):
             raise VerificationError(f"clock {clock}: {entry.id} asks {entry.interface}, which does not serve tile {tile}")
-        self._asked[clock, interface.name] += 1
-        if self._asked[clock, interface.name] > interface.ports:
+        self._requests[clock, interface.name] += 1
+        if self._requests[clock, interface.name] > interface.ports:
             raise VerificationError(f"clock {clock}: {entry.id} finds no free port of {interface.name}")
         arrives = clock + self._clocks_of(self._memory_latency)
 
         def answer() -> None:
-            self.answers[entry.id][turn] = value
-            if entry.sends is not None and self._readers(entry.sends, turn):
-                self._write(arrives, entry.sends, value, turn)
+            self.answers[entry.id][thread] = value
+            if entry.sends is not None and self._readers(entry.sends, thread):
+                self._write(arrives, entry.sends, value, thread)
 
-        self._coming[arrives].append(answer)
+        self._in_flight[arrives].append(answer)
 
     def deliver(self, clock: int) -> bool:
-        """Messages that arrive in this clock; whether there were any."""
-        arrived = self._coming.pop(clock, [])
+        """Deliver the messages that arrive in this clock; returns whether there were any."""
+        arrived = self._in_flight.pop(clock, [])
         for message in arrived:
             message()
         return bool(arrived)
 
-    def _write(self, clock: int, words: Words, value: Lanes, turn: int) -> None:
-        word = words.tile, words.address, turn % words.words
-        if self._holder.get(word) != turn or (words.tile, words.address, turn) in self._value:
+    def _write(self, clock: int, words: Words, value: Lanes, thread: int) -> None:
+        word = words.tile, words.address, thread % words.words
+        if self._holder.get(word) != thread or (words.tile, words.address, thread) in self._value:
             raise VerificationError(f"clock {clock}: no word of tile {words.tile} is kept for what arrives at {words.address}")
-        self._value[words.tile, words.address, turn] = value
+        self._value[words.tile, words.address, thread] = value
 
-    def _readers(self, words: Words, turn: int) -> int:
-        """Operands that will read the value of a thread."""
-        return sum(turn + skip < self._iterations for skip in self._reads[words.tile, words.address])
+    def _readers(self, words: Words, thread: int) -> int:
+        """Number of operands that will read the value of a thread."""
+        return sum(thread + skip < self._iterations for skip in self._reads[words.tile, words.address])
 
-    def reserve(self, words: Words, turn: int) -> None:
-        """Keep a word for what a thread will send."""
-        readers = self._readers(words, turn)
+    def reserve(self, words: Words, thread: int) -> None:
+        """Reserve a word for the value that a thread will send."""
+        readers = self._readers(words, thread)
         if readers:
-            self._holder[words.tile, words.address, turn % words.words] = turn
-            self._left[words.tile, words.address, turn] = readers
+            self._holder[words.tile, words.address, thread % words.words] = thread
+            self._reads_left[words.tile, words.address, thread] = readers
 
-    def is_free(self, words: Words, turn: int) -> bool:
-        """Whether the word that a thread will fill is free."""
-        return not self._readers(words, turn) or (words.tile, words.address, turn % words.words) not in self._holder
+    def is_free(self, words: Words, thread: int) -> bool:
+        """Whether the word for a thread's value is free."""
+        return not self._readers(words, thread) or (words.tile, words.address, thread % words.words) not in self._holder
 
-    def is_there(self, words: Words, turn: int) -> bool:
+    def is_there(self, words: Words, thread: int) -> bool:
         """Whether the value that a thread needs has arrived."""
-        return turn < words.skip or (words.tile, words.address, turn - words.skip) in self._value
+        return thread < words.skip or (words.tile, words.address, thread - words.skip) in self._value
 
-    def read(self, clock: int, tile: int, address: int, turn: int, who: str) -> Lanes:
-        """A value in tile memory; its word is free after the last read."""
-        key = tile, address, turn
+    def read(self, clock: int, tile: int, address: int, thread: int, who: str) -> Lanes:
+        """Read a value in tile memory; the last read frees its word. Raises VerificationError if it has not arrived."""
+        key = tile, address, thread
         if key not in self._value:
             raise VerificationError(f"clock {clock}: {who} on tile {tile} finds nothing at address {address}")
-        self._left[key] -= 1
-        if self._left[key]:
+        self._reads_left[key] -= 1
+        if self._reads_left[key]:
             return self._value[key]
-        del self._holder[tile, address, turn % self._words[tile, address]]
+        del self._holder[tile, address, thread % self._words[tile, address]]
         return self._value.pop(key)
 
 
 class Launches:
-    """Threads of a flow: each at the launch of its table plus a multiple of the interval, when its words are there and free."""
+    """Launches of a flow's threads, in order.
+
+    A thread is launched at the flow's launch clock plus a multiple of the interval, as soon as the values that it needs have
+    arrived and the words that it fills are free.
+    """
 
     def __init__(self, flow: Flow, ii: int, iterations: int, fabric: Fabric):
         self._flow, self._ii, self._iterations, self._fabric = flow, ii, iterations, fabric
@@ -150,33 +157,33 @@ class Launches:
         self._clocks: set[int] = set()
 
     def launch(self, clock: int) -> bool:
-        """Launch the next thread where it can be; whether it was."""
-        flow, turn = self._flow, self._threads
-        if turn == self._iterations or clock < flow.launch or (clock - flow.launch) % self._ii:
+        """Launch the next thread if possible in this clock; returns whether it was launched."""
+        flow, thread = self._flow, self._threads
+        if thread == self._iterations or clock < flow.launch or (clock - flow.launch) % self._ii:
             return False
-        if not all(self._fabric.is_there(words, turn) for words in flow.needs):
+        if not all(self._fabric.is_there(words, thread) for words in flow.needs):
             return False
-        if not all(self._fabric.is_free(words, turn) for words in flow.fills):
+        if not all(self._fabric.is_free(words, thread) for words in flow.fills):
             return False
         for words in flow.fills:
-            self._fabric.reserve(words, turn)
+            self._fabric.reserve(words, thread)
         self._threads += 1
         self._clocks.add(clock)
         return True
 
     def is_due(self, clocks: int) -> bool:
-        """Whether a thread was launched this long after the first launch of the table; clocks may be negative."""
+        """Whether a thread was launched ``clocks`` clocks after the flow's launch clock; ``clocks`` may be negative."""
         return clocks + self._flow.launch in self._clocks
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a machine did."""
+    """Result of a simulation."""
 
     values: dict[str, list[Lanes]]
-    """Results of each instruction by id, in the order they came."""
+    """For each instruction, by its id: its results in all iterations, each of shape ``[lanes]``."""
     clocks: int
-    """Clocks until the last result was there."""
+    """Clock of the last result."""
 
 
 def simulate(
@@ -186,32 +193,37 @@ def simulate(
     *,
     clocks_of: Callable[[int], int] | None = None,
 ) -> Run:
-    """Run the tiles until ``iterations`` iterations are done.
+    """Simulate a configured machine.
 
     Parameters
     ----------
+    configuration
+        Tables of all tiles.
     data
-        Content of every variable: ``[iterations, lanes]`` where each iteration reads another value, else ``[lanes]``.
+        Content of every variable: ``[iterations, lanes]`` if each iteration reads another value, else ``[lanes]``.
+    iterations
+        Number of iterations to run.
     clocks_of
-        Clocks that a message takes over the asynchronous fabric, given its nominal ones; those where None.
+        Function of the nominal clocks of a message over the asynchronous fabric that returns the clocks it actually takes; None
+        for the nominal ones.
 
     Raises
     ------
     VerificationError
-        Two values on one link in one clock, more requests than ports, an operand or a free word that is not there, or
-        iterations that never end.
+        Two values are on one link in the same clock, a memory interface has more requests than ports, an operand or a free word
+        is missing, or the iterations never end.
     """
     lanes = max((np.shape(values)[-1] for values in data.values()), default=1)
     fabric = Fabric(configuration, iterations, clocks_of)
     flows = [Launches(flow, configuration.ii, iterations, fabric) for flow in configuration.flows]
     tiles = [_Running(tile, configuration, data, lanes, flows, fabric) for tile in configuration.tiles]
-    wanted = iterations * sum(len(tile.instructions) for tile in configuration.tiles)
+    result_count = iterations * sum(len(tile.instructions) for tile in configuration.tiles)
     patience = configuration.latency + 2 * configuration.ii
-    done = clock = end = busy = 0
-    while done < wanted or fabric.is_busy:
-        if clock > busy + patience and not fabric.is_busy:
-            raise VerificationError(f"after {clock} clocks {done} of {wanted} results are there, and no more will come")
-        # Results first, then what passes through, in order of the clocks that links take: 0 clocks are there at once.
+    done = clock = end = last_change = 0
+    while done < result_count or fabric.is_busy:
+        if clock > last_change + patience and not fabric.is_busy:
+            raise VerificationError(f"after {clock} clocks {done} of {result_count} results are there, and no more will come")
+        # First, results leave the pipelines. Then values move over links until nothing changes, since links may take 0 clocks.
         for tile in tiles:
             finished = tile.finish(clock)
             done += finished
@@ -223,15 +235,17 @@ def simulate(
         launched = [flow.launch(clock) for flow in flows]
         for tile in tiles:
             tile.issue(clock)
-        busy = clock if end == clock or arrived or any(launched) else busy
+        last_change = clock if end == clock or arrived or any(launched) else last_change
         clock += 1
-    values = {name: [by_turn[turn] for turn in sorted(by_turn)] for tile in tiles for name, by_turn in tile.results.items()}
-    values.update({name: [by_turn[turn] for turn in sorted(by_turn)] for name, by_turn in fabric.answers.items()})
+    values = {
+        name: [by_thread[thread] for thread in sorted(by_thread)] for tile in tiles for name, by_thread in tile.results.items()
+    }
+    values.update({name: [by_thread[thread] for thread in sorted(by_thread)] for name, by_thread in fabric.answers.items()})
     return Run(values, end)
 
 
 def _deliver(tile: _Running, tiles: list[_Running], configuration: Configuration, clock: int) -> bool:
-    """Put what a tile drives in this clock on its links; whether there was anything new."""
+    """Move the new values on a tile's outputs over their links; returns whether there were any."""
     machine = configuration.machine
     names = [link.name for link in machine.links]
     sent = tile.drive(clock)
@@ -246,7 +260,7 @@ def _deliver(tile: _Running, tiles: list[_Running], configuration: Configuration
 
 @dataclass
 class _Running:
-    """One tile at work. Ports keep what arrived by clock: the delay lines behind them."""
+    """State of one tile in a simulation. Ports keep all arrived values by clock, so that later clocks can read them."""
 
     tables: Tile
     configuration: Configuration
@@ -255,7 +269,7 @@ class _Running:
     flows: list[Launches]
     fabric: Fabric
     results: dict[str, dict[int, Lanes]] = field(default_factory=dict)
-    """Of every instruction that is no memory access, by thread."""
+    """Results of every instruction that does not access memory, by thread."""
     arrived: dict[str, dict[int, Lanes]] = field(default_factory=lambda: defaultdict(dict))
     driven: dict[tuple[int, str], str] = field(default_factory=dict)
 
@@ -263,35 +277,35 @@ class _Running:
         self.number = self.tables.tile
         self._pipeline: dict[int, tuple[Entry, Spoke, Lanes, int]] = {}
         self._issued: dict[str, int] = defaultdict(int)
-        self._came: dict[tuple[str, int], list[Lanes]] = defaultdict(list)
-        """What arrived at a port, by the slot it arrived in: one value for each thread of its producer."""
+        self._arrivals: dict[tuple[str, int], list[Lanes]] = defaultdict(list)
+        """Values that arrived at a port, by slot of arrival: one for each thread of the producer, in order."""
         self.results = {entry.id: {} for entry in self.tables.instructions if entry.interface is None}
         self._at_address = {entry.address: entry.variable for entry in self.tables.memory}
         self._outputs: list[tuple[str, Lanes, str]] = []
 
     def finish(self, clock: int) -> int:
-        """Take a result out of the pipeline; the number of results, 0 or 1."""
+        """Take a result out of the pipeline and send it; returns the number of results, 0 or 1."""
         if clock not in self._pipeline:
             return 0
-        entry, spoke, value, turn = self._pipeline.pop(clock)
+        entry, spoke, value, thread = self._pipeline.pop(clock)
         if entry.interface is not None:
-            self.fabric.ask(clock, self.number, entry, value, turn)
+            self.fabric.ask(clock, self.number, entry, value, thread)
             return 1
-        self.results[entry.id][turn] = value
+        self.results[entry.id][thread] = value
         self.arrive(FEEDBACK, clock, value)
         if entry.sends is not None:
-            self.fabric.send(clock, entry.sends, value, turn)
+            self.fabric.send(clock, entry.sends, value, thread)
         self._outputs += [(output, value, entry.id) for output in spoke.outputs]
         return 1
 
     def arrive(self, port: str, clock: int, value: Lanes) -> None:
-        """A value comes to a port."""
+        """Receive a value at a port."""
         if clock not in self.arrived[port]:
-            self._came[port, clock % self.configuration.ii].append(value)
+            self._arrivals[port, clock % self.configuration.ii].append(value)
         self.arrived[port][clock] = value
 
     def drive(self, clock: int) -> list[tuple[str, Lanes]]:
-        """Outputs not yet on their links in this clock: a result that came out, and what passes through."""
+        """New values on outputs in this clock: a result from the pipeline, and values that pass through."""
         spoke = self.tables.spokes[clock % self.configuration.ii]
         for forward in spoke.forwards:
             value = self.arrived[forward.input].get(clock)
@@ -309,7 +323,7 @@ class _Running:
         return sent
 
     def issue(self, clock: int) -> None:
-        """Start the instruction of this slot where its master input has a message."""
+        """Issue the instruction of this slot if there is a message at its master input."""
         spoke = self.tables.spokes[clock % self.configuration.ii]
         if spoke.instruction is None:
             return
@@ -320,30 +334,31 @@ class _Running:
             awake = clock - spoke.delay in self.arrived[spoke.master or ""]
         if not awake:
             return
-        turn = self._issued[entry.id]
+        thread = self._issued[entry.id]
         self._issued[entry.id] += 1
-        operands = [self._read(source, clock, turn, entry.id) for source in entry.inputs]
+        operands = [self._read(source, clock, thread, entry.id) for source in entry.inputs]
         done = clock + entry.latency
         if done in self._pipeline:
             other = self._pipeline[done][0].id
             raise VerificationError(f"clock {clock}: {other} and {entry.id} both leave tile {self.number} at {done}")
-        self._pipeline[done] = (entry, spoke, compute(entry.op, operands, self.lanes), turn)
+        self._pipeline[done] = (entry, spoke, compute(entry.op, operands, self.lanes), thread)
 
-    def _read(self, source: Input, clock: int, turn: int, who: str) -> Lanes:
+    def _read(self, source: Input, clock: int, thread: int, who: str) -> Lanes:
+        """Value of an operand of a thread; raises VerificationError, naming instruction ``who``, if it is missing."""
         if source.port == CONSTANT:
             return np.full(self.lanes, source.constant)
         if source.port == MEMORY:
-            held = self.data[self._at_address[source.address]]
-            return np.asarray(held[turn] if np.ndim(held) > 1 else held)
-        if turn < source.skip:
+            content = self.data[self._at_address[source.address]]
+            return np.asarray(content[thread] if np.ndim(content) > 1 else content)
+        if thread < source.skip:
             return np.full(self.lanes, source.initial)
         if source.port == RECEIVED:
-            return self.fabric.read(clock, self.number, source.address, turn - source.skip, who)
+            return self.fabric.read(clock, self.number, source.address, thread - source.skip, who)
         if source.is_counted:
-            came = self._came[source.port, (clock - source.delay) % self.configuration.ii]
-            if turn - source.skip >= len(came):
+            arrivals = self._arrivals[source.port, (clock - source.delay) % self.configuration.ii]
+            if thread - source.skip >= len(arrivals):
                 raise VerificationError(f"clock {clock}: {who} on tile {self.number} finds nothing at {source.port}")
-            return came[turn - source.skip]
+            return arrivals[thread - source.skip]
         value = self.arrived[source.port].get(clock - source.delay)
         if value is None:
             raise VerificationError(f"clock {clock}: {who} on tile {self.number} finds nothing at {source.port}")
@@ -360,34 +375,47 @@ def compare(
     seed: int = 0,
     wandering: bool = False,
 ) -> Run:
-    """Configure the machine with a plan, run it, and compare every result with the graph run in NumPy.
+    """Simulate a plan, and compare every result with that of the graph, computed in NumPy.
 
     Parameters
     ----------
+    problem, plan
+        A problem, and a valid plan for it.
+    iterations
+        Number of iterations to run.
     data
-        Content of the variables; random where None.
+        Content of the variables; None for random data.
+    lanes, seed
+        Number of lanes, and seed, of random data.
     wandering
-        Whether each message over the asynchronous fabric takes a number of clocks of its own, from none to more than four
-        times its nominal ones; by seed.
+        Whether each message over the asynchronous fabric takes a random number of clocks, from 0 to more than four times its
+        nominal ones, depending on the seed.
+
+    Returns
+    -------
+    Run
+        The simulation's results.
 
     Raises
     ------
     VerificationError
-        The first number that differs, or what :func:`simulate` raises.
+        A result differs, or :func:`simulate` raises it.
+    UsageError
+        The number of iterations is less than 1, or a variable has no data or data of a wrong shape.
     """
     from stowplan.hardware.se.configuration import configure
 
     if iterations < 1:
         raise UsageError(f"found {iterations} iterations, expected 1 or more")
-    given = reference.make_data(problem, iterations, lanes, seed) if data is None else data
-    expected = reference.run_graph(problem, given, iterations)
-    chance = random.Random(seed)
-    clocks_of = (lambda nominal: chance.randint(0, 4 * nominal + 5)) if wandering else None
-    run = simulate(configure(problem, plan), given, iterations, clocks_of=clocks_of)
+    inputs = reference.make_data(problem, iterations, lanes, seed) if data is None else data
+    expected = reference.run_graph(problem, inputs, iterations)
+    generator = random.Random(seed)
+    clocks_of = (lambda nominal: generator.randint(0, 4 * nominal + 5)) if wandering else None
+    run = simulate(configure(problem, plan), inputs, iterations, clocks_of=clocks_of)
     for name, values in expected.items():
         if len(run.values[name]) != iterations:
             raise VerificationError(f"{name} has {len(run.values[name])} results, expected {iterations}")
-        for iteration, (computed, wanted) in enumerate(zip(run.values[name], values, strict=True)):
-            if not np.allclose(computed, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
-                raise VerificationError(f"{name} in iteration {iteration} is {computed}, expected {wanted}")
+        for iteration, (computed, expected_value) in enumerate(zip(run.values[name], values, strict=True)):
+            if not np.allclose(computed, expected_value, rtol=1e-9, atol=1e-12, equal_nan=True):
+                raise VerificationError(f"{name} in iteration {iteration} is {computed}, expected {expected_value}")
     return run

@@ -1,6 +1,6 @@
-"""What a target is: its memories, copy engines and speeds, and what XLA calls things on it.
+"""Descriptions of machines with a slow and a fast memory: sizes, copy engines, speeds, and what XLA needs to compile for them.
 
-Targets are loaded by name or from a file, :func:`load_target`. The file format is in ``docs/reference/targets.md``.
+:func:`load_target` loads a target by its name or from a file. ``docs/reference/targets.md`` describes the file format.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from stowplan.hardware.targets.toml_files import (
 FORMAT = "stowplan.target"
 VERSION = 1
 
-#: Memory spaces of fast memories in XLA's layouts: TPU v4's, and that of later chips.
+#: Numbers of the memory spaces of fast memories in XLA's layouts: CMEM of TPU v4, and VMEM of later chips.
 CMEM, VMEM = 3, 1
 
 
 class FastMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The memory that software manages."""
+    """The fast memory, in which software decides what lies where."""
 
     capacity: Bytes
     alignment: Bytes
     """Every offset is a multiple of this."""
     capacity_options: tuple[Bytes, ...] = ()
-    """Other capacities worth trying, for people and benchmarks; nothing is bound to them."""
+    """Other capacities that people and benchmarks may try; other values are allowed, too."""
     max_preloads: int = 0
-    """How many program inputs may stand in fast memory before the program starts."""
+    """Largest number of program inputs that may be in fast memory when the program starts."""
 
 
 class CopyEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Copies between slow and fast memory, beside the program."""
+    """Hardware that copies data between slow and fast memory while the program runs."""
 
     in_bandwidth: BytesPerSecond
     out_bandwidth: BytesPerSecond
     channels: int
-    """Copies at once; each has the full bandwidth."""
+    """Largest number of copies at the same time; each has the full bandwidth."""
     latency: Picoseconds
-    """Fixed part of every copy, ps."""
+    """Fixed part of the duration of every copy."""
 
     def in_ps(self, size: int) -> int:
         """Time to copy ``size`` bytes into fast memory on an idle channel, ps."""
@@ -60,67 +60,67 @@ class CopyEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Roofline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of the roofline, :mod:`stowplan.hardware.costs.roofline`; bandwidths are what one instruction draws."""
+    """Parameters of the roofline model, :mod:`stowplan.hardware.costs.roofline`; bandwidths are those of one instruction."""
 
     slow_read_bandwidth: BytesPerSecond
     slow_write_bandwidth: BytesPerSecond
     fast_read_bandwidth: BytesPerSecond
     fast_write_bandwidth: BytesPerSecond
     vector_bandwidth: BytesPerSecond
-    """What a step without a matrix product can read at most, from whichever memory."""
+    """Largest bandwidth at which a step without a matrix product can read, from both memories together."""
     compute: FlopsPerSecond
     elementwise: ElementsPerSecond
     overhead: Picoseconds
-    """Fixed part of every step, ps."""
+    """Fixed part of the duration of every step."""
 
 
-#: Ways of setting knobs that act on some chip and may be idle on another.
+#: Names of compiler settings that change XLA's memory-space assignment on some chips, and have no effect on others.
 KnobName = Literal["order", "preload", "overlap", "eagerness", "capacity", "slices"]
 
-#: Flags that change the program before its memory-space assignment.
+#: Names of compiler flags that change the program before XLA's memory-space assignment.
 FlagName = Literal["scoped_half", "scoped_double", "no_conv_input_fusion", "scavenge", "bundle_aware"]
 
-#: Predictors of cycles that come with the package, by the chip that each was learned on.
+#: Names of the predictors of cycles in the package; each is named after the chip for which it was trained.
 PredictorName = Literal["tpu-v4", "tpu-v5e", "tpu-v6e", "tpu-7x"]
 
 
 class XlaChip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What XLA and libtpu call things on a chip: all that differs from chip to chip stands here."""
+    """Names and properties of a chip for XLA and libtpu: everything that differs between the chips that they compile for."""
 
     topology: str
-    """The smallest one with the chip, by libtpu's name."""
+    """libtpu's name of the smallest topology with the chip."""
     accelerator: str
-    """Type of the accelerator, as ``TPU_ACCELERATOR_TYPE`` takes it."""
+    """Type of the accelerator, a value of ``TPU_ACCELERATOR_TYPE``."""
     fast_space: int
-    """Memory space of the fast memory in layouts, ``S(n)``."""
+    """Number n of the fast memory's memory space in layouts, ``S(n)``."""
     steers: tuple[KnobName, ...]
-    """Knobs that are known to act on the assignment; what is idle is not tried."""
+    """Settings that are known to change the memory-space assignment; the others are not tried."""
     flags: tuple[FlagName, ...] = ()
-    """What is known to change programs and may make them faster."""
+    """Flags that are known to change programs and may make them faster."""
     harm: bool = False
-    """Whether there are instructions that fast memory slows down, so that all in slow memory is worth a compile."""
+    """Whether fast memory makes some instructions slower, so that it is worth a compile to try all data in slow memory."""
     predictor: PredictorName | None = None
-    """What predicts cycles that no compile has shown; None for that of TPU v4 or v5e, by the kind of fast memory."""
+    """Predictor of cycles that no compiled module shows; None for that of TPU v4 or v5e, depending on the fast memory."""
     scoped: Bytes | None = None
-    """Part of the fast memory that kernels keep for themselves by default, where it is one with theirs (the scoped limit);
-    the target's capacity is what it leaves."""
+    """The part of the fast memory that kernels reserve for their own data by default (XLA's scoped memory limit), on chips on
+    which kernels use the same memory. The target's capacity is the remaining part."""
     config: str = ""
-    """Configuration of the chip by libtpu's name, where it has several."""
+    """libtpu's name of the chip's configuration, if there are several."""
     copy_engines: int = 4
-    """Copies that are under way at once. They share the bandwidth of slow memory."""
+    """Largest number of copies at the same time. They share the bandwidth of slow memory."""
     link_bandwidth: BytesPerSecond | None = None
-    """Of a link to a neighbouring chip, one way; collectives cost nothing where it is not known."""
+    """Bandwidth of a link to a neighbouring chip, in one direction; None if unknown: then collectives cost nothing."""
     host_bandwidth: BytesPerSecond = BytesPerSecond(16_000_000_000)
-    """Of the link to the host, one way; assumed where it is not said."""
+    """Bandwidth of the link to the host, in one direction; the default is an assumption."""
 
     @property
     def machine(self) -> str:
-        """What results of compiles are kept under."""
+        """Name of the machine under which results of compiles are stored: the topology, and the configuration if any."""
         return f"{self.topology} {self.config}".rstrip()
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A machine with slow memory and fast memory. Construction raises InputError where a value makes no sense."""
+    """A machine with a slow and a fast memory. Construction raises InputError if a value is out of range."""
 
     name: str
     description: str
@@ -129,11 +129,11 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     copies: CopyEngine
     roofline: Roofline
     stalls: Literal["forbidden", "allowed"] = "allowed"
-    """May the program wait for copies, unless the caller says otherwise?"""
+    """Whether the program may wait for copies; the default of problems for this target."""
     cost_model: Literal["roofline", "table", "measured", "signatures"] = "roofline"
-    """Cost model, unless the caller says otherwise."""
+    """The default cost model of problems for this target."""
     xla: XlaChip | None = None
-    """For machines that XLA compiles for ahead of time."""
+    """Properties for XLA; None if XLA is not known to compile ahead of time for the machine."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -149,17 +149,17 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def fast_space(self) -> int:
-        """Memory space of the fast memory in XLA's layouts; that of CMEM where XLA is not known to compile for the machine."""
+        """Memory space of the fast memory in XLA's layouts; that of CMEM if XLA is not known to compile for the machine."""
         return CMEM if self.xla is None else self.xla.fast_space
 
     @property
     def predictor(self) -> PredictorName:
-        """The predictor of cycles that was learned on the machine, or on the one that is most like it."""
+        """The predictor of cycles that was trained for the machine, or for the most similar one."""
         named = None if self.xla is None else self.xla.predictor
         return named or ("tpu-v5e" if self.fast_space == VMEM else "tpu-v4")
 
     def with_capacity(self, capacity: int) -> Target:
-        """The same target with ``capacity`` bytes of fast memory; raises InputError where that is below 1."""
+        """The same target with ``capacity`` bytes of fast memory; raises InputError if that is less than 1."""
         return msgspec.structs.replace(self, fast_memory=msgspec.structs.replace(self.fast_memory, capacity=Bytes(capacity)))
 
     def cycles_ps(self, cycles: int) -> int:
@@ -175,14 +175,14 @@ target_names, load_target, decode_target = _FILES.names, _FILES.load, _FILES.dec
 
 
 def xla_chip(target: Target | str) -> XlaChip:
-    """What XLA calls things on a target.
+    """Properties of a target, given itself or by name, for XLA.
 
     Raises
     ------
     UsageError
-        A target that XLA is not known to compile for ahead of time.
+        XLA is not known to compile ahead of time for the target.
     InputError
-        An unknown name.
+        There is no target with this name.
     """
     loaded = load_target(target) if isinstance(target, str) else target
     if loaded.xla is None:
@@ -192,5 +192,5 @@ def xla_chip(target: Target | str) -> XlaChip:
 
 
 def fast_space_of(target: str) -> int:
-    """Memory space of the fast memory in XLA's layouts, by a target's name; that of CMEM where no such TPU is known."""
+    """Memory space of a target's fast memory in XLA's layouts; that of CMEM if there is no target with this name."""
     return load_target(target).fast_space if target in target_names() else CMEM

@@ -1,8 +1,8 @@
-"""What all target files share: a name or a path, TOML with format and version, quantities with units, errors that name a field.
+"""Reads target files of all kinds: TOML with a format and version, quantities with units, and errors that name the field.
 
-A file says ``"64 MiB"`` or ``"1200 GB/s"``, so that nobody has to guess a unit. The program counts in whole bytes, bytes a
-second, hertz, operations a second and picoseconds, so that costs are exact integers. ``k, M, G, T, P`` are powers of 1000,
-``Ki, Mi, Gi`` powers of 1024.
+Quantities in files have units, such as ``"64 MiB"`` or ``"1200 GB/s"``. They become integers in base units: bytes, bytes per
+second, hertz, operations per second, elements per second and picoseconds, so that costs are exact. The prefixes
+``k, M, G, T, P`` are powers of 1000, and ``Ki, Mi, Gi`` are powers of 1024.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
 class Quantity(int):
-    """A positive (or, where ``least`` is 0, non-negative) whole number of base units."""
+    """An integer number of base units that is at least ``least`` (1, or 0 in some subclasses)."""
 
     example: ClassVar[str]
     units: ClassVar[dict[str, int]]
@@ -39,7 +39,7 @@ class Quantity(int):
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read ``"64 MiB"``; raises ValueError with what was found and an example of what was expected."""
+        """Read a text such as ``"64 MiB"``; raises ValueError with an example if it is no such quantity."""
         match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f"found {text!r}, expected a number and a unit such as {cls.example!r}")
@@ -55,87 +55,88 @@ class Quantity(int):
 
 
 def _of(unit: str, prefixes: dict[str, int] = _DECIMAL) -> dict[str, int]:
-    """A unit with each prefix, and how many of the unit itself that is."""
+    """The unit with each prefix, and its size in units without a prefix."""
     return {f"{prefix}{unit}": scale for prefix, scale in prefixes.items()}
 
 
 class Bytes(Quantity, example="64 MiB", units=_of("B", _DECIMAL | _BINARY)):
-    """Bytes."""
+    """A number of bytes."""
 
 
 class BytesPerSecond(Quantity, example="1200 GB/s", units=_of("B/s")):
-    """Bytes a second."""
+    """A bandwidth in bytes per second."""
 
 
 class Hertz(Quantity, example="1.05 GHz", units=_of("Hz")):
-    """Clock cycles a second."""
+    """A clock rate in cycles per second."""
 
 
 class FlopsPerSecond(Quantity, example="275 Tflop/s", units=_of("flop/s")):
-    """Multiplications and additions a second."""
+    """A rate of multiplications and additions per second."""
 
 
 class ElementsPerSecond(Quantity, example="1 Telem/s", units=_of("elem/s")):
-    """Elements a second, computed by everything that is no matrix product."""
+    """A rate of computed elements per second, for operations without a matrix product."""
 
 
 class Picoseconds(Quantity, example="0.6 us", units={"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}, least=0):
-    """Picoseconds; zero is allowed."""
+    """A duration in picoseconds, which may be zero."""
 
 
 def decode_hook(kind: type, value: Any) -> Any:
-    """Let msgspec read quantities."""
+    """Parse quantities for msgspec (its ``dec_hook``)."""
     if issubclass(kind, Quantity):
         return kind.parse(value)
     raise NotImplementedError(kind)
 
 
 def duration_ps(amount: int, per_second: int) -> int:
-    """Time for ``amount`` units at ``per_second`` units a second, to the nearest picosecond (halves up)."""
+    """Time for ``amount`` units at ``per_second`` units per second, rounded to the nearest picosecond (halves up)."""
     return (2 * amount * PS_PER_SECOND + per_second) // (2 * per_second)
 
 
-#: A target file is a page of text; anything longer is not one.
+#: Larger files are refused. A target file has about one page.
 MAX_TARGET_BYTES = 1 << 20
 
-#: Dotted keys with more parts than this are refused: no target has them, and reading them takes time with their square.
+#: Matches dotted keys with more than 32 parts. They are refused, since no target has them and the time to parse them is
+#: quadratic.
 _DEEP_KEY = re.compile(rb"""(?<![\w.\-])(?:(?:[\w\-]{1,99}|"[^"\n]{0,99}"|'[^'\n]{0,99}')\s*\.\s*){32}""")
 
 T = TypeVar("T")
 
 
 def is_path(name_or_path: str | Path) -> bool:
-    """Whether this is a path: it ends in ``.toml`` or ``.json``, or has a path separator in it; otherwise it is a name."""
+    """Whether this is a path, not a name: it ends in ``.toml`` or ``.json``, or contains a path separator."""
     if isinstance(name_or_path, Path):
         return True
     return name_or_path.endswith((".toml", ".json")) or "/" in name_or_path or "\\" in name_or_path
 
 
 def decode_toml(data: bytes) -> dict[str, Any]:
-    """Tables of a TOML file; raises InputError where it is none."""
+    """Content of a TOML file; raises InputError if it is not a valid TOML file."""
     if _DEEP_KEY.search(data):
         raise InputError("found a key of more than 32 parts, expected a few")
     try:
         tables: dict[str, Any] = msgspec.toml.decode(data)
     except (msgspec.DecodeError, ValueError) as error:
-        # ValueError: bytes that are not UTF-8, and numbers of thousands of digits.
+        # ValueError is raised for bytes that are not UTF-8, and for numbers with thousands of digits.
         raise InputError(f"not a TOML file: {error}") from error
     except RecursionError as error:
         raise InputError("not a TOML file: lists or tables are nested too deep") from error
     return tables
 
 
-#: Where the templates lie, one for each kind of problem that has targets, in a folder of this package.
+#: Folder of the templates in this package, one for each kind of problem with targets.
 _TEMPLATES = resources.files(__name__.rpartition(".")[0]) / "templates"
 
 
 def template_kinds() -> tuple[str, ...]:
-    """Kinds of problems that there is a template of a target file for, sorted."""
+    """Sorted names of the kinds of problems for which there is a template of a target file."""
     return tuple(sorted(entry.name.removesuffix(".toml") for entry in _TEMPLATES.iterdir() if entry.name.endswith(".toml")))
 
 
 def template(kind: str) -> str:
-    """A target file with every field and a comment on each, to start one's own from; raises InputError for an unknown kind."""
+    """Text of a target file with every field and comments, as a start for new files; raises InputError for an unknown kind."""
     name = kind.replace("_", "-")
     if name not in template_kinds():
         raise InputError(f"found kind {kind!r}, expected one of {', '.join(template_kinds())}")
@@ -144,46 +145,54 @@ def template(kind: str) -> str:
 
 @dataclass(frozen=True)
 class TargetFiles(Generic[T]):
-    """Target files of one class: those that come with a package, and others by their paths, in TOML or, by name, in JSON."""
+    """The target files of one class: files in a package, which have names, and other files, which have paths.
+
+    Files are in TOML; those whose names end in ``.json`` are in JSON.
+    """
 
     target: type[T]
     package: str
-    """Package in which the files lie that are known by name."""
+    """Name of the package whose files are known by name."""
     format_name: str | None
-    """None for files that say neither format nor version."""
+    """Value of the field ``format``; None for files without format and version."""
     version: int = 1
     noun: str = "target"
+    """Noun for such a target in messages."""
     formless: str = ""
-    """What a file is that says neither format nor version, for messages."""
-    made: Mapping[str, Callable[[], T]] = field(default_factory=dict)
-    """Targets that are known by name without a file."""
+    """Description, for messages, of files without format and version."""
+    builders: Mapping[str, Callable[[], T]] = field(default_factory=dict)
+    """Functions that build the targets that have a name but no file."""
 
     def names(self) -> tuple[str, ...]:
-        """Names of the targets that come with the package, sorted."""
+        """Sorted names of the targets in the package."""
         entries = resources.files(self.package).iterdir()
         shipped = (entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml"))
-        return tuple(sorted((*shipped, *self.made)))
+        return tuple(sorted((*shipped, *self.builders)))
 
     def load(self, name_or_path: str | Path) -> T:
-        """Target of this name, or from a TOML file of this path (:func:`is_path`).
+        """Load the target with this name, or from the file with this path (:func:`is_path`).
 
         Raises
         ------
         InputError
-            An unknown name, a missing file, not TOML, a field that is missing, unknown or out of range.
+            There is no target with this name; the file does not exist or is not valid TOML or JSON; or a field is missing,
+            unknown or out of range.
         """
         if is_path(name_or_path):
             return self.decode(files.read_bytes(name_or_path, MAX_TARGET_BYTES), name_or_path)
         name, names = str(name_or_path), self.names()
-        if name in self.made:
-            return self.made[name]()
+        if name in self.builders:
+            return self.builders[name]()
         if name not in names:
             raise InputError(f"found {self.noun} {name!r}, expected one of {', '.join(names)}, or the path of a .toml file")
         file = f"{name}.toml"
         return self.decode((resources.files(self.package) / file).read_bytes(), file)
 
     def decode(self, data: bytes, source: str | Path | None = None) -> T:
-        """Target from the bytes of a file, JSON by its name, else TOML; raises InputError as :meth:`load` does."""
+        """Read a target from the bytes of a file, which is JSON if ``source`` ends in ``.json``, else TOML.
+
+        Raises InputError as :meth:`load` does.
+        """
         try:
             with naming(source):
                 is_json = source is not None and str(source).endswith(".json")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from stowplan.compiled import Ints3D, njit, njit_inner
 from stowplan.errors import UsageError
 from stowplan.hardware.nnp_i import compiled
-from stowplan.hardware.nnp_i.compiled import Arrays, Room
+from stowplan.hardware.nnp_i.compiled import Arrays, Workspace
 from stowplan.hardware.nnp_i.compiler import Rectifier, plan_of
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
@@ -107,7 +107,7 @@ class Decoder:
         moved = data.external + data.weight_moves[:, 0] + data.output_moves[:, 0]
         np.add.at(moved, self._owner, data.output_moves[data.inputs, 0])
         maps = np.empty((len(orders), len(moved), 2), np.int64)
-        room, scratch = compiled.room_for(data), np.empty_like(moved)
+        room, scratch = compiled.workspace_for(data), np.empty_like(moved)
         filled_maps(data, self._readers, self._first_reader, moved, orders, rounds, maps, room, scratch)
         return maps
 
@@ -155,7 +155,7 @@ def filled_maps(
     orders: Ints3D,
     rounds: int,
     maps: Ints3D,
-    room: Room,
+    room: Workspace,
     moved: Ints,
 ) -> None:
     """Maps of orders, one each; of the slowest tier they may ask more than it has.

@@ -1,4 +1,4 @@
-"""Bank mapping as a CP-SAT model: Booleans for options, for what stays on chip and for copies; costs in whole bytes."""
+"""Bank mapping as a CP-SAT model with Boolean variables for options, for tensors that stay on chip, and for copies."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from stowplan.models.outcome import Outcome
 
 @dataclass
 class Model:
-    """A built model."""
+    """The CP-SAT model of a problem, with its variables."""
 
     problem: Problem
     structure: Structure
     unit: int
-    """Weighted bytes that one step of the objective stands for."""
+    """Weighted bytes for 1 in the model's objective."""
     offset: int
-    """Weighted bytes of the objective where nothing stays on chip, in units of ``unit``."""
+    """Objective, in units of ``unit``, if no tensor stays on chip."""
     model: cp_model.CpModel = field(default_factory=cp_model.CpModel)
     options: list[list[cp_model.IntVar]] = field(default_factory=list)
-    """For each operator, one Boolean an option; of those with one option, the constant 1."""
+    """For each operator, a Boolean variable for each option; the constant 1 if it has a single option."""
     on_chip: list[cp_model.IntVar | None] = field(default_factory=list)
-    """For each tensor; None where its place is known."""
+    """For each tensor, whether it stays on chip; None if that is decided already."""
     own: dict[tuple[int, int], list[cp_model.IntVar]] = field(default_factory=dict)
-    """(tensor, layout) to the Booleans of which one is true where that is the tensor's own layout."""
+    """By (tensor, layout): Boolean variables of which one is true if that is the tensor's own layout."""
     copies: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+    """By (tensor, layout): whether the tensor is copied to the layout."""
     rounded: dict[int, cp_model.IntVar] = field(default_factory=dict)
-    """Number of a crowded moment to the units that all rests take at it, rounded up."""
+    """By number of a crowded set: the units for the sum of all rests, rounded up (:attr:`Structure.unit`)."""
 
     def add_hint(self, plan: Plan) -> None:
-        """Start the solver from a plan; every variable gets a value."""
+        """Let the solver start from a plan; every variable gets a value."""
         values: list[tuple[cp_model.IntVar, int]] = []
 
         stays = self.structure.followed(plan.on_chip)
         better = assemble(self.problem, plan.options, stays)
-        made = {(copy.tensor, copy.layout) for copy in better.copies}
+        copied = {(copy.tensor, copy.layout) for copy in better.copies}
         for number, variables in enumerate(self.options):
             if len(variables) > 1:
                 values += [(variable, option == plan.options[number]) for option, variable in enumerate(variables)]
@@ -53,44 +54,33 @@ class Model:
         for (tensor, layout), variables in self.own.items():
             if not self.problem.writers[tensor] and len(self.structure.writable[tensor]) > 1:
                 values.append((variables[0], better.layouts[tensor] == layout))
-        values += [(variable, key in made) for key, variable in self.copies.items()]
+        values += [(variable, key in copied) for key, variable in self.copies.items()]
         unit, spare = self.structure.unit, self.problem.capacity % self.structure.unit
         rests = rests_at(self.problem, self.structure, better)
         values += [(variable, max(0, -(-(rests[number] - spare) // unit))) for number, variable in self.rounded.items()]
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:
-        """Plan of a solution.
+        """The plan of a solution, with its objective.
 
         Parameters
         ----------
         value
-            Gives the value of a variable of the model.
-
-        Returns
-        -------
-        Plan
-            With its objective.
+            Returns the value of a variable of the model in the solution.
         """
         options = [
             next(option for option, variable in enumerate(variables) if len(variables) == 1 or value(variable))
             for variables in self.options
         ]
         stays = [
-            bool(known) if variable is None else bool(value(variable))
-            for known, variable in zip(self.structure.on_chip, self.on_chip, strict=True)
+            bool(fixed) if variable is None else bool(value(variable))
+            for fixed, variable in zip(self.structure.on_chip, self.on_chip, strict=True)
         ]
         return assemble(self.problem, options, stays)
 
 
 def build(problem: Problem) -> Model:
-    """Variables, constraints, objective.
-
-    Returns
-    -------
-    Model
-        Not yet hinted; one unit of the objective is ``unit`` weighted bytes.
-    """
+    """Build the model of a problem, without a hint."""
     structure = analyse(problem)
     weights = [size for tensor in problem.tensors for size in (tensor.bytes, *(view.bytes for view in tensor.views))]
     weights += [size for operator in problem.operators for size in operator.read_bytes]
@@ -105,18 +95,19 @@ def build(problem: Problem) -> Model:
         for (tensor, layout), variable in built.copies.items()
     ]
     constant = offset
-    for tensor, known in enumerate(structure.on_chip):
+    for tensor, fixed in enumerate(structure.on_chip):
         gain = structure.gain[tensor] // unit
         stay = built.on_chip[tensor]
         if stay is not None:
             terms.append(-gain * stay)
-        elif known:
+        elif fixed:
             constant -= gain
     built.model.minimize(cp_model.LinearExpr.sum(terms) + constant)
     return built
 
 
 def _add_variables(built: Model) -> None:
+    """Add the variables of all decisions."""
     model, problem = built.model, built.problem
     one = model.new_constant(1)
     for number, operator in enumerate(problem.operators):
@@ -126,13 +117,13 @@ def _add_variables(built: Model) -> None:
         variables = [model.new_bool_var(f"option {number} {option}") for option in range(len(operator.options))]
         model.add_exactly_one(variables)
         built.options.append(variables)
-    for tensor, known in enumerate(built.structure.on_chip):
-        built.on_chip.append(model.new_bool_var(f"on chip {tensor}") if known is None else None)
+    for tensor, fixed in enumerate(built.structure.on_chip):
+        built.on_chip.append(model.new_bool_var(f"on chip {tensor}") if fixed is None else None)
     for tensor in range(len(problem.tensors)):
         layouts = built.structure.writable[tensor]
         if problem.writers[tensor]:
             for layout in layouts:
-                built.own[tensor, layout] = _choosing(built, problem.writers[tensor][0], tensor, layout)
+                built.own[tensor, layout] = _options_that_write(built, problem.writers[tensor][0], tensor, layout)
         elif len(layouts) == 1:
             built.own[tensor, layouts[0]] = [one]
         else:
@@ -141,15 +132,15 @@ def _add_variables(built: Model) -> None:
             built.own.update({(tensor, layout): [variable] for layout, variable in zip(layouts, variables, strict=True)})
 
 
-def _choosing(built: Model, number: int, tensor: int, layout: int) -> list[cp_model.IntVar]:
-    """Options of an operator that write a tensor in a layout."""
+def _options_that_write(built: Model, number: int, tensor: int, layout: int) -> list[cp_model.IntVar]:
+    """Variables of the options of an operator that write a tensor in a layout."""
     operator = built.problem.operators[number]
     at = operator.write_place(tensor)
     return [variable for option, variable in zip(operator.options, built.options[number], strict=True) if option[at] == layout]
 
 
 def _add_layouts(built: Model) -> None:
-    """Writers of one tensor agree, and what a reader wants of a tensor on chip is its own layout or a copy."""
+    """Writers of the same tensor agree, and a reader of a tensor on chip needs its own layout or a copy."""
     model, problem = built.model, built.problem
     for tensor, writers in enumerate(problem.writers):
         for number in writers[1:]:
@@ -157,7 +148,7 @@ def _add_layouts(built: Model) -> None:
             at = operator.write_place(tensor)
             layouts = {option[at] for option in operator.options} | set(built.structure.writable[tensor])
             for layout in layouts:
-                theirs = _choosing(built, number, tensor, layout)
+                theirs = _options_that_write(built, number, tensor, layout)
                 model.add(sum(theirs) == sum(built.own.get((tensor, layout), [])))
     for number, operator in enumerate(problem.operators):
         for at, tensor in enumerate(operator.reads):
@@ -169,24 +160,25 @@ def _add_layouts(built: Model) -> None:
                     for option, variable in zip(operator.options, built.options[number], strict=True)
                     if option[at] == layout
                 ]
-                given: list[cp_model.LinearExprT] = list(built.own.get((tensor, layout), []))
+                available: list[cp_model.LinearExprT] = list(built.own.get((tensor, layout), []))
                 if (tensor, layout) not in built.copies:
                     built.copies[tensor, layout] = model.new_bool_var(f"copy {tensor} {layout}")
-                given.append(built.copies[tensor, layout])
+                available.append(built.copies[tensor, layout])
                 stay = built.on_chip[tensor]
                 if stay is not None:
-                    given.append(1 - stay)
-                # At most one option is chosen: one row for all that want this layout is tighter than one for each.
-                model.add(cp_model.LinearExpr.sum(wanting) <= cp_model.LinearExpr.sum(given))
+                    available.append(1 - stay)
+                # At most one option is chosen, so one constraint for all options that need this layout is valid, and tighter
+                # than one for each.
+                model.add(cp_model.LinearExpr.sum(wanting) <= cp_model.LinearExpr.sum(available))
 
 
 def _add_capacity(built: Model) -> None:
-    """What is on chip at a crowded moment fits, whole units and rests apart (see :attr:`Structure.unit`)."""
+    """The tensors and copies of a crowded set fit, counted in whole units and rests (:attr:`Structure.unit`)."""
     problem, structure, unit = built.problem, built.structure, built.structure.unit
     layouts: dict[int, list[int]] = {}
     for tensor, layout in built.copies:
         layouts.setdefault(tensor, []).append(layout)
-    whole, spare = divmod(problem.capacity, unit)
+    full_units, spare = divmod(problem.capacity, unit)
     for number, tensors in enumerate(structure.crowded):
         items: list[tuple[cp_model.LinearExprT, int]] = []
         for tensor in tensors:
@@ -200,25 +192,25 @@ def _add_capacity(built: Model) -> None:
         if not large:
             built.model.add(cp_model.LinearExpr.sum([size * item for item, size in items]) <= problem.capacity)
             continue
-        rounded = built.model.new_int_var(0, whole, f"rounded {number}")
+        rounded = built.model.new_int_var(0, full_units, f"rounded {number}")
         built.rounded[number] = rounded
-        built.model.add(cp_model.LinearExpr.sum([units * item for item, units in large]) + rounded <= whole)
+        built.model.add(cp_model.LinearExpr.sum([units * item for item, units in large]) + rounded <= full_units)
         rests = [size % unit * item for item, size in items if size % unit]
         built.model.add(cp_model.LinearExpr.sum(rests) <= unit * rounded + spare)
 
 
 def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
-    """Solve the model of a problem; its objectives and bounds are weighted bytes.
+    """Solve a problem with CP-SAT. Objective and bounds are weighted bytes.
 
     Parameters
     ----------
     search
-        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks.
 
     Returns
     -------
     Outcome
-        Best plan, and what is proven; running out of time is never ``infeasible``.
+        The best plan and bound. Running out of time is never reported as ``infeasible``.
     """
     built = build(problem)
     return cpsat_runner.find_plan(

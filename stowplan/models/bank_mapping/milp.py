@@ -1,12 +1,12 @@
-"""Bank mapping as a mixed-integer linear program, for any solver of :mod:`stowplan.models.mip`.
+"""Bank mapping as a mixed-integer linear program (MILP), which is solved in stages.
 
-Columns are options, own layouts of inputs, what stays on chip, and copies. Copies need no integrality: at integral values of
-the rest, each is wanted wholly or not at all.
+Its columns say which option each operator uses, which layout each input has, which tensors stay on chip, and which copies
+exist. Copies need not be integer columns: if all other columns are integral, each copy is needed completely or not at all.
 
-It is solved in stages: only what is large must wholly stay or not at all, then also what is smaller, at last everything. Each
-stage is a relaxation of the next, so its bound is one for the problem. Large tensors decide nearly all of the objective, and
-there are few of them: their stage is solved in seconds where the whole is not in minutes. Its point, rounded, is nearly as
-good as its bound, and with such a start the next stage fixes most of its columns by their reduced costs.
+In the first stage only the columns of large tensors must be integral, then also those of smaller ones, and finally all. Each
+stage is a relaxation of the next one, so its bound is a bound for the problem. The few large tensors decide nearly all of the
+objective. Their stage takes seconds, where the whole problem would take minutes. Its rounded solution is nearly as good as its
+bound, and from such a start the next stage fixes most of its columns by their reduced costs.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from stowplan.models.mip.matrix import FloatArray, MatrixModel, Options, Outcome
 
 @dataclass(frozen=True)
 class Model:
-    """A built model. Costs are in units of ``unit`` weighted bytes, so that the largest is near one."""
+    """The MILP of a problem. Costs are in units of ``unit`` weighted bytes, so that the largest one is near 1."""
 
     problem: Problem
     structure: Structure
     matrix: MatrixModel
     unit: float
     option_columns: tuple[int, ...]
-    """First column of each operator's options."""
+    """[operators] column of the operator's first option; those of its other options follow."""
     own_columns: dict[tuple[int, int], int]
-    """(input, layout) to its column."""
+    """Column for (input, layout): whether this is the input's own layout."""
     stay_columns: dict[int, int]
-    """Tensor to its column, where its place is to be decided."""
+    """Column for each tensor whose place has to be decided: whether it stays on chip."""
     copy_columns: dict[tuple[int, int], int]
+    """Column for (tensor, layout): whether the tensor is copied to the layout."""
     moments: tuple[_Moment, ...]
-    """One for each crowded moment."""
+    """Columns of each crowded set."""
 
     def add_hint(self, plan: Plan) -> FloatArray:
-        """The plan as a point ``[columns]`` to start from."""
+        """Values ``[columns]`` for a plan, from which solvers can start."""
         stays = self.structure.followed(plan.on_chip)
         better = assemble(self.problem, plan.options, stays)
         point = np.zeros(self.matrix.columns)
@@ -51,8 +52,8 @@ class Model:
         for (tensor, layout), column in self.own_columns.items():
             point[column] = float(better.layouts[tensor] == layout)
         for (tensor, _), column in self.own_columns.items():
-            # An input that nobody wants in a layout of its own has the first one.
-            mine = [own for (other, _), own in self.own_columns.items() if other == tensor] if not point[column] else []
+            # An input that no reader needs in one of its own layouts gets the first one.
+            mine = [number for (other, _), number in self.own_columns.items() if other == tensor] if not point[column] else []
             if mine and not point[mine].any():
                 point[mine[0]] = 1.0
         for tensor, column in self.stay_columns.items():
@@ -67,61 +68,50 @@ class Model:
         return point
 
     def extract(self, values: FloatArray) -> Plan:
-        """Plan of a point.
+        """The plan of a solution, with its objective.
 
         Parameters
         ----------
         values
-            Of the columns, shape ``[columns]``; integral but for rounding.
-
-        Returns
-        -------
-        Plan
-            With its objective.
+            Values of the columns, shape ``[columns]``; fractions are rounded.
         """
         options = [
             int(np.argmax(values[first : first + len(operator.options)]))
             for first, operator in zip(self.option_columns, self.problem.operators, strict=True)
         ]
         stays = [
-            known if known is not None else bool(values[self.stay_columns[tensor]] > 0.5)
-            for tensor, known in enumerate(self.structure.on_chip)
+            fixed if fixed is not None else bool(values[self.stay_columns[tensor]] > 0.5)
+            for tensor, fixed in enumerate(self.structure.on_chip)
         ]
         return assemble(self.problem, options, stays)
 
     def bound(self, value: float) -> int:
-        """Weighted bytes that no plan is below, from a solver's bound, its tolerances taken off."""
+        """The lower bound in weighted bytes that a solver's bound proves, after subtracting its tolerances."""
         spread = float(np.abs(self.matrix.cost).sum())
         return max(objective_bound(self.problem), int(np.ceil(lowered(value, min(spread, abs(value) + 1.0)) * self.unit)))
 
 
-#: Small tensors at a moment, of those that save most, that get a row of their own: one of them on chip takes a unit.
+#: Number of small tensors of a crowded set, those that save most, which get a row: if one is on chip, the rests need a unit.
 _MOST_SMALL = 3
 
 
 @dataclass(frozen=True)
 class _Moment:
-    """Columns of a crowded moment, all in units."""
+    """The columns of a crowded set; both count units (:attr:`Structure.unit`)."""
 
     rests: int
-    """Rests on chip."""
+    """Column of the sum of all rests on chip."""
     rounded: int
-    """Units that the rests take."""
+    """Column of that sum, rounded up."""
 
 
 def build(problem: Problem) -> Model:
-    """Variables, constraints, objective.
-
-    Returns
-    -------
-    Model
-        Its matrix ``[rows, columns]``, scaled, and what its columns stand for.
-    """
-    return _Program(problem).built()
+    """Build the MILP of a problem."""
+    return _Program(problem).build()
 
 
 class _Program(Program):
-    """Columns and rows as they are written, in the attributes of :class:`Model`."""
+    """Builds the columns and rows; its attributes are those of :class:`Model`."""
 
     def __init__(self, problem: Problem):
         super().__init__()
@@ -138,8 +128,8 @@ class _Program(Program):
         self._add_layouts()
         self._add_capacity()
 
-    def built(self) -> Model:
-        """The model."""
+    def build(self) -> Model:
+        """The finished model."""
         return Model(
             self.problem,
             self.structure,
@@ -153,18 +143,19 @@ class _Program(Program):
         )
 
     def _add_columns(self) -> None:
+        """Add the columns of all decisions."""
         problem, structure, unit = self.problem, self.structure, self.unit
         for number, operator in enumerate(problem.operators):
             self.option_columns.append(len(self.cost))
             for option in range(len(operator.options)):
                 self.column(name=f"x_{number}_{option}")
-        for tensor, known in enumerate(structure.on_chip):
-            if known is False:
+        for tensor, fixed in enumerate(structure.on_chip):
+            if fixed is False:
                 continue
             if not problem.writers[tensor]:
                 for layout in structure.writable[tensor]:
                     self.own_columns[tensor, layout] = self.column(name=f"h_{tensor}_{layout + 1}")
-            if known is None:
+            if fixed is None:
                 self.stay_columns[tensor] = self.column(cost=-structure.gain[tensor] / unit, name=f"r_{tensor}")
             else:
                 self._constant -= structure.gain[tensor]
@@ -173,18 +164,18 @@ class _Program(Program):
                 name = f"c_{tensor}_{layout + 1}"
                 self.copy_columns[tensor, layout] = self.column(cost=price, integer=False, name=name)
 
-    def _choosing(self, number: int, at: int, layout: int) -> list[int]:
-        """Columns of the options of an operator that have a layout at one of its accesses."""
+    def _option_columns(self, number: int, at: int, layout: int) -> list[int]:
+        """Columns of the options of an operator that have this layout at the given access."""
         first = self.option_columns[number]
         return [first + k for k, option in enumerate(self.problem.operators[number].options) if option[at] == layout]
 
-    def _writing(self, tensor: int, layout: int) -> list[int]:
-        """Columns of the options of a tensor's first writer that make the layout its own."""
+    def _writer_columns(self, tensor: int, layout: int) -> list[int]:
+        """Columns of the options of a tensor's first writer that write it in this layout."""
         writer = self.problem.writers[tensor][0]
-        return self._choosing(writer, self.problem.operators[writer].write_place(tensor), layout)
+        return self._option_columns(writer, self.problem.operators[writer].write_place(tensor), layout)
 
     def _add_choices(self) -> None:
-        """One option an operator, one own layout an input, writers that agree."""
+        """Add rows: one option for each operator, one own layout for each input, and agreement of writers."""
         problem = self.problem
         for first, operator in zip(self.option_columns, problem.operators, strict=True):
             self.add_row([(first + k, 1.0) for k in range(len(operator.options))], 1.0, 1.0)
@@ -199,19 +190,19 @@ class _Program(Program):
                 at = operator.write_place(tensor)
                 layouts = {option[at] for option in operator.options} | set(self.structure.writable[tensor])
                 for layout in sorted(layouts):
-                    theirs, mine = self._choosing(number, at, layout), self._writing(tensor, layout)
+                    theirs, mine = self._option_columns(number, at, layout), self._writer_columns(tensor, layout)
                     self.add_row([*((column, 1.0) for column in theirs), *((column, -1.0) for column in mine)], 0.0, 0.0)
 
     def _add_layouts(self) -> None:
-        """What a reader wants of a tensor on chip is its own layout or a copy: want - own - copy + stays <= 1."""
+        """Add rows: a reader of a tensor on chip needs its own layout or a copy (needed - own - copy + stays <= 1)."""
         for number, operator in enumerate(self.problem.operators):
             for at, tensor in enumerate(operator.reads):
                 if self.structure.on_chip[tensor] is False:
                     continue
                 for layout in sorted({option[at] for option in operator.options}):
-                    terms = [(column, 1.0) for column in self._choosing(number, at, layout)]
+                    terms = [(column, 1.0) for column in self._option_columns(number, at, layout)]
                     if self.problem.writers[tensor]:
-                        terms += [(column, -1.0) for column in self._writing(tensor, layout)]
+                        terms += [(column, -1.0) for column in self._writer_columns(tensor, layout)]
                     elif (tensor, layout) in self.own_columns:
                         terms.append((self.own_columns[tensor, layout], -1.0))
                     terms.append((self.copy_columns[tensor, layout], -1.0))
@@ -220,19 +211,20 @@ class _Program(Program):
                     self.add_row(terms, upper=1.0 if tensor in self.stay_columns else 0.0)
 
     def _add_capacity(self) -> None:
-        """What is on chip at every crowded moment fits, whole units and rests apart (see :attr:`Structure.unit`).
+        """Add rows: the tensors and copies of every crowded set fit, counted in whole units and rests (:attr:`Structure.unit`).
 
-        Moments share most of what lives: each load is the one before, less what died and plus what was born since. Rows of all
-        that lives would say the same in hundreds of times as many numbers.
+        Consecutive sets share most of their tensors. The sum of the rests of a set is therefore defined as that of the set
+        before, minus the tensors that ended and plus those that began. Rows over all tensors would be equivalent, but have
+        hundreds of times as many coefficients.
         """
         problem, unit = self.problem, self.structure.unit
-        whole, spare = divmod(problem.capacity, unit)
+        full_units, spare = divmod(problem.capacity, unit)
         before: set[int] = set()
         for number, live in enumerate(self.structure.crowded):
             now = set(live)
             moment = _Moment(
                 self.column(problem.capacity / unit, integer=False, name=f"m_{number}"),
-                self.column(float(whole), name=f"w_{number}"),
+                self.column(float(full_units), name=f"w_{number}"),
             )
             whole_terms, rest_terms = [(moment.rounded, 1.0)], [(moment.rests, -1.0)]
             fixed_whole = fixed_rest = 0.0
@@ -255,7 +247,7 @@ class _Program(Program):
                         fixed_rest += rest
                     elif rest:
                         rest_terms.append((column, rest))
-            self.add_row(whole_terms, upper=whole - fixed_whole)
+            self.add_row(whole_terms, upper=full_units - fixed_whole)
             self.add_row(rest_terms, -fixed_rest, -fixed_rest)
             self.add_row([(moment.rests, 1.0), (moment.rounded, -1.0)], upper=spare / unit)
             small = [tensor for tensor in live if tensor in self.stay_columns and spare < problem.tensors[tensor].bytes < unit]
@@ -265,39 +257,42 @@ class _Program(Program):
             before = now
 
     def _items(self, tensor: int) -> Iterator[tuple[int | None, int]]:
-        """(column, bytes) of a tensor and its copies; no column for what is on chip for certain."""
+        """(column, bytes) of a tensor and its copies; the column is None if the tensor is on chip in any case."""
         yield self.stay_columns.get(tensor), self.problem.tensors[tensor].bytes
         for layout in self.structure.readable[tensor]:
             yield self.copy_columns[tensor, layout], self.problem.tensors[tensor].layout_bytes(layout)
 
 
-#: Smallest tensors of the middle stage, as a part of a unit.
+#: The smallest tensors of the middle stage have the size of a unit divided by this.
 _MIDDLE = 8
 
-#: HiGHS's own heuristics solve MILPs of half the size for tens of seconds; points to round come from its nodes.
+#: Heuristics of HiGHS that are switched off. They would solve MILPs of half the size for tens of seconds; the solutions that
+#: are rounded come from the nodes of branch and bound.
 _HEURISTICS = ("rins", "rens", "root_reduced_cost")
 
 
 def stages_of(built: Model) -> list[MatrixModel]:
-    """The matrix with more and more columns that must be integers; the last is the whole problem."""
+    """The stages: matrices with an increasing number of integer columns. The last one is the whole problem."""
     unit, tensors = built.structure.unit, built.problem.tensors
     sizes = {tensor: tensors[tensor].bytes for tensor in built.stay_columns}
     stages: list[MatrixModel] = []
-    known = 0
+    previous = 0
     for smallest in (unit, unit // _MIDDLE):
         is_integer = np.zeros(built.matrix.columns, dtype=bool)
         is_integer[[column for tensor, column in built.stay_columns.items() if sizes[tensor] >= smallest]] = True
         count = int(is_integer.sum())
-        if known < count < len(sizes):
+        if previous < count < len(sizes):
             stages.append(replace(built.matrix, is_integer=is_integer))
-            known = count
+            previous = count
     is_integer = built.matrix.is_integer.copy()
-    # Where all else is integral, units for the rests can be rounded up, for the whole units beside them are integers.
+    # The column of rounded rests need not be an integer column: if all others are integral, its value can be rounded up, as the
+    # whole units in the same row are whole numbers.
     is_integer[[moment.rounded for moment in built.moments]] = False
     return [*stages, replace(built.matrix, is_integer=is_integer)]
 
 
 def solve_stage(matrix: MatrixModel, options: Options, on_point: Callable[[FloatArray], None] | None = None) -> Outcome:
-    """One of :func:`stages_of`, by HiGHS; points on the way are integral as far as the stage asks for it."""
+    """Solve one of :func:`stages_of` with HiGHS. ``on_point`` is called with solutions that are integral as the stage
+    requires."""
     without = {"mip_heuristic_effort": 0.0, **{f"mip_heuristic_run_{heuristic}": False for heuristic in _HEURISTICS}}
     return with_highs.solve(matrix, options, settings=without, on_point=on_point)

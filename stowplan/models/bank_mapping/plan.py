@@ -1,4 +1,7 @@
-"""The answer to a bank-mapping problem: how everything is computed, what stays on chip, the copies. Data, no rules."""
+"""The plan of a bank-mapping problem: an option for every operator, the tensors that stay on chip, and copies between banks.
+
+This module holds data only; the rules are in the verifier.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,32 @@ from stowplan.models.decisions import Decision, Values
 
 
 class BankCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A memcopy between banks: a tensor that stays on chip, in another layout."""
+    """A copy between banks, which gives a tensor that is on chip in another layout."""
 
     tensor: int
     layout: int
-    """What it makes; it copies from the tensor's own layout."""
+    """Layout of the copy. It is made from the tensor's own layout."""
     before: int
-    """Number of the operator it runs before."""
+    """Number of the operator before which the copy runs."""
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Choices; :func:`stowplan.models.bank_mapping.verify.verify` says whether they are valid.
+    """An option for every operator, a layout for every tensor, and copies between banks.
 
-    The objective is the weighted bytes moved between banks and to and from main memory.
+    :func:`stowplan.models.bank_mapping.verify.verify` says whether the plan is valid. The objective is the weighted number of
+    bytes that are moved between banks and to and from main memory.
     """
 
     options: tuple[int, ...]
-    """For each operator, which of its options."""
+    """For each operator, the index of the option that is used."""
     layouts: tuple[int, ...]
-    """For each tensor its own layout."""
+    """For each tensor, its own layout."""
     on_chip: tuple[bool, ...]
-    """For each tensor, whether it stays on chip from its first use to its last."""
+    """For each tensor, whether it stays on chip from its first to its last use."""
     copies: tuple[BankCopy, ...] = ()
-    """Ascending by operator."""
+    """The copies, ascending by operator."""
     name: str = ""
-    """Name of the problem, for people; the digest decides."""
+    """Name of the problem, for people. What ties the plan to its problem is the digest."""
     target: str = ""
     """Name of the target, for people."""
     format: str = "stowplan.bank_mapping.plan"

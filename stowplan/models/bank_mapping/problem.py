@@ -1,7 +1,7 @@
-"""The instance of bank mapping: tensors with layouts, operators with ways to compute. See docs/reference/bank-mapping.md.
+"""The bank-mapping problem: tensors that can be spread over memory banks in several layouts, and operators that need layouts.
 
-Tensors may be put in tiles: blocks of rows that are tensors of their own, so that part of a large tensor can stay on chip (the
-rule is there, "Tiles").
+The rules are on docs/reference/bank-mapping.md. :func:`split` divides large tensors into *tiles*, blocks of rows that are
+tensors of their own, so that a part of a large tensor can stay on chip (section "Tiles" of that page).
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ if TYPE_CHECKING:
     from stowplan.models.bank_mapping.plan import Plan  # noqa: F401
 
 UNSPREAD = -1
-"""Layout of a tensor that is in one bank."""
+"""Layout of a tensor that lies in a single bank."""
 
-#: Bytes of all tensors together stay below this, so that objectives fit in 64 bits.
+#: The bytes of all tensors together stay below this, so that objectives fit in 64 bits.
 LIMIT = 1 << 56
 
 
 class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rearranged part of a tensor that some operator wants spread in a way that no layout of the whole tensor gives."""
+    """A rearranged part of a tensor, for an operator that needs it spread in a way that no layout of the whole tensor gives."""
 
     name: str
     bytes: int
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An array. Its layouts are numbers: -1 unspread, ``d`` spread along dimension ``d``, ``rank + v`` its view ``v``.
+    """An array. Its layouts are numbers: -1 for unspread, ``d`` for spread along dimension ``d``, ``rank + v`` for its view
+    ``v``.
 
-    Only the layouts below ``rank`` can be a tensor's own; a view is made by a copy.
+    A tensor itself has a layout below ``rank``; a view is produced by a copy.
     """
 
     name: str
@@ -46,9 +47,9 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     shape: tuple[int, ...]
     views: tuple[View, ...] = ()
     is_input: bool = False
-    """In main memory from the start, and loaded from there in any layout of its own."""
+    """Whether it is in main memory at the start, from where it can be loaded in any layout below ``rank``."""
     is_output: bool = False
-    """In main memory at the end."""
+    """Whether it must be in main memory at the end."""
 
     @property
     def rank(self) -> int:
@@ -56,50 +57,53 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return len(self.shape)
 
     def layout_bytes(self, layout: int) -> int:
-        """Bytes of the tensor, or of a view of it."""
+        """Size in bytes of the tensor in a layout, which is smaller for a view."""
         return self.bytes if layout < self.rank else self.views[layout - self.rank].bytes
 
     def layout_name(self, layout: int) -> str:
-        """A layout for people."""
+        """Name of a layout for people."""
         if layout == UNSPREAD:
             return "unspread"
         return f"dimension {layout}" if layout < self.rank else f"view {self.views[layout - self.rank].name}"
 
 
 class Operator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A step of the program."""
+    """An operator of the program."""
 
     name: str
     op: str
     reads: tuple[int, ...]
-    """Numbers of the tensors read; one for each access, so perhaps some more than once."""
+    """Numbers of the tensors that it reads, one for each access; a tensor may occur more than once."""
     read_bytes: tuple[int, ...]
-    """For each access, the bytes of the tensor it needs: what it loads of a tensor in main memory."""
+    """For each access, the number of bytes of the tensor that it needs, and loads if the tensor is in main memory."""
     writes: tuple[int, ...]
-    """Numbers of the tensors written."""
+    """Numbers of the tensors that it writes."""
     options: tuple[tuple[int, ...], ...]
-    """Every way to compute it that its bank rule allows, the usual one first: a layout for each read, then for each write."""
+    """The ways to compute it that its bank rule allows, the usual one first. An option has a layout for each read, followed by
+    one for each write."""
     restricted: bool = False
-    """Whether the compute unit sets the rule (convolutions, products, pooling), not only that operands must agree."""
+    """Whether the rule comes from the compute unit (convolutions, matrix products, pooling). Otherwise only the layouts of its
+    operands must agree."""
 
     def write_place(self, tensor: int) -> int:
-        """Place in each option of the layout that a tensor is written in."""
+        """Index, in each option, of the layout in which a tensor is written."""
         return len(self.reads) + self.writes.index(tensor)
 
 
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
-    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+    """A bank-mapping problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     banks: int
+    """Number of banks."""
     capacity: int
-    """Bytes of on-chip memory, all banks together."""
+    """Size of on-chip memory in bytes, all banks together."""
     tensors: tuple[Tensor, ...]
     operators: tuple[Operator, ...]
-    """In the order in which they run."""
+    """The operators in the order in which they run."""
     copy_weight: int = 1
-    """Cost of a byte copied between banks."""
+    """Cost of one byte that is copied between banks."""
     off_chip_weight: int = 1
-    """Cost of a byte moved to or from main memory."""
+    """Cost of one byte that is moved to or from main memory."""
     name: str = ""
     target: str = ""
     format: str = "stowplan.bank_mapping.problem"
@@ -114,6 +118,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         self._check_operators()
 
     def _check_operators(self) -> None:
+        """Raise InputError if an operator breaks a rule, or reads and writes come in a wrong order."""
         writers: dict[int, list[int]] = {}
         read: set[int] = set()
         weight = max(self.copy_weight, self.off_chip_weight)
@@ -139,7 +144,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             self._check_writers(tensor, numbers)
 
     def _check_writers(self, tensor: int, numbers: list[int]) -> None:
-        """Raise where those who write parts of one tensor can never agree on its layout."""
+        """Raise InputError if the operators that write parts of a tensor have no layout of it in common."""
         shared: set[int] | None = None
         for number in numbers:
             operator = self.operators[number]
@@ -157,7 +162,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def writers(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the operators that write each tensor, ascending."""
+        """[tensors] numbers of the operators that write the tensor, ascending."""
         by_tensor: list[list[int]] = [[] for _ in self.tensors]
         for number, operator in enumerate(self.operators):
             for tensor in operator.writes:
@@ -166,7 +171,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def readers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """(operator, which of its reads) of every access to each tensor, in order."""
+        """[tensors] (operator, index of the read) of every access to the tensor, in the order of the operators."""
         by_tensor: list[list[tuple[int, int]]] = [[] for _ in self.tensors]
         for number, operator in enumerate(self.operators):
             for at, tensor in enumerate(operator.reads):
@@ -174,21 +179,22 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         return tuple(map(tuple, by_tensor))
 
     def life(self, tensor: int) -> tuple[int, int] | None:
-        """Half-open range of operators during which a tensor is on chip, if it stays there; None where nothing touches it.
+        """Half-open range of operators during which a tensor is on chip if the plan keeps it there; None if it is never used.
 
-        From its first writer (of an input, its first reader) to its last reader.
+        The range is from its first writer (for an input, its first reader) to its last reader.
         """
         numbers = [*self.writers[tensor], *(number for number, _ in self.readers[tensor])]
         return (min(numbers), max(numbers) + 1) if numbers else None
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of what a plan depends on: everything but the names of program and target."""
+        """Hex SHA-256 of everything that plans depend on; the names of program and target are left out."""
         rules = msgspec.structs.replace(self, name="", target="")
         return files.digest(rules)
 
 
 def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
+    """Raise InputError if a tensor or one of its views breaks a rule."""
     expect_unique((tensor.name for tensor in tensors), "tensors", "name")
     for number, tensor in enumerate(tensors):
         place = f"tensors[{number}] ({tensor.name})"
@@ -204,7 +210,7 @@ def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
 
 
 def check_operator(operator: Operator, tensors: tuple[Tensor, ...], place: str) -> None:
-    """Raise InputError naming ``place`` where an operator breaks a rule by itself."""
+    """Raise InputError if an operator breaks a rule by itself; ``place`` says where it is in the input."""
     for tensor in (*operator.reads, *operator.writes):
         if not 0 <= tensor < len(tensors):
             raise InputError(f"found tensor number {tensor}, expected 0 to {len(tensors) - 1}", place=place)
@@ -228,14 +234,14 @@ def check_operator(operator: Operator, tensors: tuple[Tensor, ...], place: str) 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a tensor of a tiled problem is of the problem it was made of."""
+    """Describes which part of an original tensor a tensor of a tiled problem is."""
 
     tensor: int
-    """Number of the whole tensor."""
+    """Number of the original tensor."""
     dimension: int | None
-    """Which dimension it is a range of; None where it is the whole tensor."""
+    """The dimension along which it was divided; None if it is the whole tensor."""
     first: int = 0
-    """The range ``[first, end)`` of indices of that dimension."""
+    """The tile has the indices ``[first, end)`` of that dimension."""
     end: int = 0
 
 
@@ -245,19 +251,23 @@ class TiledProblem:
 
     problem: Problem
     tiles: tuple[Tile, ...]
-    """One for each of its tensors."""
+    """One tile for each tensor of ``problem``."""
 
 
 def split(problem: Problem, tile_bytes: int | None, buffer_bytes: int = 0) -> TiledProblem:
-    """The problem with every tensor of more than ``tile_bytes`` in tiles of at most that, or of one row where rows are larger.
+    """Divide large tensors of a problem into tiles.
 
-    Where ``tile_bytes`` is None, no tensor is split. ``buffer_bytes`` of the capacity are kept for what passes through the
-    scratchpad.
+    Parameters
+    ----------
+    tile_bytes
+        Largest size of a tile in bytes; a tile has at least one row. None divides no tensor.
+    buffer_bytes
+        Number of bytes of the capacity that are reserved for data that streams through the scratchpad.
 
     Raises
     ------
     InputError
-        Sizes that are out of range.
+        A size is out of range.
     """
     expect(tile_bytes is None or tile_bytes >= 1, "tile", f"{tile_bytes} bytes", "at least 1")
     most = f"at most the capacity of {problem.capacity} bytes"
@@ -273,12 +283,12 @@ def split(problem: Problem, tile_bytes: int | None, buffer_bytes: int = 0) -> Ti
             tensors.append(_part(tensor, tile))
     operators = tuple(_expanded(operator, problem, tiles, numbers) for operator in problem.operators)
     capacity = problem.capacity - buffer_bytes
-    made = msgspec.structs.replace(problem, capacity=capacity, tensors=tuple(tensors), operators=operators)
-    return TiledProblem(made, tuple(tiles))
+    tiled = msgspec.structs.replace(problem, capacity=capacity, tensors=tuple(tensors), operators=operators)
+    return TiledProblem(tiled, tuple(tiles))
 
 
 def share(size: int, tile: Tile, tensor: Tensor) -> int:
-    """The part of ``size`` bytes that falls to a tile by its rows; those of all tiles add up to ``size``."""
+    """The share of ``size`` bytes that belongs to a tile, by its number of rows. The shares of all tiles add up to ``size``."""
     if tile.dimension is None:
         return size
     rows = tensor.shape[tile.dimension]
@@ -286,7 +296,7 @@ def share(size: int, tile: Tile, tensor: Tensor) -> int:
 
 
 def _ranges(tensor: Tensor, tile_bytes: int | None) -> list[Tile]:
-    """Rows are along the outermost dimension that has more than one."""
+    """The tiles of a tensor. Rows are the indices of the outermost dimension that has more than one index."""
     dimension = next((at for at, size in enumerate(tensor.shape) if size > 1), None)
     if tile_bytes is None or dimension is None or tensor.bytes <= tile_bytes:
         return [Tile(0, None)]
@@ -296,6 +306,7 @@ def _ranges(tensor: Tensor, tile_bytes: int | None) -> list[Tile]:
 
 
 def _part(tensor: Tensor, tile: Tile) -> Tensor:
+    """The part of a tensor that is a tile, as a tensor."""
     if tile.dimension is None:
         return tensor
     rows = f"[{tile.first}:{tile.end}]"
@@ -308,7 +319,7 @@ def _part(tensor: Tensor, tile: Tile) -> Tensor:
 
 
 def _expanded(operator: Operator, problem: Problem, tiles: list[Tile], numbers: list[range]) -> Operator:
-    """An operator that reads and writes all tiles of what it read and wrote, each in the layout of the whole."""
+    """An operator with tiles in place of tensors: it reads and writes all tiles, each in the layout of the whole tensor."""
     reads = [(at, tile) for at, tensor in enumerate(operator.reads) for tile in numbers[tensor]]
     writes = [(at, tile) for at, tensor in enumerate(operator.writes, len(operator.reads)) for tile in numbers[tensor]]
     places = [at for at, _ in (*reads, *writes)]

@@ -1,4 +1,4 @@
-"""What models and heuristics share: what choices cost and which plans they make, and what is known before any is made."""
+"""Costs of decisions, construction of plans from decisions, and facts that models use; shared by models and heuristics."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from stowplan.models.packing.bounds import live_sets
 
 
 def off_chip_cost(problem: Problem, tensor: int) -> int:
-    """Weighted bytes of a tensor in main memory: written once, loaded by every access."""
+    """Weighted bytes that a tensor moves if it is in main memory: it is written once and loaded by every access."""
     array = problem.tensors[tensor]
     loads = sum(problem.operators[number].read_bytes[at] for number, at in problem.readers[tensor])
     return problem.off_chip_weight * (loads + (array.bytes if problem.writers[tensor] else 0))
 
 
 def on_chip_cost(problem: Problem, tensor: int) -> int:
-    """Weighted bytes of a tensor that stays on chip, copies left out: an input's one load, an output's one store."""
+    """Weighted bytes that a tensor moves if it is on chip, without copies: inputs are loaded once, outputs stored once."""
     array = problem.tensors[tensor]
     if problem.writers[tensor]:
         return problem.off_chip_weight * array.bytes if array.is_output else 0
@@ -26,8 +26,11 @@ def on_chip_cost(problem: Problem, tensor: int) -> int:
 
 
 def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
-    """Layout of every tensor where operators compute by these options: what its writer writes, or for an input the layout that
-    most of its readers want, the outermost of equals."""
+    """[tensors] own layout of each tensor for these options of the operators.
+
+    It is the layout that the writer writes; for an input, the layout that most of its readers need, and of equals the
+    outermost.
+    """
     layouts = []
     for tensor, array in enumerate(problem.tensors):
         writers = problem.writers[tensor]
@@ -35,17 +38,17 @@ def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
             operator = problem.operators[writers[0]]
             layouts.append(operator.options[options[writers[0]]][operator.write_place(tensor)])
             continue
-        wanted: dict[int, int] = {}
+        reader_counts: dict[int, int] = {}
         for number, at in problem.readers[tensor]:
             layout = problem.operators[number].options[options[number]][at]
             if layout < array.rank:
-                wanted[layout] = wanted.get(layout, 0) + 1
-        layouts.append(max(sorted(wanted), key=lambda layout: wanted[layout], default=UNSPREAD))
+                reader_counts[layout] = reader_counts.get(layout, 0) + 1
+        layouts.append(max(sorted(reader_counts), key=lambda layout: reader_counts[layout], default=UNSPREAD))
     return layouts
 
 
 def copies_of(problem: Problem, tensor: int, own: int, options: Sequence[int]) -> dict[int, int]:
-    """Layout to first reader of every copy of a tensor on chip."""
+    """By layout that a tensor on chip must be copied to: the first operator that reads it in this layout."""
     copies: dict[int, int] = {}
     for number, at in problem.readers[tensor]:
         layout = problem.operators[number].options[options[number]][at]
@@ -55,19 +58,14 @@ def copies_of(problem: Problem, tensor: int, own: int, options: Sequence[int]) -
 
 
 def assemble(problem: Problem, options: Sequence[int], on_chip: Sequence[bool]) -> Plan:
-    """Plan of a choice for every operator and tensor. Whether it fits is not looked at.
+    """Build the plan of these decisions, with the copies that follow from them. It may exceed the capacity.
 
     Parameters
     ----------
     options
-        ``[operators]``, which of its options each takes; writers of one tensor must agree.
+        ``[operators]`` index of the option of each operator. Operators that write parts of the same tensor must agree.
     on_chip
-        ``[tensors]``, whether each stays on chip.
-
-    Returns
-    -------
-    Plan
-        With the copies that follow, and its objective in weighted bytes.
+        ``[tensors]`` whether each tensor stays on chip.
     """
     layouts = own_layouts(problem, options)
     copies = []
@@ -93,40 +91,41 @@ def assemble(problem: Problem, options: Sequence[int], on_chip: Sequence[bool]) 
 
 
 def objective_bound(problem: Problem) -> int:
-    """What every plan moves at least: for each tensor the cheaper of both places, without copies."""
+    """Lower bound on the weighted bytes of every plan: for each tensor the cheaper of main memory and chip, without copies."""
     return sum(min(off_chip_cost(problem, tensor), on_chip_cost(problem, tensor)) for tensor in range(len(problem.tensors)))
 
 
 @dataclass(frozen=True)
 class Structure:
-    """Facts that hold in some best plan."""
+    """Facts about a problem that hold in some best plan, for models."""
 
     on_chip: tuple[bool | None, ...]
-    """For each tensor, whether it stays on chip; None where that is to be decided."""
+    """[tensors] whether the tensor stays on chip; None if the model has to decide."""
     gain: tuple[int, ...]
-    """Weighted bytes a tensor saves by staying on chip, copies left out."""
+    """[tensors] weighted bytes that the tensor saves by staying on chip, without copies."""
     readable: tuple[tuple[int, ...], ...]
-    """For each tensor, the layouts that some option of a reader wants, ascending."""
+    """[tensors] layouts that some option of a reader needs, ascending."""
     writable: tuple[tuple[int, ...], ...]
-    """For each tensor, the layouts of its own that its first writer offers; of an input, those of the readable ones that a
-    whole tensor can have, or unspread where there are none."""
+    """[tensors] possible own layouts: those that its first writer offers. For an input: the readable layouts without views, or
+    unspread if there are none."""
     crowded: tuple[tuple[int, ...], ...]
-    """Sets of tensors that live at one moment and may not all fit with their copies; no set within another."""
+    """Sets of tensors that are live at the same operator and may not all fit with their copies; no set is part of another."""
     unit: int
-    """Bytes of the size that most of the space at crowded moments is wanted in.
+    """Size in bytes in which capacity constraints count: the size that needs most of the space in crowded sets.
 
-    Tensors are so many whole units and a rest. At a moment, ``rests`` units for all rests together, rounded up, and the whole
-    units of each must fit into the whole units of the capacity. Rows of capacity let a fraction of a large tensor stand beside
-    small ones; rows of units do not, and nearly all their numbers are 1.
+    The size of a tensor is a number of whole units plus a rest. In a crowded set, the whole units of all tensors, plus the sum
+    of all rests rounded up to units, must fit into the whole units of the capacity. Constraints in bytes would let the linear
+    relaxation place a fraction of a large tensor next to small ones. Constraints in units do not, and nearly all their
+    coefficients are 1.
     """
 
     def followed(self, on_chip: Sequence[bool]) -> list[bool]:
-        """``[tensors]`` whether each stays on chip as a plan says, but for those of which more is known than the plan says."""
-        return [chosen if known is None else known for known, chosen in zip(self.on_chip, on_chip, strict=True)]
+        """[tensors] whether the tensor stays on chip: :attr:`on_chip` if that is decided, otherwise as in the plan given."""
+        return [chosen if fixed is None else fixed for fixed, chosen in zip(self.on_chip, on_chip, strict=True)]
 
 
 def rests_at(problem: Problem, structure: Structure, plan: Plan) -> list[int]:
-    """Bytes beyond whole units that tensors and copies of a plan have on chip, at each crowded moment."""
+    """For each crowded set, the sum in bytes of the rests, beyond whole units, of a plan's tensors and copies on chip."""
     unit = structure.unit
     rest = [tensor.bytes % unit * stays for tensor, stays in zip(problem.tensors, plan.on_chip, strict=True)]
     for copy in plan.copies:
@@ -135,13 +134,13 @@ def rests_at(problem: Problem, structure: Structure, plan: Plan) -> list[int]:
 
 
 def analyse(problem: Problem) -> Structure:
-    """The structure of a problem."""
+    """Determine the structure of a problem."""
     count = len(problem.tensors)
     readable = tuple(_readable(problem, tensor) for tensor in range(count))
     gain = tuple(off_chip_cost(problem, tensor) - on_chip_cost(problem, tensor) for tensor in range(count))
     most = tuple(_most_copies(problem, tensor, readable[tensor]) for tensor in range(count))
     larger = [problem.tensors[tensor].bytes + most[tensor] for tensor in range(count)]
-    # What gains nothing by staying needs neither space nor copies in main memory.
+    # A tensor that gains nothing by staying on chip, or does not fit, is in main memory and needs no copies.
     off = [gain[tensor] <= 0 or problem.tensors[tensor].bytes > problem.capacity for tensor in range(count)]
     crowded = _crowded(problem, larger, off)
     contended = {tensor for tensors in crowded for tensor in tensors}
@@ -157,12 +156,12 @@ def analyse(problem: Problem) -> Structure:
     return Structure(tuple(on_chip), gain, readable, writable, tuple(crowded), _unit(problem, crowded))
 
 
-#: A unit is at least the capacity over this: smaller tensors do not keep each other from fitting by much.
+#: A unit is at least the capacity divided by this. Smaller tensors hardly matter for what fits.
 _MOST_UNITS = 64
 
 
 def _unit(problem: Problem, crowded: list[tuple[int, ...]]) -> int:
-    """The size, at least a 64th of the capacity, whose tensors take most space over all crowded moments; or the capacity."""
+    """The size in bytes whose tensors need most space over all crowded sets, if it is large enough; otherwise the capacity."""
     space: dict[int, int] = {}
     for tensors in crowded:
         for tensor in tensors:
@@ -185,13 +184,13 @@ def _writable(problem: Problem, tensor: int, readable: tuple[int, ...]) -> tuple
 
 
 def _most_copies(problem: Problem, tensor: int, readable: tuple[int, ...]) -> int:
-    """Bytes of copies at most: one for each layout, and no more than there are accesses."""
+    """Upper bound on the bytes of a tensor's copies: one for each layout, and not more than there are accesses."""
     sizes = sorted((problem.tensors[tensor].layout_bytes(layout) for layout in readable), reverse=True)
     return sum(sizes[: len(problem.readers[tensor])])
 
 
 def _crowded(problem: Problem, larger: list[int], off: list[bool]) -> list[tuple[int, ...]]:
-    """Sets of tensors, at moments after which one of them dies, whose largest forms together exceed the capacity."""
+    """Maximal sets of live tensors that, with all their copies, exceed the capacity."""
     lives = ((tensor, *life) for tensor in range(len(off)) if not off[tensor] and (life := problem.life(tensor)) is not None)
     together = (tuple(sorted(live)) for live in live_sets(lives))
     return [tensors for tensors in together if sum(larger[tensor] for tensor in tensors) > problem.capacity]

@@ -1,6 +1,6 @@
-"""Says whether a bank-mapping plan is valid, and how many bytes it moves: one pass over the operators, without any solver.
+"""The verifier of bank mapping: checks all rules of a plan and recomputes the bytes that it moves.
 
-Written from docs/reference/bank-mapping.md alone; it shares no code with models or heuristics.
+It is written from docs/reference/bank-mapping.md alone, uses no solver, and shares no code with models or heuristics.
 """
 
 from __future__ import annotations
@@ -33,25 +33,28 @@ Verification = verification.Verification[Code]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """All rules a plan breaks, and the bytes it moves. The objective it states must be the one it has.
+    """Check a plan against all rules of bank mapping.
+
+    The objective that the plan states must equal the recomputed one.
 
     Parameters
     ----------
     plan
-        Any that decodes; what is malformed is a violation, not an error.
+        Any plan that could be decoded. If its content makes no sense, that is a violation, not an exception.
 
     Returns
     -------
     Verification
-        Violations, bytes copied and moved off chip, and their weighted sum.
+        All violations found; the objective, which is the weighted sum of the figures ``copied_bytes`` (between banks) and
+        ``off_chip_bytes`` (to and from main memory). It has no objective if the plan has missing or unknown entries.
     """
     violations = verification.of_problem(problem, plan)
     shape = _shape(problem, plan)
     if shape:
         return Verification((*violations, *shape), None)
-    wanted = _wanted(problem, plan)
+    first_reader = _layouts_read(problem, plan)
     violations += _written(problem, plan)
-    violations += _copies(problem, plan, wanted)
+    violations += _copies(problem, plan, first_reader)
     violations += _space(problem, plan)
     copied = sum(_bytes(problem, copy.tensor, copy.layout) for copy in plan.copies)
     moved = _off_chip_bytes(problem, plan)
@@ -62,21 +65,22 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def _bytes(problem: Problem, tensor: int, layout: int) -> int:
+    """Size in bytes of a tensor, or of a view of it, in a layout."""
     stored = problem.tensors[tensor]
     return stored.bytes if layout < len(stored.shape) else stored.views[layout - len(stored.shape)].bytes
 
 
 def _shape(problem: Problem, plan: Plan) -> list[Violation]:
-    """What is missing, or names something that is not there."""
+    """Violations by entries that are missing or refer to something that does not exist."""
     violations = []
     counts = (
         ("options", len(plan.options), len(problem.operators)),
         ("layouts", len(plan.layouts), len(problem.tensors)),
         ("on_chip", len(plan.on_chip), len(problem.tensors)),
     )
-    for what, count, expected in counts:
+    for field, count, expected in counts:
         if count != expected:
-            violations.append(Violation("wrong_count", f"{count} {what}, expected {expected}"))
+            violations.append(Violation("wrong_count", f"{count} {field}, expected {expected}"))
     for number, (option, operator) in enumerate(zip(plan.options, problem.operators, strict=False)):
         if not 0 <= option < len(operator.options):
             message = f"operator {operator.name} has option {option} of {len(operator.options)}"
@@ -95,17 +99,18 @@ def _shape(problem: Problem, plan: Plan) -> list[Violation]:
     return violations
 
 
-def _wanted(problem: Problem, plan: Plan) -> list[dict[int, int]]:
-    """For each tensor, layout to the first operator that wants to read it so."""
-    wanted: list[dict[int, int]] = [{} for _ in problem.tensors]
+def _layouts_read(problem: Problem, plan: Plan) -> list[dict[int, int]]:
+    """[tensors] by layout in which an operator reads the tensor: the first such operator."""
+    first_reader: list[dict[int, int]] = [{} for _ in problem.tensors]
     for number, operator in enumerate(problem.operators):
         chosen = operator.options[plan.options[number]]
         for at, tensor in enumerate(operator.reads):
-            wanted[tensor].setdefault(chosen[at], number)
-    return wanted
+            first_reader[tensor].setdefault(chosen[at], number)
+    return first_reader
 
 
 def _written(problem: Problem, plan: Plan) -> list[Violation]:
+    """Violations by operators that write a tensor in another layout than its own."""
     violations = []
     for number, operator in enumerate(problem.operators):
         chosen = operator.options[plan.options[number]]
@@ -117,39 +122,42 @@ def _written(problem: Problem, plan: Plan) -> list[Violation]:
     return violations
 
 
-def _copies(problem: Problem, plan: Plan, wanted: list[dict[int, int]]) -> list[Violation]:
+def _copies(problem: Problem, plan: Plan, first_reader: list[dict[int, int]]) -> list[Violation]:
+    """Violations by copies that are duplicate, useless, impossible, too late, too early or missing."""
     violations = []
     last_write: dict[int, int] = {}
     for number, operator in enumerate(problem.operators):
         for tensor in operator.writes:
             last_write[tensor] = number
-    made: dict[tuple[int, int], int] = {}
+    copied_at: dict[tuple[int, int], int] = {}
     for copy in plan.copies:
         key = (copy.tensor, copy.layout)
         name = problem.tensors[copy.tensor].name
-        what = f"the copy of {name} to layout {copy.layout}"
-        if key in made:
-            violations.append(Violation("duplicate_copy", f"{what} is made twice", {"tensors": (copy.tensor,)}))
+        described = f"the copy of {name} to layout {copy.layout}"
+        if key in copied_at:
+            violations.append(Violation("duplicate_copy", f"{described} is made twice", {"tensors": (copy.tensor,)}))
         if not plan.on_chip[copy.tensor]:
             violations.append(
-                Violation("copy_off_chip", f"{what} is of a tensor that is not on chip", {"tensors": (copy.tensor,)})
+                Violation("copy_off_chip", f"{described} is of a tensor that is not on chip", {"tensors": (copy.tensor,)})
             )
-        if copy.layout == plan.layouts[copy.tensor] or copy.layout not in wanted[copy.tensor]:
-            violations.append(Violation("pointless_copy", f"{what} is one that nothing needs", {"tensors": (copy.tensor,)}))
-        elif copy.before > wanted[copy.tensor][copy.layout]:
-            first = wanted[copy.tensor][copy.layout]
-            message = f"{what} is made before operator {copy.before}, after operator {first} reads it"
+        if copy.layout == plan.layouts[copy.tensor] or copy.layout not in first_reader[copy.tensor]:
+            violations.append(
+                Violation("pointless_copy", f"{described} is one that nothing needs", {"tensors": (copy.tensor,)})
+            )
+        elif copy.before > first_reader[copy.tensor][copy.layout]:
+            first = first_reader[copy.tensor][copy.layout]
+            message = f"{described} is made before operator {copy.before}, after operator {first} reads it"
             violations.append(Violation("late_copy", message, {"operators": (first,), "tensors": (copy.tensor,)}))
         first_moment = last_write[copy.tensor] + 1 if copy.tensor in last_write else 0
         if not first_moment <= copy.before:
-            message = f"{what} is made before operator {copy.before}, before all of it is written"
+            message = f"{described} is made before operator {copy.before}, before all of it is written"
             violations.append(Violation("early_copy", message, {"tensors": (copy.tensor,)}))
-        made[key] = copy.before
-    for tensor, layouts in enumerate(wanted):
+        copied_at[key] = copy.before
+    for tensor, layouts in enumerate(first_reader):
         if not plan.on_chip[tensor]:
             continue
         for layout, first in layouts.items():
-            if layout != plan.layouts[tensor] and (tensor, layout) not in made:
+            if layout != plan.layouts[tensor] and (tensor, layout) not in copied_at:
                 message = f"operator {problem.operators[first].name} reads {problem.tensors[tensor].name} in layout {layout}"
                 violations.append(
                     Violation(
@@ -162,7 +170,7 @@ def _copies(problem: Problem, plan: Plan, wanted: list[dict[int, int]]) -> list[
 
 
 def _space(problem: Problem, plan: Plan) -> list[Violation]:
-    """Moments at which what is on chip does not fit: every tensor with its copies, from its first use to its last."""
+    """Violations by operators at which the tensors on chip do not fit, each with its copies from its first to its last use."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, operator in enumerate(problem.operators):
@@ -189,7 +197,11 @@ def _space(problem: Problem, plan: Plan) -> list[Violation]:
 
 
 def _off_chip_bytes(problem: Problem, plan: Plan) -> int:
-    """Every access to what is not on chip, writes once in all; loads of inputs and stores of outputs that are."""
+    """Bytes to and from main memory.
+
+    A tensor in main memory is written once and loaded by every access. Of the tensors on chip, inputs are loaded once and
+    outputs are stored once.
+    """
     total = 0
     read: set[int] = set()
     written: set[int] = set()

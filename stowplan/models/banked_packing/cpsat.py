@@ -1,7 +1,7 @@
-"""Banked packing as CP-SAT models: with offsets (exact), or with the loads of the banks alone (a relaxation).
+"""Banked packing as CP-SAT models: an exact one with offsets, and a relaxation without.
 
-In the relaxation a bank holds whatever fits by its bytes at every moment, wherever it may lie. No plan costs less than it does,
-and its choice of banks is that of a best plan wherever the banks can be packed so.
+The relaxation only asks that the buffers that are live in a bank at the same time have no more bytes than the bank. No plan
+costs less than its optimum. If offsets exist for the assignment that it finds, that assignment is the one of a best plan.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
 from stowplan.models.placement.cpsat import Places
 
-#: Buffers that cannot all be in a bank: its number, and theirs.
+#: Buffers that cannot all be in a bank together: the number of the bank, and the numbers of the buffers.
 Cut = tuple[int, tuple[int, ...]]
 
 
 class Model:
-    """A built model; costs count units of ``unit``.
+    """A CP-SAT model of a problem. Its objective is the cost divided by ``unit``.
 
     Parameters
     ----------
     offsets
-        Whether buffers have offsets; False builds the relaxation.
+        Whether buffers get offsets. False builds the relaxation.
     cuts
-        What is known not to fit.
+        Sets of buffers that do not fit into a bank together.
     """
 
     def __init__(self, problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()):
         self.problem, self.model = problem, cp_model.CpModel()
         self.places = Places(self.model, placement_of(problem))
-        """A buffer that no bank has room for makes it infeasible."""
+        """Assigns buffers to banks. A buffer that fits into no bank makes the model infeasible."""
         costs = {(number, bank): problem.cost(number, bank) for number, bank in self.places.inside}
         self.unit = gcd(*costs.values()) or 1
         for bank in range(len(problem.banks)):
@@ -49,41 +49,37 @@ class Model:
         self.model.minimize(self.places.total({place: cost // self.unit for place, cost in costs.items()}))
 
     def add_hint(self, plan: Plan) -> None:
-        """Start the solver from a plan; every variable gets a value."""
-        cpsat_runner.add_hint(self.model, self.places.hint(plan.banks, plan.offsets))
+        """Let the solver start from a plan; every variable gets a value."""
+        cpsat_runner.add_hint(self.model, self.places.hint_values(plan.banks, plan.offsets))
 
     def extract(self, value: Value) -> Plan:
-        """Plan of a solution; in the relaxation all offsets are 0, and it is none.
+        """The plan of a solution, with its cost as objective. In the relaxation all offsets are 0, so the plan is not valid.
 
         Parameters
         ----------
         value
-            Gives the value of a variable of the model.
-
-        Returns
-        -------
-        Plan
-            With its cost as objective.
+            A function that returns the value of a variable in the solution.
         """
-        banks = self.places.chosen(value)
+        banks = self.places.chosen_memories(value)
         offsets = self.places.offsets(value, banks)
         return plan_of(self.problem, banks, [offsets.get(number, 0) for number in range(len(banks))])
 
 
 def solve(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = (), **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
-    """Solve a model of a problem.
+    """Solve a problem, or its relaxation, with CP-SAT.
 
     Parameters
     ----------
     offsets, cuts
-        As :class:`Model` takes them.
+        Passed on to :class:`Model`.
     search
-        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks.
 
     Returns
     -------
     Outcome
-        Best plan (of the relaxation: banks alone), and what is proven; running out of time is never ``infeasible``.
+        The best plan (in the relaxation, only its banks are meaningful) and a proven lower bound on the cost. Running out of
+        time is never reported as ``infeasible``.
     """
     built = Model(problem, offsets=offsets, cuts=cuts)
     return cpsat_runner.find_plan(built, objective=lambda units: units * built.unit, **search)

@@ -1,4 +1,7 @@
-"""The choice of banks by loads alone as a MILP: the relaxation of :mod:`stowplan.models.banked_packing.cpsat`."""
+"""The relaxation of banked packing as a MILP: buffers are assigned to banks, but get no offsets.
+
+It is the same relaxation as in :mod:`stowplan.models.banked_packing.cpsat`.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,21 @@ from stowplan.models.outcome import Outcome
 
 @dataclass(frozen=True)
 class Model:
-    """A built model."""
+    """The matrix of a relaxation, and what its columns stand for."""
 
     problem: Problem
     matrix: MatrixModel
     pairs: tuple[tuple[int, int], ...]
-    """Buffer and bank of each column."""
+    """(buffer, bank) of each column."""
     unit: int
-    """Cost of 1 in the model's objective."""
+    """The cost that is 1 in the objective of the matrix."""
 
 
 def build(problem: Problem, cuts: Sequence[Cut] = ()) -> Model:
-    """One binary for each buffer and bank it may be in; a row for each buffer, each bank at each moment, and each cut."""
+    """Build the matrix: a binary column for each buffer and each bank that may hold it.
+
+    There is a row for each buffer (it is in one bank), for each bank and maximal live set (they fit) and for each cut.
+    """
     pairs = tuple((number, bank) for number, banks in enumerate(problem.allowed) for bank in banks)
     costs = [problem.cost(number, bank) for number, bank in pairs]
     unit = max([1, *costs])
@@ -37,11 +43,11 @@ def build(problem: Problem, cuts: Sequence[Cut] = ()) -> Model:
     for number, banks in enumerate(problem.allowed):
         program.add_row([(column[number, bank], 1.0) for bank in banks], 1.0, 1.0)
     placement = placement_of(problem)
-    for live in placement.moments:
-        for bank, (room, _) in enumerate(placement.memories):
+    for live in placement.maximal_live_sets:
+        for bank, (capacity, _) in enumerate(placement.memories):
             terms = [(column[number, bank], size) for number, size in placement.inside(bank, live)]
-            if sum(size for _, size in terms) > room:
-                program.add_row([(at, size / room) for at, size in terms], upper=1.0)
+            if sum(size for _, size in terms) > capacity:
+                program.add_row([(at, size / capacity) for at, size in terms], upper=1.0)
     for bank, numbers in cuts:
         program.add_row([(column[number, bank], 1.0) for number in numbers], upper=len(numbers) - 1.0)
     return Model(problem, program.model(problem.name or "banked_packing"), pairs, unit)
@@ -57,19 +63,19 @@ def solve(
     node_limit: int | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome[Plan]:
-    """Banks of a cheapest choice by loads, without offsets, and what is proven.
+    """Find a cheapest assignment of buffers to banks such that the live buffers never exceed a bank's capacity.
 
     Parameters
     ----------
     cuts
-        What is known not to fit.
+        Sets of buffers that do not fit into a bank together.
     solver, time_limit, seed, node_limit, should_stop
-        As :func:`stowplan.models.mip.solve.solve` takes them.
+        Passed on to :func:`stowplan.models.mip.solve.solve`.
 
     Returns
     -------
     Outcome
-        The choice as a plan whose offsets are 0.
+        The assignment as a plan in which all offsets are 0, and a proven lower bound on the cost of any plan.
     """
     if any(not banks for banks in problem.allowed):
         return Outcome("infeasible", None, None)
@@ -77,8 +83,8 @@ def solve(
     outcome = solve_matrix(
         built.matrix, solver, time_limit=time_limit, seed=seed, node_limit=node_limit, should_stop=should_stop
     )
-    spread = float(built.matrix.cost.sum())
-    bound = None if outcome.bound is None else proven(outcome.bound, spread, unit=built.unit)
+    total_cost = float(built.matrix.cost.sum())
+    bound = None if outcome.bound is None else proven(outcome.bound, total_cost, unit=built.unit)
     if outcome.values is None:
         return Outcome("infeasible" if outcome.status == "infeasible" else "unknown", None, bound)
     banks = [0] * len(problem.buffers)

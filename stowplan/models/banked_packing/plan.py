@@ -1,4 +1,7 @@
-"""The answer to a banked packing problem: a bank and an offset for every buffer. Data, no rules."""
+"""The plan of a banked packing problem: a bank and an offset for every buffer.
+
+This module holds data only; the rules are in the verifier.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +15,30 @@ from stowplan.models.packing.plan import with_parts
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Banks and offsets; :func:`stowplan.models.banked_packing.verify.verify` says whether they are valid.
+    """A bank and an offset for every buffer.
 
-    The objective is bytes times uses times the cost of the bank, summed over the buffers.
+    :func:`stowplan.models.banked_packing.verify.verify` says whether the plan is valid. The objective is the sum, over the
+    buffers, of their size in bytes times the number of their uses times the cost of their bank.
     """
 
     banks: tuple[int, ...]
     """Number of the bank of each buffer, in the problem's order."""
     offsets: tuple[int, ...]
-    """Bytes from the bottom of its bank."""
+    """Offset in bytes of each buffer from the start of its bank."""
     buffers: tuple[Buffer, ...] = ()
-    """The problem's buffers, for whoever applies or reads the plan; the problem decides."""
+    """A copy of the problem's buffers for programs and people that read the plan. The verifier uses those of the problem."""
     memory: tuple[Bank, ...] = ()
-    """The problem's banks, likewise."""
+    """A copy of the problem's banks, for the same readers."""
     name: str = ""
-    """Name of the problem, for people; the digest decides."""
+    """Name of the problem, for people. What ties the plan to its problem is the digest."""
     target: str = ""
-    """Always empty: the banks are the problem's."""
+    """Always empty, since the banks are part of the problem."""
     format: str = "stowplan.banked_packing.plan"
     version: int = 1
 
 
 def plan_of(problem: Problem, banks: Sequence[int], offsets: Sequence[int]) -> Plan:
-    """A plan with its cost."""
+    """The plan with these banks and offsets, and its cost as objective."""
     cost = sum(problem.cost(number, bank) for number, bank in enumerate(banks))
     return Plan(problem=problem.digest, objective=cost, banks=tuple(banks), offsets=tuple(offsets))
 
@@ -48,12 +52,15 @@ DECISIONS = (Decision("buffer", lambda problem, at: problem.buffers[at].id, _buf
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
-    """A row for each buffer, then for each part, and an arena for each bank; the plan is valid for the problem."""
+    """The plan as a table with an arena for each bank and a row for each buffer, followed by a row for each part.
+
+    The plan must be valid for the problem.
+    """
     rows = [
         OffsetRow(
             name=buffer.id,
             offset=offset,
-            size=problem.taken(number, bank),
+            size=problem.size_in(number, bank),
             alignment=problem.step(number, bank),
             start=buffer.lower,
             end=buffer.upper,

@@ -1,8 +1,7 @@
-"""The instance of banked packing: buffers of fixed lives, and banks of memory of fixed sizes.
+"""The banked packing problem: buffers with fixed live ranges, and several banks of memory with fixed sizes and costs.
 
-See docs/reference/banked-packing.md.
-
-A bound, and why nothing fits, can be said of it at once.
+The rules are on docs/reference/banked-packing.md. This module also has a bound and a test of infeasibility that need no
+search.
 """
 
 from __future__ import annotations
@@ -29,39 +28,41 @@ LIMIT = 1 << 60
 
 
 class Bank(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A memory."""
+    """A bank: one of several memories, with a size, a cost of accesses and an alignment."""
 
     name: str
     capacity: int
-    """Bytes, those that are reserved among them. Hard."""
+    """Size of the bank in bytes, including the reserved ones."""
     cost: int
-    """Of one byte of one use, in any unit: lower is faster."""
+    """Cost of reading or writing one byte once, in any unit; a faster bank has a lower cost."""
     alignment: int = 1
-    """Offsets in it are multiples of this many bytes, and a buffer takes a multiple of it."""
+    """Offsets in the bank are multiples of this number of bytes, and sizes of buffers are rounded up to it."""
     reserved: int = 0
-    """Bytes at its bottom that are not to be used."""
+    """Number of bytes at the start of the bank that must not be used."""
 
 
 class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Something that takes bytes of one bank, at one offset, for its whole life."""
+    """Something that occupies bytes of one bank, at one offset, during its whole live range."""
 
     uses: int = 1
     """How often all of its bytes are read or written."""
     alignment: int = 1
-    """Its offset is a multiple of this many bytes."""
+    """The offset is a multiple of this number of bytes."""
     banks: tuple[str, ...] = ()
-    """Names of the banks it may be in; empty for all."""
+    """Names of the banks that the buffer may be placed in; empty for all banks."""
 
 
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
-    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+    """A banked packing problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     buffers: tuple[Buffer, ...]
     banks: tuple[Bank, ...]
     parts: tuple[Part, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Of a graph, as in packing: views, and results of operators in the place of operands. Left out of files that have none."""
+    """Tensors of a model that lie inside a buffer, as in packing: views, and outputs of operators that overwrite an input.
+    Files omit the field if there are none."""
     results: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Ids of the buffers and parts that the graph returns, in its order. Left out where there is no graph."""
+    """Ids of the buffers and parts that the model returns, in its order. Files omit the field if the problem was not read from
+    a model."""
     name: str = ""
     format: str = "stowplan.banked_packing.problem"
     version: int = 1
@@ -78,11 +79,11 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             expect_range(place, "cost", bank.cost, 0, LIMIT)
             expect_range(place, "alignment", bank.alignment, 1, LIMIT)
             expect_range(place, "reserved", bank.reserved, 0, LIMIT)
-        most = max(bank.cost for bank in self.banks)
-        coarsest = max(bank.alignment for bank in self.banks)
+        highest_cost = max(bank.cost for bank in self.banks)
+        largest_alignment = max(bank.alignment for bank in self.banks)
         expect_unique((buffer.id for buffer in self.buffers), "buffers")
         check_parts(self.buffers, self.parts or (), self.results or ())
-        total = worst = 0
+        total_bytes = total_cost = 0
         for number, buffer in enumerate(self.buffers):
             place = f"buffers[{number}] ({buffer.id})"
             expect_range(place, "lower", abs(buffer.lower), 0, LIMIT)
@@ -93,111 +94,118 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             expect_range(place, "alignment", buffer.alignment, 1, LIMIT)
             for name in buffer.banks:
                 expect(name in names, place, f"bank {name!r}", f"one of {', '.join(sorted(names))}")
-            total += buffer.size + buffer.alignment * coarsest
-            worst += buffer.size * buffer.uses * most
-            if max(total, worst) >= LIMIT:
+            total_bytes += buffer.size + buffer.alignment * largest_alignment
+            total_cost += buffer.size * buffer.uses * highest_cost
+            if max(total_bytes, total_cost) >= LIMIT:
                 raise InputError(f"the bytes, or what they cost, add up to more than {LIMIT - 1}", place=place)
 
     @cached_property
     def allowed(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the banks each buffer may be in and is not too large for, cheapest first."""
-        order = sorted(range(len(self.banks)), key=lambda bank: (self.banks[bank].cost, bank))
+        """For each buffer, the numbers of the banks that it may be placed in and fits into alone, cheapest first."""
+        by_cost = sorted(range(len(self.banks)), key=lambda bank: (self.banks[bank].cost, bank))
         allowed = []
         for number, buffer in enumerate(self.buffers):
             names = set(buffer.banks) or {bank.name for bank in self.banks}
             allowed.append(
                 tuple(
                     bank
-                    for bank in order
+                    for bank in by_cost
                     if self.banks[bank].name in names
-                    and self.first(number, bank) + self.taken(number, bank) <= self.banks[bank].capacity
+                    and self.lowest_offset_in(number, bank) + self.size_in(number, bank) <= self.banks[bank].capacity
                 )
             )
         return tuple(allowed)
 
-    def taken(self, buffer: int, bank: int) -> int:
-        """Bytes that a buffer takes in a bank."""
+    def size_in(self, buffer: int, bank: int) -> int:
+        """Size in bytes of a buffer in a bank: its size rounded up to the bank's alignment."""
         unit = self.banks[bank].alignment
         return self.buffers[buffer].size + -self.buffers[buffer].size % unit
 
     def bottom(self, bank: int) -> int:
-        """First offset of a bank that may be used."""
+        """First offset in bytes behind the reserved bytes of a bank, rounded up to the bank's alignment."""
         return self.banks[bank].reserved + -self.banks[bank].reserved % self.banks[bank].alignment
 
     def step(self, buffer: int, bank: int) -> int:
-        """Bytes that offsets of a buffer in a bank are multiples of."""
+        """Alignment in bytes of a buffer's offset in a bank: the least common multiple of both alignments."""
         return lcm(self.buffers[buffer].alignment, self.banks[bank].alignment)
 
-    def first(self, buffer: int, bank: int) -> int:
-        """Lowest offset of a buffer in a bank."""
+    def lowest_offset_in(self, buffer: int, bank: int) -> int:
+        """Lowest offset in bytes that a buffer may have in a bank."""
         return self.banks[bank].reserved + -self.banks[bank].reserved % self.step(buffer, bank)
 
-    def room(self, bank: int) -> int:
-        """Bytes of a bank that may be used."""
+    def usable_bytes(self, bank: int) -> int:
+        """Number of bytes of a bank that buffers may use."""
         return max(0, self.banks[bank].capacity - self.bottom(bank))
 
     def traffic(self, buffer: int) -> int:
-        """Bytes read and written of a buffer."""
+        """Bytes of a buffer that are read and written in total: its size times the number of its uses."""
         return self.buffers[buffer].size * self.buffers[buffer].uses
 
     def cost(self, buffer: int, bank: int) -> int:
-        """What a buffer costs in a bank."""
+        """Cost of placing a buffer in a bank."""
         return self.traffic(buffer) * self.banks[bank].cost
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of what a plan depends on: everything but the name, parts and results."""
+        """Hex SHA-256 of everything that plans depend on; name, parts and results are left out."""
         return files.digest([self.buffers, self.banks])
 
 
 @dataclass(frozen=True)
 class Overload:
-    """Buffers that cannot all have a place."""
+    """A reason why a problem is infeasible: buffers that do not all fit."""
 
     buffers: tuple[int, ...]
+    """Numbers of the buffers."""
     reason: str
-    """One sentence for people."""
+    """The reason as one sentence for people."""
 
 
-def floor(problem: Problem) -> int:
-    """Cost with every buffer in the cheapest bank that it may be in: no plan is cheaper."""
+def floor_bound(problem: Problem) -> int:
+    """Lower bound on the cost of any plan: the cost if every buffer could be in the cheapest bank that may hold it."""
     return sum(min((problem.cost(number, bank) for bank in banks), default=0) for number, banks in enumerate(problem.allowed))
 
 
 def placement_of(problem: Problem) -> Placement:
-    """The problem as items and memories."""
+    """The problem in the terms of :mod:`stowplan.models.placement.items`: buffers are items, banks are memories."""
     pairs = [(number, bank) for number, banks in enumerate(problem.allowed) for bank in banks]
     return Placement(
         items=[
-            Item(buffer.lower, buffer.upper, {bank: problem.taken(number, bank) for bank in problem.allowed[number]})
+            Item(buffer.lower, buffer.upper, {bank: problem.size_in(number, bank) for bank in problem.allowed[number]})
             for number, buffer in enumerate(problem.buffers)
         ],
-        memories=[Memory(problem.room(number), bank.capacity) for number, bank in enumerate(problem.banks)],
+        memories=[Memory(problem.usable_bytes(number), bank.capacity) for number, bank in enumerate(problem.banks)],
         steps={pair: problem.step(*pair) for pair in pairs},
-        lowest={pair: problem.first(*pair) for pair in pairs},
+        lowest={pair: problem.lowest_offset_in(*pair) for pair in pairs},
     )
 
 
 def find_overload(problem: Problem) -> Overload | None:
-    """Why nothing fits, where that shows without a search; None where it does not."""
+    """A reason why no plan exists, if one can be found without a search; otherwise None.
+
+    The function looks for a buffer that fits into none of its banks, and for a set of banks whose usable bytes are fewer than
+    those of the live buffers that may only be placed there.
+    """
     for number, banks in enumerate(problem.allowed):
         if not banks:
             buffer = problem.buffers[number]
-            where = " or ".join(buffer.banks) if buffer.banks else "any bank"
-            rooms = ", ".join(f"{bank.name} {problem.room(at)}" for at, bank in enumerate(problem.banks))
-            return Overload((number,), f"buffer {buffer.id} of {buffer.size} bytes does not fit in {where} (bytes: {rooms})")
+            banks_text = " or ".join(buffer.banks) if buffer.banks else "any bank"
+            capacities = ", ".join(f"{bank.name} {problem.usable_bytes(at)}" for at, bank in enumerate(problem.banks))
+            return Overload(
+                (number,), f"buffer {buffer.id} of {buffer.size} bytes does not fit in {banks_text} (bytes: {capacities})"
+            )
     every = frozenset(range(len(problem.banks)))
-    for moment in placement_of(problem).moments:
+    for together in placement_of(problem).maximal_live_sets:
         # Buffers without bytes explain nothing.
-        live = [number for number in moment if problem.buffers[number].size]
-        # Whoever may only be in some banks needs room there; all subsets of banks that turn up are looked at.
-        for among in {frozenset(problem.allowed[number]) for number in live} | {every}:
-            bound = [number for number in live if among.issuperset(problem.allowed[number])]
-            needed = sum(problem.buffers[number].size for number in bound)
-            room = sum(problem.room(bank) for bank in among)
-            if needed > room:
-                names = ", ".join(problem.banks[bank].name for bank in sorted(among))
-                ids = ", ".join(problem.buffers[number].id for number in bound[:6]) + (", ..." if len(bound) > 6 else "")
-                reason = f"{len(bound)} buffers ({ids}) live at once and take {needed} bytes, and {names} have {room}"
-                return Overload(tuple(bound), reason)
+        live = [number for number in together if problem.buffers[number].size]
+        # Buffers that may only be in a subset of the banks must fit there. The subsets that occur, and all banks, are checked.
+        for subset in {frozenset(problem.allowed[number]) for number in live} | {every}:
+            confined = [number for number in live if subset.issuperset(problem.allowed[number])]
+            needed = sum(problem.buffers[number].size for number in confined)
+            usable = sum(problem.usable_bytes(bank) for bank in subset)
+            if needed > usable:
+                names = ", ".join(problem.banks[bank].name for bank in sorted(subset))
+                ids = ", ".join(problem.buffers[number].id for number in confined[:6]) + (", ..." if len(confined) > 6 else "")
+                reason = f"{len(confined)} buffers ({ids}) live at once and take {needed} bytes, and {names} have {usable}"
+                return Overload(tuple(confined), reason)
     return None

@@ -1,6 +1,7 @@
-"""Says whether a banked packing is valid, and what it costs: a sweep over time for each bank, without any solver.
+"""The verifier of banked packing: checks all rules of a plan and recomputes its cost, by a sweep over time for each bank.
 
-Written from docs/reference/banked-packing.md alone; it shares no code with models, bounds or heuristics, and none with packing.
+It is written from docs/reference/banked-packing.md alone, uses no solver, and shares no code with models, bounds or heuristics,
+nor with the verifier of packing but for the sweep.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ Verification = verification.Verification[Code]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """All rules a plan breaks, and what it costs.
+    """Check a plan against all rules of banked packing.
 
     Parameters
     ----------
     plan
-        Any that decodes; what is malformed is a violation, not an error.
+        Any plan that could be decoded. If its content makes no sense, that is a violation, not an exception.
 
     Returns
     -------
     Verification
-        Violations, and the recomputed objective.
+        All violations found, and the recomputed cost; None as cost if a buffer has no bank of the problem.
     """
     violations = verification.of_problem(problem, plan)
     if not len(plan.banks) == len(plan.offsets) == len(problem.buffers):
         counts = f"{len(plan.banks)} banks and {len(plan.offsets)} offsets for {len(problem.buffers)} buffers"
         return Verification((*violations, Violation("wrong_count", counts)), None)
-    strays = [number for number, bank in enumerate(plan.banks) if not 0 <= bank < len(problem.banks)]
-    if strays:
-        message = f"buffer {problem.buffers[strays[0]].id} is in bank {plan.banks[strays[0]]} of {len(problem.banks)}"
-        return Verification((*violations, Violation("no_such_bank", message, {"buffers": tuple(strays)})), None)
+    outside = [number for number, bank in enumerate(plan.banks) if not 0 <= bank < len(problem.banks)]
+    if outside:
+        message = f"buffer {problem.buffers[outside[0]].id} is in bank {plan.banks[outside[0]]} of {len(problem.banks)}"
+        return Verification((*violations, Violation("no_such_bank", message, {"buffers": tuple(outside)})), None)
     cost = 0
     boxes: list[list[Box]] = [[] for _ in problem.banks]
     for number, buffer in enumerate(problem.buffers):
@@ -73,10 +74,10 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         boxes[plan.banks[number]].append((buffer.lower, buffer.upper, offset, end, number))
     if cost != plan.objective:
         violations.append(Violation("wrong_objective", f"the plan says {plan.objective}, its cost is {cost}"))
-    left = MOST_OVERLAPS
+    remaining = MOST_OVERLAPS
     for inside in boxes:
-        pairs = overlaps(inside, left)
-        left -= len(pairs)
+        pairs = overlaps(inside, remaining)
+        remaining -= len(pairs)
         for pair, moment in pairs.items():
             one, two = (problem.buffers[number].id for number in pair)
             violations.append(Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", {"buffers": pair}))

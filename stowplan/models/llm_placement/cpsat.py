@@ -113,7 +113,7 @@ class Model:
 
     def add_hint(self, plan: Plan) -> None:
         """Start the solver from a plan of this case; every variable gets a value."""
-        values = self.places.hint(plan.memories, None)
+        values = self.places.hint_values(plan.memories, None)
         for (number, memory), begins in self.begins.items():
             here = plan.memories[number] == memory and (number == 0 or plan.memories[number - 1] != memory)
             values.append((begins, int(here)))
@@ -124,7 +124,7 @@ class Model:
 
     def extract(self, value: Value) -> Plan:
         """Plan of a solution: of layers that are alike, the first ones of a device have the most spilled parts."""
-        memories = self.places.chosen(value)
+        memories = self.places.chosen_memories(value)
         spilled = [0] * len(memories)
         for kind, same in enumerate(self.problem.classes):
             for memory in range(1, len(self.problem.memories)):

@@ -323,7 +323,7 @@ def placement_of(problem: Problem) -> Placement:
         memories=[Memory(total, total) for _ in memories],
         steps={},
         lowest={},
-        always=range(len(problem.layers)),
+        permanent=range(len(problem.layers)),
     )
 
 

@@ -1,6 +1,6 @@
-"""Problem and plan as the verifier reads them: what can be wrong, an index of both, and the violations found so far.
+"""The data that the verifier works on: codes of violations, an index of problem and plan, and the violations found so far.
 
-It is written apart from the models and the simulator on purpose, so that an error in one of them shows as a difference.
+It is written separately from the models and the simulator on purpose, so that an error in one of them shows as a difference.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Verification = verification.Verification[Reason]
 
 
 class ViolationLog:
-    """Violations by code, capped."""
+    """Collects violations by code, at most :data:`MAX_LISTED` of each, and counts the others."""
 
     def __init__(self) -> None:
         self._listed: dict[Reason, list[Violation]] = {reason: [] for reason in Reason}
@@ -64,7 +64,7 @@ class ViolationLog:
         return len(self._listed[code]) < MAX_LISTED
 
     def add(self, code: Reason, message: str, **concerns: Iterable[int]) -> None:
-        """List a violation, or count it where the list of its code is full."""
+        """List a violation, or only count it if the list of its code is full."""
         if self.has_room(code):
             self._listed[code].append(Violation(code, message, {sort: tuple(numbers) for sort, numbers in concerns.items()}))
         else:
@@ -75,7 +75,7 @@ class ViolationLog:
         self._more[code] += count
 
     def violations(self) -> Iterator[Violation]:
-        """Those listed, by code; after the last of a code that overflowed, how many more there are."""
+        """The listed violations by code, each list followed by an entry that says how many more there are, if there are."""
         for code, listed in self._listed.items():
             yield from listed
             if self._more[code]:
@@ -83,7 +83,7 @@ class ViolationLog:
 
 
 class Ranges:
-    """Byte ranges now in memory; counts those that meet a given one without looking at each."""
+    """Byte ranges that are in memory now. It counts the ranges that overlap a given one without visiting each."""
 
     def __init__(self) -> None:
         self._lows: list[int] = []
@@ -97,7 +97,8 @@ class Ranges:
         del self._lows[bisect_left(self._lows, low)]
         del self._highs[bisect_left(self._highs, high)]
 
-    def meeting(self, low: int, high: int) -> int:
+    def overlapping(self, low: int, high: int) -> int:
+        """Number of ranges that share a byte with ``[low, high)``."""
         return bisect_left(self._lows, high) - bisect_right(self._highs, low)
 
     def __len__(self) -> int:
@@ -105,14 +106,14 @@ class Ranges:
 
 
 def is_range(start: int, end: int, horizon: int) -> bool:
-    """Whether ``[start, end)`` is a range, perhaps empty, of a program of ``horizon`` steps."""
+    """Whether ``[start, end)`` is a range, possibly empty, within a program of ``horizon`` steps."""
     return 0 <= start <= end <= horizon
 
 
 class Audit:
-    """Problem and plan indexed for the rules, and the violations found so far.
+    """An index of a problem and a plan for checking the rules, with the violations found so far.
 
-    Residencies, copies and fast uses that make no sense by themselves are left out of the index.
+    Residencies, copies and fast uses that are malformed by themselves are left out of the index.
     """
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
@@ -123,7 +124,7 @@ class Audit:
         self.use_tensor: list[int] = []
         self.use_step: list[int] = []
         self.first_use: list[int] = []
-        """Number of each step's first use."""
+        """[steps] number of the first use of each step."""
         self.reads: list[dict[int, int]] = [{} for _ in tensors]
         """For each tensor, the steps that read it, each with the number of that use."""
         self.writes: list[dict[int, int]] = [{} for _ in tensors]
@@ -138,9 +139,9 @@ class Audit:
             if 0 <= number < len(self.fast):
                 self.fast[number] = True
 
-        self.touched = {self.use_tensor[number] for number, is_fast in enumerate(self.fast) if is_fast}
-        """Tensors with a use that is fast, or a residency."""
-        self.touched |= {item.tensor for item in plan.residencies}
+        self.in_fast_memory = {self.use_tensor[number] for number, is_fast in enumerate(self.fast) if is_fast}
+        """Tensors that have a fast use or a residency."""
+        self.in_fast_memory |= {item.tensor for item in plan.residencies}
         self.residencies = {
             number: item
             for number, item in enumerate(plan.residencies)
@@ -153,18 +154,18 @@ class Audit:
         }
         self.copies_well_formed = len(self.copies) == len(plan.copies)
         self.starting: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        """Residencies by tensor and start."""
+        """Numbers of residencies by tensor and start."""
         self.copy_ins: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        """Copies of whole tensors into fast memory by tensor and start."""
+        """Numbers of copies of whole tensors into fast memory, by tensor and start."""
         self.slices: defaultdict[int, list[int]] = defaultdict(list)
-        """For each residency, the copies of parts of its tensor into fast memory that start while it lasts."""
+        """For each residency, the numbers of slices of its tensor that are copied into fast memory while it lasts."""
         self.ending: dict[tuple[int, int], int] = {}
-        """Residencies by tensor and end; of several one."""
+        """Number of a residency by tensor and end; if there are several, one of them."""
         self._homes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for number, residency in sorted(self.residencies.items(), key=lambda item: item[1].start):
             self.starting[residency.tensor, residency.start].append(number)
             self.ending[residency.tensor, residency.end] = number
-            # Of the residencies that started by now, the one that ends last holds a later step if any of them does.
+            # If any residency that has started covers a later step, the one of them that ends last does.
             homes = self._homes[residency.tensor]
             if homes and self.residencies[homes[-1][1]].end > residency.end:
                 homes.append((residency.start, homes[-1][1]))
@@ -180,10 +181,10 @@ class Audit:
 
         self.loops_around = _loops_around(problem)
         self.internal_loops = [self._loops_holding(tensor) if problem.loops else [] for tensor in tensors]
-        """For each tensor, the loops it is internal to."""
+        """For each tensor, the loops that it is internal to."""
 
     def home(self, tensor: int, step: int) -> int | None:
-        """A residency of ``tensor`` that holds ``step``, and of these the one that ends last."""
+        """The residency of ``tensor`` that covers ``step``; if there are several, the one that ends last."""
         homes = self._homes.get(tensor)
         if homes is None:
             return None
@@ -193,31 +194,31 @@ class Audit:
         number = homes[place][1]
         return number if step < self.residencies[number].end else None
 
-    def left_by(self, copy: Copy) -> int | None:
-        """The residency whose place a copy-out leaves between two steps: it ends where the copy has its empty window."""
+    def freed_by(self, copy: Copy) -> int | None:
+        """The residency whose bytes a copy-out frees between two steps: it ends where the copy has its empty window."""
         if self.problem.evictions != "between_steps" or copy.direction != "out" or copy.start != copy.end:
             return None
         return self.ending.get((copy.tensor, copy.end))
 
     def is_part_within(self, copy: Copy) -> bool:
-        """Whether a copy is of a whole tensor, or of some bytes of one that exists."""
+        """Whether a copy is of the whole tensor, or of bytes that exist. The tensor must exist."""
         if copy.part is None:
             return True
         low, high = copy.part
         return 0 <= low < high <= self.problem.tensors[copy.tensor].size
 
     def may_be_part(self, copy: Copy) -> bool:
-        """Whether a copy of a part is one that the problem allows."""
+        """Whether the problem allows this copy of a part of a tensor."""
         is_known = 0 <= copy.tensor < len(self.problem.tensors)
         return self.problem.prefetches == "sliced" and copy.direction == "in" and is_known and self.is_part_within(copy)
 
     def arriving(self, number: int) -> list[int]:
-        """Copies that bring residency ``number`` its content."""
+        """Numbers of the copies that bring the content of residency ``number``."""
         item = self.residencies[number]
         return [*self.copy_ins.get((item.tensor, item.start), []), *self.slices.get(number, [])]
 
     def is_filled(self, number: int) -> bool:
-        """Whether slices bring each byte of residency ``number`` once, the first of them as it starts."""
+        """Whether slices bring each byte of residency ``number`` exactly once, and the first slice starts with it."""
         item = self.residencies[number]
         copies = [self.copies[copy] for copy in self.slices.get(number, [])]
         parts = sorted(copy.part for copy in copies if copy.part is not None)
@@ -226,7 +227,8 @@ class Audit:
         return is_partition and min(copy.start for copy in copies) == item.start
 
     def boxes(self, number: int) -> list[tuple[int, int, int]]:
-        """What residency ``number`` takes until it ends: (from step, low byte, high byte), slices one by one."""
+        """The bytes that residency ``number`` occupies until it ends, as (first step, low byte, high byte); one entry for each
+        slice."""
         item = self.residencies[number]
         slices = self.slices.get(number, []) if self.problem.prefetches == "sliced" else []
         parts = [(self.copies[copy].start, part) for copy in slices if (part := self.copies[copy].part) is not None]
@@ -251,7 +253,7 @@ class Audit:
         return [loop for loop in self.loops_around[boundary] if self.problem.loops[loop].start < boundary]
 
     def _loops_holding(self, tensor: int) -> list[int]:
-        """Loops that hold every use of a tensor that is neither input nor output."""
+        """Loops that contain every use of a tensor; none if it is an input or output of the program."""
         steps = self.reads[tensor].keys() | self.writes[tensor].keys()
         if not steps or self.problem.tensors[tensor].is_input or self.problem.tensors[tensor].is_output:
             return []
@@ -259,42 +261,42 @@ class Audit:
         return [loop for loop in self.loops_around[min(steps)] if last < self.problem.loops[loop].end]
 
     def step_name(self, step: int) -> str:
-        """A step in words."""
+        """Description of a step for messages."""
         return f"step {step} ({self.problem.steps[step].name})"
 
     def loop_name(self, loop: int) -> str:
-        """A loop in words."""
+        """Description of a loop for messages."""
         return f"loop [{self.problem.loops[loop].start}, {self.problem.loops[loop].end})"
 
     def residency_name(self, number: int) -> str:
-        """A residency in words."""
+        """Description of a residency for messages."""
         item = self.plan.residencies[number]
         return f"residency {number} of {self.problem.tensors[item.tensor].name} [{item.start}, {item.end})"
 
     def copy_name(self, number: int) -> str:
-        """A copy in words."""
+        """Description of a copy for messages."""
         item = self.plan.copies[number]
         return f"copy-{item.direction} {number} of {self.problem.tensors[item.tensor].name} [{item.start}, {item.end})"
 
-    def blame_residency(self, code: Reason, number: int, fault: str) -> None:
-        """Report residency ``number``, whose tensor exists."""
+    def report_residency(self, code: Reason, number: int, fault: str) -> None:
+        """Report a violation by residency ``number``, whose tensor exists."""
         item = self.plan.residencies[number]
         message = f"{self.residency_name(number)} {fault}"
         self.log.add(code, message, tensors=[item.tensor], steps=[item.start], residencies=[number])
 
-    def blame_copy(self, code: Reason, number: int, fault: str) -> None:
-        """Report copy ``number``, whose tensor exists."""
+    def report_copy(self, code: Reason, number: int, fault: str) -> None:
+        """Report a violation by copy ``number``, whose tensor exists."""
         item = self.plan.copies[number]
         self.log.add(code, f"{self.copy_name(number)} {fault}", tensors=[item.tensor], steps=[item.start], copies=[number])
 
-    def blame_use(self, code: Reason, number: int, fault: str) -> None:
-        """Report use ``number``, which exists."""
+    def report_use(self, code: Reason, number: int, fault: str) -> None:
+        """Report a violation by use ``number``, which exists."""
         step = self.use_step[number]
         self.log.add(code, f"{self.step_name(step)} {fault}", tensors=[self.use_tensor[number]], steps=[step], uses=[number])
 
 
 def _loops_around(problem: Problem) -> list[tuple[int, ...]]:
-    """For each step, the loops it runs in."""
+    """[steps] the loops that contain each step."""
     starting: defaultdict[int, list[int]] = defaultdict(list)
     for number, loop in enumerate(problem.loops):
         starting[loop.start].append(number)

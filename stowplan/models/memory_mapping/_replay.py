@@ -1,6 +1,6 @@
-"""The verifier's own clock: what a plan costs, and which of its copies come late.
+"""The copy engine of the verifier: computes a plan's objective, and which of its copies are late.
 
-It is written apart from the simulator on purpose, so that an error in one of them shows as a difference.
+It is written separately from the simulator on purpose, so that an error in one of them shows as a difference.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from stowplan.models.memory_mapping.problem import Step
 
 
 def duration_ps(audit: Audit, copy: Copy) -> int:
-    """What a copy takes on an idle channel."""
+    """Duration in ps of a copy on an idle channel."""
     tensor = audit.problem.tensors[copy.tensor]
-    whole = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
+    full_ps = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
     if copy.part is None:
-        return whole
-    # Rounded at the borders of the part, so that slices together take as long as the whole.
-    before, through = (whole * border // tensor.size for border in copy.part)
+        return full_ps
+    # Both ends of the part are rounded, so that all slices together take as long as the whole copy.
+    before, through = (full_ps * border // tensor.size for border in copy.part)
     return through - before
 
 
 def _latency_ps(step: Step, fast: list[bool]) -> int:
-    """One run of a step, by its table or the largest of its pieces."""
+    """Latency in ps of one run of a step: the entry of its table, or the largest of its pieces."""
     if step.table is not None:
         row = 0
         for bit, use in enumerate(step.table.uses):
@@ -50,7 +50,7 @@ def _floor_ps(step: Step) -> int:
 
 
 def objective_ps(audit: Audit) -> tuple[int | None, int | None]:
-    """Objective and stalls (ps), or None for both; also reports copies that stall where none may."""
+    """The objective and the stalls in ps; both None if the plan is too malformed. Reports copies that are late."""
     problem = audit.problem
     copies = list(audit.copies.values())
     playable = audit.copies_well_formed and all(one.start <= two.start for one, two in pairwise(copies))
@@ -67,12 +67,12 @@ def objective_ps(audit: Audit) -> tuple[int | None, int | None]:
 
 
 def _idle_engines(audit: Audit) -> list[int]:
-    """Heap of the moments (ps) at which the copy engines become free; no more of them than could be busy."""
+    """A heap of the times in ps at which the channels become free; there are no more entries than copies."""
     return [0] * max(1, min(audit.problem.channels, len(audit.copies)))
 
 
 def _check_supply(audit: Audit) -> None:
-    """Play the copies against the least latencies, nothing ever waiting: the paper's equation 6, as a queue."""
+    """Check the copies against the least latencies of the steps, without waiting: the paper's equation 6, as a queue."""
     clock = [0, *accumulate(step.weight * _floor_ps(step) for step in audit.problem.steps)]
     free = _idle_engines(audit)
     for number, copy in audit.copies.items():
@@ -80,20 +80,20 @@ def _check_supply(audit: Audit) -> None:
         heapq.heapreplace(free, done)
         if done > clock[copy.end]:
             late = done - clock[copy.end]
-            audit.blame_copy(Reason.STALLED_COPY, number, f"is {late} ps late at the end of its window")
+            audit.report_copy(Reason.STALLED_COPY, number, f"is {late} ps late at the end of its window")
 
 
 def _play(audit: Audit, running_ps: list[int]) -> int:
-    """Moment (ps) at which the program ends when it waits for the copies it needs."""
+    """Time in ps at which the program ends if boundaries wait for copies. ``running_ps`` are the durations of the steps."""
     queued: defaultdict[int, list[Copy]] = defaultdict(list)
     for copy in audit.copies.values():
         queued[copy.start].append(copy)
     free = _idle_engines(audit)
     needed_by: defaultdict[int, int] = defaultdict(int)
-    """Moment at which the last copy that a boundary waits for is complete."""
+    """By boundary, the time at which the last copy that it waits for is complete."""
     now = 0
     for boundary in range(audit.horizon + 1):
-        # First what was queued before, then what is queued here and needed at once.
+        # Wait for copies that were queued before, then queue those of this boundary, then wait for those that end here.
         now = max(now, needed_by[boundary])
         for copy in queued[boundary]:
             done = max(now, free[0]) + duration_ps(audit, copy)

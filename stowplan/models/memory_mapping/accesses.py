@@ -1,13 +1,17 @@
-"""Each tensor's sequence of accesses, and where its residencies and copies may begin and end.
+"""The sequence of accesses of each tensor, and the boundaries at which its residencies and copies may begin and end.
 
-A tensor is touched at *accesses*, one for each step that uses it; between them lie *gaps*. Gap ``j`` stands before access
-``j`` and the last one after the last access, so a tensor of ``k`` accesses has ``k + 1`` gaps. Every decision of memory
-mapping is made at an access (served from fast memory or not) or in a gap (stay resident, leave, come in, be copied out).
+A tensor has one *access* for each step that uses it, and *gaps* between the accesses. Gap ``j`` is the time before access
+``j``, and the last gap comes after the last access, so a tensor with ``k`` accesses has ``k + 1`` gaps. Every decision of
+memory mapping is made at an access (serve it from fast memory or not) or in a gap (stay resident, leave, copy in, copy out).
 
-Loops restrict boundaries. A copy neither starts nor ends strictly inside any loop. A residency neither starts nor ends
-strictly inside a loop that its tensor is *outside* of. A tensor that is *internal* to a loop is never copied. A tensor that an
-asynchronous operation holds is resident during all of it, or not at all, and no copy-in passes over it.
-(``docs/reference/memory-mapping.md``, rules ``loop_partial`` and ``in_flight``.)
+Loops and asynchronous operations restrict boundaries (rules ``loop_partial`` and ``in_flight`` of
+``docs/reference/memory-mapping.md``):
+
+* A copy neither starts nor ends strictly inside a loop.
+* A residency neither starts nor ends strictly inside a loop that its tensor is *outside* of, that is, enters or leaves.
+* A tensor that is *internal* to a loop, that is, used only there, is never copied.
+* A tensor that an asynchronous operation uses is resident during the whole operation or not at all, and no copy-in of the
+  tensor runs during it.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ class Access(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_pure_write(self) -> bool:
-        """The step overwrites the tensor without reading it: a residency may begin here, without a copy."""
+        """Whether the step overwrites the tensor without reading it, so that a residency may begin here without a copy."""
         return self.read is None
 
     @property
@@ -46,9 +50,10 @@ class Access(msgspec.Struct, frozen=True, gc=False):
 
 
 class Boundaries:
-    """Which boundaries ``0 … T`` are free, i.e. not strictly inside one of some loops, with both neighbours of any boundary.
+    """Which of the boundaries ``0 … T`` are free, that is, not strictly inside one of the given loops.
 
-    ``next[t]`` is the first free boundary ``>= t``, ``prev[t]`` the last ``<= t``; both arrays have shape ``[T + 1]``.
+    ``free[t]`` says whether boundary ``t`` is free, ``next[t]`` is the first free boundary ``>= t``, and ``prev[t]`` is the
+    last one ``<= t``. All arrays have shape ``[T + 1]``.
     """
 
     def __init__(self, horizon: int, loops: Sequence[Loop]):
@@ -75,21 +80,22 @@ class TensorAccesses:
     may_copy: bool
     """False for a tensor internal to a loop."""
     uniform: bool
-    """All uses fast or all slow (``alias_rule="uniform"`` and more than one member)."""
+    """Whether all uses must be fast or all slow (``alias_rule="uniform"``, and the tensor has several members)."""
     horizon: int
     residency: Boundaries
     """Free boundaries for this tensor's residencies."""
     copy: Boundaries
     """Free boundaries for copies, the same for all tensors."""
     in_flight: Sequence[InFlight] = ()
-    """Asynchronous operations that hold this tensor."""
+    """Asynchronous operations that use this tensor."""
 
     def __len__(self) -> int:
         return len(self.accesses)
 
     @cached_property
     def last_write(self) -> tuple[int, ...]:
-        """``last_write[j]``: the write access before gap ``j`` that made the tensor's content there; -1 for the initial one."""
+        """``last_write[j]`` is the access that wrote the content that the tensor has in gap ``j``; -1 for the initial
+        content."""
         latest, result = -1, []
         for number, access in enumerate(self.accesses):
             result.append(latest)
@@ -105,49 +111,50 @@ class TensorAccesses:
         return first, last
 
     def is_glued(self, j: int) -> bool:
-        """Gap ``j`` has no free boundary: the tensor is resident at both its accesses or at neither."""
+        """Whether the tensor must be resident at both accesses around gap ``j`` or at neither, as no boundary there is free."""
         first, last = self.gap(j)
-        is_held = any(held.start < first and last < held.end for held in self.in_flight)
+        is_held = any(use.start < first and last < use.end for use in self.in_flight)
         return 0 < j < len(self.accesses) and (is_held or int(self.residency.next[first]) > last)
 
     def released(self, boundary: int) -> int:
-        """First boundary for copies after the last asynchronous operation that held the tensor before a boundary; or 0."""
-        return int(self.copy.next[max((held.end for held in self.in_flight if held.end <= boundary), default=0)])
+        """First boundary for copies after the last asynchronous operation that used the tensor before a boundary; or 0."""
+        return int(self.copy.next[max((use.end for use in self.in_flight if use.end <= boundary), default=0)])
 
     def may_begin_by_write(self, j: int) -> bool:
-        """A residency may begin with access ``j`` itself: a pure write at a boundary free for this tensor."""
+        """Whether a residency may begin with access ``j`` itself, as it is a pure write at a boundary free for this tensor."""
         access = self.accesses[j]
         return access.is_pure_write and bool(self.residency.free[access.step]) and not self.is_glued(j)
 
     def is_dead(self, j: int) -> bool:
-        """Nothing is gained by being resident throughout gap ``j``: it is never touched again, or overwritten afresh."""
+        """Whether staying resident throughout gap ``j`` is useless: the tensor is not used again, or is overwritten next."""
         return j == len(self.accesses) or self.may_begin_by_write(j)
 
     def is_tied(self, j: int) -> bool:
-        """All uses of a loop that writes the tensor from outside, or of an asynchronous operation, are fast, or all slow."""
+        """Whether access ``j`` must be served from the same memory as others, by the rule of a loop or of an asynchronous
+        use."""
         first, last = j, j
         while self.is_glued(first):
             first -= 1
         while self.is_glued(last + 1):
             last += 1
-        if any(held.start <= self.accesses[j].step < held.end for held in self.in_flight):
+        if any(use.start <= self.accesses[j].step < use.end for use in self.in_flight):
             return True
         return first < last and any(access.write is not None for access in self.accesses[first : last + 1])
 
     def version_start(self, j: int) -> int:
-        """First boundary of the content that gap ``j`` holds: right after its last write, or 0."""
+        """First boundary at which the content that the tensor has in gap ``j`` exists: right after its last write, or 0."""
         write = self.last_write[j]
         return self.accesses[write].step + 1 if write >= 0 else 0
 
     def next_write(self, j: int) -> int:
-        """First write access at or after access ``j``; the number of accesses where there is none."""
+        """First access at or after access ``j`` that writes the tensor; the number of accesses if there is none."""
         return next((n for n in range(j, len(self.accesses)) if self.accesses[n].write is not None), len(self.accesses))
 
     def copy_in_window(self, j: int, *, in_flight: bool = False) -> tuple[int, int] | None:
-        """Earliest start and latest end of a copy-in that lands in gap ``j``, or None where it cannot.
+        """Earliest start and latest end of a copy-in that ends in gap ``j``, or None if there can be no such copy.
 
-        Without ``in_flight`` it also starts in the gap. With it, it starts before: it passes over access ``j - 1``, which
-        then is a read served from slow memory, and it may start right after the content was written.
+        Without ``in_flight`` the copy also starts in the gap. With it, the copy starts before access ``j - 1``, which is then a
+        read that is served from slow memory; it may start as early as right after the content was written.
         """
         if not self.may_copy or j == len(self.accesses) or self.is_dead(j) or self.is_glued(j):
             return None
@@ -163,7 +170,7 @@ class TensorAccesses:
         return (start, end) if start <= end else None
 
     def copy_out_window(self, j: int) -> tuple[int, int] | None:
-        """Earliest start and latest end of a copy-out of gap ``j``'s content, in time for access ``j``."""
+        """Earliest start and latest end of a copy-out of the content in gap ``j`` that is complete before access ``j``."""
         if not self.may_copy:
             return None
         start = int(self.copy.next[self.version_start(j)])
@@ -214,7 +221,7 @@ def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
 
 
 def internal_loops(problem: Problem) -> IntArray:
-    """The innermost loop that each tensor is internal to, by its place in ``problem.loops``, -1 for none; shape ``[N]``."""
+    """[tensors] index in ``problem.loops`` of the innermost loop that each tensor is internal to; -1 for none."""
     count = len(problem.tensors)
     first, last = np.full(count, problem.horizon), np.full(count, -1)
     of, step = np.array(problem.tensor_of_use, np.int64), np.array(problem.step_of_use, np.int64)
@@ -222,14 +229,17 @@ def internal_loops(problem: Problem) -> IntArray:
     np.maximum.at(last, of, step)
     within = np.array([not (tensor.is_input or tensor.is_output) for tensor in problem.tensors], np.bool_) & (last >= 0)
     inner = np.full(count, -1)
-    # Inner loops come later, so they overwrite what those around them wrote.
+    # Inner loops come later and overwrite the entries of the loops around them.
     for number, loop in sorted(enumerate(problem.loops), key=lambda numbered: (numbered[1].start, -numbered[1].end)):
         inner[within & (first >= loop.start) & (last < loop.end)] = number
     return inner
 
 
 def residency_boundaries(problem: Problem, internal_to: int) -> Boundaries:
-    """Free boundaries for residencies of tensors internal to this loop, -1 for none: it and those around it do not bind."""
+    """Free boundaries for residencies of tensors that are internal to this loop (-1: to none).
+
+    The loop itself and the loops around it do not restrict them.
+    """
     if internal_to < 0:
         return Boundaries(problem.horizon, problem.loops)
     own = problem.loops[internal_to]

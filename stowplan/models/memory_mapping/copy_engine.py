@@ -1,10 +1,10 @@
-"""The copy engine for the models: when copies begin and when steps run; and plans as it sees them.
+"""The copy engine that the models use: it computes when copies begin and when steps run.
 
-The rules are in ``docs/reference/memory-mapping.md``. Verifier, simulator and the compiled replay of local search have
-engines of their own, written apart, so that an error in one of them shows as a difference.
+The rules are in ``docs/reference/memory-mapping.md``. The verifier, the simulator and the compiled replay of local search have
+separate implementations of the copy engine, so that an error in one of them shows as a difference.
 
-Beside the engine stand plans with sliced prefetches, for models and searches that know whole copies only, and a plan's
-timeline: its run, and who stands where and is copied when, as neighbourhoods ask.
+This module also turns plans with sliced prefetches into plans with whole copies (:func:`with_whole_copies`), for models that
+cannot represent slices, and has an index of a plan with its times (:class:`PlanTimeline`), which neighbourhoods query.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from stowplan.models.memory_mapping.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class CopyWindow:
-    """A queued copy: boundaries at which it is queued and must be complete, and what it takes on an idle channel.
+    """A queued copy: the boundaries at which it is queued and must be complete, and its duration on an idle channel.
 
-    In a neighbourhood's program, in which several steps may be merged into one, both may lie inside a merged step.
+    A neighbourhood may merge several steps into one. Both moments may then lie inside a merged step.
     """
 
     start: int
     end: int
-    """One past the last boundary where nothing waits for it here."""
+    """Boundary at which it must be complete; T + 1 if no step of this program waits for it."""
     duration_ps: int
     queued_after_ps: int = 0
-    """How long after ``start`` is left it is queued, where that lies inside a step."""
+    """Time from leaving boundary ``start`` until it is queued, if that is inside a merged step."""
     due_after_ps: int = 0
-    """How long after ``end`` is left it must be complete, where that lies inside a step."""
+    """Time from leaving boundary ``end`` until it must be complete, if that is inside a merged step."""
     queue: int = 0
-    """Number of the queue that it stands in."""
+    """Number of the queue that it belongs to."""
 
 
 def copy_window(problem: Problem, copy: Copy) -> CopyWindow:
-    """A plan's copy as the copy engine sees it."""
+    """The copy of a plan in the form that the copy engine takes."""
     tensor = problem.tensors[copy.tensor]
     duration = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
     if copy.part is not None:
@@ -55,13 +55,16 @@ def copy_window(problem: Problem, copy: Copy) -> CopyWindow:
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments in ps: a boundary is *reached* after the step before, *open* when it queues its copies, *left* by its step."""
+    """The times, in ps, at which copies begin and boundaries are passed."""
 
     begin: tuple[int, ...]
-    """When each copy begins, in queue order."""
+    """Time at which each copy begins, in queue order."""
     reached: tuple[int, ...]
+    """[boundaries] time at which the step before the boundary ends."""
     open: tuple[int, ...]
+    """[boundaries] time at which the copies of the boundary are queued, after waiting for copies that were queued before."""
     left: tuple[int, ...]
+    """[boundaries] time at which the step after the boundary begins, or at which the program ends."""
 
 
 def play(
@@ -76,32 +79,34 @@ def play(
     free_ps: int = 0,
     due_ps: Mapping[int, int] | None = None,
 ) -> Moments:
-    """Play copies against steps.
+    """Simulate the copies and the steps of a program.
 
     Parameters
     ----------
     copies
-        In queue order: sorted by ``start``, at each boundary those queued inside its step last.
+        Copies in queue order: ascending in ``start``, and at each boundary those that are queued inside its step last.
     step_ps
         Duration of every step.
     waits
-        Whether boundaries wait for the copies that end there. Where they do not, whether every copy makes its end is for the
-        caller to see.
+        Whether boundaries wait for the copies that must be complete there. If not, the caller has to check that every copy is
+        complete in time.
     channels
-        Of each queue.
+        Number of channels of each queue.
+    queues
+        Number of queues.
     first
-        Boundary to begin with; no copy is queued before it.
+        Boundary at which the simulation begins; no copy is queued before it.
     now_ps
-        When that boundary is reached.
+        Time at which that boundary is reached.
     free_ps
-        When the channels are free.
+        Time from which the channels are free.
     due_ps
-        Boundaries that wait for other copies, and until when.
+        Boundaries that also wait for other copies, with the times at which these are complete.
 
     Returns
     -------
     Moments
-        Of the boundaries from ``first`` on.
+        The times of the boundaries from ``first`` on.
     """
     free = [[free_ps] * channels for _ in range(queues)]
     due = [0] * (len(step_ps) + 2)
@@ -136,30 +141,31 @@ def play(
 
 
 def step_durations(problem: Problem, fast: Sequence[bool]) -> list[int]:
-    """Duration of every step, all its runs together, for the given choice of fast uses; in ps."""
+    """Duration in ps of all runs of every step, for a choice of fast uses; ``fast`` has an entry for each use."""
     return [step.weight * step.latency_ps(here) for step, here in zip(problem.steps, problem.by_step(fast), strict=True)]
 
 
 def slices_of(plan: Plan) -> dict[tuple[int, int], list[int]]:
-    """Places of the slices in a valid plan's list of copies, by tensor and start of their residency."""
+    """Indices, in a valid plan's list of copies, of the slices of each residency, by its tensor and start."""
     slices: dict[tuple[int, int], list[int]] = {}
     starts: defaultdict[int, list[int]] = defaultdict(list)
     sliced = [(place, copy) for place, copy in enumerate(plan.copies) if copy.part is not None]
     if sliced:
         for residency in plan.residencies:
             starts[residency.tensor].append(residency.start)
-        for own in starts.values():
-            own.sort()
+        for tensor_starts in starts.values():
+            tensor_starts.sort()
     for place, copy in sliced:
-        own = starts[copy.tensor]
-        slices.setdefault((copy.tensor, own[bisect_right(own, copy.start) - 1]), []).append(place)
+        tensor_starts = starts[copy.tensor]
+        slices.setdefault((copy.tensor, tensor_starts[bisect_right(tensor_starts, copy.start) - 1]), []).append(place)
     return slices
 
 
 def with_whole_copies(problem: Problem, plan: Plan) -> Plan:
-    """A valid plan with every sliced prefetch made whole, from when its last slice starts: all of its place is free then.
+    """Replace the slices of each prefetch in a valid plan by one whole copy, which starts when the last slice did.
 
-    Where stalls are allowed the plan stays valid; it may be slower. Where they are not, a copy may turn out to be late.
+    From then on, all bytes of the residency are free for it. If stalls are allowed, the new plan is valid, but may be slower.
+    Otherwise a copy may turn out to be late.
     """
     slices = slices_of(plan)
     if not slices:
@@ -172,7 +178,7 @@ def with_whole_copies(problem: Problem, plan: Plan) -> Plan:
         gone.update(places)
         moved[tensor, start] = plan.copies[last].start
         if _overwrites(problem, plan.copies[last].start, tensor):
-            continue  # whose content nobody reads
+            continue  # No step reads the copied content, so no copy is needed.
         merged[last] = Copy(tensor, "in", plan.copies[last].start, max(plan.copies[place].end for place in places))
     copies = [merged.get(place, copy) for place, copy in enumerate(plan.copies) if place in merged or place not in gone]
 
@@ -195,27 +201,33 @@ def _overwrites(problem: Problem, step: int, tensor: int) -> bool:
 
 
 class ProblemFacts:
-    """What is known of a problem whatever the plan; made once."""
+    """Facts about a problem that do not depend on a plan, computed once."""
 
     def __init__(self, problem: Problem):
         self.problem = problem
         self.sequences: tuple[TensorAccesses, ...] = access_sequences(problem)
         savings = Savings(problem)
         self.is_candidate = [savings.is_candidate(sequence) for sequence in self.sequences]
-        """Tensors that may be worth having in fast memory."""
+        """[tensors] whether it may be worth having the tensor in fast memory."""
         self.units = [-(-tensor.size // problem.alignment) for tensor in problem.tensors]
 
 
 class PlanTimeline:
-    """A valid plan, indexed.
+    """A valid plan, indexed by tensor, and with the times of its steps and copies.
+
+    Parameters
+    ----------
+    before
+        The timeline of a similar plan, from which the durations of unchanged steps are taken; None for none.
 
     Attributes
     ----------
     fast : list of bool, one for each use
+        Whether the use is served from fast memory.
     durations : list of int, one for each step
-        Weighted latencies (ps).
+        Duration of all runs of the step, in ps.
     moments
-        The run: with stalls where they are allowed, else with floor latencies.
+        The times of copies and boundaries: with stalls if they are allowed, otherwise with the least latencies of the steps.
     """
 
     def __init__(self, facts: ProblemFacts, plan: Plan, before: PlanTimeline | None = None):
@@ -233,7 +245,7 @@ class PlanTimeline:
         self.objective = self.moments.left[-1] if self.waits else sum(self.durations)
         self.residencies = by_tensor(plan.residencies)
         self.copies: defaultdict[int, list[tuple[int, Copy]]] = defaultdict(list)
-        """Copies of each tensor, with their places in the queue."""
+        """Copies of each tensor, with their positions in the queue."""
         for place, copy in enumerate(plan.copies):
             self.copies[copy.tensor].append((place, copy))
         align = problem.alignment
@@ -244,10 +256,11 @@ class PlanTimeline:
         """Shape ``[residencies, 5]``: tensor, start, end, first unit, unit after the last."""
 
     def end_ps(self, place: int) -> int:
-        """When a copy is complete."""
+        """Time at which a copy, given by its position in the queue, is complete."""
         return self.moments.begin[place] + self.windows[place].duration_ps
 
     def _changed_durations(self, before: PlanTimeline) -> list[int]:
+        """Durations of the steps: those of a similar plan, recomputed where fast uses differ."""
         problem, first_use = self.facts.problem, self.facts.problem.first_use
         durations = list(before.durations)
         changed = np.flatnonzero(np.array(self.fast) != np.array(before.fast))
@@ -257,13 +270,13 @@ class PlanTimeline:
         return durations
 
     def leaves_at(self, tensor: int, boundary: int) -> bool:
-        """Whether a copy-out has an empty window at a boundary at which its residency ends."""
+        """Whether a residency of the tensor ends at the boundary with a copy-out that has an empty window there."""
         return any(copy.direction == "out" and copy.start == copy.end == boundary for _, copy in self.copies[tensor]) and any(
             residency.end == boundary for residency in self.residencies[tensor]
         )
 
     def is_slow_valid(self, tensor: int, boundary: int) -> bool:
-        """Whether the slow copy of a tensor is valid at a boundary that no copy of it spans."""
+        """Whether slow memory has the content of a tensor at a boundary that no copy of the tensor spans."""
         sequence = self.facts.sequences[tensor]
         written, valid = -1, sequence.is_input
         for access in sequence.accesses:
@@ -275,7 +288,7 @@ class PlanTimeline:
         )
 
     def is_slow_needed(self, tensor: int, boundary: int) -> bool:
-        """Whether the plan relies, from a boundary that no copy of the tensor spans, on the slow copy being valid there."""
+        """Whether the plan needs slow memory to have the tensor's content at a boundary that no copy of the tensor spans."""
         sequence, copies = self.facts.sequences[tensor], [copy for _, copy in self.copies[tensor] if copy.start >= boundary]
         horizon = sequence.horizon
         later = [access for access in sequence.accesses if access.step >= boundary]
@@ -289,9 +302,9 @@ class PlanTimeline:
         return not any(copy.direction == "out" and copy.end <= min(needs) for copy in copies)
 
     def tail_ps(self, boundary: int, channel_ps: int = 0) -> int:
-        """From a boundary, reached at 0 and delayed by no copy queued before, to the end (one channel).
+        """Time from a boundary to the end of the program, for one channel, if no copy that was queued before delays it.
 
-        ``channel_ps`` is when the channel is free.
+        ``channel_ps`` is the time, counted from the boundary, at which the channel is free.
         """
         later = [window for window in self.windows if window.start >= boundary]
         return play(later, self.durations, waits=True, first=boundary, free_ps=channel_ps).left[-1]

@@ -1,14 +1,15 @@
-"""Hints for memory mapping, and what hint and plan of an earlier version of a program say of the version at hand.
+"""Hints for memory mapping, and the transfer of hints and plans from an earlier version of a program to the current one.
 
-A hint has two values for each access of each tensor, and maybe a third. ``fast`` says whether the access is served from fast
-memory, ``keep`` whether the tensor stays there from this access to its next one, ``place`` where it then stands, in parts of
-the capacity. Accesses are those of :mod:`~stowplan.models.memory_mapping.accesses`: tensor by tensor, each in step order.
+A hint has two or three values for each access of each tensor. ``fast`` says whether the access is served from fast memory,
+``keep`` whether the tensor stays there until its next access, and the optional ``place`` at which offset, as a fraction of the
+capacity. Accesses are those of :mod:`~stowplan.models.memory_mapping.accesses`, ordered by tensor and then by step.
 
-Most steps of an earlier version are known again by what they use and what is around them (:mod:`stowplan.models.hint`). A
-change may alter steps all through a program, as another rule for updates does, which the compiler fuses with gradients. What
-is left is known by its place between steps that are known, where most of its bytes are the same. Boundaries of a plan move
-with the steps that are known again; then the verifier is asked, and tensors that it blames go back to slow memory, until it
-blames none. Values of a hint that have no counterpart are left open, with a confidence of 0.
+*Transfer between versions.* Most steps of an earlier version are recognized by the tensors that they use and by the steps
+around them (:mod:`stowplan.models.hint`). A change may alter steps throughout the program; another update rule, for example,
+is fused with every gradient. Steps that are left are matched by their position between recognized steps if most of their bytes
+agree. The boundaries of a plan move with the matched steps. The result need not be valid, so the verifier checks it, and
+tensors that break rules are moved back to slow memory until the plan is valid. Values of a hint without a counterpart get
+confidence 0.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from stowplan.models.memory_mapping.verify import Reason, Violation, verify
 
 FAST, KEEP, PLACE = "fast", "keep", "place"
 
-#: Values that may be left out.
+#: Names of values that a hint may omit.
 OPTIONAL = (PLACE,)
 
 
 def counts(problem: Problem) -> dict[str, int]:
-    """How many values of each name a hint has: one for each access, that is for each pair of a step and a tensor it uses."""
+    """Number of values of each name in a hint: one for each access, that is, each pair of a step and a tensor that it uses."""
     return dict.fromkeys((FAST, KEEP, PLACE), sum(map(len, accesses_of(problem))))
 
 
@@ -60,13 +61,13 @@ def hint(
     plan: Plan | None = None,
     source: str = "",
 ) -> Hint:
-    """A hint of these values, each of shape ``[accesses]``, for a problem; without ``place`` where that is empty."""
+    """A hint for a problem with these values, each of shape ``[accesses]``. An empty ``place`` is omitted."""
     values = {FAST: fast, KEEP: keep} | ({PLACE: place} if place else {})
     return of_values(problem, values, confidence=confidence, plan=plan, source=source)
 
 
 def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
-    """The values that a plan has, 0 or 1 but for places, and the plan itself.
+    """A hint that contains a plan and the values that correspond to it.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
     plan
         A valid plan.
     source
-        Who made it.
+        Name of the origin of the plan, for people.
     """
     served = {*plan.fast_uses}
     stays = by_tensor(plan.residencies)
@@ -87,28 +88,28 @@ def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
         for number, access in enumerate(sequence.accesses):
             fast.append(float(all(use in served for use in access.uses)))
             keep.append(float(_stays(sequence, number, lives)))
-            held = next((life for life in lives if life.start <= access.step < life.end), None)
-            place.append(0.0 if held is None else held.offset / max(1, problem.capacity))
+            life_at_access = next((life for life in lives if life.start <= access.step < life.end), None)
+            place.append(0.0 if life_at_access is None else life_at_access.offset / max(1, problem.capacity))
     return hint(problem, fast, keep, place=place, plan=plan, source=source)
 
 
 def _stays(sequence: TensorAccesses, number: int, lives: Sequence[Residency]) -> bool:
-    """Whether one residency holds an access and the next one."""
+    """Whether one residency covers both an access and the next one."""
     if number + 1 == len(sequence):
         return False
     first, last = sequence.accesses[number].step, sequence.accesses[number + 1].step
     return any(life.start <= first and last < life.end for life in lives)
 
 
-#: What a step is, but for its name: its opcode, and size and role of each use.
+#: Description of a step without its name: its opcode, and (size, whether it is written) for each use.
 Signature = tuple[str, tuple[tuple[int, bool], ...]]
 
-#: Part of the bytes that two steps use which must be the same in size and role.
+#: Fraction of the bytes of two steps that must agree in size and role so that they may be matched by position.
 ALIKE = 0.5
 
 
 def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
-    """For each step of a problem the step of an earlier version that it was, -1 for none; shape ``[T]``."""
+    """For each step of a problem the step of an earlier version that it corresponds to; -1 for none. Shape ``[T]``."""
     pairs = matched(_steps(problem), _steps(earlier))
     signatures = [[_signature(version, step) for step in version.steps] for version in (problem, earlier)]
     likeness = cache(_likeness)
@@ -116,10 +117,10 @@ def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
 
 
 def paired_uses(problem: Problem, step: int, earlier: Problem, before: int) -> list[tuple[int, int]]:
-    """Places of the uses of a step, and of the step that it was, that are the same use.
+    """Pairs of corresponding uses of a step and of the matched step of an earlier version, as positions in their lists.
 
-    Where both have as many of each role in the same order, by place; else the first of a size and role is the first of these,
-    and so on.
+    If both steps have the same sequence of reads and writes, uses correspond by position. Otherwise the first use of some size
+    and role corresponds to the first such use of the other step, and so on.
     """
     mine, theirs = (_signature(version, version.steps[number])[1] for version, number in ((problem, step), (earlier, before)))
     if [is_output for _, is_output in mine] == [is_output for _, is_output in theirs]:
@@ -131,7 +132,7 @@ def paired_uses(problem: Problem, step: int, earlier: Problem, before: int) -> l
 
 
 def _steps(problem: Problem) -> Steps:
-    """A step takes from those that wrote what it uses."""
+    """The steps of a problem for matching. The sources of a step are the steps that last wrote the tensors that it uses."""
     writer = [-1] * len(problem.tensors)
     sources = []
     for number, step in enumerate(problem.steps):
@@ -152,7 +153,7 @@ def _signature(problem: Problem, step: Step) -> Signature:
 
 
 def _likeness(one: Signature, other: Signature) -> float:
-    """How alike two steps are: of the bytes that the larger one uses, the part that both have in uses of one size and role."""
+    """Similarity of two steps: the fraction of the larger step's bytes in uses whose size and role both steps have."""
     if one[0] != other[0]:
         return 0.0
     mine, theirs = Counter(one[1]), Counter(other[1])
@@ -160,49 +161,49 @@ def _likeness(one: Signature, other: Signature) -> float:
     return sum(size * count for (size, _), count in (mine & theirs).items()) / most if most else 0.0
 
 
-#: Times that the verifier is asked at most; each time it lists up to a hundred violations of each rule.
+#: Largest number of verifier runs in the repair of a plan. Each lists up to a hundred violations of each rule.
 ROUNDS = 30
 
 
 def carried_plan(problem: Problem, earlier: Problem, plan: Plan, before: Sequence[int]) -> Plan | None:
-    """A valid plan for a problem, made of what a plan for an earlier version of it says.
+    """Transfer a plan from an earlier version of a program to the current one.
 
     Parameters
     ----------
     problem
-        What is to be solved.
+        The current version.
     earlier, plan
-        The version that the plan is valid for.
+        The earlier version, and a plan that is valid for it.
     before
-        For each step of the problem the step of the earlier version that it was, -1 for none; shape ``[T]``.
+        For each step of the current version the matched step of the earlier one; -1 for none. Shape ``[T]``.
 
     Returns
     -------
     Plan or None
-        With its objective; None where nothing of the plan is left that saves anything.
+        A valid plan with its objective; None if the remaining plan saves nothing.
     """
     moved = _Move(problem, earlier, before).plan(with_whole_copies(earlier, plan))
     for _ in range(ROUNDS):
         if not moved.residencies:
             return None
         verification = verify(problem, moved)
-        blamed = {
-            _blamed(problem, moved, violation)
+        given_up = {
+            _tensor_to_give_up(problem, moved, violation)
             for violation in verification.violations
             if violation.code != Reason.WRONG_OBJECTIVE
         }
-        if not blamed:
+        if not given_up:
             if verification.objective is None or verification.objective >= problem.all_slow_ps:
                 return None
             return msgspec.structs.replace(moved, objective=verification.objective)
-        if blamed == {None}:
+        if given_up == {None}:
             return None
-        moved = _without(problem, moved, blamed)
+        moved = _without(problem, moved, given_up)
     return None
 
 
-def _blamed(problem: Problem, plan: Plan, violation: Violation) -> int | None:
-    """The tensor to give up for a violation: of two that meet, the smaller one, which loses less."""
+def _tensor_to_give_up(problem: Problem, plan: Plan, violation: Violation) -> int | None:
+    """The tensor to move to slow memory because of a violation; of two that overlap, the smaller one."""
     residencies = violation.concerns.get("residencies", ())
     if violation.code == Reason.OVERLAP and residencies:
         tensors = {plan.residencies[number].tensor for number in residencies}
@@ -211,6 +212,7 @@ def _blamed(problem: Problem, plan: Plan, violation: Violation) -> int | None:
 
 
 def _without(problem: Problem, plan: Plan, tensors: set[int | None]) -> Plan:
+    """The plan with these tensors in slow memory only."""
     return msgspec.structs.replace(
         plan,
         residencies=tuple(residency for residency in plan.residencies if residency.tensor not in tensors),
@@ -220,7 +222,7 @@ def _without(problem: Problem, plan: Plan, tensors: set[int | None]) -> Plan:
 
 
 class _Move:
-    """From steps, tensors and uses of the earlier version to those of the later one."""
+    """Maps steps, tensors and uses of an earlier version to those of the current one, and moves plans accordingly."""
 
     def __init__(self, problem: Problem, earlier: Problem, before: Sequence[int]):
         self._problem = problem
@@ -229,17 +231,17 @@ class _Move:
         self._use: dict[int, int] = {}
         self._tensor: dict[int, int] = {}
         self._accesses: defaultdict[int, list[int]] = defaultdict(list)
-        """For each tensor of the earlier version, the steps that use it and are known again, ascending."""
+        """For each tensor of the earlier version, the matched steps that use it, ascending."""
         for old, new in sorted(self._step.items()):
             for place, other in paired_uses(problem, new, earlier, old):
                 mine, theirs = problem.steps[new].uses[place], earlier.steps[old].uses[other]
-                # A tensor that has become two, or the other way round, is that of its first use.
+                # If one tensor has become two, or two have become one, the first matched use decides.
                 if self._tensor.setdefault(theirs.tensor, mine.tensor) == mine.tensor:
                     self._use[earlier.first_use[old] + other] = problem.first_use[new] + place
                     self._accesses[theirs.tensor].append(old)
 
     def plan(self, plan: Plan) -> Plan:
-        """All of the plan that has a counterpart; it need not be valid."""
+        """All residencies, copies and uses of a plan that have a counterpart. The result need not be valid."""
         copies: list[tuple[int, int, Copy]] = []
         ins = {(copy.tensor, copy.start): copy for copy in plan.copies if copy.direction == "in"}
         homes: defaultdict[int, list[tuple[Residency, Residency]]] = defaultdict(list)
@@ -287,27 +289,27 @@ class _Move:
         return steps[bisect_left(steps, stay.start) : bisect_left(steps, stay.end)]
 
     def _at(self, boundary: int) -> int:
-        """The boundary before the first step at or after it that is known again."""
+        """The new boundary before the first matched step at or after an old boundary."""
         place = bisect_left(self._old, boundary)
         return self._new[place] if place < len(self._new) else len(self._problem.steps)
 
     def _after(self, boundary: int) -> int:
-        """The boundary after the last step before it that is known again."""
+        """The new boundary after the last matched step before an old boundary."""
         place = bisect_right(self._old, boundary - 1) - 1
         return self._new[place] + 1 if place >= 0 else 0
 
 
 def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
-    """The hint for a problem that a hint for an earlier version of it stands for.
+    """Transfer a hint from an earlier version of a program to the current one.
 
     Parameters
     ----------
     problem
-        What is to be solved.
+        The current version.
     earlier
         The version that the hint is for.
     given
-        With values, for ``earlier``; a plan that it has is valid, and goes along as far as it is one for the problem.
+        A hint with values for ``earlier``. If it has a plan, the plan must be valid, and is transferred as far as possible.
 
     Raises
     ------
@@ -315,18 +317,18 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
         The hint is not for the earlier version.
     """
     check_hint(earlier, given, VALUES)
-    known = {access: number for number, access in enumerate(_accesses(earlier))}
+    number_of = {access: number for number, access in enumerate(_accesses(earlier))}
     before = matched_steps(problem, earlier)
     numbers: list[int | None] = []
     tensors: dict[int, dict[int, int]] = {}
     for tensor, step in _accesses(problem):
         if before[step] >= 0 and step not in tensors:
-            # Of several uses of a tensor the first one counts.
+            # If a step uses a tensor several times, the first use counts.
             pairs = paired_uses(problem, step, earlier, before[step])
             uses, theirs = problem.steps[step].uses, earlier.steps[before[step]].uses
             tensors[step] = {uses[place].tensor: theirs[other].tensor for place, other in reversed(pairs)}
         old = tensors.get(step, {}).get(tensor)
-        numbers.append(None if old is None else known.get((old, before[step])))
+        numbers.append(None if old is None else number_of.get((old, before[step])))
     plan = plan_of(given)
     fast, keep, place = (carried(given, name, numbers, 0.5) for name in (FAST, KEEP, PLACE))
     return hint(
@@ -341,11 +343,11 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
 
 
 def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
-    """Tensor and step of every access, in the order of a hint's values."""
+    """(tensor, step) of every access, in the order of a hint's values."""
     for tensor, accesses in enumerate(accesses_of(problem)):
         for access in accesses:
             yield tensor, access.step
 
 
-#: What hints for this kind may say.
+#: The values that hints for memory mapping may have.
 VALUES = HintValues(counts, of_plan, transferred, OPTIONAL)

@@ -1,8 +1,9 @@
-"""Latency of steps, reduced to what matters, and as linear terms over "this use is fast" that never exceed it.
+"""Latencies of steps for linear models: simplified, and as linear lower bounds in the variables "this use is fast".
 
-The largest of several affine pieces is bounded by each of them: exact for 0/1 values wherever latency is minimised. A table
-is bounded by its convex hull where it is short. Else it is bounded by the hull of its least entries over some of its uses and
-by affine functions that lie under all of its entries. No entry need be less than another: fast memory may make a step slower.
+The maximum of several affine pieces is bounded from below by each of them, which is exact for 0/1 values if the latency is
+minimized. A short table is bounded by its convex hull. A long table is bounded by the convex hull over some of its uses, with
+the least entry over the others, and by affine functions that lie below all entries. Tables need not be monotone: fast memory
+may make a step slower.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 if TYPE_CHECKING:
     from stowplan.models.mip.matrix import Program
 
-#: Uses whose subsets get a column each, at most: fewer leave gaps where tables are far from affine, more are hardly tighter.
+#: Largest number of uses whose subsets get a column each. Fewer would be less tight for tables that are far from affine, and
+#: more hardly help.
 MAX_HULL_USES = 5
 
 
@@ -31,15 +33,15 @@ class Affine:
     gain: tuple[int, ...]
 
     def least(self) -> int:
-        """Least value over all choices."""
+        """Smallest value over all choices of fast uses."""
         return self.constant + sum(min(0, gain) for gain in self.gain)
 
     def most(self) -> int:
-        """Largest value over all choices."""
+        """Largest value over all choices of fast uses."""
         return self.constant + sum(max(0, gain) for gain in self.gain)
 
     def less(self, other: Affine) -> Affine:
-        """Their difference."""
+        """This function minus another one."""
         return Affine(self.constant - other.constant, tuple(a - b for a, b in zip(self.gain, other.gain, strict=True)))
 
 
@@ -53,30 +55,30 @@ class StepLatency:
 
     @staticmethod
     def of(step: Step) -> StepLatency:
-        """Latency of the step, without the pieces that never decide it."""
+        """The latency of a step, without pieces that are never the largest."""
         if step.table is not None:
             return StepLatency((), step.table.uses, step.table.latency_ps)
         return StepLatency(_undominated([_affine(piece) for piece in step.pieces]))
 
     def may_gain(self, use: int) -> bool:
-        """Whether the step can run faster with its ``use``-th use fast, for some choice of the others."""
+        """Whether making the ``use``-th use fast makes the step faster, for some choice of the other uses."""
         if self.table:
             return any(change < 0 for change in self._changes(use))
         return any(piece.gain[use] < 0 for piece in self.pieces)
 
     def never_loses(self, use: int) -> bool:
-        """Whether the step runs no slower with its ``use``-th use fast, whatever the others do."""
+        """Whether making the ``use``-th use fast never makes the step slower, for all choices of the other uses."""
         if self.table:
             return all(change <= 0 for change in self._changes(use))
         return all(piece.gain[use] <= 0 for piece in self.pieces)
 
     def most_gained(self, use: int) -> int:
-        """The most that the step runs faster with its ``use``-th use fast, over all choices of the others; at least 0."""
+        """The largest saving in ps from making the ``use``-th use fast, over all choices of the others; at least 0."""
         gains = [-change for change in self._changes(use)] if self.table else [-piece.gain[use] for piece in self.pieces]
         return max([0, *gains])
 
     def possible(self, may_be_fast: Sequence[bool]) -> tuple[Affine, ...]:
-        """The pieces that may decide the latency where only some uses may be fast; the others are slow."""
+        """The pieces that can be the largest if only some uses may be fast and the others are slow."""
         return _undominated(
             [Affine(p.constant, tuple(g if m else 0 for g, m in zip(p.gain, may_be_fast, strict=True))) for p in self.pieces]
         )
@@ -87,9 +89,14 @@ class StepLatency:
         return marginals(self.table, self.table_uses.index(use))
 
     def add_to(self, program: Program, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
-        """``weight`` times a lower bound of the latency, as a constant and terms over columns.
+        """Add a lower bound on the latency, multiplied by ``weight``, to a program.
 
-        ``fast[i]`` lists columns whose sum says whether the i-th use is fast; an empty one is slow for certain.
+        ``fast[i]`` lists the columns whose sum says whether the i-th use is fast; with an empty list the use is slow.
+
+        Returns
+        -------
+        tuple
+            The bound as a constant and terms (column, coefficient), in ps.
         """
         if self.table:
             return self._add_table(program, fast, weight)
@@ -99,11 +106,13 @@ class StepLatency:
         return _largest(program, pieces, fast, weight)
 
     def _add_table(self, program: Program, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
+        """Add rows and columns of a latency table; returns a constant and terms whose sum is the latency."""
         table = open_entries(self.table, [bool(fast[use]) for use in self.table_uses])
         columns = [fast[use] for use in self.table_uses if fast[use]]
         if len(columns) <= MAX_HULL_USES:
             return 0, _hull(program, table, columns, weight)
-        # More entries than columns are wanted: affine functions of all uses, and the hull over those that decide most.
+        # The table has too many entries for a column each. Use affine bounds in all uses, and the hull over the most
+        # important ones.
         constant, terms = _largest(program, affine_lower_bounds(table), columns, weight, table)
         bits = hull_bits(table)
         hull = _hull(program, least_over(table, bits), [columns[bit] for bit in bits], 1)
@@ -112,7 +121,7 @@ class StepLatency:
 
 
 class Savings:
-    """What fast memory can save: latencies of all steps, and what they say of uses and tensors."""
+    """The latencies of all steps, and which uses and tensors can save time by fast memory."""
 
     def __init__(self, problem: Problem):
         self._capacity = problem.capacity
@@ -125,19 +134,19 @@ class Savings:
                 self._may_gain[use.tensor] |= latency.may_gain(place)
 
     def never_loses(self, use: int) -> bool:
-        """Whether the step of this use runs no slower with it fast, whatever its other uses do."""
+        """Whether making this use fast never makes its step slower, for all choices of the step's other uses."""
         return self._never_loses[use]
 
     def is_candidate(self, sequence: TensorAccesses) -> bool:
-        """Whether the tensor fits into fast memory and some step may gain from it.
+        """Whether the tensor fits into fast memory and some step could become faster by it.
 
-        Any other tensor may as well stay in slow memory: no step gets slower, and its copies and its place are saved.
+        Other tensors can stay in slow memory: no step becomes slower, and no copies and no fast memory are needed.
         """
         return sequence.size <= self._capacity and self._may_gain[sequence.tensor]
 
 
 def marginals(table: Sequence[int], bit: int) -> list[int]:
-    """Change of the latency when use ``bit`` becomes fast, for every choice of the others."""
+    """Changes of the latency when use ``bit`` becomes fast, one for every choice of the others."""
     return [table[mask | 1 << bit] - value for mask, value in enumerate(table) if not mask >> bit & 1]
 
 
@@ -155,7 +164,7 @@ def hull_bits(table: Sequence[int]) -> list[int]:
 
 
 def least_over(table: Sequence[int], bits: Sequence[int]) -> list[int]:
-    """The table over some of its uses, each entry the least whatever the others do."""
+    """The table over some of its uses; each entry is the least over all choices of the others."""
     least = [max(table)] * (1 << len(bits))
     for mask, value in enumerate(table):
         at = sum(1 << place for place, bit in enumerate(bits) if mask >> bit & 1)
@@ -164,7 +173,10 @@ def least_over(table: Sequence[int], bits: Sequence[int]) -> list[int]:
 
 
 def affine_lower_bounds(table: Sequence[int]) -> list[Affine]:
-    """Affine functions under all entries of a table of ``2**k`` latencies: tight at all slow, tight at all fast, and a fit."""
+    """Three affine functions below all entries of a table of ``2**k`` latencies.
+
+    The first is exact if all uses are slow, the second if all are fast, and the third is a least-squares fit, lowered.
+    """
     bits = range(len(table).bit_length() - 1)
     changes = [marginals(table, bit) for bit in bits]
     from_slow = Affine(table[0], tuple(min(change) for change in changes))
@@ -174,7 +186,7 @@ def affine_lower_bounds(table: Sequence[int]) -> list[Affine]:
     chosen = np.stack([np.ones(len(table)), *((masks >> bit & 1).astype(float) for bit in bits)], axis=1)
     fit = np.linalg.lstsq(chosen, np.array(table, dtype=float), rcond=None)[0]
     gain = tuple(round(float(value)) for value in fit[1:])
-    # Rounding and the fit's errors do not matter: the constant is lowered until no entry lies below.
+    # Errors of the fit and of rounding do no harm, since the constant is lowered until no entry lies below the function.
     constant = min(value - sum(g for bit, g in enumerate(gain) if mask >> bit & 1) for mask, value in enumerate(table))
     return [from_slow, from_fast, Affine(constant, gain)]
 
@@ -185,16 +197,16 @@ def _affine(piece: Piece) -> Affine:
 
 
 def _undominated(pieces: Sequence[Affine]) -> tuple[Affine, ...]:
-    """The pieces that somewhere exceed each of the others; of equal ones the last."""
-    kept: list[Affine] = []
+    """The pieces without those that never exceed some other piece; of equal pieces the last one stays."""
+    undominated: list[Affine] = []
     for number, piece in enumerate(pieces):
-        if all(piece.less(other).most() > 0 for other in (*kept, *pieces[number + 1 :])):
-            kept.append(piece)
-    return tuple(kept)
+        if all(piece.less(other).most() > 0 for other in (*undominated, *pieces[number + 1 :])):
+            undominated.append(piece)
+    return tuple(undominated)
 
 
 def _hull(program: Program, table: Sequence[int], columns: Sequence[Sequence[int]], weight: int) -> list[tuple[int, int]]:
-    """``weight`` times a point of the table's convex hull, as terms: a column for each entry."""
+    """Terms for ``weight`` times the table's value: a column for each entry, with which a convex combination is chosen."""
     hull = [program.column(1, integer=False) for _ in table]
     program.add_row([(column, 1) for column in hull], 1, 1)
     for bit, parts in enumerate(columns):
@@ -206,10 +218,10 @@ def _hull(program: Program, table: Sequence[int], columns: Sequence[Sequence[int
 def _largest(
     program: Program, pieces: Sequence[Affine], fast: Sequence[Sequence[int]], weight: int, table: Sequence[int] = (0,)
 ) -> tuple[int, list[tuple[int, int]]]:
-    """A column no less than any of the pieces, nor than the least entry of a table; it may take the largest.
+    """Add a column that is at least as large as each of the pieces, and as the least entry of a table.
 
-    No single gain counts for more than lifts its piece to the floor of the step: for 0/1 values that is the same, and for
-    fractions it is tighter.
+    Coefficients are reduced such that no single use lowers a piece below the step's least latency. For 0/1 values this changes
+    nothing, and for fractions it is tighter.
     """
     floor = max(0, min(table), *(piece.least() for piece in pieces))
     column = program.column(max(*table, *(piece.most() for piece in pieces)), lower=floor, integer=False)

@@ -1,4 +1,7 @@
-"""The answer to a memory-mapping problem: residencies, copies, and which uses are fast. Data, no rules."""
+"""The plan of a memory-mapping problem: residencies, copies, and the uses that are served from fast memory.
+
+This module holds data only; the rules are in the verifier.
+"""
 
 from __future__ import annotations
 
@@ -16,45 +19,51 @@ from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 
 
 class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Tensor ``tensor`` stands in fast memory at ``[offset, offset + size)`` bytes during the steps ``[start, end)``."""
+    """Tensor ``tensor`` occupies bytes ``[offset, offset + size)`` of fast memory during the steps ``[start, end)``."""
 
     tensor: int
     start: int
     end: int
     offset: int
     preloaded: bool = False
-    """In place before the program starts, without a copy (XLA's cross-program prefetch)."""
+    """Whether it is in fast memory before the program starts, without a copy (XLA calls this a cross-program prefetch)."""
 
 
 class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """A copy queued at boundary ``start``; step ``end`` waits for it."""
+    """A copy between slow and fast memory. It is queued at boundary ``start`` and must be complete before step ``end``."""
 
     tensor: int
     direction: Literal["in", "out"]
+    """``in``: from slow to fast memory; ``out``: back."""
     start: int
     end: int
     part: tuple[int, int] | None = None
-    """Bytes ``[low, high)`` of the tensor, where a prefetch is made in slices; None for all of it."""
+    """For one slice of a prefetch: the bytes ``[low, high)`` of the tensor; None for the whole tensor."""
 
     def moved(self, size: int) -> int:
-        """Bytes it moves of a tensor of that size."""
+        """Number of bytes that it copies of a tensor with this size."""
         return size if self.part is None else self.part[1] - self.part[0]
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A memory-mapping plan; :func:`stowplan.models.memory_mapping.verify.verify` says whether it is valid."""
+    """Residencies and copies of tensors, and the uses that are served from fast memory.
+
+    :func:`stowplan.models.memory_mapping.verify.verify` says whether the plan is valid. The objective is the time that the
+    program takes, in picoseconds.
+    """
 
     objective: int = msgspec.field(name="objective_ps")
     residencies: tuple[Residency, ...] = ()
     copies: tuple[Copy, ...] = ()
-    """In the order in which they are queued, sorted by ``start``."""
+    """Copies in the order in which they are queued, ascending in ``start``."""
     fast_uses: tuple[int, ...] = ()
-    """Numbers of the uses served from fast memory, ascending."""
+    """Numbers of the uses that are served from fast memory, ascending."""
     program: str = ""
-    """Name of the program, for people; the digest decides."""
+    """Name of the program, for people. What ties the plan to its problem is the digest."""
     target: str = ""
+    """Name of the hardware target."""
     names: dict[int, str] = msgspec.field(default_factory=dict)
-    """Names of the tensors that have residencies, for whoever applies or reads the plan; the numbers decide."""
+    """Names of the tensors that have residencies, by number, for programs and people that read the plan."""
     format: str = "stowplan.memory_mapping.plan"
     version: int = 1
 
@@ -70,24 +79,24 @@ def by_tensor(things: Iterable[_Thing]) -> defaultdict[int, list[_Thing]]:
     return grouped
 
 
-#: Number of a pair, and what the thing is: a tensor, or a tensor and a direction.
+#: Key of a decision: the number of a pair, and the tensor of a residency, or the tensor and direction of a copy.
 _Key = tuple[int, Hashable]
 
 
 def _residencies(problem: Problem, first: Plan, second: Plan) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
-    """Residencies of a tensor are the same one where they share a step: then it moved, in place or in time."""
+    """Pairs of residencies of two plans. Those of the same tensor that share a step are considered the same, but moved."""
     pairs = _pairs(first.residencies, second.residencies, lambda stay: stay.tensor, _by_overlap)
     return _sides(pairs, lambda stay: stay.tensor, _residency_values)
 
 
 def _copies(problem: Problem, first: Plan, second: Plan) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
-    """Copies of a tensor in one direction that are not in both plans are set beside each other as they start."""
+    """Pairs of copies of two plans. Those of the same tensor and direction are paired in the order of their starts."""
     pairs = _pairs(first.copies, second.copies, lambda copy: (copy.tensor, copy.direction), zip_longest)
     return _sides(pairs, lambda copy: (copy.tensor, copy.direction), _copy_values)
 
 
 def _fast_uses(problem: Problem, plan: Plan) -> dict[tuple[int, int, Use], Values]:
-    """By the number of the use in the program, its step, and itself."""
+    """The fast uses of a plan, by the number of the use, its step, and the use itself."""
     uses = [(number, use) for number, step in enumerate(problem.steps) for use in step.uses]
     return {(use, *uses[use]): {} for use in plan.fast_uses}
 
@@ -112,7 +121,7 @@ def _pairs(
     group: Callable[[_Thing], Hashable],
     pair: Callable[[Sequence[_Thing], Sequence[_Thing]], Iterable[tuple[_Thing | None, _Thing | None]]],
 ) -> list[tuple[_Thing | None, _Thing | None]]:
-    """What is in both plans as it is, then, group by group, what ``pair`` sets beside each other."""
+    """Pairs of residencies or copies of two plans: equal ones first, then, group by group, the pairs that ``pair`` chooses."""
     groups: dict[Hashable, tuple[list[_Thing], list[_Thing]]] = {}
     for side, things in enumerate((first, second)):
         for thing in sorted(things, key=lambda thing: (thing.start, thing.end)):
@@ -129,7 +138,7 @@ def _pairs(
 
 
 def _by_overlap(first: Sequence[Residency], second: Sequence[Residency]) -> Iterator[tuple[Residency | None, Residency | None]]:
-    """Residencies of one tensor that share a step; in one plan no two of them do."""
+    """Pair the residencies of one tensor that share a step. Within one plan, no two residencies of a tensor do."""
     before, after = list(reversed(first)), list(reversed(second))
     while before or after:
         if not after or (before and before[-1].end <= after[-1].start):
@@ -145,7 +154,7 @@ def _sides(
     what: Callable[[_Thing], Hashable],
     values: Callable[[_Thing], Values],
 ) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
-    """Both plans' sides of the pairs."""
+    """The values of the first plan and those of the second, by the keys of the pairs."""
     before = {(at, what(thing)): values(thing) for at, (thing, _) in enumerate(pairs) if thing is not None}
     after = {(at, what(thing)): values(thing) for at, (_, thing) in enumerate(pairs) if thing is not None}
     return before, after
@@ -159,7 +168,10 @@ DECISIONS = (
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
-    """A row for each residency, in the plan's order; a tensor may have several. The plan is valid for the problem."""
+    """The plan as a table with a row for each residency, in the plan's order. A tensor may have several rows.
+
+    The plan must be valid for the problem.
+    """
     rows = (
         OffsetRow(
             name=problem.tensors[residency.tensor].name,

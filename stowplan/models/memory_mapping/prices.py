@@ -1,6 +1,7 @@
-"""What memory, time of the channels and fast uses are worth: prices, from which certificates of bounds are made.
+"""Lagrange multipliers of the memory-mapping relaxation, called *prices*, from which certificates of bounds are made.
 
-By Lagrangian duality any prices prove a bound; how good it is, is how good they are.
+There are prices for memory during each step, for time on the copy channels, and for fast uses. By Lagrangian duality any
+nonnegative prices prove a lower bound on the objective; better prices prove a better bound.
 """
 
 from __future__ import annotations
@@ -15,34 +16,36 @@ Floats = NDArray[np.float64]
 
 
 class CutPrice(msgspec.Struct, array_like=True, frozen=True):
-    """A price in ps of a unit of memory at a step, as cuts round it (lemma B4 of docs/reference/memory-mapping-models.md)."""
+    """The price of a rounding cut of the memory constraint at a step (lemma B4 of docs/reference/memory-mapping-models.md)."""
 
     step: int
     rounds: tuple[tuple[int, tuple[int, ...]], ...]
-    """One after the other: divisor, and tensors whose x was replaced by 1 - x before."""
+    """The roundings, one after the other: the divisor, and the tensors whose variable x was replaced by 1 - x before."""
     price: float
+    """Price in ps of one unit of the cut's right-hand side."""
 
 
 @dataclass
 class Prices:
-    """Prices in ps, of a program or of a segment of one, whose steps and uses then count from its own first."""
+    """Prices in ps for a program, or for a segment of one, whose steps and uses are then counted from its own first ones."""
 
     memory: Floats
-    """[T] of one unit of memory (of the alignment's bytes) during each step."""
+    """[T] price of one unit of memory (as many bytes as the alignment) during each step."""
     channel: Floats
-    """[T] of one ps of a channel during each step."""
+    """[T] price of one ps of time on a copy channel during each step."""
     access: Floats
-    """[uses] what each use earns by being fast."""
+    """[uses] amount that each use earns if it is fast."""
     preload: float = 0.0
+    """Price of one preload."""
     cuts: list[CutPrice] = field(default_factory=list)
 
     @staticmethod
     def none(steps: int, uses: int) -> Prices:
-        """Everything is free."""
+        """Prices that are all zero."""
         return Prices(np.zeros(steps), np.zeros(steps), np.zeros(uses))
 
     def add(self, other: Prices, step: int = 0, use: int = 0, factor: float = 1.0) -> None:
-        """Add a multiple of other prices, which begin at a step and a use of these."""
+        """Add a multiple of the prices of a segment, which begins at this step and this use."""
         steps = slice(step, step + len(other.memory))
         self.memory[steps] += factor * other.memory
         self.channel[steps] += factor * other.channel
@@ -51,17 +54,17 @@ class Prices:
         self.cuts += [CutPrice(cut.step + step, cut.rounds, factor * cut.price) for cut in other.cuts]
 
     def copied(self) -> Prices:
-        """Arrays of its own."""
+        """A copy with arrays of its own."""
         arrays = {name: getattr(self, name).copy() for name in ("memory", "channel", "access")}
         return replace(self, cuts=[*self.cuts], **arrays)
 
     def encode(self) -> bytes:
-        """For :meth:`decode`."""
+        """The prices as bytes, for :meth:`decode`."""
         return msgspec.msgpack.encode([field.tolist() if isinstance(field, np.ndarray) else field for field in astuple(self)])
 
     @staticmethod
     def decode(data: bytes) -> Prices:
-        """Prices again."""
+        """The prices that :meth:`encode` wrote."""
         shape = tuple[list[float], list[float], list[float], float, list[CutPrice]]
         memory, channel, access, preload, cuts = msgspec.msgpack.decode(data, type=shape)
         return Prices(np.array(memory), np.array(channel), np.array(access), preload, cuts)

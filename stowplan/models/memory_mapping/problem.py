@@ -1,10 +1,11 @@
-"""The memory-mapping problem: a program with latencies on a target with fast and slow memory; small problems cut out of one.
+"""The memory-mapping problem: a scheduled program with latencies, on a target with fast and slow memory.
 
-The rules are in ``docs/reference/memory-mapping.md``; the problem follows "Optimizing Memory Mapping Using Deep Reinforcement
-Learning" (Wang et al. 2023), section 4.1 and appendix A. Durations are integer picoseconds (``_ps``), sizes and offsets integer
-bytes, ranges half-open.
+The rules are in ``docs/reference/memory-mapping.md``. The problem follows "Optimizing Memory Mapping Using Deep Reinforcement
+Learning" (Wang et al. 2023), section 4.1 and appendix A. Durations are whole picoseconds (``_ps``), sizes and offsets are whole
+bytes, and ranges are half-open.
 
-Segments of a bound, neighbourhoods of a plan and windows for training are problems of their own, made by :func:`sub_problem`.
+:func:`sub_problem` builds a smaller problem from a part of a program. Segments whose bounds add up, neighbourhoods of local
+search and windows for training are such problems.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from stowplan.errors import InputError
 if TYPE_CHECKING:
     from stowplan.models.memory_mapping.plan import Plan  # noqa: F401
 
-#: A table lists one latency for each subset of its uses, so it stays short.
+#: Largest number of uses in a table, which has one latency for each subset of them.
 MAX_TABLE_USES = 8
 
 T = TypeVar("T")
@@ -34,21 +35,27 @@ AliasRule = Literal["in_place", "uniform"]
 Evictions = Literal["whole_steps", "between_steps"]
 Prefetches = Literal["whole", "sliced"]
 
-#: Fields that later versions brought, and what leaves problems as they were: at these values the digest does not know them.
+#: Fields that were added in later versions, with their default values. A field with its default is left out of the digest, so
+#: that the digests of older problems stay the same.
 _LATER_FIELDS = {"evictions": "whole_steps", "prefetches": "whole", "in_flight": ()}
 
 
 class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """One step reading or writing one tensor; its number is its place in the program's sequence of uses."""
+    """One step reading or writing one tensor. Uses are numbered through the whole program, in the order of the steps."""
 
     tensor: int
+    """Number of the tensor."""
     is_output: bool
+    """Whether the step writes the tensor; otherwise it reads it."""
     bytes: int
-    """Bytes the step moves through this use; less than the tensor's size where it touches a slice."""
+    """Number of bytes that the step reads or writes; less than the tensor's size if it accesses only a slice."""
 
 
 class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Affine function of which uses are fast: ``base_ps + sum(slow_ps[u], u not fast) + sum(fast_ps[u], u fast)``."""
+    """An affine function of the uses that are served from fast memory.
+
+    Its value is ``base_ps + sum(slow_ps[u], u not fast) + sum(fast_ps[u], u fast)``, in picoseconds.
+    """
 
     base_ps: int
     slow_ps: tuple[int, ...]
@@ -56,9 +63,10 @@ class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Latency for each subset of some uses: ``latency_ps[mask]``, bit ``i`` of mask set where ``uses[i]`` is fast.
+    """The latency of a step for each subset of some of its uses.
 
-    ``uses`` are positions in the step's own list of uses, at most :data:`MAX_TABLE_USES`.
+    ``latency_ps[mask]`` is the latency if exactly those ``uses[i]`` are served from fast memory for which bit ``i`` of ``mask``
+    is set. ``uses`` are positions in the step's list of uses, at most :data:`MAX_TABLE_USES`.
     """
 
     uses: tuple[int, ...]
@@ -66,18 +74,21 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """One instruction at one moment of logical time. Its latency is the largest of its pieces, or its table."""
+    """One instruction of the schedule. The index of a step is its logical time."""
 
     name: str
     opcode: str
     weight: int
-    """How often the step runs: product of the trip counts of the loops around it."""
+    """How often the step runs: the product of the trip counts of the loops around it."""
     uses: tuple[Use, ...]
+    """The tensors that the step reads and writes."""
     pieces: tuple[Piece, ...] = ()
+    """The latency of one run is the largest value of these functions, unless there is a table."""
     table: Table | None = None
+    """The latency of one run as a table; either pieces or a table are given."""
 
     def latency_ps(self, fast: Sequence[bool]) -> int:
-        """Latency of one run; ``fast[i]`` says whether the step's i-th use is served from fast memory."""
+        """Latency of one run in ps; ``fast[i]`` says whether the step's i-th use is served from fast memory."""
         if self.table is not None:
             mask = sum(1 << bit for bit, use in enumerate(self.table.uses) if fast[use])
             return self.table.latency_ps[mask]
@@ -88,7 +99,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
     @property
     def floor_ps(self) -> int:
-        """A latency of one run that no choice of fast uses undercuts: the paper's supply (appendix A)."""
+        """Lower bound on the latency of one run, over all choices of fast uses: the *supply* of the paper (appendix A)."""
         if self.table is not None:
             return min(self.table.latency_ps)
         return max(
@@ -97,17 +108,21 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """One piece of storage, with every value that must live in it."""
+    """A piece of storage. Values of the program that must share a buffer are members of the same tensor."""
 
     name: str
     size: int
-    """Bytes as stored, tile padding included."""
+    """Size in bytes as stored, including the padding of tiles."""
     copy_in_ps: int
+    """Duration of a copy from slow to fast memory on an idle channel."""
     copy_out_ps: int
+    """Duration of a copy from fast to slow memory on an idle channel."""
     is_input: bool = False
+    """Whether slow memory holds its content before the program starts."""
     is_output: bool = False
+    """Whether slow memory must hold its content when the program ends."""
     members: tuple[str, ...] = ()
-    """Values that share this storage (the alias group), where there is more than one."""
+    """Names of the values that share this storage (the alias group), if there are several."""
 
 
 class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -121,8 +136,8 @@ class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 class InFlight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A tensor that an asynchronous operation reads or writes.
 
-    The operation starts in step ``start`` and ends in step ``end - 1``. In all steps from one to the other the tensor is in one
-    place of fast memory, and used there, or it is in slow memory.
+    The operation starts in step ``start`` and ends in step ``end - 1``. During all these steps the tensor stays at one offset
+    of fast memory and is used there, or it is in slow memory only.
     """
 
     tensor: int
@@ -131,28 +146,38 @@ class InFlight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False
 
 
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
-    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+    """A memory-mapping problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     name: str
     target: str
+    """Name of the hardware target."""
     cost_model: str
+    """Name of the cost model that gave the latencies."""
     capacity: int
+    """Size of fast memory in bytes."""
     steps: tuple[Step, ...]
     tensors: tuple[Tensor, ...]
     loops: tuple[Loop, ...] = ()
     alignment: int = 1
+    """Offsets in fast memory are multiples of this number of bytes."""
     channels: int = 1
+    """Number of copy channels. Each runs one copy at a time, at full bandwidth."""
     max_preloads: int = 0
+    """Number of program inputs that may be in fast memory before the program starts."""
     stalls: Stalls = "allowed"
+    """Whether the program may wait for copies."""
     alias_rule: AliasRule = "in_place"
+    """``uniform``: all uses of a tensor with several members are fast or none is, as in the paper. ``in_place``: only the read
+    and the write of an in-place update must be in the same memory."""
     evictions: Evictions = "whole_steps"
-    """Whether a copy-out in an empty window keeps its place for one more step, or leaves it between two steps."""
+    """Whether a copy-out in an empty window keeps its bytes for one more step (``whole_steps``) or frees them between two steps
+    (``between_steps``)."""
     prefetches: Prefetches = "whole"
-    """Whether a copy-in may be made in slices, each of which takes its part of the place when it starts."""
+    """Whether a copy-in may be split into slices, each of which occupies its own bytes from its own start on (``sliced``)."""
     in_flight: tuple[InFlight, ...] = ()
-    """Tensors that asynchronous operations hold; none where each operation is done before the next step begins."""
+    """Tensors that asynchronous operations use; empty if every operation ends before the next step begins."""
     notes: tuple[str, ...] = ()
-    """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
+    """Remarks of the reader about parts of the input that it could not represent exactly. No rule depends on them."""
     format: str = "stowplan.memory_mapping.problem"
     version: int = 1
 
@@ -161,7 +186,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of everything but the name and the notes: what a plan is tied to."""
+        """Hex SHA-256 of everything that plans depend on; name and notes are left out."""
         rules = msgspec.structs.asdict(self) | {"name": ""}
         del rules["notes"]
         for name, default in _LATER_FIELDS.items():
@@ -171,12 +196,12 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @property
     def horizon(self) -> int:
-        """Number of steps, T."""
+        """Number of steps, called T in the documentation."""
         return len(self.steps)
 
     @cached_property
     def first_use(self) -> tuple[int, ...]:
-        """Number of the first use of each step, and last of all the number of uses; shape ``[T + 1]``."""
+        """Number of the first use of each step, followed by the number of uses; shape ``[T + 1]``."""
         return (0, *accumulate(len(step.uses) for step in self.steps))
 
     @property
@@ -195,17 +220,17 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         return tuple(number for number, step in enumerate(self.steps) for _ in step.uses)
 
     def by_step(self, of_uses: Sequence[T]) -> Iterator[Sequence[T]]:
-        """What is said of every use, step by step: for each step a part, in the order of its uses."""
+        """Split a sequence with one entry for each use into one part for each step."""
         return (of_uses[first:end] for first, end in pairwise(self.first_use))
 
     @cached_property
     def floors_ps(self) -> tuple[int, ...]:
-        """Least time of all runs of each step."""
+        """Lower bound on the time of all runs of each step together."""
         return tuple(step.weight * step.floor_ps for step in self.steps)
 
     @cached_property
     def floor_until(self) -> tuple[int, ...]:
-        """Least time from the start of the program to each boundary, in ps; shape ``[T + 1]``."""
+        """Lower bound on the time from the start of the program to each boundary, in ps; shape ``[T + 1]``."""
         return (0, *accumulate(self.floors_ps))
 
     @cached_property
@@ -215,81 +240,87 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def all_fast_ps(self) -> int:
-        """Total latency were every use served from fast memory; no plan need reach it."""
+        """Total latency if every use were served from fast memory. There may be no such plan."""
         return sum(step.weight * step.latency_ps([True] * len(step.uses)) for step in self.steps)
 
     @property
     def floor_ps(self) -> int:
-        """Total latency were every step served as it likes best; no plan undercuts it. Where fast never hurts, all fast."""
+        """Lower bound on the objective: the total latency if every step had its best choice of fast uses.
+
+        It equals :attr:`all_fast_ps` if fast memory never makes a step slower.
+        """
         return self.floor_until[-1]
 
     def normalised_return(self, objective_ps: int) -> float:
-        """R = (L(all slow) - L) / (L(all slow) - L(floor)); 1.0 where there is nothing to gain.
+        """The return of a plan, ``R = (all_slow_ps - objective_ps) / (all_slow_ps - floor_ps)``; 1.0 if nothing can be gained.
 
-        The paper has L(all fast), the same where no step gets slower by a further fast use. With latencies that fast memory can
-        make worse, all fast may take longer than all slow, and R would have the wrong sign.
+        The paper has the latency with all uses fast in place of ``floor_ps``. Both are equal if fast memory never makes a step
+        slower. Otherwise all fast may take longer than all slow, and R would have the wrong sign.
         """
         span = self.all_slow_ps - self.floor_ps
         return (self.all_slow_ps - objective_ps) / span if span else 1.0
 
 
 def _check(problem: Problem) -> None:
-    def bad(place: str, message: str) -> InputError:
+    """Raise InputError if the problem breaks a rule."""
+
+    def error(place: str, message: str) -> InputError:
         return InputError(message, place=place)
 
     def at_least(place: str, value: int, least: int) -> None:
         if value < least:
-            raise bad(place, f"found {value}, expected at least {least}")
+            raise error(place, f"found {value}, expected at least {least}")
 
     at_least("capacity", problem.capacity, 1)
     at_least("alignment", problem.alignment, 1)
     at_least("channels", problem.channels, 1)
     at_least("max_preloads", problem.max_preloads, 0)
-    # On one channel the copies of a boundary follow each other: who takes a place comes after who leaves it, and slices of one
-    # copy take as long as the whole.
+    # With one channel, the copies of a boundary run one after the other. A copy-in can then reuse the bytes that a copy-out
+    # before it frees, and the slices of a copy together take as long as the whole copy.
     for name in ("evictions", "prefetches"):
         if problem.channels > 1 and getattr(problem, name) != _LATER_FIELDS[name]:
-            raise bad(name, f"found {getattr(problem, name)} with {problem.channels} channels, expected 1 channel")
+            raise error(name, f"found {getattr(problem, name)} with {problem.channels} channels, expected 1 channel")
     for number, tensor in enumerate(problem.tensors):
         place = f"tensors[{number}] ({tensor.name})"
         at_least(f"{place}.size", tensor.size, 1)
         at_least(f"{place}.copy_in_ps", tensor.copy_in_ps, 0)
         at_least(f"{place}.copy_out_ps", tensor.copy_out_ps, 0)
-    known = len(problem.tensors)
+    tensor_count = len(problem.tensors)
     written = [tensor.is_input for tensor in problem.tensors]
     for number, step in enumerate(problem.steps):
         place = f"steps[{number}] ({step.name})"
         at_least(f"{place}.weight", step.weight, 1)
         seen: set[tuple[int, bool]] = set()
         for use in step.uses:
-            if not 0 <= use.tensor < known:
-                raise bad(f"{place}.uses", f"found tensor {use.tensor}, expected 0 to {known - 1}")
+            if not 0 <= use.tensor < tensor_count:
+                raise error(f"{place}.uses", f"found tensor {use.tensor}, expected 0 to {tensor_count - 1}")
             if (use.tensor, use.is_output) in seen:
-                raise bad(f"{place}.uses", f"found tensor {use.tensor} twice in one role, expected once")
+                raise error(f"{place}.uses", f"found tensor {use.tensor} twice in one role, expected once")
             seen.add((use.tensor, use.is_output))
             at_least(f"{place}.uses.bytes", use.bytes, 0)
         for use in step.uses:
             if not use.is_output and not written[use.tensor]:
                 tensor_name = problem.tensors[use.tensor].name
-                raise bad(f"{place}.uses", f"found a read of {tensor_name} before anything writes it")
+                raise error(f"{place}.uses", f"found a read of {tensor_name} before anything writes it")
         for use in step.uses:
             if use.is_output:
                 written[use.tensor] = True
         _check_latency(place, step)
     for number, tensor in enumerate(problem.tensors):
         if tensor.is_output and not written[number]:
-            raise bad(f"tensors[{number}] ({tensor.name})", "found a program output that nothing writes")
+            raise error(f"tensors[{number}] ({tensor.name})", "found a program output that nothing writes")
     _check_loops(problem)
     for number, held in enumerate(problem.in_flight):
         place = f"in_flight[{number}]"
         if not 0 <= held.start < held.end <= problem.horizon:
-            raise bad(place, f"found steps [{held.start}, {held.end}), expected a range within 0 to {problem.horizon}")
+            raise error(place, f"found steps [{held.start}, {held.end}), expected a range within 0 to {problem.horizon}")
         for step in (problem.steps[held.start], problem.steps[held.end - 1]):
             if all(use.tensor != held.tensor for use in step.uses):
-                raise bad(place, f"found tensor {held.tensor}, expected one that {step.name} uses")
+                raise error(place, f"found tensor {held.tensor}, expected one that {step.name} uses")
 
 
 def _check_latency(place: str, step: Step) -> None:
+    """Raise InputError if a step's pieces or table break a rule."""
     if bool(step.pieces) == (step.table is not None):
         raise InputError("found both or neither of pieces and table, expected one of them", place=place)
     for piece in step.pieces:
@@ -315,7 +346,8 @@ def _check_latency(place: str, step: Step) -> None:
 
 
 def _check_loops(problem: Problem) -> None:
-    # Sorted so that an enclosing loop comes before the loops in it; a stack then finds any crossing.
+    """Raise InputError if a loop has a wrong range or trip count, or crosses another loop."""
+    # After sorting, an enclosing loop comes before the loops inside it, so a stack finds loops that cross.
     open_loops: list[Loop] = []
     for number, loop in sorted(enumerate(problem.loops), key=lambda item: (item[1].start, -item[1].end)):
         place = f"loops[{number}]"
@@ -343,18 +375,20 @@ def sub_problem(
     max_preloads: int,
     stalls: Stalls | None = None,
 ) -> Problem:
-    """A problem on the same machine, in which no operation is asynchronous.
+    """Build a smaller problem on the same machine. No operation in it is asynchronous.
 
     Parameters
     ----------
     steps, tensors
-        Its own; uses count its own tensors (:func:`restricted`).
+        Steps and tensors of the small problem; the uses refer to its tensors (:func:`restricted`).
     loops
-        Of the large problem, those that it keeps (:func:`loops_within`).
+        Loops of the large problem that the small one keeps (:func:`loops_within`).
     boundary
-        From a boundary of the large problem to its own.
+        Maps a boundary of the large problem to one of the small problem.
+    max_preloads
+        Number of inputs that may be in fast memory at the start.
     stalls
-        None for those of the large problem.
+        Whether stalls are allowed; None for the rule of the large problem.
     """
     return replace(
         problem,
@@ -374,45 +408,45 @@ def loops_within(problem: Problem, start: int, end: int) -> list[Loop]:
 
 
 def restricted(step: Step, number: Mapping[int, int], fast: Sequence[bool] = ()) -> Step:
-    """A step with the uses of some tensors, which get new numbers.
+    """A step with only the uses of some tensors, for a smaller problem. The other uses are fixed to fast or slow memory.
 
     Parameters
     ----------
     number
-        New number of each tensor that is kept.
+        New number of each tensor whose uses are kept.
     fast
-        For each use of the step, whether it is fast; read for uses of other tensors only.
+        For each use of the step, whether it is fast. Only the entries of uses that are not kept matter.
     """
-    kept = [place for place, use in enumerate(step.uses) if use.tensor in number]
-    uses = tuple(replace(step.uses[place], tensor=number[step.uses[place].tensor]) for place in kept)
-    if len(kept) == len(step.uses):
+    positions = [place for place, use in enumerate(step.uses) if use.tensor in number]
+    uses = tuple(replace(step.uses[place], tensor=number[step.uses[place].tensor]) for place in positions)
+    if len(positions) == len(step.uses):
         return replace(step, uses=uses)
     if step.table is not None:
-        return replace(step, uses=uses, table=_restricted_table(step.table, kept, fast))
-    decided = [place for place in range(len(step.uses)) if step.uses[place].tensor not in number]
+        return replace(step, uses=uses, table=_restricted_table(step.table, positions, fast))
+    fixed = [place for place in range(len(step.uses)) if step.uses[place].tensor not in number]
     pieces = tuple(
         Piece(
-            piece.base_ps + sum(piece.fast_ps[place] if fast[place] else piece.slow_ps[place] for place in decided),
-            tuple(piece.slow_ps[place] for place in kept),
-            tuple(piece.fast_ps[place] for place in kept),
+            piece.base_ps + sum(piece.fast_ps[place] if fast[place] else piece.slow_ps[place] for place in fixed),
+            tuple(piece.slow_ps[place] for place in positions),
+            tuple(piece.fast_ps[place] for place in positions),
         )
         for piece in step.pieces
     )
     return replace(step, uses=uses, pieces=pieces)
 
 
-def _restricted_table(table: Table, kept: list[int], fast: Sequence[bool]) -> Table:
-    """A table with the uses that are not kept decided; positions count among the kept ones."""
-    bits = [(bit, kept.index(use)) for bit, use in enumerate(table.uses) if use in kept]
-    given = sum(1 << bit for bit, use in enumerate(table.uses) if use not in kept and fast[use])
+def _restricted_table(table: Table, positions: list[int], fast: Sequence[bool]) -> Table:
+    """A table in which the uses that are not kept are fixed; positions count the kept uses only."""
+    bits = [(bit, positions.index(use)) for bit, use in enumerate(table.uses) if use in positions]
+    fixed_mask = sum(1 << bit for bit, use in enumerate(table.uses) if use not in positions and fast[use])
     latencies = []
     for mask in range(1 << len(bits)):
-        row = given | sum(1 << bit for number, (bit, _) in enumerate(bits) if mask >> number & 1)
+        row = fixed_mask | sum(1 << bit for number, (bit, _) in enumerate(bits) if mask >> number & 1)
         latencies.append(table.latency_ps[row])
     return Table(tuple(place for _, place in bits), tuple(latencies))
 
 
 def border_step(name: str, tensors: Sequence[int], *, is_output: bool, slow_ps: int) -> Step:
-    """A step that reads or writes tensors and takes no time while they are fast, ``slow_ps`` for each that is not."""
+    """A step that reads or writes tensors. It takes ``slow_ps`` for each tensor in slow memory, and no time for the others."""
     uses = tuple(Use(tensor, is_output, 0) for tensor in tensors)
     return Step(name, "border", 1, uses, (Piece(0, (slow_ps,) * len(uses), (0,) * len(uses)),))

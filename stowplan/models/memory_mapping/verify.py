@@ -1,7 +1,7 @@
-"""Solver-free check of a memory-mapping plan: every broken rule, and the objective from scratch.
+"""The verifier of memory mapping: checks all rules of a plan and recomputes its objective, without any solver.
 
 The rules and their codes are those of ``docs/reference/memory-mapping.md``. This module and its two helpers, ``_audit`` and
-``_replay``, share no code with the simulator, the exact models or the heuristics, so that an error made there is seen here.
+``_replay``, share no code with the simulator, the exact models or the heuristics, so that an error made there is found here.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ __all__ = ["MAX_LISTED", "Reason", "Verification", "Violation", "verify"]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """Check ``plan`` against every rule and recompute its objective.
+    """Check a plan against all rules of memory mapping and recompute its objective.
 
     Parameters
     ----------
     plan
-        Any that decodes; what is malformed is a violation, not an error.
+        Any plan that could be decoded. If its content makes no sense, that is a violation, not an exception.
 
     Returns
     -------
     Verification
-        Violations in the order of the codes, of each at most :data:`MAX_LISTED`, then one that says how many more there are;
-        the objective, and of it the figure ``stall_ps``, spent waiting for copies. What is malformed is left out of rules that
-        cannot be asked about it. Residencies and copies are concerned by their places in the plan, uses by their numbers.
+        Violations in the order of the codes, at most :data:`MAX_LISTED` of each code and then one that says how many more there
+        are; the objective in ps, and the figure ``stall_ps``, the part of it that is spent waiting for copies. Malformed
+        residencies, copies and uses are reported and then ignored by the other rules. Violations name residencies and copies by
+        their index in the plan, and uses by their number.
     """
     audit = Audit(problem, plan)
     if plan.problem != problem.digest:
@@ -45,7 +46,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     _check_preloads(audit)
     _check_sources(audit)
     _check_copies(audit)
-    _check_places_left(audit)
+    _check_evictions_between_steps(audit)
     _check_uses(audit)
     _check_slow_memory(audit)
     if problem.loops:
@@ -62,6 +63,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def _check_residency_form(audit: Audit) -> None:
+    """Check that each residency by itself makes sense: tensor, steps and offset."""
     problem, log = audit.problem, audit.log
     for number, item in enumerate(audit.plan.residencies):
         size = 0
@@ -81,6 +83,7 @@ def _check_residency_form(audit: Audit) -> None:
 
 
 def _check_copy_form(audit: Audit) -> None:
+    """Check that each copy by itself makes sense, and that copies are sorted."""
     log = audit.log
     before = None
     for number, copy in enumerate(audit.plan.copies):
@@ -108,6 +111,7 @@ def _size_text(audit: Audit, copy: Copy) -> str:
 
 
 def _check_fast_use_form(audit: Audit) -> None:
+    """Check that the fast uses exist and are ascending."""
     before = None
     for place, use in enumerate(audit.plan.fast_uses):
         if not 0 <= use < len(audit.fast):
@@ -118,7 +122,7 @@ def _check_fast_use_form(audit: Audit) -> None:
 
 
 class _Box(NamedTuple):
-    """Bytes that a residency takes from a step on until it ends."""
+    """Bytes ``[low, high)`` that a residency occupies from step ``start`` until it ends."""
 
     start: int
     residency: int
@@ -127,43 +131,45 @@ class _Box(NamedTuple):
 
 
 def _check_memory(audit: Audit) -> None:
-    """Sweep over time: no two residencies in one place, no tensor in two places."""
+    """Check that no two residencies overlap and that no tensor has two residencies at once, by a sweep over time."""
     everything = Ranges()
     of_tensor: defaultdict[int, Ranges] = defaultdict(Ranges)
     present: dict[_Box, None] = {}
     ends: list[tuple[int, _Box]] = []
     boxes = [_Box(start, number, low, high) for number in audit.residencies for start, low, high in audit.boxes(number)]
-    staying: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    resident: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for box in sorted(boxes):
         item = audit.residencies[box.residency]
         while ends and ends[0][0] <= box.start:
-            gone = heapq.heappop(ends)[1]
-            tensor = audit.residencies[gone.residency].tensor
-            everything.remove(gone.low, gone.high)
-            of_tensor[tensor].remove(gone.low, gone.high)
-            present.pop(gone)
-            staying[tensor].pop(gone.residency, None)
-        own, span = of_tensor[item.tensor], (box.low, box.high)
-        # Pairs are counted fast, and looked for only while they would be listed: a mad plan takes no quadratic time either.
-        overlaps = everything.meeting(*span) - own.meeting(*span)
+            ended = heapq.heappop(ends)[1]
+            tensor = audit.residencies[ended.residency].tensor
+            everything.remove(ended.low, ended.high)
+            of_tensor[tensor].remove(ended.low, ended.high)
+            present.pop(ended)
+            resident[tensor].pop(ended.residency, None)
+        of_this, span = of_tensor[item.tensor], (box.low, box.high)
+        # Counting pairs is fast. They are searched for only while they would be listed, so that a plan with very many overlaps
+        # does not take quadratic time.
+        overlaps = everything.overlapping(*span) - of_this.overlapping(*span)
         if overlaps and audit.log.has_room(Reason.OVERLAP):
             _list_overlaps(audit, box, present)
         else:
             audit.log.add_unlisted(Reason.OVERLAP, overlaps)
-        if item.start == box.start and box.residency not in staying[item.tensor]:
-            doubles = len(staying[item.tensor])
+        if item.start == box.start and box.residency not in resident[item.tensor]:
+            doubles = len(resident[item.tensor])
             if doubles and audit.log.has_room(Reason.DOUBLE_RESIDENCY):
-                _list_doubles(audit, box.residency, list(staying[item.tensor]))
+                _list_doubles(audit, box.residency, list(resident[item.tensor]))
             else:
                 audit.log.add_unlisted(Reason.DOUBLE_RESIDENCY, doubles)
-            staying[item.tensor][box.residency] = item.end
+            resident[item.tensor][box.residency] = item.end
         everything.add(*span)
-        own.add(*span)
+        of_this.add(*span)
         present[box] = None
         heapq.heappush(ends, (item.end, box))
 
 
 def _list_overlaps(audit: Audit, box: _Box, present: Iterable[_Box]) -> None:
+    """Record a violation for every residency that overlaps a new one."""
     item = audit.residencies[box.residency]
     for other in present:
         if audit.residencies[other.residency].tensor != item.tensor and other.low < box.high and box.low < other.high:
@@ -186,19 +192,20 @@ def _list_doubles(audit: Audit, number: int, others: Iterable[int]) -> None:
 
 
 def _check_preloads(audit: Audit) -> None:
+    """Check number, start and tensors of preloaded residencies."""
     preloaded = [number for number, item in enumerate(audit.plan.residencies) if item.preloaded]
     if len(preloaded) > audit.problem.max_preloads:
         message = f"{len(preloaded)} residencies are preloaded, at most {audit.problem.max_preloads} may be"
         audit.log.add(Reason.BAD_PRELOAD, message, residencies=preloaded[:MAX_LISTED])
     for number in sorted(audit.residencies.keys() & set(preloaded)):
         if audit.residencies[number].start != 0:
-            audit.blame_residency(Reason.BAD_PRELOAD, number, "is preloaded, but does not start with the program")
+            audit.report_residency(Reason.BAD_PRELOAD, number, "is preloaded, but does not start with the program")
         if not audit.problem.tensors[audit.residencies[number].tensor].is_input:
-            audit.blame_residency(Reason.BAD_PRELOAD, number, "is preloaded, but is not of a program input")
+            audit.report_residency(Reason.BAD_PRELOAD, number, "is preloaded, but is not of a program input")
 
 
 def _check_sources(audit: Audit) -> None:
-    """Every residency gets its content from somewhere."""
+    """Check that every residency gets its content from exactly one source: a preload, a copy-in, slices, or a fast write."""
     for number, item in audit.residencies.items():
         copy_ins, slices = audit.copy_ins.get((item.tensor, item.start), []), audit.slices.get(number, [])
         if item.preloaded or audit.is_defined_at_start(item):
@@ -210,24 +217,25 @@ def _check_sources(audit: Audit) -> None:
             fault = "is not filled once by slices that begin as it starts"
         elif copy_ins:
             fault = "starts with more than one copy-in"
-        audit.blame_residency(Reason.NO_SOURCE, number, fault)
+        audit.report_residency(Reason.NO_SOURCE, number, fault)
 
 
 def _check_copies(audit: Audit) -> None:
-    """Every copy has a residency, moves content that is there, and meets no write."""
+    """Check that every copy belongs to a residency, copies content that exists, and runs during no write of its tensor."""
     write_steps = [list(steps) for steps in audit.writes]
     for number, copy in audit.copies.items():
         fault = _copy_in_fault(audit, copy) if copy.direction == "in" else _copy_out_fault(audit, copy)
         if fault is not None:
-            audit.blame_copy(fault[0], number, fault[1])
+            audit.report_copy(fault[0], number, fault[1])
         written = write_steps[copy.tensor]
         place = bisect_left(written, copy.start)
         if place < len(written) and written[place] < copy.end:
             step = audit.step_name(written[place])
-            audit.blame_copy(Reason.COPY_DURING_WRITE, number, f"runs while {step} writes the tensor")
+            audit.report_copy(Reason.COPY_DURING_WRITE, number, f"runs while {step} writes the tensor")
 
 
 def _copy_in_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
+    """The rule that a copy-in breaks, and a message; None if it breaks none."""
     if copy.part is not None:
         return _slice_fault(audit, copy)
     starting = audit.starting.get((copy.tensor, copy.start), [])
@@ -243,6 +251,7 @@ def _copy_in_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
 
 
 def _slice_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
+    """The rule that a slice of a copy-in breaks, and a message; None if it breaks none."""
     home = audit.home(copy.tensor, copy.start)
     if home is None:
         return Reason.COPY_WITHOUT_RESIDENCY, "starts where the tensor has no residency"
@@ -255,7 +264,8 @@ def _slice_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
 
 
 def _copy_out_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
-    home = audit.left_by(copy)
+    """The rule that a copy-out breaks, and a message; None if it breaks none."""
+    home = audit.freed_by(copy)
     if home is None:
         home = audit.home(copy.tensor, copy.start)
     if home is None:
@@ -266,59 +276,63 @@ def _copy_out_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
     if copy.start == residency.start and audit.is_defined_at_start(residency):
         return Reason.COPY_OUT_EARLY, f"starts before {audit.step_name(copy.start)} defines the tensor"
     for number in audit.arriving(home):
-        # Copies queued at one boundary may run side by side: after a copy-in with an empty window comes another boundary.
+        # Copies that are queued at the same boundary may run in parallel, so a copy-out after a copy-in with an empty window
+        # must start at a later boundary.
         if copy.start < max(audit.copies[number].end, audit.copies[number].start + 1):
             return Reason.COPY_OUT_EARLY, f"starts before {audit.copy_name(number)} is complete"
     return None
 
 
-def _check_places_left(audit: Audit) -> None:
-    """Copies-in that take a place left between two steps, or bring the tensor back, are queued behind the copy that leaves."""
-    taken, tensors, boundary = Ranges(), set[int](), -1
+def _check_evictions_between_steps(audit: Audit) -> None:
+    """Check the queue order at evictions between two steps.
+
+    A copy-in into bytes that a copy-out frees between two steps, or of the same tensor, must be queued behind that copy-out.
+    """
+    occupied, tensors, boundary = Ranges(), set[int](), -1
     for number, copy in audit.copies.items():
         if copy.start != boundary:
-            boundary, taken, tensors = copy.start, Ranges(), set()
-        left = audit.left_by(copy)
+            boundary, occupied, tensors = copy.start, Ranges(), set()
+        evicted = audit.freed_by(copy)
         if copy.direction == "in":
             tensors.add(copy.tensor)
             if copy.part is not None:
                 home = audit.home(copy.tensor, copy.start)
                 offset = 0 if home is None else audit.residencies[home].offset
-                taken.add(offset + copy.part[0], offset + copy.part[1])
+                occupied.add(offset + copy.part[0], offset + copy.part[1])
             else:
-                for taking in audit.starting.get((copy.tensor, copy.start), []):
-                    taken.add(*audit.span(taking))
-        elif left is not None and taken.meeting(*audit.span(left)):
-            audit.blame_copy(Reason.OVERLAP, number, "leaves a place that a copy before it in the queue takes")
-        elif left is not None and copy.tensor in tensors:
-            audit.blame_copy(Reason.DOUBLE_RESIDENCY, number, "stands behind a copy that brings back its tensor")
+                for filled in audit.starting.get((copy.tensor, copy.start), []):
+                    occupied.add(*audit.span(filled))
+        elif evicted is not None and occupied.overlapping(*audit.span(evicted)):
+            audit.report_copy(Reason.OVERLAP, number, "leaves a place that a copy before it in the queue takes")
+        elif evicted is not None and copy.tensor in tensors:
+            audit.report_copy(Reason.DOUBLE_RESIDENCY, number, "stands behind a copy that brings back its tensor")
 
 
 def _check_uses(audit: Audit) -> None:
-    """Fast uses find their tensor in fast memory; slow writes leave no old content there."""
+    """Check that fast uses find their tensor in fast memory, and that slow writes leave no outdated content there."""
     for number, (tensor, step) in enumerate(zip(audit.use_tensor, audit.use_step, strict=True)):
-        if tensor not in audit.touched:
+        if tensor not in audit.in_fast_memory:
             continue
         home = audit.home(tensor, step)
         name = audit.problem.tensors[tensor].name
         is_write = audit.writes[tensor].get(step) == number
         if audit.fast[number] and home is None:
-            audit.blame_use(Reason.FAST_USE_NOT_RESIDENT, number, f"uses {name} from fast memory, where it is not")
+            audit.report_use(Reason.FAST_USE_NOT_RESIDENT, number, f"uses {name} from fast memory, where it is not")
         elif audit.fast[number] and home is not None:
             for copy in audit.arriving(home):
                 if step < audit.copies[copy].end:
                     fault = f"uses {name} from fast memory before {audit.copy_name(copy)} is complete"
-                    audit.blame_use(Reason.COPY_IN_LATE, number, fault)
+                    audit.report_use(Reason.COPY_IN_LATE, number, fault)
         elif is_write and home is not None:
             fault = f"writes {name} to slow memory during {audit.residency_name(home)}"
-            audit.blame_use(Reason.STALE_FAST, number, fault)
+            audit.report_use(Reason.STALE_FAST, number, fault)
         if is_write and step in audit.reads[tensor] and audit.fast[number] != audit.fast[audit.reads[tensor][step]]:
             fault = f"updates {name} in place, but reads and writes it in different memories"
-            audit.blame_use(Reason.SPLIT_IN_PLACE, number, fault)
+            audit.report_use(Reason.SPLIT_IN_PLACE, number, fault)
 
 
 def _check_slow_memory(audit: Audit) -> None:
-    """Whoever reads the slow copy of a tensor finds it valid."""
+    """Check that slow reads, copies-in and the end of the program find valid content in slow memory."""
     copies_of: defaultdict[int, list[int]] = defaultdict(list)
     for number, copy in audit.copies.items():
         copies_of[copy.tensor].append(number)
@@ -326,8 +340,8 @@ def _check_slow_memory(audit: Audit) -> None:
         copies = copies_of.get(index, [])
         reads, writes = audit.reads[index], audit.writes[index]
         is_defined = tensor.is_input or (writes and (not reads or next(iter(writes)) < next(iter(reads))))
-        if is_defined and index not in audit.touched and not copies:
-            # Only slow memory ever has it.
+        if is_defined and index not in audit.in_fast_memory and not copies:
+            # The tensor is only ever in slow memory.
             continue
         # (boundary, rank, valid from here on): at one boundary a copy-out follows the write of the step before.
         changes = [(-1, 0, tensor.is_input)]
@@ -340,38 +354,40 @@ def _check_slow_memory(audit: Audit) -> None:
 
         for step, number in reads.items():
             if not audit.fast[number] and is_stale(step):
-                audit.blame_use(Reason.STALE_SLOW, number, f"reads {tensor.name} from slow memory, where it is not valid")
+                audit.report_use(Reason.STALE_SLOW, number, f"reads {tensor.name} from slow memory, where it is not valid")
         for number in copies:
             if audit.copies[number].direction == "in" and is_stale(audit.copies[number].start):
-                audit.blame_copy(Reason.STALE_SLOW, number, "reads slow memory, where the tensor is not valid")
+                audit.report_copy(Reason.STALE_SLOW, number, "reads slow memory, where the tensor is not valid")
         if tensor.is_output and is_stale(audit.horizon):
             message = f"program output {tensor.name} is not valid in slow memory at the end"
             audit.log.add(Reason.OUTPUT_NOT_SLOW, message, tensors=[index])
 
 
 def _check_loop_residencies(audit: Audit) -> None:
-    """A tensor from outside a loop stays for the whole of it or not at all; one that lives in the loop stays inside."""
+    """Check that residencies cover a loop completely or not at all, and those of tensors internal to a loop stay in it."""
     loops = audit.problem.loops
     for number, item in audit.residencies.items():
         internal = audit.internal_loops[item.tensor]
         for loop in internal:
             if item.start < loops[loop].start or loops[loop].end < item.end:
                 fault = f"leaves {audit.loop_name(loop)}, which holds all uses of the tensor"
-                audit.blame_residency(Reason.LOOP_PARTIAL, number, fault)
+                audit.report_residency(Reason.LOOP_PARTIAL, number, fault)
         for loop in {*audit.loops_crossing(item.start), *audit.loops_crossing(item.end)}.difference(internal):
             fault = f"covers a part of {audit.loop_name(loop)}, which the tensor enters or leaves"
-            audit.blame_residency(Reason.LOOP_PARTIAL, number, fault)
+            audit.report_residency(Reason.LOOP_PARTIAL, number, fault)
 
 
 def _check_loop_copies(audit: Audit) -> None:
+    """Check that no copy starts or ends inside a loop, and that tensors internal to a loop are not copied."""
     for number, copy in audit.copies.items():
         for loop in {*audit.loops_crossing(copy.start), *audit.loops_crossing(copy.end)}:
-            audit.blame_copy(Reason.LOOP_PARTIAL, number, f"starts or ends inside {audit.loop_name(loop)}")
+            audit.report_copy(Reason.LOOP_PARTIAL, number, f"starts or ends inside {audit.loop_name(loop)}")
         for loop in audit.internal_loops[copy.tensor]:
-            audit.blame_copy(Reason.LOOP_PARTIAL, number, f"is of a tensor that lives only in {audit.loop_name(loop)}")
+            audit.report_copy(Reason.LOOP_PARTIAL, number, f"is of a tensor that lives only in {audit.loop_name(loop)}")
 
 
 def _check_loop_uses(audit: Audit) -> None:
+    """Check that all uses in a loop of a tensor that it writes and that is not internal to it are in the same memory."""
     for tensor, (reads, writes) in enumerate(zip(audit.reads, audit.writes, strict=True)):
         written_in = {loop for step in writes for loop in audit.loops_around[step]}.difference(audit.internal_loops[tensor])
         if not written_in:
@@ -387,24 +403,24 @@ def _check_loop_uses(audit: Audit) -> None:
 
 
 def _check_in_flight(audit: Audit) -> None:
-    """What an asynchronous operation holds is in one place of fast memory, and used there, until it ends; or is not there."""
+    """Check that the tensors of an asynchronous operation stay at one offset of fast memory, or out of it, until it ends."""
     of_tensor: defaultdict[int, list[int]] = defaultdict(list)
     for number, item in audit.residencies.items():
         of_tensor[item.tensor].append(number)
     for tensor, start, end in ((held.tensor, held.start, held.end) for held in audit.problem.in_flight):
         spans = {number: (audit.residencies[number].start, audit.residencies[number].end) for number in of_tensor[tensor]}
-        meeting = [number for number, (first, last) in spans.items() if first < end and start < last]
-        torn = [number for number in meeting if spans[number][0] > start or spans[number][1] < end]
+        overlapping = [number for number, (first, last) in spans.items() if first < end and start < last]
+        partial = [number for number in overlapping if spans[number][0] > start or spans[number][1] < end]
         uses = [*audit.reads[tensor].items(), *audit.writes[tensor].items()]
-        elsewhere = [number for step, number in uses if start <= step < end and audit.fast[number] != bool(meeting)]
-        if torn or elsewhere:
+        elsewhere = [number for step, number in uses if start <= step < end and audit.fast[number] != bool(overlapping)]
+        if partial or elsewhere:
             name = audit.problem.tensors[tensor].name
             message = f"{name} does not keep its place in steps [{start}, {end}), in which an asynchronous operation holds it"
-            audit.log.add(Reason.IN_FLIGHT, message, tensors=[tensor], steps=[start], residencies=torn, uses=elsewhere)
+            audit.log.add(Reason.IN_FLIGHT, message, tensors=[tensor], steps=[start], residencies=partial, uses=elsewhere)
 
 
 def _check_aliases(audit: Audit) -> None:
-    """The paper's rule: an alias group is all fast and at one offset, or all slow and nowhere resident."""
+    """Check the paper's rule: an alias group has all uses fast and one offset, or all uses slow and no residency."""
     offsets: defaultdict[int, set[int]] = defaultdict(set)
     for item in audit.residencies.values():
         offsets[item.tensor].add(item.offset)

@@ -1,8 +1,8 @@
-"""Writing a model as an MPS or LP file, for solvers that are not called from here.
+"""Writes a model as an MPS or LP file, for solvers that stowplan does not call itself.
 
-The constant of the objective is the cost of a column named ``constant`` that is fixed at 1: solvers disagree about signs and
-places of constants, but not about columns. Columns that stand nowhere are left out: any value is good for
-them. Numbers are written with all their digits, so that reading gives the same model.
+The constant of the objective is written as the cost of a column named ``constant`` that is fixed at 1, since solvers interpret
+constants differently, but not columns. Columns that occur in no row and cost nothing are left out, since any value will do.
+Numbers are written with all their digits, so that reading the file gives the same model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stowplan import files
 from stowplan.errors import UsageError
 from stowplan.models.mip.matrix import MatrixModel
 
-#: Name of the column that carries the objective's constant.
+#: Name of the column for the constant of the objective.
 CONSTANT = "constant"
 
 _OBJECTIVE = "objective"
@@ -26,7 +26,7 @@ _WIDTH = 120
 
 
 def format_of(path: str | Path) -> str:
-    """``mps`` or ``lp``, by the name of the file, which may end in ``.gz``; raises UsageError for any other."""
+    """The format of a file, ``mps`` or ``lp``, by its name, which may also end in ``.gz``; UsageError for other names."""
     name = str(path).lower().removesuffix(".gz")
     for ending in ("mps", "lp"):
         if name.endswith(f".{ending}"):
@@ -35,16 +35,16 @@ def format_of(path: str | Path) -> str:
 
 
 def save(model: MatrixModel, path: str | Path, remarks: Sequence[str] = ()) -> None:
-    """Write the model to a file, in the format of its name; packed where it ends in ``.gz``.
+    """Write a model to a file in the format of its name, compressed by gzip if the name ends in ``.gz``.
 
-    The same model gives the same bytes. ``remarks`` stand at the top as comments, one line each.
+    Equal models give equal files. ``remarks`` are written as comments at the top, one on each line.
 
     Raises
     ------
     UsageError
-        The name ends otherwise.
+        The name has another ending.
     InputError
-        The file cannot be written; what stood there stays.
+        The file cannot be written; an existing file stays unchanged.
     """
     is_mps = format_of(path) == "mps"
     head = "".join(f"{'*' if is_mps else chr(92)} {remark}\n" for remark in remarks)
@@ -53,38 +53,39 @@ def save(model: MatrixModel, path: str | Path, remarks: Sequence[str] = ()) -> N
 
 
 def mps(model: MatrixModel) -> str:
-    """The model in free MPS format, a minimisation."""
-    return "\n".join(_mps_lines(_that_matters(model))) + "\n"
+    """The model as text in free MPS format."""
+    return "\n".join(_mps_lines(_without_idle(model))) + "\n"
 
 
-def _that_matters(model: MatrixModel) -> MatrixModel:
-    """The model without rows that have no side, and without columns that cost nothing and stand in no row.
+def _without_idle(model: MatrixModel) -> MatrixModel:
+    """The model without rows that have no limits, and without columns that cost nothing and occur in no row.
 
-    Readers drop these in ways of their own: CBC, for one, then stumbles over their bounds.
+    Solvers handle such rows and columns differently; CBC, for example, drops them and then fails at their bounds.
     """
-    kept = np.flatnonzero(np.isfinite(model.row_lower) | np.isfinite(model.row_upper))
-    matrix = model.matrix[kept]
+    limited_rows = np.flatnonzero(np.isfinite(model.row_lower) | np.isfinite(model.row_upper))
+    matrix = model.matrix[limited_rows]
     matrix.eliminate_zeros()
-    used = np.flatnonzero((model.cost != 0) | (np.bincount(matrix.indices, minlength=model.columns) > 0))
+    used_columns = np.flatnonzero((model.cost != 0) | (np.bincount(matrix.indices, minlength=model.columns) > 0))
     return replace(
         model,
-        cost=model.cost[used],
-        lower=model.lower[used],
-        upper=model.upper[used],
-        is_integer=model.is_integer[used],
-        column_names=[model.column_name(column) for column in used.tolist()],
-        matrix=matrix[:, used].tocsr(),
-        row_lower=model.row_lower[kept],
-        row_upper=model.row_upper[kept],
-        row_names=[model.row_name(row) for row in kept.tolist()],
+        cost=model.cost[used_columns],
+        lower=model.lower[used_columns],
+        upper=model.upper[used_columns],
+        is_integer=model.is_integer[used_columns],
+        column_names=[model.column_name(column) for column in used_columns.tolist()],
+        matrix=matrix[:, used_columns].tocsr(),
+        row_lower=model.row_lower[limited_rows],
+        row_upper=model.row_upper[limited_rows],
+        row_names=[model.row_name(row) for row in limited_rows.tolist()],
     )
 
 
 def _mps_lines(model: MatrixModel) -> Iterator[str]:
+    """Lines of an MPS file."""
     low, high = model.row_lower, model.row_upper
     kinds = [_row_kind(one, two) for one, two in zip(low.tolist(), high.tolist(), strict=True)]
     names = [model.row_name(row) for row in range(model.rows)]
-    # The third word keeps CBC from reading lines of short names as if they were in fixed columns.
+    # The word FREE keeps CBC from reading lines with short names as fixed-column MPS.
     yield f"NAME {plain(model.name)} FREE"
     yield "ROWS"
     yield f" N {_OBJECTIVE}"
@@ -137,7 +138,7 @@ def _row_kind(low: float, high: float) -> str:
 
 
 def _mps_bounds(name: str, low: float, high: float) -> Iterator[str]:
-    """Every bound in full: what stands for none differs between readers, above all for integers."""
+    """The lines of a column's bounds. All bounds are written, since defaults differ between readers, mostly for integers."""
     if low == high:
         yield f" FX BOUND {name} {low!r}"
         return
@@ -149,16 +150,17 @@ def _mps_bounds(name: str, low: float, high: float) -> Iterator[str]:
 
 
 def lp(model: MatrixModel) -> str:
-    """The model in CPLEX's LP format, a minimisation; a row with two sides becomes two."""
-    return "\n".join(_lp_lines(_that_matters(model))) + "\n"
+    """The model as text in CPLEX's LP format. A row with two different limits becomes two rows."""
+    return "\n".join(_lp_lines(_without_idle(model))) + "\n"
 
 
 def _lp_lines(model: MatrixModel) -> Iterator[str]:
+    """Lines of an LP file."""
     names = [model.column_name(column) for column in range(model.columns)]
     yield f"\\ {plain(model.name)}"
     yield "Minimize"
-    paid = np.flatnonzero(model.cost).tolist()
-    terms = [_term(float(model.cost[column]), names[column]) for column in paid]
+    nonzero = np.flatnonzero(model.cost).tolist()
+    terms = [_term(float(model.cost[column]), names[column]) for column in nonzero]
     uses_constant = bool(model.offset) or not terms
     if uses_constant:
         terms.append(_term(float(model.offset), CONSTANT))
@@ -167,7 +169,7 @@ def _lp_lines(model: MatrixModel) -> Iterator[str]:
     for name, entries, sense, side in model.one_sided():
         terms = [_term(value, names[column]) for column, value in entries]
         if not terms:
-            # A row of nothing still says something where 0 does not satisfy it; the constant column can say it.
+            # An empty row is infeasible if 0 does not satisfy it, so it is written with the constant column.
             uses_constant = True
             terms = [f"+ 0.0 {CONSTANT}"]
         yield from _wrapped(f" {name}:", [*terms, f"{sense} {side!r}"])
@@ -204,5 +206,5 @@ def _wrapped(head: str, words: list[str]) -> Iterator[str]:
 
 
 def plain(name: str) -> str:
-    """A name with nothing in it that solvers trip over."""
+    """A name without characters that solvers reject."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name) or "model"

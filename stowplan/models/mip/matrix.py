@@ -1,15 +1,16 @@
-"""A mixed-integer linear program, as it is written and as arrays; what solvers find, and what that proves, however rough it is.
+"""Mixed-integer linear programs (MILPs): how they are built, their form as arrays, results of solvers, and safe bounds.
 
-The program is ``min cost·x + offset`` over ``row_lower <= matrix x <= row_upper`` and boxes. Kinds write it column by column
-and row by row (:class:`Program`); solvers take the arrays (:class:`MatrixModel`).
+A program is ``min cost·x + offset`` subject to ``row_lower <= matrix x <= row_upper`` and bounds of the columns. Kinds of
+problems build it column by column and row by row (:class:`Program`). Solvers get it as arrays (:class:`MatrixModel`).
 
-For ``min c·x`` over ``lower_i <= A_i·x <= upper_i`` and boxes ``l <= x <= u``, any multipliers ``y`` give the bound
+*Safe bounds* (:func:`proven_bound`). For ``min c·x`` subject to ``lower_i <= A_i·x <= upper_i`` and ``l <= x <= u``, any
+multipliers ``y`` give the lower bound
 
     sum_i (y_i·lower_i if y_i > 0 else y_i·upper_i) + sum_j min((c - yA)_j·l_j, (c - yA)_j·u_j)
 
-(Lagrangian duality; Neumaier and Shcherbina, "Safe bounds in linear and mixed-integer linear programming", 2004). The solver's
-floating-point duals are rounded to multiples of 2**-40 and the sum is done in integers, without any rounding: the solver's
-tolerances can make the bound weaker, never wrong.
+(Lagrangian duality; Neumaier and Shcherbina, "Safe bounds in linear and mixed-integer linear programming", 2004). The duals of
+the solver, which are floating-point numbers, are rounded to multiples of 2**-40, and the sum is computed exactly in integers.
+The tolerances of the solver can therefore make the bound weaker, but never wrong.
 """
 
 from __future__ import annotations
@@ -27,33 +28,38 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 
-#: A point satisfies a row or a box, and is integral, up to this much: what solvers promise by default.
+#: Tolerance for rows, bounds and integrality that solvers promise by default.
 TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class MatrixModel:
-    """A program in ``columns`` variables and ``rows`` constraints; infinite sides are ``±inf``.
+    """A program as arrays, for solvers. Missing limits of rows and columns are ``±inf``.
 
-    Numbers should be near one (solvers' tolerances are absolute): scale before, not here.
+    Numbers should be near one, since the tolerances of solvers are absolute. The caller has to scale them.
     """
 
     name: str
     cost: FloatArray
-    """Shape ``[columns]``, as are the three below."""
+    """[columns] coefficients of the objective."""
     lower: FloatArray
+    """[columns] lower bounds."""
     upper: FloatArray
+    """[columns] upper bounds."""
     is_integer: BoolArray
+    """[columns] whether the column must be a whole number."""
     matrix: sparse.csr_matrix
-    """Shape ``[rows, columns]``, duplicates summed."""
+    """[rows, columns] coefficients of the rows."""
     row_lower: FloatArray
-    """Shape ``[rows]``, as is the next."""
+    """[rows] lower limits."""
     row_upper: FloatArray
+    """[rows] upper limits."""
     offset: float = 0.0
-    """Constant of the objective. Solvers are given the model without it: it is large, and their printed digits are few."""
+    """Constant of the objective. Solvers get the model without it, since it is large and they print only a few digits."""
     column_names: Sequence[str] = ()
-    """Unique names of the columns, or none."""
+    """Unique names of the columns; empty if there are none."""
     row_names: Sequence[str] = ()
+    """Unique names of the rows; empty if there are none."""
 
     @property
     def columns(self) -> int:
@@ -66,19 +72,20 @@ class MatrixModel:
         return len(self.row_lower)
 
     def relaxed(self) -> MatrixModel:
-        """The linear relaxation: the same without integrality."""
+        """The linear relaxation: the same model without integrality."""
         return replace(self, is_integer=np.zeros(self.columns, dtype=bool))
 
     def column_name(self, column: int) -> str:
-        """Name of a column; ``c0``, ``c1`` … where the model has none."""
+        """Name of a column; ``c0``, ``c1`` and so on if the model has no names."""
         return self.column_names[column] if self.column_names else f"c{column}"
 
     def row_name(self, row: int) -> str:
-        """Name of a row; ``r0``, ``r1`` … where the model has none."""
+        """Name of a row; ``r0``, ``r1`` and so on if the model has no names."""
         return self.row_names[row] if self.row_names else f"r{row}"
 
     def one_sided(self) -> Iterator[tuple[str, list[tuple[int, float]], str, float]]:
-        """Rows as (name, terms, ``=`` or ``>=`` or ``<=``, side); a row with two sides comes twice."""
+        """The rows as (name, terms, ``=`` or ``>=`` or ``<=``, right-hand side); a row with two different limits comes
+        twice."""
         starts, columns, data = self.matrix.indptr.tolist(), self.matrix.indices.tolist(), self.matrix.data.tolist()
         for row, (low, high) in enumerate(zip(self.row_lower.tolist(), self.row_upper.tolist(), strict=True)):
             name, entries = self.row_name(row), slice(starts[row], starts[row + 1])
@@ -92,13 +99,13 @@ class MatrixModel:
                 yield f"{name}_upper" if np.isfinite(low) else name, terms, "<=", high
 
     def objective(self, values: FloatArray) -> float:
-        """Objective of a point, offset included."""
+        """Objective of a solution, including the offset."""
         return float(self.cost @ values) + self.offset
 
     def violation(self, values: FloatArray) -> float:
-        """How far a point ``[columns]`` is from feasible and integral: 0 where it is both.
+        """The largest violation of rows, bounds and integrality by a solution ``[columns]``; 0 if there is none.
 
-        A row may miss its sides by the tolerance for every one of its largest terms, as rounding of large terms does.
+        The violation of a row is divided by its largest term, since rounding errors grow with the terms.
         """
         terms = abs(self.matrix).multiply(np.abs(values)).tocsr() if self.rows else self.matrix
         largest = np.maximum(1.0, terms.max(axis=1).toarray().ravel()) if self.rows and self.columns else np.ones(self.rows)
@@ -113,20 +120,20 @@ class MatrixModel:
         return max([0.0, *(float(part.max()) for part in parts if len(part))])
 
     def is_feasible(self, values: FloatArray) -> bool:
-        """Whether a point is feasible and integral, within ten times the tolerance."""
+        """Whether a solution is feasible and integral, within ten times the tolerance."""
         return bool(np.all(np.isfinite(values))) and self.violation(values) <= 10 * TOLERANCE
 
 
-#: Bound of a row that has none on this side: far beyond any sum of picoseconds or bytes, and safe in 64 bits.
+#: The limit of a row that has none on this side: larger than any sum of picoseconds or bytes, and safe in 64 bits.
 INFINITE = 1 << 62
 
 
 @dataclass
 class Rows:
-    """Rows as they are written: ``lower <= sum(coefficient * column) <= upper``, in whole numbers or not."""
+    """Rows ``lower <= sum(coefficient * column) <= upper``, to which more can be added, in whole numbers or floats."""
 
     starts: list[int] = field(default_factory=lambda: [0])
-    """Terms of row ``i`` are those from ``starts[i]`` to ``starts[i + 1]``."""
+    """The terms of row ``i`` are those from ``starts[i]`` up to, but not including, ``starts[i + 1]``."""
     columns: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     lower: list[Any] = field(default_factory=list)
@@ -142,13 +149,13 @@ class Rows:
         self.upper.append(upper)
 
     def entries(self, columns: int, dtype: type = np.int64) -> sparse.csr_matrix:
-        """Coefficients of shape ``[rows, columns]``, each where it was written."""
+        """Coefficients of shape ``[rows, columns]``, in the order in which they were added, without summing duplicates."""
         values: npt.NDArray[Any] = np.array(self.values, dtype)
         places = np.array(self.columns, np.int64), np.array(self.starts, np.int64)
         return sparse.csr_matrix((values, *places), shape=(len(self.lower), columns))
 
     def matrix(self, columns: int, dtype: type = np.int64) -> sparse.csr_matrix:
-        """The same with duplicates summed, and without zeros."""
+        """Coefficients of shape ``[rows, columns]``, with duplicates summed and without zeros."""
         matrix = self.entries(columns, dtype)
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
@@ -156,14 +163,18 @@ class Rows:
 
 
 class Program:
-    """Columns and rows as they are written.
+    """A program that is built column by column and row by row.
 
     Attributes
     ----------
     lower, upper, cost : list, one for each column
+        Bounds and objective coefficients of the columns.
     is_integer : list of bool
+        Whether each column must be a whole number.
     names : list of str
-        Of the columns; "" where they have none.
+        Names of the columns; "" for columns without a name.
+    rows : Rows
+        The rows.
     """
 
     def __init__(self) -> None:
@@ -175,7 +186,7 @@ class Program:
         self.rows = Rows()
 
     def column(self, upper: float = 1, *, lower: float = 0, cost: float = 0, integer: bool = True, name: str = "") -> int:
-        """Add a column; its number."""
+        """Add a column; returns its number."""
         self.lower.append(lower)
         self.upper.append(upper)
         self.cost.append(cost)
@@ -188,12 +199,15 @@ class Program:
         self.rows.add(terms, lower, upper)
 
     def model(self, name: str, offset: float = 0.0) -> MatrixModel:
-        """The program as arrays, in its own numbers, which are near one."""
-        made = self._arrays(name, self.rows.matrix(len(self.cost), np.float64))
-        return replace(made, offset=offset, column_names=self.names if all(self.names) else ())
+        """The program as arrays without scaling; its numbers should be near one."""
+        arrays = self._arrays(name, self.rows.matrix(len(self.cost), np.float64))
+        return replace(arrays, offset=offset, column_names=self.names if all(self.names) else ())
 
     def scaled(self, name: str, scale: FloatArray, unit: float) -> tuple[MatrixModel, FloatArray]:
-        """The program with columns divided by ``scale``, the objective by ``unit``, rows by powers of two; the rows' scale."""
+        """The program as scaled arrays, and the factors of the rows.
+
+        Columns are divided by ``scale`` and the objective by ``unit``. Rows are multiplied by powers of two.
+        """
         matrix = self.rows.entries(len(self.cost), np.float64) @ sparse.diags(scale)
         row_scale = row_scales(matrix)
         return self._arrays(name, sparse.csr_matrix(sparse.diags(row_scale) @ matrix), scale, unit, row_scale), row_scale
@@ -218,7 +232,10 @@ class Program:
         )
 
     def dual_bound(self, duals: FloatArray, limits: Mapping[int, tuple[int, int]] | None = None) -> int:
-        """What :func:`proven_bound` says of row duals of a program in whole numbers; ``limits`` in place of columns' bounds."""
+        """The bound that row duals prove for a program in whole numbers (:func:`proven_bound`).
+
+        ``limits`` are bounds of columns in place of those of the program.
+        """
         row_lower, row_upper, lower, upper, cost = (
             np.array(numbers, np.int64) for numbers in (self.rows.lower, self.rows.upper, self.lower, self.upper, self.cost)
         )
@@ -227,14 +244,14 @@ class Program:
         return proven_bound(self.rows.entries(len(self.cost)), row_lower, row_upper, lower, upper, cost, duals)
 
 
-def sides(given: Sequence[float] | IntArray, scale: FloatArray | float = 1.0) -> FloatArray:
-    """Sides of rows times a scale, infinite where there is none."""
-    values = np.array(given, np.float64)
+def sides(limits: Sequence[float] | IntArray, scale: FloatArray | float = 1.0) -> FloatArray:
+    """Limits of rows multiplied by a scale, ``±inf`` for missing ones."""
+    values = np.array(limits, np.float64)
     return np.where(np.abs(values) >= INFINITE, np.copysign(np.inf, values), values * scale)
 
 
 def row_scales(matrix: sparse.csr_matrix) -> FloatArray:
-    """For each row the reciprocal of its largest coefficient, as a power of two."""
+    """[rows] the reciprocal of the largest coefficient of each row, rounded to a power of two."""
     largest = abs(matrix).max(axis=1).toarray().ravel() if all(matrix.shape) else np.zeros(matrix.shape[0])
     return np.exp2(-np.rint(np.log2(np.where(largest > 0, largest, 1.0))))
 
@@ -252,10 +269,20 @@ def proven_bound(
     cost: IntArray,
     duals: FloatArray,
 ) -> int:
-    """Lower bound of the integer-valued objective, from row duals in its units (positive where the row's lower side binds).
+    """Lower bound on an objective that is a whole number, from row duals; see the docstring of this module.
 
-    Parameters are those of the problem in the module's text: ``matrix`` of shape ``[rows, columns]``, ``row_lower``,
-    ``row_upper`` and ``duals`` of ``[rows]``, ``lower``, ``upper`` and ``cost`` of ``[columns]``. Columns have finite bounds.
+    Parameters
+    ----------
+    matrix
+        Coefficients ``[rows, columns]``.
+    row_lower, row_upper
+        Limits of the rows, ``[rows]``.
+    lower, upper
+        Bounds of the columns, ``[columns]``; they must be finite.
+    cost
+        Objective, ``[columns]``.
+    duals
+        Row duals in the units of the objective, ``[rows]``; positive if the lower limit of the row binds.
     """
     unit = 1 << PRECISION
     usable = np.isfinite(duals) & ((duals <= 0) | (row_lower > -INFINITE)) & ((duals >= 0) | (row_upper < INFINITE))
@@ -266,12 +293,12 @@ def proven_bound(
     reduced = _reduced_costs(matrix[active], cost, multipliers, unit)
     for value, low, high in zip(reduced, lower.tolist(), upper.tolist(), strict=True):
         total += value * (low if value > 0 else high)
-    # The objective is an integer, so the bound may be rounded up.
+    # The objective is a whole number, so the bound may be rounded up.
     return -(-total // unit)
 
 
 def _reduced_costs(matrix: sparse.csr_matrix, cost: IntArray, multipliers: list[int], unit: int) -> list[int]:
-    """``unit * cost - multipliers @ matrix`` in integers of any size."""
+    """``unit * cost - multipliers @ matrix``, computed in Python integers."""
     by_column = matrix.tocsc()
     products = by_column.data.astype(object) * np.array(multipliers, dtype=object)[by_column.indices]
     result = [unit * value for value in cost.tolist()]
@@ -291,7 +318,7 @@ IN_PROCESS = ("gscip", "highs")
 
 @dataclass(frozen=True)
 class Options:
-    """How to solve: the parameters of :func:`stowplan.models.mip.solve.solve`, which says what they mean."""
+    """The options of a solve; see the parameters of :func:`stowplan.models.mip.solve.solve`."""
 
     time_limit: float = 30.0
     seed: int = 0
@@ -303,48 +330,48 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a solver found, and what it proved. Smaller objectives are better; offsets of the model are included."""
+    """The result of a solver. Objective and bound include the offset of the model."""
 
     status: Status
-    """``optimal`` and ``infeasible`` only where the solver proved it; running out of time is neither."""
+    """``optimal`` and ``infeasible`` are proven by the solver. If time runs out, the status is ``feasible`` or ``unknown``."""
     objective: float | None
-    """Of the best point found; None where there is none."""
+    """Objective of the best solution; None if there is none."""
     bound: float | None
-    """Proven by the solver, in floating-point arithmetic: see :func:`proven`. None where it proved none or says none."""
+    """Lower bound that the solver claims, in floating-point arithmetic (see :func:`proven`); None if it reports none."""
     values: FloatArray | None = None
-    """Best point found, shape ``[columns]``, checked against the model; None where there is none."""
+    """The best solution ``[columns]``, checked against the model; None if there is none."""
 
 
 def lowered(bound: float, spread: float, tolerance: float = TOLERANCE) -> float:
-    """A bound less what a solver's tolerances may amount to: the one rule for all solvers of MILPs.
+    """A solver's bound minus a margin for its tolerances. The same rule is used for all MILP solvers.
 
-    Branch and bound in floating point leaves no certificate to check. Solvers take rows for satisfied that miss by their
-    tolerance, values for integers that miss by it, and prune nodes that are better by it or so. The tolerance is taken off as
-    a part of the objective's whole range. For rounding, a thousandth of it is taken off as a part of the bound itself: far
-    more than was ever seen in models scaled to numbers near one.
+    Branch and bound in floating-point arithmetic leaves no certificate that could be checked. Solvers accept rows and integers
+    that are violated by up to their tolerance, and prune nodes that are better by about as much. The margin is the tolerance
+    times the range of the objective, plus, for rounding errors, a thousandth of the tolerance times the bound. That is far more
+    than has been observed in models that are scaled to numbers near one.
 
     Parameters
     ----------
     bound
-        As the solver claims it.
+        The bound that the solver claims.
     spread
-        How far apart the objectives of good and bad points lie, in the units of ``bound``.
+        Range of the objective, from good to bad solutions, in the units of ``bound``.
     tolerance
-        By how much the solver was allowed to miss rows and integers.
+        Tolerance of the solver for rows and integers.
     """
     return bound - tolerance * max(1.0, spread) - 1e-3 * tolerance * abs(bound)
 
 
 def proven(bound: float, spread: float, *, unit: float = 1.0, tolerance: float = TOLERANCE) -> int:
-    """The whole number that a claimed bound proves for an objective that is a whole number in every plan.
+    """The bound, in ``unit`` times the units of ``bound``, on an objective that is a whole number in every plan.
 
-    :func:`lowered`, in ``unit`` times the units of ``bound``, and rounded up: no whole number lies between.
+    The margin of :func:`lowered` is subtracted. The result is rounded up, since the objective is a whole number.
     """
     return math.ceil(lowered(bound, spread, tolerance) * unit)
 
 
 def rounded_down(text: str) -> float:
-    """Value of a printed number, less one unit of its last digit."""
+    """The value of a printed number minus one unit of its last digit, in case it was rounded up."""
     mantissa, _, exponent = text.lower().partition("e")
     digits = len(mantissa.partition(".")[2])
     value = float(text) - 10.0 ** (int(exponent or 0) - digits)

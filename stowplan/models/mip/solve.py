@@ -1,7 +1,7 @@
-"""Mixed-integer linear programs, solved by every solver that a user may own for them: which there are by name, and a call.
+"""Solves mixed-integer linear programs with a solver that is chosen by name, and lists the available solvers.
 
-Each kind of problem makes a :class:`~stowplan.models.mip.matrix.MatrixModel`. :mod:`~stowplan.models.mip.export` writes it to a
-file instead.
+Each kind of problem builds a :class:`~stowplan.models.mip.matrix.MatrixModel`. :mod:`~stowplan.models.mip.export` can write it
+to a file instead.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from stowplan.models.mip.matrix import IN_PROCESS, FloatArray, MatrixModel, Opti
 
 
 def solvers() -> list[str]:
-    """Names of all solvers there are on this machine, those in process first."""
+    """Names of all solvers that are available on this machine; those that run in this process come first."""
     from stowplan.models.mip import with_pulp
 
     return [*IN_PROCESS, *with_pulp.available()]
 
 
 def check_solver(solver: str) -> None:
-    """Raise UsageError, naming the solvers that are there, where this one is not."""
-    if solver not in IN_PROCESS and solver not in (known := solvers()):
-        raise UsageError(f"found solver {solver!r}, expected one that is there: {', '.join(known)}")
+    """Raise UsageError if a solver is not available; the message names those that are."""
+    if solver not in IN_PROCESS and solver not in (available := solvers()):
+        raise UsageError(f"found solver {solver!r}, expected one that is there: {', '.join(available)}")
 
 
 def solve(
@@ -38,33 +38,38 @@ def solve(
     on_bound: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Minimise ``model`` with a solver by name (:func:`solvers` lists them), on one thread. Nothing is printed.
+    """Minimize a model on one thread. Nothing is printed.
 
     Parameters
     ----------
     model
-        Without integers it is solved as a linear program.
+        The model. If no column is an integer, it is solved as a linear program.
+    solver
+        Name of the solver (:func:`solvers` lists them).
     time_limit
-        Seconds, building the solver's own copy of the model included.
+        Limit in seconds, including the time to build the solver's copy of the model.
+    seed
+        Random seed.
     start
-        A point ``[columns]`` to start from, feasible or not.
+        Values ``[columns]`` to start from; they need not be feasible.
     node_limit
-        Nodes of branch and bound, for the solvers in process, which with it, and a time limit that does not bind, give equal
-        results in equal calls; the others take no notice.
+        Largest number of nodes of branch and bound, for solvers in this process. With it, and unless the time limit ends the
+        run, equal calls give equal results. Other solvers ignore it.
     on_bound
-        Called with better bounds as they come, from the solvers in process; from another thread.
+        Called with better bounds as they are proven, from another thread. Only solvers in this process report bounds.
     should_stop
-        Asked every few hundredths of a second. Programs are ended (on Linux), and have then found nothing.
+        Called every few hundredths of a second; the run ends when it returns True. External programs are killed (on Linux) and
+        then return no solution.
 
     Returns
     -------
     Outcome
-        The best point, checked against the model, and what the solver proved.
+        The best solution, checked against the model, and the bound that the solver proved.
 
     Raises
     ------
     UsageError
-        No such solver here.
+        The solver is not available.
     """
     if model.columns == 0:
         return _empty(model)
@@ -86,7 +91,7 @@ def solve(
 
 
 def _empty(model: MatrixModel) -> Outcome:
-    """Without columns there is nothing to choose, and solvers disagree about what to say."""
+    """The outcome for a model without columns, for which solvers report different results."""
     point = np.zeros(0)
     if model.is_feasible(point):
         return Outcome("optimal", model.offset, model.offset, point)

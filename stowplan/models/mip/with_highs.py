@@ -1,4 +1,7 @@
-"""HiGHS by its own interface, which has callbacks and options that MathOpt's lacks."""
+"""Solves MILPs and linear programs with HiGHS through its own Python interface.
+
+MathOpt of OR-Tools also offers HiGHS, but without the callbacks and options that are needed here.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ import numpy as np
 
 from stowplan.models.mip.matrix import FloatArray, MatrixModel, Options, Outcome, Status
 
-#: Presolve's rules 14 (sparsify) and 15 (probing), as bits: HiGHS 1.12 loses optimal solutions of some MILPs with them, and
-#: then "proves" what is not so.
+#: Bits of the presolve rules 14 (sparsify) and 15 (probing), which are switched off. With them, HiGHS 1.12 loses optimal
+#: solutions of some MILPs and then reports wrong bounds.
 UNSAFE_RULES = 1 << 14 | 1 << 15
 
 
-#: HiGHS's word for a point that satisfies all rows.
+#: HiGHS's status of a solution that satisfies all rows.
 FEASIBLE = 2
 
-#: By how much HiGHS may miss rows and integers where its bound is to count to the picosecond: far below its default.
+#: Tolerance for rows and integers if the bound must be exact to the picosecond; far below HiGHS's default.
 TIGHT = 1e-9
 
 _STATUS: dict[Any, Status] = {
@@ -30,7 +33,7 @@ _STATUS: dict[Any, Status] = {
 
 
 def one_thread(seed: int) -> highspy.Highs:
-    """HiGHS, silent and on one thread, so that it repeats itself."""
+    """A silent HiGHS on one thread, so that runs are repeatable."""
     highs = highspy.Highs()
     highs.silent()
     highs.setOptionValue("threads", 1)
@@ -39,7 +42,7 @@ def one_thread(seed: int) -> highspy.Highs:
 
 
 def tighten(highs: highspy.Highs) -> None:
-    """Solve MILPs with :data:`TIGHT` tolerances, to the end, and without the unsafe rules of presolve."""
+    """Make HiGHS solve MILPs to optimality with :data:`TIGHT` tolerances and without :data:`UNSAFE_RULES` of presolve."""
     highs.setOptionValue("presolve_rule_off", UNSAFE_RULES)
     for name in ("mip_feasibility_tolerance", "primal_feasibility_tolerance", "dual_feasibility_tolerance"):
         highs.setOptionValue(name, TIGHT)
@@ -48,12 +51,9 @@ def tighten(highs: highspy.Highs) -> None:
 
 
 def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
-    """HiGHS on one thread with a model in it, without the unsafe rules of presolve.
+    """A silent HiGHS on one thread with a model, without :data:`UNSAFE_RULES` of presolve.
 
-    Returns
-    -------
-    highspy.Highs
-        Silent, with its own tolerances and no limits.
+    It has HiGHS's default tolerances and no limits.
     """
     highs = one_thread(seed)
     highs.setOptionValue("presolve_rule_off", UNSAFE_RULES)
@@ -62,7 +62,7 @@ def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
 
 
 def pass_model(highs: highspy.Highs, matrix: MatrixModel) -> None:
-    """Give HiGHS a model."""
+    """Pass a model to HiGHS."""
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = matrix.columns, matrix.rows
     lp.col_cost_, lp.col_lower_, lp.col_upper_ = matrix.cost, matrix.lower, matrix.upper
@@ -72,13 +72,13 @@ def pass_model(highs: highspy.Highs, matrix: MatrixModel) -> None:
     lp.a_matrix_.index_ = matrix.matrix.indices
     lp.a_matrix_.value_ = matrix.matrix.data
     if matrix.is_integer.any():
-        whole, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
-        lp.integrality_ = [whole if is_whole else real for is_whole in matrix.is_integer]
+        integer, continuous = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
+        lp.integrality_ = [integer if is_whole else continuous for is_whole in matrix.is_integer]
     highs.passModel(lp)
 
 
 def limit(highs: highspy.Highs, time_limit: float, node_limit: int | None, start: FloatArray | None) -> None:
-    """Limit a MILP to some seconds and, where given, nodes of branch and bound; and start it from a point ``[columns]``."""
+    """Set the limits of a MILP, in seconds and in nodes of branch and bound, and a solution ``[columns]`` to start from."""
     highs.setOptionValue("time_limit", max(0.01, time_limit))
     if node_limit is not None:
         highs.setOptionValue("mip_max_nodes", node_limit)
@@ -89,23 +89,23 @@ def limit(highs: highspy.Highs, time_limit: float, node_limit: int | None, start
 
 
 def best_point(highs: highspy.Highs) -> FloatArray | None:
-    """The best point ``[columns]`` that a MILP has found; None where there is none."""
+    """The best solution ``[columns]`` of a MILP; None if there is none."""
     is_feasible = highs.getInfo().primal_solution_status == FEASIBLE
     return np.array(highs.getSolution().col_value) if is_feasible else None
 
 
 def interrupt_when(highs: highspy.Highs, should_stop: Callable[[], bool] | None) -> None:
-    """Have HiGHS ask now and then, in linear programs and in MILPs; True ends the run."""
+    """Make HiGHS call ``should_stop`` repeatedly, in linear programs and in MILPs; it ends when that returns True."""
     if should_stop is None:
         return
 
-    def ask(event: Any) -> None:
+    def interrupt(event: Any) -> None:
         if should_stop():
             event.interrupt()
 
-    highs.cbSimplexInterrupt += ask
-    highs.cbIpmInterrupt += ask
-    highs.cbMipInterrupt += ask
+    highs.cbSimplexInterrupt += interrupt
+    highs.cbIpmInterrupt += interrupt
+    highs.cbMipInterrupt += interrupt
 
 
 def solve(
@@ -115,14 +115,16 @@ def solve(
     settings: Mapping[str, Any] | None = None,
     on_point: Callable[[FloatArray], None] | None = None,
 ) -> Outcome:
-    """Solve with one thread, to the end.
+    """Solve a model on one thread, by default to optimality.
 
     Parameters
     ----------
+    options
+        Limits, seed, start and callbacks.
     settings
-        Further options of HiGHS, by name.
+        Further options of HiGHS by name.
     on_point
-        Called with better points ``[columns]`` on the way.
+        Called with every better solution ``[columns]`` while HiGHS runs.
     """
     began = time.monotonic()
     highs = new_highs(model, options.seed)
@@ -130,19 +132,19 @@ def solve(
         highs.setOptionValue(name, value)
     best = -np.inf
 
-    def look(event: highspy.HighsCallbackEvent) -> None:
+    def report_bound(event: highspy.HighsCallbackEvent) -> None:
         nonlocal best
         bound = event.data_out.mip_dual_bound
         if options.on_bound is not None and np.isfinite(bound) and bound > best:
             best = bound
             options.on_bound(bound + model.offset)
 
-    def improved(event: highspy.HighsCallbackEvent) -> None:
+    def report_point(event: highspy.HighsCallbackEvent) -> None:
         if on_point is not None:
             on_point(np.array(event.data_out.mip_solution))
 
-    highs.cbMipInterrupt += look
-    highs.cbMipImprovingSolution += improved
+    highs.cbMipInterrupt += report_bound
+    highs.cbMipImprovingSolution += report_point
     interrupt_when(highs, options.should_stop)
     limit(highs, options.time_limit - (time.monotonic() - began), options.node_limit, options.start)
     highs.run()
@@ -152,7 +154,7 @@ def solve(
         values = None
     if status in ("optimal", "unknown"):
         status = "unknown" if values is None else "optimal" if status == "optimal" else "feasible"
-    # Of a linear program only the optimum is a bound.
+    # For a linear program, only the objective of the optimum is a bound.
     bound = info.mip_dual_bound if model.is_integer.any() else info.objective_function_value
     is_proven = np.isfinite(bound) and (status == "optimal" or bool(model.is_integer.any()))
     return Outcome(
@@ -164,19 +166,19 @@ def solve(
 
 
 def solve_relaxed(matrix: MatrixModel, seed: int, time_limit: float, should_stop: Callable[[], bool] | None) -> Any:
-    """HiGHS's solution of the linear relaxation.
+    """Solve the linear relaxation of a model.
 
     Parameters
     ----------
     time_limit
-        Seconds.
+        Limit in seconds.
     should_stop
-        Asked between iterations; True ends the solve.
+        Called between iterations; the solve ends when it returns True.
 
     Returns
     -------
     highspy.HighsSolution
-        Valid or not: ``value_valid`` and ``dual_valid`` say which.
+        Values and duals. Its fields ``value_valid`` and ``dual_valid`` say whether they are valid.
     """
     highs = new_highs(matrix.relaxed(), seed)
     highs.setOptionValue("time_limit", time_limit)

@@ -1,7 +1,8 @@
-"""GSCIP in this process, by way of OR-Tools' MathOpt.
+"""Solves MILPs with GSCIP in this process, through MathOpt of OR-Tools.
 
-In OR-Tools 9.15, GSCIP complains of an interrupter and goes on. So a solve runs in a thread of its own, and one that is to
-stop is left behind, to end by its own time limit. Bounds on the way come from its messages, for its callback raises.
+In OR-Tools 9.15, GSCIP rejects an interrupter and does not stop. Each solve therefore runs in a thread of its own; if it has to
+stop early, the thread is abandoned and ends by its own time limit. Bounds are read from GSCIP's log messages while it runs,
+because its callback raises an error.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from ortools.math_opt.python import mathopt
 from stowplan.errors import UsageError
 from stowplan.models.mip.matrix import MatrixModel, Options, Outcome, Status, rounded_down
 
-#: Seconds between two looks at ``should_stop``.
-_LOOK_EVERY = 0.02
+#: Seconds between two calls of ``should_stop``.
+_POLL_SECONDS = 0.02
 
-#: Seconds, besides 5 %, that GSCIP may take past its limit before it is left behind.
+#: Seconds, in addition to 5 %, by which GSCIP may exceed its time limit before its thread is abandoned.
 _GRACE = 0.4
 
-#: A row of the table of progress; the column of the dual bound is the last but two.
+#: A row of GSCIP's progress table; the dual bound is the third column from the end.
 _ROW = re.compile(r"\|\s*(?P<bound>[-+]?\d\.\d+e[-+]\d+)\s*\|[^|]*\|[^|]*\|[^|]*$")
 
 _STATUS: dict[Any, Status] = {
@@ -38,12 +39,12 @@ _STATUS: dict[Any, Status] = {
 
 
 def build(model: MatrixModel) -> Any:
-    """The model as MathOpt has it, without names.
+    """Convert a model to MathOpt, without names but with the objective's offset.
 
     Returns
     -------
     mathopt.Model
-        Variable ``j`` and constraint ``i`` have the ids ``j`` and ``i``; with the offset.
+        The id of a variable is the number of its column, and that of a constraint the number of its row.
     """
     proto = model_pb2.ModelProto(name=model.name)
     variables, rows = proto.variables, proto.linear_constraints
@@ -54,11 +55,11 @@ def build(model: MatrixModel) -> Any:
     rows.ids.extend(range(model.rows))
     rows.lower_bounds.extend(model.row_lower.tolist())
     rows.upper_bounds.extend(model.row_upper.tolist())
-    paid = np.flatnonzero(model.cost)
+    nonzero = np.flatnonzero(model.cost)
     proto.objective.offset = model.offset
-    proto.objective.linear_coefficients.ids.extend(paid.tolist())
-    proto.objective.linear_coefficients.values.extend(model.cost[paid].tolist())
-    # MathOpt wants the entries row by row, and the columns of each row in order.
+    proto.objective.linear_coefficients.ids.extend(nonzero.tolist())
+    proto.objective.linear_coefficients.values.extend(model.cost[nonzero].tolist())
+    # MathOpt needs the entries row by row, with ascending columns in each row.
     matrix = model.matrix.sorted_indices()
     entries = proto.linear_constraint_matrix
     entries.row_ids.extend(np.repeat(np.arange(model.rows), np.diff(matrix.indptr)).tolist())
@@ -68,17 +69,17 @@ def build(model: MatrixModel) -> Any:
 
 
 def solve(model: MatrixModel, options: Options) -> Outcome:
-    """Solve with GSCIP.
+    """Solve a model with GSCIP.
 
     Returns
     -------
     Outcome
-        Where GSCIP does not stop when told to, it is left behind: it has found nothing but the bounds reported until then.
+        If GSCIP has to be abandoned, there is no solution, and the bound is the last one that it logged.
 
     Raises
     ------
     UsageError
-        Options that MathOpt refuses.
+        MathOpt rejects the options.
     """
     began = time.monotonic()
     built = build(model)
@@ -90,14 +91,14 @@ def solve(model: MatrixModel, options: Options) -> Outcome:
         relative_gap_tolerance=1e-9,
         absolute_gap_tolerance=1e-9,
     )
-    guided = mathopt.ModelSolveParameters()
+    model_parameters = mathopt.ModelSolveParameters()
     if options.start is not None:
         values = dict(zip(built.variables(), options.start.tolist(), strict=True))
-        guided.solution_hints = [mathopt.SolutionHint(variable_values=values)]
+        model_parameters.solution_hints = [mathopt.SolutionHint(variable_values=values)]
     run = _Run(options.on_bound)
     result = run.solve(
         lambda: mathopt.solve(
-            built, mathopt.SolverType.GSCIP, params=parameters, model_params=guided, msg_cb=run.take_messages
+            built, mathopt.SolverType.GSCIP, params=parameters, model_params=model_parameters, msg_cb=run.read_bounds
         ),
         options.should_stop,
         began + 1.05 * options.time_limit + _GRACE,
@@ -108,50 +109,51 @@ def solve(model: MatrixModel, options: Options) -> Outcome:
 
 
 class _Run:
-    """One solve in a thread, so that this one can look at the clock."""
+    """Runs one solve in a thread, so that the calling thread can check the clock."""
 
     def __init__(self, on_bound: Callable[[float], None] | None):
         self.bound: float | None = None
-        """Best bound that was reported on the way."""
+        """Best bound that was logged so far."""
         self._on_bound = on_bound
         self._result: Any = None
         self._error: BaseException | None = None
-        self._left_behind = False
+        self._is_abandoned = False
 
-    def take_messages(self, lines: list[str]) -> None:
-        """Look for bounds in lines of GSCIP's log."""
+    def read_bounds(self, lines: list[str]) -> None:
+        """Read bounds from lines of GSCIP's log."""
         for line in lines:
             row = _ROW.search(line)
             bound = -np.inf if row is None else rounded_down(row["bound"])
-            if np.isfinite(bound) and not self._left_behind and (self.bound is None or bound > self.bound):
+            if np.isfinite(bound) and not self._is_abandoned and (self.bound is None or bound > self.bound):
                 self.bound = bound
                 if self._on_bound is not None:
                     self._on_bound(bound)
 
     def solve(self, call: Callable[[], Any], should_stop: Callable[[], bool] | None, end: float) -> Any:
-        """Result of the call, or None where it was left behind."""
+        """The result of the call; None if the thread was abandoned."""
 
-        def work() -> None:
+        def run_call() -> None:
             try:
                 self._result = call()
             except BaseException as error:
                 self._error = error
 
-        thread = threading.Thread(target=work, daemon=True)
+        thread = threading.Thread(target=run_call, daemon=True)
         thread.start()
         while thread.is_alive():
-            thread.join(_LOOK_EVERY)
+            thread.join(_POLL_SECONDS)
             if (should_stop is not None and should_stop()) or time.monotonic() > end:
                 break
-        self._left_behind = thread.is_alive()
+        self._is_abandoned = thread.is_alive()
         if self._error is not None:
-            # OR-Tools 9.15 stumbles over its own error (an AttributeError); what the solver said stands behind it.
-            said = self._error.__context__ or self._error
-            raise UsageError(f"MathOpt refuses the call: {said}") from self._error
+            # OR-Tools 9.15 raises an AttributeError while it handles its own error; the solver's message is in the context.
+            message = self._error.__context__ or self._error
+            raise UsageError(f"MathOpt refuses the call: {message}") from self._error
         return self._result
 
 
-def _outcome(model: MatrixModel, result: Any, seen: float | None) -> Outcome:
+def _outcome(model: MatrixModel, result: Any, logged_bound: float | None) -> Outcome:
+    """Outcome of a solve: its status, checked solution and best bound."""
     status: Status = _STATUS.get(result.termination.reason, "unknown")
     values = None
     if result.solutions and result.solutions[0].primal_solution is not None:
@@ -160,12 +162,12 @@ def _outcome(model: MatrixModel, result: Any, seen: float | None) -> Outcome:
         if not model.is_feasible(values):
             values = None
     bound = result.termination.objective_bounds.dual_bound
-    known = [value for value in (bound if np.isfinite(bound) else None, seen) if value is not None]
+    bounds = [value for value in (bound if np.isfinite(bound) else None, logged_bound) if value is not None]
     if values is None and status in ("optimal", "feasible"):
         status = "unknown"
     return Outcome(
         status,
         objective=None if values is None else model.objective(values),
-        bound=max(known, default=None),
+        bound=max(bounds, default=None),
         values=values,
     )

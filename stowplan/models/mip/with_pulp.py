@@ -1,8 +1,8 @@
-"""Solvers of the user's own, by way of PuLP: CBC (it comes with PuLP), and all others that it knows.
+"""Solves MILPs with external solvers through PuLP: CBC, which comes with PuLP, and all others that PuLP can call.
 
-PuLP 3.3 says "Optimal" of runs that ended by their time limit, of any point at all for some solvers, and never what was proven.
-:func:`solve` therefore reads ``sol_status`` and checks points against the model. Bounds are read from the log of CBC; of other
-solvers none is claimed.
+PuLP 3.3 reports "Optimal" also for runs that ended by their time limit, with some solvers for any solution, and it never
+reports bounds. :func:`solve` therefore reads ``sol_status`` and checks solutions against the model. For CBC the bound is read
+from its log; for other solvers there is no bound.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stowplan.deadline import Watchdog
 from stowplan.models.mip.export import plain
 from stowplan.models.mip.matrix import FloatArray, MatrixModel, Options, Outcome, Status, rounded_down
 
-#: PuLP's names of solvers by ours; any other name is looked up among PuLP's own.
+#: PuLP's name of each solver by the name in stowplan; any other name is passed to PuLP unchanged.
 SOLVERS = {
     "cbc": "PULP_CBC_CMD",
     "own-cbc": "COIN_CMD",
@@ -39,46 +39,46 @@ SOLVERS = {
 
 _SENSES = {"=": pulp.LpConstraintEQ, ">=": pulp.LpConstraintGE, "<=": pulp.LpConstraintLE}
 
-#: Those that are CBC: it starts from a point, and its log and its ``sol_status`` tell a proof from a run that was cut short.
+#: PuLP's names of CBC. It can start from a solution, and its log and ``sol_status`` tell a proof from a run that was cut short.
 _CBC = ("PULP_CBC_CMD", "COIN_CMD")
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 
-#: How CBC ends where it stops before the optimum, or within a gap that it was told to leave; and where it does not.
+#: Lines in the log of CBC with the bound of a run that ended before the optimum, and with the objective of an optimum.
 _BOUND = re.compile(rf"^Lower bound:\s+{_NUMBER}\s*$", re.MULTILINE)
 _OPTIMUM = re.compile(rf"^Result - Optimal solution found\s*$\s*^Objective value:\s+{_NUMBER}\s*$", re.MULTILINE)
 
-#: CBC prunes nodes that are better than the incumbent by less than this.
+#: CBC prunes nodes that are better than its best solution by less than this.
 CBC_INCREMENT = 1e-5
 
-#: Seconds that a program may take beyond its own limit, for reading the model and writing its result.
+#: Seconds by which a program may exceed its time limit, for reading the model and writing its result.
 GRACE = 3.0
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    # PuLP 3.3 announces what PuLP 4 will drop.
+    # PuLP 3.3 warns about features that PuLP 4 will remove.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 
 
 def available() -> list[str]:
-    """Names of the solvers that PuLP finds on this machine: ours where there is one, else PuLP's own."""
+    """Names of the solvers that PuLP finds on this machine: the name in stowplan if there is one, otherwise PuLP's."""
     with _quiet():
-        # HiGHS in process is called without PuLP.
+        # HiGHS in this process is called without PuLP.
         solvers = set(pulp.listSolvers(onlyAvailable=True)) - {"HiGHS"}
-    ours = {pulp_name: name for name, pulp_name in SOLVERS.items()}
-    return sorted(ours.get(name, name) for name in solvers)
+    names = {pulp_name: name for name, pulp_name in SOLVERS.items()}
+    return sorted(names.get(name, name) for name in solvers)
 
 
 def build(model: MatrixModel) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
-    """The model as PuLP has it.
+    """Convert a model to PuLP.
 
     Returns
     -------
     problem : pulp.LpProblem
-        A minimisation, without the objective's offset. A row with two sides becomes two constraints.
+        The problem without the offset of the objective. A row with two different limits becomes two constraints.
     variables : list of pulp.LpVariable
         In the order of the columns.
     """
@@ -88,8 +88,8 @@ def build(model: MatrixModel) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
         problem.add_variable(model.column_name(column), _side(low), _side(high), cat=kind)
         for column, (low, high, kind) in enumerate(zip(model.lower.tolist(), model.upper.tolist(), kinds, strict=True))
     ]
-    paid = np.flatnonzero(model.cost).tolist()
-    problem.setObjective(pulp.LpAffineExpression([(variables[column], float(model.cost[column])) for column in paid]))
+    nonzero = np.flatnonzero(model.cost).tolist()
+    problem.setObjective(pulp.LpAffineExpression([(variables[column], float(model.cost[column])) for column in nonzero]))
     for name, entries, sense, side in model.one_sided():
         terms = pulp.LpAffineExpression([(variables[column], value) for column, value in entries])
         problem.addConstraint(pulp.LpConstraint(e=terms, sense=_SENSES[sense], name=name, rhs=side))
@@ -101,9 +101,9 @@ def _side(value: float) -> float | None:
 
 
 def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
-    """Solve with one of PuLP's solvers, which count no nodes and tell no bounds on the way.
+    """Solve a model with one of PuLP's solvers. They have no node limit and report no bounds while they run.
 
-    A program that overruns its time limit by some seconds is ended (on Linux), and has then found nothing.
+    A program that exceeds its time limit by more than :data:`GRACE` seconds is killed (on Linux) and then returns no solution.
     """
     began = time.monotonic()
     name = SOLVERS.get(solver, solver)
@@ -115,7 +115,7 @@ def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
             with Watchdog(options.time_limit + GRACE, options.should_stop, lambda: _end_programs(folder)):
                 problem.solve(engine)
         except (pulp.PulpError, OSError, ValueError):
-            # A solver that is there and fails (no licence, killed) has found nothing and proven nothing.
+            # An available solver failed, for example without a licence or because it was killed.
             return Outcome("unknown", None, None)
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     ran_out = time.monotonic() - began >= options.time_limit
@@ -140,47 +140,47 @@ def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
 def _engine(
     name: str, folder: str, log: Path, options: Options, variables: list[pulp.LpVariable], time_limit: float
 ) -> pulp.LpSolver:
-    """The solver, silent, with its temporary files in a folder of their own; of CBC also the log."""
-    given: dict[str, Any] = {"msg": False, "timeLimit": time_limit}
+    """The solver object: silent, with temporary files in the given folder, and for CBC with a log file."""
+    settings: dict[str, Any] = {"msg": False, "timeLimit": time_limit}
     if name in _CBC:
-        given |= {"logPath": str(log), "threads": 1, "options": [f"randomCbcSeed {options.seed % (1 << 31)}"]}
+        settings |= {"logPath": str(log), "threads": 1, "options": [f"randomCbcSeed {options.seed % (1 << 31)}"]}
         if options.start is not None:
-            given["warmStart"] = True
+            settings["warmStart"] = True
             for variable, value in zip(variables, options.start.tolist(), strict=True):
                 variable.setInitialValue(value, check=False)
-    engine = pulp.getSolver(name, **given)
+    engine = pulp.getSolver(name, **settings)
     engine.tmpDir = folder
     return engine
 
 
 def _values(model: MatrixModel, problem: pulp.LpProblem, variables: list[pulp.LpVariable]) -> FloatArray | None:
-    """The point that was found, where it is one: a run that was cut short may leave any numbers there."""
+    """The solution, if it is feasible; None otherwise, since a run that was cut short may leave arbitrary numbers."""
     if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return None
     values = np.array([variable.varValue for variable in variables], dtype=np.float64)
-    # PuLP leaves out variables that stand in no row and cost nothing: any value will do.
+    # PuLP leaves out variables that occur in no row and cost nothing; any value will do.
     values = np.where(np.isnan(values), np.clip(0.0, model.lower, model.upper), values)
     return values if model.is_feasible(values) else None
 
 
 def _end_programs(folder: str) -> None:
-    """End the programs that work in a folder: PuLP keeps them to itself, and waits for them, however long they take.
+    """Kill the programs that use files in a folder, since PuLP gives no access to them and waits for them without a limit.
 
-    They are found by their command lines, which name files of the folder: one that no other process knows. Where there is no
-    ``/proc`` nothing is ended.
+    They are found by their command lines, which name files in the folder; no other process uses that folder. On systems without
+    ``/proc`` nothing is killed.
     """
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         number = int(entry.parent.name)
-        # Processes come and go while the list is read; those of others may not be looked at.
+        # Processes may end while the list is read, and those of other users cannot be inspected.
         with contextlib.suppress(OSError):
             if number != os.getpid() and os.fsencode(folder) in entry.read_bytes():
                 os.kill(number, signal.SIGKILL)
 
 
 def bound_in_log(text: str) -> float | None:
-    """Dual bound that a log of CBC proves, for a minimisation; None where it says none.
+    """The dual bound in a log of CBC; None if there is none.
 
-    A printed number is lowered by one unit of its last digit, which CBC may have rounded up.
+    The printed number is lowered by one unit of its last digit, since CBC may have rounded it up.
     """
     bounds, optima = _BOUND.findall(text), _OPTIMUM.findall(text)
     if bounds:
@@ -189,5 +189,5 @@ def bound_in_log(text: str) -> float | None:
 
 
 def says_infeasible(text: str) -> bool:
-    """Whether a log of CBC speaks of a proof of infeasibility and not of a limit."""
+    """Whether a log of CBC reports a proof of infeasibility, and not that a limit ended the run."""
     return "infeasible" in text.lower() and "Stopped on" not in text and "Exiting on maximum" not in text

@@ -1,4 +1,4 @@
-"""Problem and plan as the verifier reads them: what can be wrong, edges, flows, and where links lead.
+"""The data that the verifier works on: codes of violations, edges, flows, and where links lead.
 
 It shares no code with models, bounds, heuristics or the simulator, so that an error in one of them shows as a difference.
 """
@@ -43,7 +43,7 @@ Code = Literal[
     "wrong_objective",
 ]
 
-#: Times end below this, in clocks.
+#: All times are below this, in clocks.
 END_OF_TIME = 1_000_000
 
 
@@ -52,7 +52,7 @@ Verification = verification.Verification[Code]
 
 
 class Audit:
-    """Problem and plan indexed for the rules, and the violations found so far."""
+    """An index of a problem and a plan for checking the rules, with the violations found so far."""
 
     def __init__(self, problem: Problem, plan: Plan):
         self.problem = problem
@@ -64,7 +64,7 @@ class Audit:
             for instruction in problem.instructions
         ]
         ids = {instruction.id: number for number, instruction in enumerate(problem.instructions)}
-        # (producer, consumer, distance), in the order of instructions and operands; and which are asynchronous.
+        # Edges as (producer, consumer, distance), in the order of the consumers and their operands, and which are asynchronous.
         self.edges: list[tuple[int, int, int]] = []
         self.asynchronous: list[bool] = []
         for target, instruction in enumerate(problem.instructions):
@@ -78,7 +78,7 @@ class Audit:
         self.sent = [edge for edge, is_sent in zip(self.edges, self.asynchronous, strict=True) if is_sent]
 
     def add(self, code: Code, message: str, *instructions: int) -> None:
-        """Report a broken rule, of these instructions."""
+        """Report a violation that concerns these instructions."""
         self.violations.append(Violation(code, message, {"instructions": instructions}))
 
     def name(self, number: int) -> str:
@@ -86,20 +86,20 @@ class Audit:
         return self.problem.instructions[number].id
 
     def nominal(self, source: int) -> int:
-        """Nominal clocks of an asynchronous value."""
+        """Nominal clocks that a value of this instruction needs over the asynchronous fabric."""
         fabric = self.machine.asynchronous
         assert fabric is not None
         return fabric.latency if self.problem.instructions[source].memory is None else fabric.memory_latency
 
     def launches_of(self, flow: list[int]) -> dict[int, int]:
-        """First clock of each flow."""
+        """Time of the first instruction of each flow."""
         launch: dict[int, int] = {}
         for first, time in zip(flow, self.plan.times, strict=True):
             launch[first] = min(time, launch.get(first, time))
         return launch
 
     def flows(self) -> list[int]:
-        """For each instruction the smallest number of an instruction of its flow."""
+        """[instructions] smallest number of an instruction of its flow."""
         flow = list(range(len(self.problem.instructions)))
         changed = True
         while changed:
@@ -113,7 +113,7 @@ class Audit:
 
 
 def follow(problem: Problem, tile: int, link: int) -> int | None:
-    """Tile at the end of a link; None where the link is not there."""
+    """The tile at the end of a link of a tile; None if there is no such link."""
     machine = problem.machine
     if not 0 <= link < len(machine.links):
         return None
@@ -127,7 +127,7 @@ def follow(problem: Problem, tile: int, link: int) -> int | None:
 
 
 def least_clocks(problem: Problem) -> list[dict[int, int]]:
-    """For each tile the least clocks to the tiles that a value from it may go to."""
+    """[tiles] least clocks to each tile that a value can reach from this tile."""
     tiles = range(problem.machine.rows * problem.machine.columns)
     steps: list[dict[int, int]] = []
     for tile in tiles:

@@ -1,4 +1,4 @@
-"""From tiles to a whole plan: times by list scheduling, then routes, delays and starts."""
+"""Builds complete plans: times by list scheduling if only tiles are known, then routes, delays, starts and interfaces."""
 
 from __future__ import annotations
 
@@ -9,16 +9,28 @@ from typing import TypeVar
 
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem
-from stowplan.models.modulo_scheduling.structure import Structure, longest_ways
+from stowplan.models.modulo_scheduling.structure import Structure, longest_paths
 
 
-def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Mapping[int, int]) -> list[int] | None:
-    """Times for a placement, with unlimited delays: most clocks to the end first, each in the first free slot.
+def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], given_times: Mapping[int, int]) -> list[int] | None:
+    """Find times for given tiles, with unlimited delays, by list scheduling.
 
-    ``known`` has times of the instructions on cycles, valid among themselves and in different slots of their tiles. They
-    move by multiples of the II, a cycle at a time, which changes neither; and so do others that it has times of. No tile has
-    more than ``ii`` instructions. None where an instruction finds no slot, which cannot be where ``known`` has all of
-    :attr:`Structure.slotted`.
+    Instructions with the longest way to the end of the iteration come first, and each gets the first free slot.
+
+    Parameters
+    ----------
+    tiles
+        Tile of each instruction. No tile may have more than ``ii`` instructions.
+    given_times
+        Times of the instructions on recurrences, and possibly of others. Within a recurrence they must be valid, and they must
+        be in different slots of their tiles. They are only shifted by multiples of the II, a recurrence as a whole, which keeps
+        both properties.
+
+    Returns
+    -------
+    list of int or None
+        Time of each instruction. None if an instruction finds no free slot, which cannot happen if ``given_times`` has all
+        instructions of :attr:`Structure.slotted`.
     """
     problem = structure.problem
     latency, hops = problem.latencies, problem.hops
@@ -31,20 +43,21 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
     for source, target, distance, sent in structure.precedences:
         one, two = component[source], component[target]
         if one != two:
-            way = (hops[tiles[source]][tiles[target]] or 0) if sent is None else sent
-            incoming[two].append((source, target, latency[source] + way - ii * distance))
+            transport = (hops[tiles[source]][tiles[target]] or 0) if sent is None else sent
+            incoming[two].append((source, target, latency[source] + transport - ii * distance))
             outgoing[one].add(two)
-    waiting = {own: len({component[source] for source, _, _ in incoming[own]}) for own in members}
-    # Clocks from the start of a component to the end of the loop body, roughly: cycles count by where values leave them.
+    waiting = {member: len({component[source] for source, _, _ in incoming[member]}) for member in members}
+    # Approximate clocks from the start of a component to the end of the loop body. For recurrences, the instruction counts at
+    # which a value leaves.
     lag: dict[tuple[int, int], int] = defaultdict(int)
     for two, values in incoming.items():
         for source, target, clocks in values:
             pair = component[source], two
-            lag[pair] = max(lag[pair], clocks - (known[target] if len(members[two]) > 1 else 0))
-    height = longest_ways(((two, one, clocks) for (one, two), clocks in lag.items()), [0] * len(members))
-    slots = _Slots(structure, ii, tiles)
-    for number, time in known.items():
-        slots.take(number, time)
+            lag[pair] = max(lag[pair], clocks - (given_times[target] if len(members[two]) > 1 else 0))
+    height = longest_paths(((two, one, clocks) for (one, two), clocks in lag.items()), [0] * len(members))
+    slots = _ReservationTable(structure, ii, tiles)
+    for number, time in given_times.items():
+        slots.reserve(number, time)
     times = [0] * structure.count
     ready = [(-height[label], label) for label, count in waiting.items() if count == 0]
     heapq.heapify(ready)
@@ -54,20 +67,20 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
         if len(group) == 1:
             number = group[0]
             time = max([0, *(times[source] + clocks for source, _, clocks in incoming[label])])
-            if number in known:
-                times[number] = time + (known[number] - time) % ii
+            if number in given_times:
+                times[number] = time + (given_times[number] - time) % ii
             else:
                 free = next((clock for clock in range(time, time + ii) if slots.is_free(number, clock)), None)
                 if free is None:
                     return None
-                slots.take(number, free)
+                slots.reserve(number, free)
                 times[number] = free
         else:
-            # The least shift that no time is negative and every value from outside is there.
-            late = max(-known[number] for number in group)
-            late = max([late, *(times[source] + clocks - known[target] for source, target, clocks in incoming[label])])
+            # The smallest shift with which no time is negative and every value from outside has arrived.
+            shift = max(-given_times[number] for number in group)
+            shift = max([shift, *(times[source] + clocks - given_times[target] for source, target, clocks in incoming[label])])
             for number in group:
-                times[number] = known[number] + ii * -(-late // ii)
+                times[number] = given_times[number] + ii * -(-shift // ii)
         for two in sorted(outgoing[label]):
             waiting[two] -= 1
             if waiting[two] == 0:
@@ -75,8 +88,8 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], known: Ma
     return times
 
 
-class _Slots:
-    """What of the machine is taken, modulo the II."""
+class _ReservationTable:
+    """The modulo reservation table: slots of issues, of results, and of memory requests."""
 
     def __init__(self, structure: Structure, ii: int, tiles: Sequence[int]):
         self._latency, self._ii, self._tiles = structure.problem.latencies, ii, tiles
@@ -85,22 +98,22 @@ class _Slots:
         self._limits, self._accesses = structure.port_limits, set(structure.problem.accesses)
         self._requests: Counter[tuple[int, int]] = Counter()
 
-    def take(self, number: int, time: int) -> None:
-        """An instruction issues at this time."""
+    def reserve(self, number: int, time: int) -> None:
+        """Reserve the resources of an instruction that is issued at this time."""
         done = (time + self._latency[number]) % self._ii
         self._issues.add((self._tiles[number], time % self._ii))
         self._results.add((self._tiles[number], done))
         self._requests.update((which, done) for which in self._limited(number))
 
     def is_free(self, number: int, time: int) -> bool:
-        """Whether it may."""
+        """Whether the resources of an instruction that is issued at this time are free."""
         tile, done = self._tiles[number], (time + self._latency[number]) % self._ii
         if (tile, time % self._ii) in self._issues or (tile, done) in self._results:
             return False
         return all(self._requests[which, done] < self._limits[which].most for which in self._limited(number))
 
     def _limited(self, number: int) -> list[int]:
-        """Port limits that count an instruction."""
+        """Indices of the port limits that apply to an instruction on its tile."""
         if number not in self._accesses:
             return []
         return [which for which, limit in enumerate(self._limits) if self._tiles[number] in limit.tiles]
@@ -110,15 +123,28 @@ _Place = TypeVar("_Place", bound=Hashable)
 
 
 def _assigned(choices: Sequence[Sequence[_Place]], most: Callable[[_Place], int]) -> dict[_Place, list[int]] | None:
-    """Who is at each place: each at one of its choices, so many at most at one (augmenting paths); None: it cannot be."""
-    taken: dict[_Place, list[int]] = defaultdict(list)
+    """Assign each user to one of its places (bipartite matching by augmenting paths).
+
+    Parameters
+    ----------
+    choices
+        Possible places of each user.
+    most
+        Largest number of users at a place.
+
+    Returns
+    -------
+    dict or None
+        Users at each place; None if there is no assignment.
+    """
+    users_at: dict[_Place, list[int]] = defaultdict(list)
 
     def assign(who: int, seen: set[_Place]) -> bool:
         for place in choices[who]:
             if place in seen:
                 continue
             seen.add(place)
-            users = taken[place]
+            users = users_at[place]
             if len(users) < most(place):
                 users.append(who)
                 return True
@@ -128,22 +154,22 @@ def _assigned(choices: Sequence[Sequence[_Place]], most: Callable[[_Place], int]
                     return True
         return False
 
-    return taken if all(assign(who, set()) for who in range(len(choices))) else None
+    return users_at if all(assign(who, set()) for who in range(len(choices))) else None
 
 
 def choose_starts(structure: Structure, tiles: Sequence[int]) -> tuple[int, ...] | None:
-    """One start of each set of choices, on different tiles; None where there are none."""
+    """Choose one start from each set of choices such that all are on different tiles; None if that is impossible."""
     choices = structure.start_choices
-    taken = _assigned([[tiles[number] for number in numbers] for numbers in choices], lambda tile: 1)
-    if taken is None:
+    users_at = _assigned([[tiles[number] for number in numbers] for numbers in choices], lambda tile: 1)
+    if users_at is None:
         return None
-    return tuple(sorted(next(n for n in choices[users[0]] if tiles[n] == tile) for tile, users in taken.items()))
+    return tuple(sorted(next(n for n in choices[users[0]] if tiles[n] == tile) for tile, users in users_at.items()))
 
 
 def choose_interfaces(
     structure: Structure, ii: int, tiles: Sequence[int], times: Sequence[int]
 ) -> tuple[int | None, ...] | None:
-    """An interface with a free port for each memory access; None where there are none."""
+    """Choose an interface with a free port for each memory access; None if that is impossible."""
     problem, choices = structure.problem, []
     if not problem.accesses:
         return ()
@@ -151,18 +177,18 @@ def choose_interfaces(
         slot = (times[number] + problem.latencies[number]) % ii
         tile, interfaces = tiles[number], enumerate(problem.machine.interfaces)
         choices.append([(at, slot) for at, interface in interfaces if interface.tiles is None or tile in interface.tiles])
-    taken = _assigned(choices, lambda place: problem.machine.interfaces[place[0]].ports)
-    if taken is None:
+    users_at = _assigned(choices, lambda place: problem.machine.interfaces[place[0]].ports)
+    if users_at is None:
         return None
     chosen: list[int | None] = [None] * structure.count
-    for (interface, _), users in taken.items():
+    for (interface, _), users in users_at.items():
         for user in users:
             chosen[problem.accesses[user]] = interface
     return tuple(chosen)
 
 
-def _has_room(structure: Structure, ii: int, tiles: Sequence[int], times: Sequence[int]) -> bool:
-    """Whether variables and values from the asynchronous fabric fit the memory of each tile."""
+def _fits_memory(structure: Structure, ii: int, tiles: Sequence[int], times: Sequence[int]) -> bool:
+    """Whether variables and buffers of asynchronous values fit into the memory of each tile."""
     if not structure.buffers:
         return True
     machine = structure.problem.machine
@@ -181,28 +207,31 @@ def make_plan(
     times: Sequence[int],
     routes: Sequence[tuple[int, ...]] | None = None,
 ) -> Plan | None:
-    """Plan from tiles and times, over single links unless routes are given.
+    """Build a plan from tiles and times. Values take single links unless routes are given.
 
-    None where starts would share a tile, requests find no port, or values sent to a tile do not fit its memory.
+    Returns
+    -------
+    Plan or None
+        None if starts would share a tile, memory requests find no port, or buffers do not fit into the memory of a tile.
     """
     problem = structure.problem
     starts = choose_starts(structure, tiles)
     interfaces = choose_interfaces(structure, ii, tiles, times)
-    if starts is None or interfaces is None or not _has_room(structure, ii, tiles, times):
+    if starts is None or interfaces is None or not _fits_memory(structure, ii, tiles, times):
         return None
     latency = problem.latencies
-    ways = (
+    routed = (
         list(routes)
         if routes is not None
         else [() if e.asynchronous else link_between(problem, tiles[e.source], tiles[e.target]) for e in problem.edges]
     )
     clocks = [
         problem.nominal(edge.source) if edge.asynchronous else sum(problem.machine.links[link].clocks for link in way)
-        for edge, way in zip(problem.edges, ways, strict=True)
+        for edge, way in zip(problem.edges, routed, strict=True)
     ]
     delays = tuple(
-        times[edge.target] + ii * edge.distance - times[edge.source] - latency[edge.source] - taken
-        for edge, taken in zip(problem.edges, clocks, strict=True)
+        times[edge.target] + ii * edge.distance - times[edge.source] - latency[edge.source] - transport
+        for edge, transport in zip(problem.edges, clocks, strict=True)
     )
     makespan = max(map(sum, zip(times, latency, strict=True)), default=0)
     return Plan(
@@ -213,7 +242,7 @@ def make_plan(
         tiles=tuple(tiles),
         times=tuple(times),
         slots=tuple(time % ii for time in times),
-        routes=tuple(ways),
+        routes=tuple(routed),
         delays=delays,
         starts=starts,
         interfaces=interfaces,
@@ -224,7 +253,7 @@ def make_plan(
 
 
 def link_between(problem: Problem, one: int, two: int) -> tuple[int, ...]:
-    """The quickest single link from a tile to another; empty for feedback.
+    """The fastest single link from a tile to another, as a route; empty for feedback.
 
     Raises
     ------

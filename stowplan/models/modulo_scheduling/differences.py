@@ -1,14 +1,15 @@
-"""Initiation intervals (II) that differences of time allow where delays are limited, and the values that refute the others.
+"""Initiation intervals (II) that limits on delays allow, and cycles of values that refute the others.
 
-Between producer and consumer lie the latency, the clocks of the links and the delay. So with a limit on delays the difference
-of their times is bounded from both sides: low <= time(target) + II · distance - time(source) <= high. Around a cycle of values,
-each taken along or against its direction, these bounds may contradict each other. Such a cycle is a proof that holds for all
-places and slots; Bellman and Ford find one. A cycle whose distances cancel refutes every II, any other all small or all large
-ones.
+The times of a producer and a consumer differ by the latency, the clocks of the links and the delay. With a limit on delays,
+the difference is therefore bounded from both sides: low <= time(target) + II · distance - time(source) <= high. Around a cycle
+of values, each of which may be passed in its direction or against it, these bounds can contradict each other. Such a cycle is
+a proof that holds for all tiles and slots, and the algorithm of Bellman and Ford finds one. If the distances of a cycle
+cancel, it refutes every II; otherwise it refutes all IIs below or all IIs above some number.
 
-Without delays there is a second proof. On many machines the clocks of all links are even between tiles of one colour and odd
-between the two colours, as on a row whose links take a clock a tile. Then time plus colour of producer and consumer differ by
-the latency, modulo 2, wherever they stand; and that must agree around every cycle.
+If no delays are allowed at all, there is a second proof, by parity. On many machines the tiles have two colours such that links
+take an even number of clocks between tiles of the same colour and an odd number between different colours. An example is a row
+whose links take one clock for each tile. Time plus colour of producer and consumer then differ by the latency modulo 2, on
+whatever tiles they are, and this must be consistent around every cycle.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from typing import NamedTuple
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Precedence, Structure
 
-#: A bound on the difference of two times: (number, source, target, least clocks from source to target).
+#: A lower bound on the difference of two times: (number, source, target, least clocks from source to target).
 Way = tuple[int, int, int, int]
 
-#: Values named in a reason at most.
+#: Largest number of values that are named in a reason.
 _NAMED = 12
 
 
 class OpenIIs(NamedTuple):
-    """IIs that are not refuted, ascending, and why others are."""
+    """The IIs that are not refuted, ascending, and the reasons why the others are."""
 
     iis: tuple[int, ...]
     reasons: tuple[str, ...]
@@ -42,15 +43,25 @@ class _Bound(NamedTuple):
     clocks: int
     distance: int
     value: Precedence | None
-    """What says so; None for pins."""
+    """The value that the bound comes from; None for pins."""
     is_upper: bool = False
-    """Whether the limit of delays says so, and not when the value arrives."""
+    """Whether the bound comes from the limit on the delay, and not from the arrival of the value."""
 
 
 def positive_cycle(count: int, ways: Sequence[Way]) -> list[int]:
-    """Numbers of edges of a cycle whose weights are positive in sum, empty where there is none (Bellman and Ford).
+    """Find a cycle whose weights have a positive sum (Bellman and Ford).
 
-    Edges are (number, source, target, weight) between nodes 0 to ``count`` - 1.
+    Parameters
+    ----------
+    count
+        Number of nodes, which are numbered from 0.
+    ways
+        Edges (number, source, target, weight).
+
+    Returns
+    -------
+    list of int
+        Numbers of the edges of the cycle, against its direction; empty if there is no such cycle.
     """
     late, by = [0] * count, [-1] * count
     changed = -1
@@ -72,7 +83,7 @@ def positive_cycle(count: int, ways: Sequence[Way]) -> list[int]:
 
 
 def open_iis(problem: Problem, structure: Structure, least: int = 1) -> OpenIIs:
-    """IIs from ``least`` up to the depth of the spoke RAM that differences of time do not refute; all where delays are free."""
+    """The IIs from ``least`` up to the depth of the spoke RAM that are not refuted; all of them if delays are unlimited."""
     low, high = least, problem.machine.spoke_depth
     limit = problem.rules.max_delay
     if limit is None or low > high:
@@ -85,48 +96,50 @@ def open_iis(problem: Problem, structure: Structure, least: int = 1) -> OpenIIs:
             if not cycle:
                 break
             clocks, distance = sum(bound.clocks for bound in cycle), sum(bound.distance for bound in cycle)
-            told = _describe(structure, cycle)
-            # What is refuted is every II with clocks > II * distance: all, all below some, or all above some.
+            reason = _describe(structure, cycle)
+            # The cycle refutes every II with clocks > II * distance: all IIs, all below some number, or all above some number.
             if distance == 0:
-                return OpenIIs((), (told,))
+                return OpenIIs((), (reason,))
             if distance > 0:
                 low = -(-clocks // distance)
-                reasons[True] = f"initiation intervals below {low} are too short ({told})"
+                reasons[True] = f"initiation intervals below {low} are too short ({reason})"
             else:
                 high = -clocks // -distance
                 too_long = f"initiation intervals above {high} are" if high > 0 else "all initiation intervals are"
-                reasons[False] = f"{too_long} too long ({told})"
+                reasons[False] = f"{too_long} too long ({reason})"
     if low > high and least > 1 and True not in reasons:
         reasons[True] = f"initiation intervals below {least} have too few slots"
     iis = tuple(range(low, high + 1))
-    told_odd = {parity: _odd_cycle(structure, parity) for parity in (0, 1)} if limit == 0 else {}
-    kept = tuple(ii for ii in iis if told_odd.get(ii % 2) is None)
-    if iis and not kept:
-        both = [told_odd[parity] for parity in sorted({ii % 2 for ii in iis})]
+    odd_reasons = {parity: _odd_cycle(structure, parity) for parity in (0, 1)} if limit == 0 else {}
+    open_ones = tuple(ii for ii in iis if odd_reasons.get(ii % 2) is None)
+    if iis and not open_ones:
+        both = [odd_reasons[parity] for parity in sorted({ii % 2 for ii in iis})]
         return OpenIIs((), (*reasons.values(), *dict.fromkeys(reason for reason in both if reason is not None)))
-    return OpenIIs(kept, tuple(reasons[side] for side in sorted(reasons, reverse=True)))
+    return OpenIIs(open_ones, tuple(reasons[side] for side in sorted(reasons, reverse=True)))
 
 
 def _bounds(structure: Structure, limit: int) -> list[_Bound]:
-    """All bounds on differences of times; number ``structure.count`` stands for clock 0."""
+    """All bounds on differences of times. The node ``structure.count`` represents clock 0."""
     problem, latency = structure.problem, structure.problem.latencies
     spans: dict[tuple[int, int], tuple[int, int] | None] = {}
     bounds = []
-    for order in structure.precedences:
-        one, two = structure.group[order.source], structure.group[order.target]
-        if order.clocks is None:
+    for precedence in structure.precedences:
+        one, two = structure.group[precedence.source], structure.group[precedence.target]
+        if precedence.clocks is None:
             if (one, two) not in spans:
                 spans[one, two] = hop_span(structure, one, two)
             span = spans[one, two]
             if span is None:
-                # No links at all: reach says why.
+                # There are no links between their tiles, which other constraints report.
                 continue
             least, most = span
-            high = latency[order.source] + most + limit
-            bounds.append(_Bound(order.target, order.source, -high, -order.distance, order, is_upper=True))
+            high = latency[precedence.source] + most + limit
+            bounds.append(_Bound(precedence.target, precedence.source, -high, -precedence.distance, precedence, is_upper=True))
         else:
-            least = order.clocks
-        bounds.append(_Bound(order.source, order.target, latency[order.source] + least, order.distance, order))
+            least = precedence.clocks
+        bounds.append(
+            _Bound(precedence.source, precedence.target, latency[precedence.source] + least, precedence.distance, precedence)
+        )
     origin = structure.count
     pinned = {problem.number[pin.instruction]: pin.time for pin in problem.pins if pin.time is not None}
     for number, time in pinned.items():
@@ -138,7 +151,7 @@ def _bounds(structure: Structure, limit: int) -> list[_Bound]:
 
 
 def hop_span(structure: Structure, one: int, two: int) -> tuple[int, int] | None:
-    """Least and most clocks from where a group may stand to where another may; None where there is no link."""
+    """Smallest and largest number of clocks from the allowed tiles of a group to those of another; None without a link."""
     if one == two:
         return 0, 0
     hops = structure.problem.hops
@@ -153,48 +166,48 @@ def hop_span(structure: Structure, one: int, two: int) -> tuple[int, int] | None
 
 
 def _contradiction(count: int, bounds: Sequence[_Bound], ii: int) -> list[_Bound]:
-    """Bounds around a cycle that contradict each other at an II; none where all can hold."""
-    ways = [(at, bound.source, bound.target, bound.clocks - ii * bound.distance) for at, bound in enumerate(bounds)]
-    # A cycle is found against its direction: what it returns is turned.
-    return [bounds[at] for at in reversed(positive_cycle(count + 1, ways))]
+    """Bounds around a cycle that contradict each other at an II; empty if all bounds can hold."""
+    arcs = [(at, bound.source, bound.target, bound.clocks - ii * bound.distance) for at, bound in enumerate(bounds)]
+    # The cycle is returned against its direction, so it is reversed.
+    return [bounds[at] for at in reversed(positive_cycle(count + 1, arcs))]
 
 
 def farthest(problem: Problem) -> int:
-    """Most clocks of a value on its way."""
+    """Largest number of clocks that a value needs from one tile to another."""
     return max((clocks for row in problem.hops for clocks in row if clocks is not None), default=0)
 
 
 def _describe(structure: Structure, cycle: Sequence[_Bound]) -> str:
-    """What contradicts what, and by how much."""
+    """A sentence that says which bounds contradict each other, and by how many clocks."""
     ids = [instruction.id for instruction in structure.problem.instructions]
     arrivals = [bound for bound in cycle if bound.value is not None and not bound.is_upper]
     limits = [bound for bound in cycle if bound.value is not None and bound.is_upper]
     clocks, distance = sum(bound.clocks for bound in cycle), sum(bound.distance for bound in cycle)
     parts = []
     if arrivals:
-        parts.append(f"{_ways(ids, arrivals)}: {sum(arrival.clocks for arrival in arrivals)} clocks or more")
+        parts.append(f"{_paths_text(ids, arrivals)}: {sum(arrival.clocks for arrival in arrivals)} clocks or more")
     if limits:
         most = -sum(bound.clocks for bound in limits)
         parts.append(
-            f"{_ways(ids, reversed(limits))}: {most} clocks at most with max_delay {structure.problem.rules.max_delay}"
+            f"{_paths_text(ids, reversed(limits))}: {most} clocks at most with max_delay {structure.problem.rules.max_delay}"
         )
     if any(bound.value is None for bound in cycle):
         parts.append("between fixed times")
-    told = "; ".join(parts)
+    reason = "; ".join(parts)
     if distance == 0 and limits:
         problem = structure.problem
-        # What one more instruction on the way adds at most.
+        # The largest number of clocks that one more instruction on the way can add.
         more = problem.machine.latency + farthest(problem) + (problem.rules.max_delay or 0)
-        told += f"; a value would wait {clocks} clocks too long: put "
-        told += f"at least {-(-clocks // more)} instruction(s) into the short way that pass the value on "
-        told += "(with balance=yes that is done for you)"
-    return told
+        reason += f"; a value would wait {clocks} clocks too long: put "
+        reason += f"at least {-(-clocks // more)} instruction(s) into the short way that pass the value on "
+        reason += "(with balance=yes that is done for you)"
+    return reason
 
 
-def _ways(ids: Sequence[str], bounds: Iterable[_Bound]) -> str:
-    """Values one after the other, those that follow each other joined: ``a -> b -> c and d -> e``.
+def _paths_text(ids: Sequence[str], bounds: Iterable[_Bound]) -> str:
+    """Values as text; those that follow each other are joined: ``a -> b -> c and d -> e``.
 
-    ``(+1)`` follows what takes a value in the next iteration.
+    ``(+1)`` after an instruction means that it consumes the value in the next iteration.
     """
     values = [bound.value for bound in bounds if bound.value is not None]
     first = next((at for at, value in enumerate(values) if values[at - 1].target != value.source), 0)
@@ -205,15 +218,18 @@ def _ways(ids: Sequence[str], bounds: Iterable[_Bound]) -> str:
             chains.append([ids[value.source]])
         chains[-1].append(ids[value.target] + (f" (+{value.distance})" if value.distance else ""))
         last = value.target
-    return " and ".join(" -> ".join(_short(chain)) for chain in chains)
+    return " and ".join(" -> ".join(_shortened(chain)) for chain in chains)
 
 
-def _short(chain: list[str]) -> list[str]:
+def _shortened(chain: list[str]) -> list[str]:
     return chain if len(chain) <= _NAMED else [*chain[: _NAMED // 2], "...", *chain[-_NAMED // 2 :]]
 
 
 def two_colours(structure: Structure) -> list[int] | None:
-    """A colour, 0 or 1, for each tile: clocks of links are odd between different ones only. None where there are no such."""
+    """Colours 0 and 1 of the tiles such that links take an odd number of clocks exactly between different colours.
+
+    None if there are no such colours.
+    """
     hops = structure.problem.hops
     colour: dict[int, int] = {}
     tiles = range(len(hops))
@@ -236,7 +252,7 @@ def two_colours(structure: Structure) -> list[int] | None:
 
 
 def _odd_cycle(structure: Structure, parity: int) -> str | None:
-    """Why no II of a parity will do without delays; None where that shows no reason."""
+    """The reason why no II with this parity is possible without delays; None if parity gives no reason."""
     problem = structure.problem
     if two_colours(structure) is None:
         return None
@@ -261,12 +277,12 @@ def _odd_cycle(structure: Structure, parity: int) -> str | None:
                     by[other] = precedence
                     waiting.append(other)
                 elif value[other] != value[number] ^ odd:
-                    return _tell_odd(structure, _around(by, precedence), parity)
+                    return _odd_cycle_reason(structure, _closed_cycle(by, precedence), parity)
     return None
 
 
-def _around(by: dict[int, Precedence], last: Precedence) -> list[Precedence]:
-    """The cycle that a value closes in a tree."""
+def _closed_cycle(by: dict[int, Precedence], last: Precedence) -> list[Precedence]:
+    """The cycle that a value closes in a tree, in which ``by`` has the edge to each node's parent."""
 
     def to_root(number: int) -> list[Precedence]:
         around = []
@@ -283,7 +299,7 @@ def _around(by: dict[int, Precedence], last: Precedence) -> list[Precedence]:
     return [last, *two, *reversed(one)]
 
 
-def _tell_odd(structure: Structure, cycle: Sequence[Precedence], parity: int) -> str:
+def _odd_cycle_reason(structure: Structure, cycle: Sequence[Precedence], parity: int) -> str:
     ids = [instruction.id for instruction in structure.problem.instructions]
     named = ", ".join(f"{ids[value.source]} -> {ids[value.target]}" for value in cycle[:_NAMED])
     named += ", ..." if len(cycle) > _NAMED else ""

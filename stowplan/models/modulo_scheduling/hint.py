@@ -1,10 +1,10 @@
-"""Hints for modulo scheduling: for each instruction how early it issues, and how much speaks for each tile.
+"""Hints for modulo scheduling: for each instruction when it is issued, and how good each tile is for it.
 
-Values are named ``time`` (0 for the first issue of an iteration, 1 for the last) and ``tile N`` for each tile of the machine,
-by its number. Instructions are in the problem's order.
+Values are named ``time`` (0 for the first issue of an iteration, 1 for the last) and ``tile N`` for each tile, by its number.
+Instructions are in the problem's order.
 
-From a hint for an earlier version comes one for the version at hand: instructions are matched by what they are
-(:mod:`stowplan.models.hint`), tiles by number. What has no counterpart is left open, with a confidence of 0.
+A hint for an earlier version of a loop body can be transferred to the current version. Instructions are then matched by their
+properties (:mod:`stowplan.models.hint`) and tiles by number. Instructions without a counterpart get confidence 0.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ TIME = "time"
 
 
 def tile_name(tile: int) -> str:
-    """Name of the values of a tile."""
+    """Name of the values for a tile."""
     return f"tile {tile}"
 
 
 def counts(problem: Problem) -> dict[str, int]:
-    """How many values of each name a hint has: one for each instruction."""
+    """Number of values of each name in a hint: one for each instruction."""
     return dict.fromkeys((TIME, *map(tile_name, range(problem.machine.tiles))), len(problem.instructions))
 
 
@@ -37,29 +37,29 @@ def hint(
     plan: Plan | None = None,
     source: str = "",
 ) -> Hint:
-    """A hint of values for a problem: ``time`` of shape ``[instructions]``, ``tiles`` ``[tiles, instructions]``, in [0, 1]."""
+    """A hint for a problem with values in [0, 1]: ``time`` of shape ``[instructions]``, ``tiles`` ``[tiles, instructions]``."""
     values = {TIME: time} | {tile_name(tile): row for tile, row in zip(range(problem.machine.tiles), tiles, strict=True)}
     return of_values(problem, values, confidence=confidence, plan=plan, source=source)
 
 
 def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
-    """The values that a valid plan has, and the plan itself."""
+    """A hint that contains a valid plan and the values that correspond to it."""
     last = max(1, *plan.times) if plan.times else 1
     tiles = [[float(at == tile) for at in plan.tiles] for tile in range(problem.machine.tiles)]
     return hint(problem, [time / last for time in plan.times], tiles, plan=plan, source=source)
 
 
 def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
-    """The hint for a loop body that a hint for an earlier version of it stands for.
+    """Transfer a hint from an earlier version of a loop body to the current one.
 
     Parameters
     ----------
     problem
-        What is to be solved.
+        The current version.
     earlier
         The version that the hint is for.
     given
-        With values, for ``earlier``; its plan is left behind.
+        A hint with values for ``earlier``. Its plan is not transferred.
 
     Raises
     ------
@@ -74,11 +74,12 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
 
 
 def matched_instructions(problem: Problem, earlier: Problem) -> list[int]:
-    """For each instruction the one of an earlier version that it was, -1 for none; shape ``[instructions]``."""
+    """[instructions] the corresponding instruction of an earlier version; -1 for none."""
     return matched(_steps(problem), _steps(earlier))
 
 
 def _steps(problem: Problem) -> Steps:
+    """The instructions of a problem as steps to be matched."""
     instructions = problem.instructions
     sources = [
         [-1 if operand.instruction is None else problem.number[operand.instruction] for operand in instruction.operands]
@@ -100,5 +101,5 @@ def _steps(problem: Problem) -> Steps:
     )
 
 
-#: What hints for this kind may say.
+#: The values that hints for modulo scheduling may have.
 VALUES = HintValues(counts, of_plan, transferred)

@@ -1,4 +1,4 @@
-"""A coarse-grained reconfigurable array as data: a grid of equal tiles, and the links that leave every one of them."""
+"""Describes a coarse-grained reconfigurable array (CGRA): a grid of equal tiles, and the links that every tile has."""
 
 from __future__ import annotations
 
@@ -16,65 +16,73 @@ MOST_TILES = 1024
 #: Largest latency, in clocks.
 MOST_LATENCY = 1000
 
-#: ``table[from][to]``: clocks of a way, None where there is none.
+#: ``table[from][to]`` is the number of clocks from one tile to another; None if there is no way.
 Clocks: TypeAlias = tuple[tuple[int | None, ...], ...]
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An output that every tile has, by where it leads; at the far end it is an input of the same name."""
+    """An output that every tile has, described by the tile it leads to. There, it is an input of the same name."""
 
     name: str
     rows: int
-    """Rows further down; negative is up."""
+    """Number of rows downwards; negative for upwards."""
     columns: int = 0
-    """Columns further right; negative is left."""
+    """Number of columns to the right; negative for the left."""
     clocks: int = 1
-    """Clocks from the output to the input at the far end."""
+    """Clocks from the output to the input at the other end."""
 
 
 class Interface(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A way from the asynchronous fabric to memory."""
+    """An interface between the asynchronous fabric and memory."""
 
     name: str
     ports: int = 1
-    """Requests that it takes in a clock."""
+    """Number of requests that it accepts in one clock."""
     tiles: tuple[int, ...] | None = None
-    """Tiles whose requests it takes; None for all."""
+    """Tiles that it serves; None for all tiles."""
 
 
 class AsynchronousFabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Messages without a fixed latency, from any tile to any other and to memory. Its clocks are nominal."""
+    """A network that carries messages from any tile to any other and to memory, without a fixed latency.
+
+    Its latencies are *nominal*: plans are computed as if they were exact.
+    """
 
     latency: int = 10
-    """Clocks from a result to the word in another tile's memory."""
+    """Nominal clocks from a result to the arrival of the word in another tile's memory."""
     memory_latency: int = 100
-    """Clocks from a request to its answer in a tile's memory."""
+    """Nominal clocks from a request to memory to the arrival of its answer in a tile's memory."""
     interfaces: tuple[Interface, ...] = ()
+    """The interfaces to memory."""
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
-    """A validated machine; tile ``row * columns + column``. See docs/reference/modulo-scheduling.md."""
+    """A machine. The tile in a row and column has the number ``row * columns + column``.
+
+    Constructing a machine that breaks a rule raises :class:`~stowplan.errors.InputError`. See
+    docs/reference/modulo-scheduling.md.
+    """
 
     name: str
     rows: int
     columns: int = 1
     links: tuple[Link, ...]
     wraps: bool = False
-    """Whether links that lead over an edge of the grid come back at the opposite edge, as in a torus."""
+    """Whether links that lead over an edge of the grid continue at the opposite edge (a torus)."""
     latency: int = 3
     """Clocks from the issue of an instruction to its result (pipeline depth)."""
     spoke_depth: int = 64
-    """Entries of a tile's spoke RAM: the largest initiation interval."""
+    """Number of entries of a tile's spoke RAM (one entry for each slot), which limits the initiation interval."""
     instruction_depth: int = 64
-    """Entries of a tile's instruction RAM."""
+    """Number of entries of a tile's instruction RAM."""
     memories: int = 2
-    """Memories of a tile."""
+    """Number of memories of a tile."""
     memory_depth: int = 512
-    """Words of each memory of a tile."""
+    """Number of words of each memory."""
     operations: tuple[str, ...] = ()
-    """Operations a tile can do; empty for any."""
+    """Operations that a tile can execute; empty for any operation."""
     asynchronous: AsynchronousFabric | None = None
-    """None where tiles have links only."""
+    """The asynchronous fabric; None if tiles have links only."""
 
     def __post_init__(self) -> None:
         def check(field: str, holds: bool, found: object, expected: str) -> None:
@@ -99,6 +107,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             self._check_asynchronous(self.asynchronous, check)
 
     def _check_asynchronous(self, fabric: AsynchronousFabric, check: Callable[[str, bool, object, str], None]) -> None:
+        """Check the fields of the asynchronous fabric."""
         for field in ("latency", "memory_latency"):
             clocks = getattr(fabric, field)
             check(f"asynchronous.{field}", 0 <= clocks <= 100 * MOST_LATENCY, clocks, f"0 to {100 * MOST_LATENCY} clocks")
@@ -122,7 +131,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return self.rows * self.columns
 
     def end(self, tile: int, link: int) -> int | None:
-        """Tile that a tile's link leads to; None over the edge, or back to the tile itself."""
+        """The tile that a link of a tile leads to; None if it leaves the grid or leads back to the same tile."""
         row = tile // self.columns + self.links[link].rows
         column = tile % self.columns + self.links[link].columns
         if self.wraps:
@@ -134,15 +143,15 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def one_link(self) -> Clocks:
-        """Clocks from tile to tile over one link at most; 0 from a tile to itself (feedback)."""
+        """Clocks from tile to tile over at most one link; 0 from a tile to itself (feedback)."""
         table: list[list[int | None]] = [[None] * self.tiles for _ in range(self.tiles)]
         for tile in range(self.tiles):
             table[tile][tile] = 0
             for number, link in enumerate(self.links):
                 end = self.end(tile, number)
                 if end is not None:
-                    known = table[tile][end]
-                    table[tile][end] = link.clocks if known is None else min(known, link.clocks)
+                    shortest = table[tile][end]
+                    table[tile][end] = link.clocks if shortest is None else min(shortest, link.clocks)
         return tuple(tuple(row) for row in table)
 
     @cached_property
@@ -155,7 +164,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
                 if first is None:
                     continue
                 for to, second in enumerate(table[middle]):
-                    known = row[to]
-                    if second is not None and (known is None or first + second < known):
+                    length = row[to]
+                    if second is not None and (length is None or first + second < length):
                         row[to] = first + second
         return tuple(tuple(row) for row in table)

@@ -1,7 +1,8 @@
-"""Modulo scheduling at one initiation interval as a mixed-integer program, for comparison with the CP-SAT model.
+"""Modulo scheduling at one initiation interval (II) as a MILP, for comparison with the CP-SAT model.
 
-A time-indexed formulation in the manner of Eichenberger and Davidson (1997): a binary for each instruction, tile and slot, and
-an integer for the round of each instruction. Values that pass through tiles are left to the CP-SAT model.
+It is a time-indexed formulation as by Eichenberger and Davidson (1997), with a binary column for each instruction, tile and
+slot, and an integer column for the *round* of each instruction, where time = II · round + slot. Problems in which values may
+pass through tiles are not supported.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.outcome import Outcome
 
 Terms = dict[int, float]
-"""A sum: coefficient of each column."""
+"""A linear expression: coefficient by column."""
 
 
 class _Program(Program):
-    """A program of integers whose rows are sums."""
+    """A program with integer columns, and shortcuts for common rows."""
 
     def row(self, terms: Terms, lower: float = -INFINITE, upper: float = INFINITE) -> None:
-        """Keep a sum within two sides."""
+        """Add the row ``lower <= terms <= upper``."""
         self.add_row(terms.items(), lower, upper)
 
     def one_of(self, columns: Sequence[int], least: int = 1) -> None:
-        """At most one of the columns, or exactly one."""
+        """Add a row: at most one of the columns is 1, and at least ``least``."""
         self.row(dict.fromkeys(columns, 1.0), least, 1.0)
 
     def implies(self, column: int, *others: int) -> None:
-        """One of the others where the column is 1."""
+        """Add a row: if the column is 1, at least one of the others is."""
         self.row({column: -1.0, **dict.fromkeys(others, 1.0)}, lower=0.0)
 
 
 class MilpModel:
-    """A built model; ``model`` is the program in arrays, whose objective is the makespan."""
+    """The MILP of a problem at one II. ``model`` is the program as arrays; its objective is the makespan."""
 
     def __init__(self, structure: Structure, ii: int, last_time: int):
         self.structure, self.problem, self.ii = structure, structure.problem, ii
@@ -77,7 +78,7 @@ class MilpModel:
         return self.on[self.structure.group[number]]
 
     def _times(self) -> None:
-        """``at[number][tile][slot]``, and the time of each instruction as a sum of columns."""
+        """Add the columns ``at[number][tile][slot]`` and the rounds; the time of each instruction is a linear expression."""
         program, ii = self._program, self.ii
         self.at: list[list[list[int]]] = []
         self.round: list[int] = []
@@ -86,24 +87,24 @@ class MilpModel:
             at = [[program.column() for _ in range(ii)] for _ in self._tiles]
             for tile, on in enumerate(self._tile(number)):
                 program.row({on: -1.0, **dict.fromkeys(at[tile], 1.0)}, 0.0, 0.0)
-            whole = program.column(self._last // ii)
+            rounds = program.column(self._last // ii)
             terms = {column: float(slot) for row in at for slot, column in enumerate(row) if slot}
-            terms[whole] = float(ii)
+            terms[rounds] = float(ii)
             program.row(terms, upper=self._last)
             self.at.append(at)
-            self.round.append(whole)
+            self.round.append(rounds)
             self.time.append(terms)
         for pin in self.problem.pins:
             number = self.problem.number[pin.instruction]
             if pin.time is not None:
                 program.row(self.time[number], pin.time, pin.time)
             if pin.slot is not None:
-                # A slot beyond the II is no slot: the sum of nothing is never 1.
+                # For a slot beyond the II there are no columns, and the empty sum cannot be 1, so the row is infeasible.
                 columns = [row[pin.slot] for row in self.at[number]] if pin.slot < ii else []
                 program.row(dict.fromkeys(columns, 1.0), 1.0, 1.0)
 
     def _space(self) -> None:
-        """Slots, RAM, memory, reach and siblings."""
+        """Add rows for slots, instruction RAM, memory, the reach of links, and siblings."""
         program, machine, structure = self._program, self.problem.machine, self.structure
         for tile in self._tiles:
             for slot in range(self.ii):
@@ -128,6 +129,7 @@ class MilpModel:
                 program.implies(self.on[two][tile], *(self.on[one][t] for t in self._tiles if self._hops[t][tile] is not None))
 
     def _starts(self) -> None:
+        """Add columns that choose the starting instruction of each flow; each tile has at most one of them."""
         program = self._program
         choices = self.structure.start_choices
         if len(choices) < 2:
@@ -144,7 +146,7 @@ class MilpModel:
             program.one_of([row[tile] for row in starts], least=0)
 
     def _delays(self) -> None:
-        """0 <= delay <= limit for every edge, with the clocks between tiles as a sum of steps."""
+        """Add the rows 0 <= delay <= limit of every value."""
         latency, limit = self.problem.latencies, self.problem.rules.max_delay
         steps: dict[tuple[int, int], Terms] = {}
         for edge in self.structure.precedences:
@@ -161,7 +163,7 @@ class MilpModel:
             self._program.row(row, base, INFINITE if limit is None or edge.clocks is not None else base + limit)
 
     def _ports(self) -> None:
-        """No more requests to memory in a slot than ports."""
+        """Add rows: in each slot there are at most as many memory requests as ports."""
         latency = self.problem.latencies
         for limit in self.structure.port_limits:
             for slot in range(self.ii):
@@ -173,18 +175,18 @@ class MilpModel:
                 self._program.row(dict.fromkeys(asks, 1.0), upper=limit.most)
 
     def _words(self, last_time: int) -> None:
-        """Variables and values from the asynchronous fabric fit the memories."""
+        """Add rows: variables and buffers of asynchronous values fit into the memories."""
         program, structure, machine = self._program, self.structure, self.problem.machine
-        room = machine.memories * machine.memory_depth
+        capacity = machine.memories * machine.memory_depth
         longest = max((distance for buffer in structure.buffers for _, distance in buffer.readers), default=0)
         most = last_time // self.ii + longest + 1
-        if not structure.buffers or sum(structure.words) + most * len(structure.buffers) <= room:
+        if not structure.buffers or sum(structure.words) + most * len(structure.buffers) <= capacity:
             return
         used = [
             {row[tile]: float(size) for row, size in zip(self.on, structure.words, strict=True) if size} for tile in self._tiles
         ]
         for buffer in structure.buffers:
-            words = program.column(room)
+            words = program.column(capacity)
             starts = [number for number in structure.sources if structure.flow[number] == structure.flow[buffer.source]]
             for reader, distance in buffer.readers:
                 for start in starts:
@@ -194,14 +196,16 @@ class MilpModel:
                         row.update(self.time[start])
                     program.row(row, lower=self.ii * distance + 1)
             for tile in self._tiles:
-                there = program.column(room)
-                program.row({there: 1.0, words: -1.0, self._tile(buffer.readers[0][0])[tile]: -float(room)}, lower=-room)
-                used[tile][there] = 1.0
+                words_here = program.column(capacity)
+                program.row(
+                    {words_here: 1.0, words: -1.0, self._tile(buffer.readers[0][0])[tile]: -float(capacity)}, lower=-capacity
+                )
+                used[tile][words_here] = 1.0
         for terms in used:
-            program.row(terms, upper=room)
+            program.row(terms, upper=capacity)
 
     def _steps(self, one: int, two: int) -> Terms:
-        """Clocks between the tiles of two groups: a column for each number of clocks to reach."""
+        """Clocks between the tiles of two groups, as a linear expression with a column for each number of clocks to reach."""
         if one == two:
             return {}
         values = sorted({clocks for row in self._hops for clocks in row if clocks is not None})
@@ -218,17 +222,17 @@ class MilpModel:
         return terms
 
     def extract(self, values: FloatArray) -> Plan | None:
-        """Plan of a point.
+        """The plan of a solution.
 
         Parameters
         ----------
         values
-            Of the columns, shape ``[columns]``; integral but for rounding.
+            Values of the columns, shape ``[columns]``; they are integral except for rounding errors.
 
         Returns
         -------
         Plan or None
-            None where starts would share a tile.
+            None if starts would share a tile, memory requests find no port, or buffers do not fit into the memory of a tile.
         """
         tiles, times = [], []
         for number in range(self.structure.count):
@@ -248,28 +252,28 @@ def solve(
     on_plan: Callable[[Plan], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome[Plan]:
-    """Best plan of a problem by IIs from the least upwards, each as a program of its own.
+    """Find the best plan of a problem: IIs are tried from the least one upwards, each with a MILP of its own.
 
     Parameters
     ----------
     solver
         One of :func:`stowplan.models.mip.solve.solvers`.
     time_limit
-        Seconds for all of them.
+        Limit in seconds for all MILPs together.
     node_limit
-        Nodes of each.
+        Largest number of nodes of each MILP.
     on_plan
         Called with the plan.
 
     Returns
     -------
     Outcome
-        Best plan, and what is proven; running out of time is never ``infeasible``.
+        The best plan and bound. Running out of time is never reported as ``infeasible``.
 
     Raises
     ------
     UsageError
-        The solver is not there.
+        The solver is not available.
     """
     structure = Structure(problem)
     if find_obstacle(problem, structure) is not None:

@@ -1,4 +1,7 @@
-"""The answer to a modulo scheduling problem: tile and time of every instruction, way and delay of every value. No rules."""
+"""The plan of a modulo-scheduling problem: tile and time of every instruction, route and delay of every value.
+
+This module holds data only; the rules are in the verifier.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,18 @@ from stowplan.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.modulo_scheduling.problem import Problem
 
-#: An objective is the initiation interval times this, plus the makespan: in decimal, 4000019 is an II of 4 and 19 clocks.
+#: An objective is the initiation interval (II) times this, plus the makespan: 4000019 is an II of 4 and a makespan of 19
+#: clocks.
 SCALE = 1_000_000
 
 
 def encode_objective(ii: int, makespan: int) -> int:
-    """Objective of a plan; of two plans the one with the smaller II is smaller, then the one with less makespan."""
+    """The objective of a plan. Plans are compared by their II first, and by their makespan second."""
     return ii * SCALE + makespan
 
 
 def decode_objective(objective: int) -> tuple[int, int]:
-    """(initiation interval, makespan), both in clocks, of an objective or bound."""
+    """The initiation interval and the makespan, both in clocks, of an objective or bound."""
     return divmod(objective, SCALE)
 
 
@@ -27,10 +31,10 @@ def describe_objective(objective: int) -> str:
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A schedule; :func:`stowplan.models.modulo_scheduling.verify.verify` says whether it is valid.
+    """A modulo schedule. :func:`stowplan.models.modulo_scheduling.verify.verify` says whether it is valid.
 
-    Instructions and edges are in the problem's order (``Problem.instructions``, ``Problem.edges``).
-    Objectives are those of :func:`encode_objective`.
+    Instructions and edges are in the problem's order (``Problem.instructions``, ``Problem.edges``). The objective is that of
+    :func:`encode_objective`.
     """
 
     ii: int
@@ -40,22 +44,22 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tiles: tuple[int, ...]
     """Tile of each instruction."""
     times: tuple[int, ...]
-    """Clock of issue of each instruction in iteration 0; it issues again every ``ii`` clocks."""
+    """Clock at which each instruction is issued in iteration 0; it is issued again every ``ii`` clocks."""
     slots: tuple[int, ...]
-    """Spoke RAM entry of each instruction: its time modulo ``ii``."""
+    """Entry of the spoke RAM for each instruction: its time modulo ``ii``."""
     routes: tuple[tuple[int, ...], ...]
-    """For each edge the links it takes, by number in ``Machine.links``; empty for the feedback within a tile."""
+    """For each edge, the links that its value takes, as indices into ``Machine.links``; empty for feedback within a tile."""
     delays: tuple[int, ...]
-    """For each edge the clocks that its value waits at the consumer's input."""
+    """For each edge, the number of clocks that its value waits at the input of the consumer."""
     starts: tuple[int, ...]
-    """Instructions that start the flows, by number, ascending."""
+    """Numbers of the instructions that start the flows, ascending."""
     interfaces: tuple[int | None, ...] = ()
-    """For each instruction the memory interface it takes, by number in ``Machine.interfaces``; None for those that are no
-    memory access, and empty where none is."""
+    """For each instruction, the memory interface that it uses, as an index into ``Machine.interfaces``, and None if it is no
+    memory access. Empty if no instruction is a memory access."""
     instructions: tuple[str, ...] = ()
-    """Ids of the instructions, for whoever reads the plan; the problem decides."""
+    """Ids of the instructions, for people that read the plan."""
     name: str = ""
-    """Name of the problem, for people; the digest decides."""
+    """Name of the problem, for people. What ties the plan to its problem is the digest."""
     target: str = ""
     """Name of the machine, for people."""
     format: str = "stowplan.modulo_scheduling.plan"
@@ -63,6 +67,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _instructions(problem: Problem, plan: Plan) -> dict[int, Values]:
+    """Decisions of instructions, for comparison of plans."""
     starts = set(plan.starts)
     instructions: dict[int, Values] = {
         at: {"tile": tile, "time": time, "starts": at in starts}
@@ -75,8 +80,8 @@ def _instructions(problem: Problem, plan: Plan) -> dict[int, Values]:
 
 
 def _values(problem: Problem, plan: Plan) -> dict[int, Values]:
-    ways = zip(plan.routes, plan.delays, strict=True)
-    return {at: {"links": " ".join(map(str, links)) or "none", "delay": delay} for at, (links, delay) in enumerate(ways)}
+    pairs = zip(plan.routes, plan.delays, strict=True)
+    return {at: {"links": " ".join(map(str, links)) or "none", "delay": delay} for at, (links, delay) in enumerate(pairs)}
 
 
 def _edge_name(problem: Problem, at: int) -> str:

@@ -1,4 +1,4 @@
-"""The instance of modulo scheduling: a loop body of instructions, and the machine it shall run on.
+"""The modulo-scheduling problem: the instructions of a loop body, and the array of tiles (CGRA) that it runs on.
 
 The rules are in docs/reference/modulo-scheduling.md.
 """
@@ -22,34 +22,34 @@ from stowplan.result import Assumption
 if TYPE_CHECKING:
     from stowplan.models.modulo_scheduling.plan import Plan  # noqa: F401
 
-#: Times, in clocks, stay below this, and so does the makespan.
+#: Times and the makespan, in clocks, stay below this.
 TIME_LIMIT = 1_000_000
 
-#: Iterations between producer and consumer at most.
+#: Largest distance, in iterations, between producer and consumer.
 MOST_DISTANCE = 1000
 
-#: How the op of an instruction begins of which only the operands are known; its name follows. Any tile can do it.
+#: Prefix of the op of an instruction of which only the operands are known. Any tile can execute it.
 GENERIC = "generic:"
 
 
 class Operand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One input of an instruction: exactly one of ``instruction``, ``variable`` and ``constant`` is given."""
+    """One input of an instruction. Exactly one of ``instruction``, ``variable`` and ``constant`` is not None."""
 
     instruction: str | None = None
-    """Id of the instruction that makes the value."""
+    """Id of the instruction that produces the value."""
     distance: int = 0
-    """Iterations that the value is old: 0 is a value of this iteration."""
+    """Number of iterations before the current one in which the value is produced; 0 is the same iteration."""
     initial: float = 0.0
-    """What the operand is in the first ``distance`` iterations."""
+    """Value of the operand in the first ``distance`` iterations."""
     variable: str | None = None
-    """Id of the tile-memory variable to read."""
+    """Id of the tile-memory variable that is read."""
     constant: float | None = None
-    """A value that any tile may hold a copy of."""
+    """A constant, of which any tile may hold a copy."""
     asynchronous: bool = False
-    """Whether the value comes over the asynchronous fabric, into the tile memory; that of a memory access does anyway."""
+    """Whether the value arrives over the asynchronous fabric, in the tile memory. The value of a memory access always does."""
 
     def __post_init__(self) -> None:
-        # JSON leaves out a default only where it is the very object, and writes a whole number without a point.
+        # msgspec omits a default from JSON only if it is the same object, and writes an int without a decimal point.
         if str(self.initial) in ("0.0", "0"):
             msgspec.structs.force_setattr(self, "initial", _INITIAL)
         if isinstance(self.constant, int):
@@ -57,7 +57,7 @@ class Operand(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def unsigned(self) -> Operand:
-        """The operand, every zero in it without a sign."""
+        """The same operand with -0.0 replaced by 0.0."""
         constant = None if self.constant is None else self.constant + 0.0
         return msgspec.structs.replace(self, initial=self.initial + 0.0, constant=constant)
 
@@ -66,51 +66,53 @@ _INITIAL: float = Operand.__struct_defaults__[Operand.__struct_fields__.index("i
 
 
 class Instruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One operation of the loop body, done once an iteration on one tile."""
+    """One operation of the loop body. It runs once in every iteration, always on the same tile."""
 
     id: str
     op: str
     source_op: str | None = None
-    """Name of the op in the graph that it comes from, for people; None where that is ``op``."""
+    """Name of the op in the graph that it comes from, for people; None if that is ``op``."""
     operands: tuple[Operand, ...] = ()
-    """In the order in which the operation takes them."""
+    """The operands in the order in which the operation takes them."""
     writes: tuple[str, ...] = ()
-    """Ids of tile-memory variables that it writes, or must stand beside for another reason."""
+    """Ids of tile-memory variables that it writes, or whose tile it must share for another reason."""
     latency: int | None = None
-    """Clocks from its issue to its result; None for the machine's."""
+    """Clocks from its issue to its result; None for the latency of the machine."""
     tiles: tuple[int, ...] | None = None
-    """Tiles that it may stand on, ascending; None for any."""
+    """Tiles that it may be on, ascending; None for any tile."""
     memory: Literal["load", "store"] | None = None
-    """What its result asks of memory, over the asynchronous fabric; its value is the answer."""
+    """For a memory access: its result is a request that is sent to memory over the asynchronous fabric, and its value is the
+    answer."""
 
     @property
     def op_name(self) -> str:
-        """The op, as people know it."""
+        """Name of the op for people."""
         return self.source_op or self.op
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Ids of the tile-memory variables it reads or writes, each once."""
+        """Ids of the tile-memory variables that it reads or writes, without repetitions."""
         read = (operand.variable for operand in self.operands if operand.variable is not None)
         return tuple(dict.fromkeys((*read, *self.writes)))
 
 
 class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Data that stands in the memory of one tile."""
+    """Data in the memory of one tile."""
 
     id: str
     words: int = 1
-    """Words of the tile memory."""
+    """Size in words of the tile memory."""
     tile: int | None = None
-    """Tile whose memory holds it; None leaves it free."""
+    """Tile whose memory holds it; None if the plan chooses it."""
     streams: bool = False
-    """Whether every iteration reads a new value, as of an array that is loaded element by element."""
+    """Whether every iteration reads a new value, for example from an array that is loaded element by element."""
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What is fixed about an instruction; None leaves it free."""
+    """Fixes tile, time or slot of an instruction; None leaves it free."""
 
     instruction: str
+    """Id of the instruction."""
     tile: int | None = None
     time: int | None = None
     """Clock of its issue in iteration 0."""
@@ -119,32 +121,36 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the constraints of the machine are read; the defaults are those of docs/reference/modulo-scheduling.md."""
+    """Variants of the machine's constraints; the defaults are those of docs/reference/modulo-scheduling.md."""
 
     max_delay: int | None = None
-    """Clocks a value may wait at its consumer; None for any number."""
+    """Largest number of clocks that a value may wait at its consumer; None for any number."""
     pass_through: bool = False
-    """Whether values may go through tiles on the way, over more than one link."""
+    """Whether values may pass through other tiles, over more than one link."""
     starts: Literal["flow", "source"] = "flow"
-    """What may not share a tile: one start of each flow, or all sources."""
+    """Which instructions must be on different tiles: one start of each flow, or all sources."""
     siblings: Literal["consumers", "consumers_and_producers", "none"] = "consumers"
-    """Which instructions may not share a tile: consumers of one producer; also producers of one consumer; or none."""
+    """Which instructions must be on different tiles: the consumers of one producer; also the producers of one consumer; or
+    none."""
 
 
 class Edge(NamedTuple):
-    """A value on its way, by numbers of instructions."""
+    """A value that one instruction produces and another one consumes."""
 
     source: int
+    """Number of the producer."""
     target: int
+    """Number of the consumer."""
     distance: int
+    """Iterations from producer to consumer."""
     operand: int
-    """Place among the operands of the target."""
+    """Index among the operands of the consumer."""
     asynchronous: bool = False
-    """Whether it goes over the asynchronous fabric."""
+    """Whether the value is sent over the asynchronous fabric."""
 
 
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
-    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+    """A modulo-scheduling problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     instructions: tuple[Instruction, ...]
     machine: Machine
@@ -153,9 +159,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     pins: tuple[Pin, ...] = ()
     name: str = ""
     notes: tuple[str, ...] = ()
-    """What the front end could not take literally, for people to read; no rule, and no plan, depends on it."""
+    """Remarks of the reader about parts of the input that it could not represent exactly. No rule depends on them."""
     choices: tuple[Assumption, ...] = ()
-    """Options of the front end where others would have made other instructions; neither do rules and plans depend on these."""
+    """Options of the reader for which other values would have given other instructions. No rule depends on them."""
     format: str = "stowplan.modulo_scheduling.problem"
     version: int = 1
 
@@ -174,7 +180,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
-        """All operands that are values of instructions, in the order of instructions and operands."""
+        """All operands that are values of instructions, in the order of the consumers and their operands."""
         return tuple(
             Edge(
                 source := self.number[operand.instruction],
@@ -190,22 +196,22 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def accesses(self) -> tuple[int, ...]:
-        """Instructions that access memory."""
+        """Numbers of the instructions that access memory."""
         return tuple(number for number, instruction in enumerate(self.instructions) if instruction.memory is not None)
 
     @cached_property
     def is_synchronous(self) -> bool:
-        """Whether nothing goes over the asynchronous fabric."""
+        """Whether no value is sent over the asynchronous fabric."""
         return not self.accesses and not any(edge.asynchronous for edge in self.edges)
 
     @cached_property
     def flows(self) -> tuple[int, ...]:
-        """Flow of each instruction, numbered by first appearance: weakly connected by synchronous edges."""
+        """[instructions] number of the flow: a flow is a set of instructions that synchronous edges connect (weakly)."""
         linked = [(edge.source, edge.target) for edge in self.edges if not edge.asynchronous]
         return tuple(components(len(self.instructions), [*linked, *((target, source) for source, target in linked)]))
 
     def nominal(self, source: int) -> int:
-        """Nominal clocks of an instruction's asynchronous edges."""
+        """Nominal clocks that a value of this instruction needs over the asynchronous fabric."""
         fabric = self.machine.asynchronous
         if fabric is None:
             return 0
@@ -213,23 +219,23 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def latencies(self) -> tuple[int, ...]:
-        """Clocks from issue to result, of each instruction."""
+        """[instructions] clocks from issue to result."""
         return tuple(
             self.machine.latency if instruction.latency is None else instruction.latency for instruction in self.instructions
         )
 
     @property
     def hops(self) -> Clocks:
-        """``hops[from][to]``: clocks from tile to tile, None where a value cannot go."""
+        """``hops[from][to]`` is the number of clocks that a value needs from tile to tile; None if it cannot go there."""
         return self.machine.any_links if self.rules.pass_through else self.machine.one_link
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of everything but names, notes and choices."""
-        # What the machine could do over a fabric that nothing takes says nothing of the problem.
+        """Hex SHA-256 of everything that plans depend on; names, notes and choices are left out."""
+        # A fabric that no value uses does not affect the problem.
         fabric = None if self.is_synchronous else self.machine.asynchronous
         machine = msgspec.structs.replace(self.machine, name="", asynchronous=fabric)
-        # Zeros of either sign are equal.
+        # Zeros of either sign must give the same digest.
         instructions = tuple(
             msgspec.structs.replace(
                 instruction, source_op=None, operands=tuple(operand.unsigned for operand in instruction.operands)
@@ -239,13 +245,13 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         unnamed = msgspec.to_builtins(msgspec.structs.replace(self, name="", machine=machine, instructions=instructions))
         del unnamed["notes"], unnamed["choices"]
         if fabric is None:
-            # As digests were before there was such a fabric.
+            # Without the field, the digest is the one of problems from before there was such a fabric.
             del unnamed["machine"]["asynchronous"]
         return files.digest(unnamed)
 
 
 def _check(problem: Problem) -> None:
-    """Raise InputError for the first rule that is broken."""
+    """Raise InputError if a rule is broken; the message names the first such rule."""
     variables: set[str] = set()
     for at, variable in enumerate(problem.variables):
         place = f"variables[{at}] ({variable.id})"
@@ -284,7 +290,7 @@ def _check(problem: Problem) -> None:
 
 
 def _check_instruction(problem: Problem, instruction: Instruction, place: str) -> None:
-    """Latency, tiles, and what goes over the asynchronous fabric."""
+    """Check the latency and the tiles of an instruction, and that its asynchronous values are possible on the machine."""
     name = problem.machine.name or "the machine"
     if instruction.memory is not None and not problem.machine.interfaces:
         raise InputError(f"found a memory access, expected none: {name} has no memory interfaces", place=place)
@@ -301,13 +307,13 @@ def _check_instruction(problem: Problem, instruction: Instruction, place: str) -
 
 
 def _check_flows(problem: Problem) -> None:
-    """Flows that asynchronous edges of distance 0 link, in an order."""
+    """Check that flows do not wait for each other in a cycle within one iteration."""
     flow = problem.flows
     left = [edge for edge in problem.edges if edge.asynchronous and edge.distance == 0]
     before = len(left) + 1
     while before > len(left):
         before = len(left)
-        # Flows that wait for none, and those that none waits for, are on no cycle.
+        # A flow that waits for no other, or that no other waits for, is on no cycle.
         for near, far in ((0, 1), (1, 0)):
             ends = {flow[edge[far]] for edge in left}
             left = [edge for edge in left if flow[edge[near]] in ends]
@@ -321,6 +327,7 @@ def _check_flows(problem: Problem) -> None:
 
 
 def _check_operand(operand: Operand, known: set[str], place: str) -> None:
+    """Raise InputError if an operand breaks a rule."""
     given = [name for name in ("instruction", "variable", "constant") if getattr(operand, name) is not None]
     expect(len(given) == 1, place, " and ".join(given) or "nothing", "one of instruction, variable and constant")
     if operand.instruction is not None:
@@ -340,6 +347,7 @@ def _check_tile(problem: Problem, tile: int | None, place: str) -> None:
 
 
 def _check_pins(problem: Problem, known: set[str]) -> None:
+    """Raise InputError if a pinned instruction breaks a rule."""
     pinned: set[str] = set()
     for at, pin in enumerate(problem.pins):
         place = f"pins[{at}] ({pin.instruction})"
@@ -359,14 +367,14 @@ def _check_pins(problem: Problem, known: set[str]) -> None:
 def strong_components(count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
     """A label of each node's strongly connected component (Tarjan 1972, without recursion).
 
-    In plain Python: for loop bodies, importing a library takes longer than all else that is done.
+    It is written in plain Python, since loop bodies are small and importing a library would take longer.
 
     Parameters
     ----------
     count
-        Nodes, numbered from 0.
+        Number of nodes, which are numbered from 0.
     pairs
-        Edges, from and to; any of them may be there twice.
+        Edges (from, to); an edge may occur several times.
     """
     targets: list[list[int]] = [[] for _ in range(count)]
     for source, target in pairs:
@@ -403,13 +411,13 @@ def strong_components(count: int, pairs: Sequence[tuple[int, int]]) -> list[int]
 
 
 def components(count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
-    """Strongly connected component of each instruction, numbered by first appearance."""
+    """[nodes] number of each node's strongly connected component; components are numbered by first appearance."""
     order: dict[int, int] = {}
     return [order.setdefault(label, len(order)) for label in strong_components(count, pairs)]
 
 
 def _cycle_without_distance(problem: Problem) -> list[int]:
-    """Numbers of instructions that wait for each other within one iteration, in order; empty where there are none."""
+    """Numbers of the instructions on a cycle within one iteration, in their order; empty if there is no such cycle."""
     waiting = [0] * len(problem.instructions)
     after: list[list[int]] = [[] for _ in waiting]
     before: list[list[int]] = [[] for _ in waiting]
@@ -427,7 +435,7 @@ def _cycle_without_distance(problem: Problem) -> list[int]:
     stuck = next((number for number, count in enumerate(waiting) if count), None)
     if stuck is None:
         return []
-    # Whoever is stuck has a producer that is stuck: walking backwards comes to a cycle.
+    # An instruction that is stuck has a producer that is stuck, so walking backwards reaches a cycle.
     walk = {stuck: 0}
     last = stuck
     while True:

@@ -1,6 +1,11 @@
-"""What the models need to know of a problem beside its data: groups, families, flows, recurrences, symmetries of the machine.
+"""Derived facts about a problem that models, bounds and heuristics share; the verifier does not use them.
 
-Not for the verifier.
+* A *group* is a set of instructions that must share a tile because of tile-memory variables.
+* A *family* is a set of siblings, which must be on different tiles.
+* A *flow* is a set of instructions that synchronous edges connect.
+* A *recurrence* is a cycle of values over several iterations. *Recurrent* instructions are on such a cycle.
+
+There are also the symmetries of the machine.
 """
 
 from __future__ import annotations
@@ -15,32 +20,35 @@ from stowplan.models.modulo_scheduling.problem import Edge, Problem, components
 
 
 class Precedence(NamedTuple):
-    """One instruction waits for another: time(target) + II · distance >= time(source) + latency + clocks on the way."""
+    """An instruction that waits for another: time(target) + II · distance >= time(source) + latency(source) + transport."""
 
     source: int
     target: int
     distance: int
     clocks: int | None
-    """Nominal clocks over the asynchronous fabric; None over links, between the tiles of both."""
+    """Transport time in nominal clocks over the asynchronous fabric; None if the value takes links, where the transport time
+    depends on the two tiles."""
 
 
 class Buffer(NamedTuple):
-    """A value that comes over the asynchronous fabric, in the tile memory of those that read it."""
+    """A value that arrives over the asynchronous fabric and is buffered in the memory of the tile that reads it."""
 
     source: int
+    """Number of the producer."""
     readers: tuple[tuple[int, int], ...]
-    """(instruction, distance) of each."""
+    """(instruction, distance) of each reader."""
 
 
 class PortLimit(NamedTuple):
-    """In each slot, no more requests to memory from these tiles than their interfaces take."""
+    """A limit on the memory requests from some tiles in each slot."""
 
     tiles: frozenset[int]
     most: int
+    """Largest number of requests that the interfaces of these tiles accept."""
 
 
 class Structure:
-    """Derived facts, each computed once. Instructions by number."""
+    """Derived facts of a problem, each computed once on demand. Instructions are identified by their numbers."""
 
     def __init__(self, problem: Problem):
         self.problem = problem
@@ -53,7 +61,7 @@ class Structure:
 
     @cached_property
     def precedences(self) -> list[Precedence]:
-        """Who waits for whom: consumers over links; and all sources of a flow for each value that is sent to it."""
+        """All precedences: consumers wait for values over links, and all sources of a flow for each value sent to the flow."""
         problem = self.problem
         precedences = [Precedence(e.source, e.target, e.distance, None) for e in problem.edges if not e.asynchronous]
         sources: dict[int, list[int]] = defaultdict(list)
@@ -69,7 +77,7 @@ class Structure:
 
     @cached_property
     def buffers(self) -> list[Buffer]:
-        """Values that come over the asynchronous fabric, in the order of their producers."""
+        """Values that arrive over the asynchronous fabric, in the order of their producers."""
         readers: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for edge in self.problem.edges:
             if edge.asynchronous:
@@ -77,46 +85,47 @@ class Structure:
         return [Buffer(source, tuple(sorted(readers[source]))) for source in sorted(readers)]
 
     def least_words(self, buffer: Buffer, ii: int) -> int:
-        """Words that a buffer takes in any plan."""
+        """Lower bound on the number of words that a buffer needs in any plan."""
         problem = self.problem
         return (problem.latencies[buffer.source] + problem.nominal(buffer.source)) // ii + 1
 
     def words_at(self, ii: int) -> list[int]:
-        """For each group the words that its variables take, and at least those that are sent to it."""
+        """[groups] lower bound on the words of its variables and of the buffers of values that are sent to it."""
         words = list(self.words)
         for buffer in self.buffers:
             words[self.group[buffer.readers[0][0]]] += self.least_words(buffer, ii)
         return words
 
     def words_of(self, buffer: Buffer, ii: int, times: Sequence[int]) -> int:
-        """Words that a buffer takes in a plan."""
+        """Number of words that a buffer needs with these times of the instructions."""
         launch = min(times[number] for number in self.sources if self.flow[number] == self.flow[buffer.source])
         return (max(times[reader] + ii * distance for reader, distance in buffer.readers) - launch) // ii + 1
 
     @cached_property
     def port_limits(self) -> list[PortLimit]:
-        """Limits that say together whether the requests of a slot find ports (Hall's condition), each for some interfaces."""
+        """Limits which together guarantee that all requests of a slot find a port (Hall's condition)."""
         machine, accesses = self.problem.machine, len(self.problem.accesses)
         tiles = range(machine.tiles)
         served_by = [interface.tiles for interface in machine.interfaces]
         served = {
-            tile: frozenset(number for number, own in enumerate(served_by) if own is None or tile in own) for tile in tiles
+            tile: frozenset(number for number, allowed in enumerate(served_by) if allowed is None or tile in allowed)
+            for tile in tiles
         }
-        kinds = sorted({frozenset(own) for own in served.values() if own}, key=sorted)
+        kinds = sorted({frozenset(allowed) for allowed in served.values() if allowed}, key=sorted)
         limits: dict[frozenset[int], int] = {}
         for count in range(1, len(kinds) + 1):
             for chosen in combinations(kinds, count):
                 used = frozenset().union(*chosen)
                 inside = frozenset(tile for tile in tiles if served[tile] and served[tile] <= used)
                 most = sum(machine.interfaces[number].ports for number in used)
-                # A tile makes one request a clock.
+                # A tile makes at most one request in each clock.
                 if most < min(len(inside), accesses):
                     limits[inside] = min(most, limits.get(inside, most))
         return [PortLimit(inside, most) for inside, most in sorted(limits.items(), key=lambda limit: sorted(limit[0]))]
 
     @cached_property
     def group(self) -> list[int]:
-        """Group of each instruction: those that must share a tile because of variables have the same."""
+        """[instructions] number of its group; instructions of a group must share a tile because of variables or buffers."""
         users: dict[str, list[int]] = defaultdict(list)
         for number, instruction in enumerate(self.problem.instructions):
             for name in instruction.variables:
@@ -126,7 +135,7 @@ class Structure:
 
     @cached_property
     def members(self) -> list[list[int]]:
-        """Instructions of each group."""
+        """[groups] numbers of its instructions."""
         members: list[list[int]] = [[] for _ in range(max(self.group, default=-1) + 1)]
         for number, group in enumerate(self.group):
             members[group].append(number)
@@ -134,7 +143,7 @@ class Structure:
 
     @cached_property
     def words(self) -> list[int]:
-        """Words of tile memory that each group's variables take."""
+        """[groups] words of tile memory that its variables need."""
         size = {variable.id: variable.words for variable in self.problem.variables}
         return [
             sum(size[name] for name in {name for member in members for name in self.problem.instructions[member].variables})
@@ -143,7 +152,7 @@ class Structure:
 
     @cached_property
     def demands(self) -> list[dict[int, str]]:
-        """For each group the tiles it must be on, each with its reason; more than one cannot be."""
+        """[groups] tiles that it must be on, each with the reason. Two different tiles are a contradiction."""
         demands: list[dict[int, str]] = [{} for _ in self.members]
         bound = {variable.id: variable.tile for variable in self.problem.variables}
         for number, instruction in enumerate(self.problem.instructions):
@@ -159,7 +168,7 @@ class Structure:
 
     @cached_property
     def allowed(self) -> list[tuple[int, ...]]:
-        """For each group the tiles it may stand on, ascending; none where demands contradict each other."""
+        """[groups] tiles that it may be on, ascending; empty if demands contradict each other."""
         allowed = []
         for members, demands in zip(self.members, self.demands, strict=True):
             tiles = set(range(self.problem.machine.tiles))
@@ -174,21 +183,22 @@ class Structure:
 
     @cached_property
     def _served(self) -> set[int]:
-        """Tiles that an interface to memory serves."""
+        """Tiles that some interface to memory serves."""
         every = range(self.problem.machine.tiles)
         served = (interface.tiles for interface in self.problem.machine.interfaces)
         return {tile for tiles in served for tile in (every if tiles is None else tiles)}
 
     @cached_property
     def has_one_latency(self) -> bool:
-        """Whether all instructions take equally long: then results are apart where issues are."""
+        """Whether all instructions have the same latency, so that results are in different slots if issues are."""
         return len(set(self.problem.latencies)) <= 1
 
     @cached_property
     def slotted(self) -> list[int]:
-        """Instructions whose slots decide more than their own times: the rest can wait for any free slot of its tile.
+        """Instructions whose slots a model must decide. All others can wait for any free slot of their tile.
 
-        Those on cycles; memory accesses, where ports are scarce; and all where results of different latencies may meet.
+        They are the instructions on recurrences, the memory accesses if ports are scarce, and all instructions if latencies
+        differ, since results of different latencies may leave a tile at the same clock.
         """
         if not self.has_one_latency:
             return list(range(self.count))
@@ -196,7 +206,7 @@ class Structure:
 
     @cached_property
     def families(self) -> list[list[int]]:
-        """Sets of two or more instructions that stand on different tiles, as siblings."""
+        """Sets of two or more siblings, which must be on different tiles."""
         rule = self.problem.rules.siblings
         families: dict[tuple[int, int], set[int]] = defaultdict(set)
         for edge in self.problem.edges:
@@ -210,27 +220,27 @@ class Structure:
 
     @cached_property
     def sources(self) -> list[int]:
-        """Instructions that nothing within their iteration wakes."""
+        """Instructions that receive no synchronous value from the same iteration."""
         woken = {edge.target for edge in self.problem.edges if edge.distance == 0 and not edge.asynchronous}
         return [number for number in range(self.count) if number not in woken]
 
     @property
     def flow(self) -> tuple[int, ...]:
-        """Flow of each instruction."""
+        """[instructions] number of its flow."""
         return self.problem.flows
 
     @cached_property
     def linked(self) -> list[int]:
-        """For each instruction which others it is bound to in time, over one flow or more."""
+        """[instructions] component of instructions that edges connect, including asynchronous ones."""
         return self._together([(edge.source, edge.target) for edge in self.problem.edges])
 
     def _together(self, pairs: list[tuple[int, int]]) -> list[int]:
-        """Component of each instruction, whichever way the pairs are."""
+        """[instructions] component that pairs connect, regardless of their direction."""
         return components(self.count, [*pairs, *((target, source) for source, target in pairs)])
 
     @cached_property
     def start_choices(self) -> list[list[int]]:
-        """Sets of instructions; one of each is a start."""
+        """Sets of instructions of which one each must be a start."""
         if self.problem.rules.starts == "source":
             return [[number] for number in self.sources]
         choices: dict[int, list[int]] = defaultdict(list)
@@ -240,13 +250,13 @@ class Structure:
 
     @cached_property
     def component(self) -> list[int]:
-        """Strongly connected component of each instruction."""
+        """[instructions] strongly connected component of the precedences."""
         pairs = [(source, target) for source, target, _, _ in self.precedences if source != target]
         return components(self.count, pairs)
 
     @cached_property
     def recurrent(self) -> list[int]:
-        """Instructions on a cycle of two or more."""
+        """Instructions on a cycle of two or more instructions."""
         size: dict[int, int] = defaultdict(int)
         for label in self.component:
             size[label] += 1
@@ -254,7 +264,7 @@ class Structure:
 
     @cached_property
     def apart(self) -> set[tuple[int, int]]:
-        """Pairs of groups, smaller first, that stand on different tiles in any plan."""
+        """Pairs of groups, the smaller number first, that are on different tiles in any plan."""
         pairs: set[tuple[int, int]] = set()
         for family in self.families:
             pairs |= self._pairs(family)
@@ -270,7 +280,7 @@ class Structure:
         return {(one, two) for at, one in enumerate(groups) for two in groups[at + 1 :]}
 
     def least_hops(self, edge: Edge | Precedence) -> int:
-        """Clocks that any plan needs between the tiles of an edge, or over the asynchronous fabric."""
+        """Lower bound on the transport time of an edge or precedence in any plan, in clocks."""
         if isinstance(edge, Precedence) and edge.clocks is not None:
             return edge.clocks
         one, two = sorted((self.group[edge.source], self.group[edge.target]))
@@ -279,12 +289,19 @@ class Structure:
         return min((link.clocks for link in self.problem.machine.links), default=0)
 
 
-def longest_ways(edges: Iterable[tuple[int, int, int]], begin: Sequence[int]) -> list[int]:
-    """How late each node is, at least: ``begin``, and after the nodes before it, by the edges (from, to, length).
+def longest_paths(edges: Iterable[tuple[int, int, int]], begin: Sequence[int]) -> list[int]:
+    """Longest paths in a graph: the earliest time of each node that satisfies ``begin`` and all edges.
 
-    Nodes on cycles, and behind them, are as late as what comes before the cycles makes them.
+    Edges through a cycle are ignored: nodes on cycles, and behind them, only respect nodes before the cycles.
+
+    Parameters
+    ----------
+    edges
+        (from, to, length).
+    begin
+        Earliest time of each node by itself.
     """
-    late, waiting = list(begin), [0] * len(begin)
+    earliest, waiting = list(begin), [0] * len(begin)
     after: list[list[tuple[int, int]]] = [[] for _ in begin]
     for source, target, length in edges:
         waiting[target] += 1
@@ -293,25 +310,26 @@ def longest_ways(edges: Iterable[tuple[int, int, int]], begin: Sequence[int]) ->
     while ready:
         source = ready.pop()
         for target, length in after[source]:
-            late[target] = max(late[target], late[source] + length)
+            earliest[target] = max(earliest[target], earliest[source] + length)
             waiting[target] -= 1
             if waiting[target] == 0:
                 ready.append(target)
-    return late
+    return earliest
 
 
 def symmetries(problem: Problem) -> list[tuple[int, ...]]:
-    """Renumberings of the tiles that turn every valid plan into another, the identity first.
+    """Symmetries of the machine: renumberings of the tiles that map every valid plan to a valid plan; the identity comes first.
 
-    Found among reflections, transpositions and, in a torus, shifts. Bound tiles and pins leave the identity only.
+    They are found among reflections, transpositions and, in a torus, shifts. If tiles are fixed or values may pass through
+    tiles, only the identity is returned.
     """
     machine = problem.machine
     identity = tuple(range(machine.tiles))
-    kept = {frozenset(instruction.tiles) for instruction in problem.instructions if instruction.tiles is not None}
-    kept |= {frozenset(interface.tiles) for interface in machine.interfaces if interface.tiles is not None}
-    tied = [*(pin.tile for pin in problem.pins), *(variable.tile for variable in problem.variables)]
-    bound = any(tile is not None for tile in tied)
-    if bound or problem.rules.pass_through:
+    restrictions = {frozenset(instruction.tiles) for instruction in problem.instructions if instruction.tiles is not None}
+    restrictions |= {frozenset(interface.tiles) for interface in machine.interfaces if interface.tiles is not None}
+    fixed_tiles = [*(pin.tile for pin in problem.pins), *(variable.tile for variable in problem.variables)]
+    is_fixed = any(tile is not None for tile in fixed_tiles)
+    if is_fixed or problem.rules.pass_through:
         return [identity]
     rows, columns = machine.rows, machine.columns
     hops = machine.one_link
@@ -328,11 +346,11 @@ def symmetries(problem: Problem) -> list[tuple[int, ...]]:
             row, column = row % rows, column % columns
             moved.append(column * columns + row if turn else row * columns + column)
         same = all(hops[moved[one]][moved[two]] == hops[one][two] for one in identity for two in identity)
-        if same and all({moved[tile] for tile in tiles} == tiles for tiles in kept):
+        if same and all({moved[tile] for tile in tiles} == tiles for tiles in restrictions):
             renumberings[tuple(moved)] = None
     return list(renumberings)
 
 
 def representatives(renumberings: list[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
-    """For each tile the renumbering that takes it to the least tile that can stand for it."""
+    """For each tile, the symmetry that maps it to the smallest equivalent tile."""
     return {tile: min(renumberings, key=lambda renumbering: renumbering[tile]) for tile in range(len(renumberings[0]))}

@@ -1,6 +1,7 @@
-"""Says whether a schedule is valid, and how good it is, without any solver.
+"""The verifier of modulo scheduling: checks all rules of a schedule and recomputes its objective, without any solver.
 
-Written from docs/reference/modulo-scheduling.md alone; it shares no code with models, bounds, heuristics or the simulator.
+It is written from docs/reference/modulo-scheduling.md alone and shares no code with models, bounds, heuristics or the
+simulator.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ __all__ = ["Code", "Verification", "Violation", "verify"]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """All rules a plan breaks, and its objective.
+    """Check a plan against all rules of modulo scheduling.
 
     Parameters
     ----------
     plan
-        Any that decodes; what is malformed is a violation, not an error.
+        Any plan that could be decoded. If its content makes no sense, that is a violation, not an exception.
 
     Returns
     -------
     Verification
-        Violations; the objective, and the figures ``ii`` and ``makespan`` in clocks.
+        All violations found; the objective, None if the plan has the wrong number of entries; and the figures ``ii`` and
+        ``makespan`` in clocks.
     """
     check = _Check(problem, plan)
     if not check.shape():
@@ -46,23 +48,23 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 class _Check(Audit):
-    """The rules, one method each."""
+    """Checks the rules, one in each method. Methods that return a bool say whether further rules can be checked."""
 
     def shape(self) -> bool:
         """Whether there is one entry for each instruction and edge."""
         plan = self.plan
-        wanted = len(self.problem.instructions)
-        counts = [(what, len(getattr(plan, what)), wanted) for what in ("tiles", "times", "slots")]
-        counts += [(what, len(getattr(plan, what)), len(self.edges)) for what in ("routes", "delays")]
+        instruction_count = len(self.problem.instructions)
+        counts = [(field, len(getattr(plan, field)), instruction_count) for field in ("tiles", "times", "slots")]
+        counts += [(field, len(getattr(plan, field)), len(self.edges)) for field in ("routes", "delays")]
         if plan.interfaces or any(instruction.memory is not None for instruction in self.problem.instructions):
-            counts.append(("interfaces", len(plan.interfaces), wanted))
-        wrong = [(what, count, expected) for what, count, expected in counts if count != expected]
-        for what, count, expected in wrong:
-            self.add("wrong_count", f"{count} {what}, expected {expected}")
+            counts.append(("interfaces", len(plan.interfaces), instruction_count))
+        wrong = [(field, count, expected) for field, count, expected in counts if count != expected]
+        for field, count, expected in wrong:
+            self.add("wrong_count", f"{count} {field}, expected {expected}")
         return not wrong
 
     def places(self) -> bool:
-        """Whether II, tiles and times are in range, so that the other rules mean something."""
+        """Whether II, tiles and times are in range, so that the other rules make sense."""
         plan, machine = self.plan, self.machine
         before = len(self.violations)
         if not 1 <= plan.ii <= machine.spoke_depth:
@@ -75,20 +77,20 @@ class _Check(Audit):
         return len(self.violations) == before
 
     def slots(self) -> None:
-        """One instruction a tile and slot, one result a tile and clock; as many a tile as its RAM holds; on the right tiles."""
+        """Issues and results do not share a slot of a tile; instructions fit into the RAM of their tile and may be on it."""
         plan = self.plan
-        taken: dict[tuple[int, int], int] = {}
-        done: dict[tuple[int, int], int] = {}
+        issues: dict[tuple[int, int], int] = {}
+        results: dict[tuple[int, int], int] = {}
         count: dict[int, list[int]] = defaultdict(list)
         for number, (tile, time, slot) in enumerate(zip(plan.tiles, plan.times, plan.slots, strict=True)):
             if slot != time % plan.ii:
                 self.add("wrong_slot", f"{self.name(number)} issues at {time}, in slot {time % plan.ii}, not {slot}", number)
-            first = taken.setdefault((tile, time % plan.ii), number)
+            first = issues.setdefault((tile, time % plan.ii), number)
             if first != number:
                 message = f"{self.name(first)} and {self.name(number)} share slot {time % plan.ii} of tile {tile}"
                 self.add("slot_taken", message, first, number)
             clock = (time + self.latency[number]) % plan.ii
-            other = done.setdefault((tile, clock), number)
+            other = results.setdefault((tile, clock), number)
             if other != number and plan.times[other] % plan.ii != time % plan.ii:
                 message = f"the results of {self.name(other)} and {self.name(number)} leave tile {tile} at once"
                 self.add("result_taken", message, other, number)
@@ -104,7 +106,7 @@ class _Check(Audit):
                 self.add("instruction_ram_full", message, *numbers)
 
     def values(self) -> None:
-        """Routes, delays, and one value a link and clock."""
+        """Routes and delays are right, and no link carries two values at the same clock."""
         plan, limit = self.plan, self.problem.rules.max_delay
         least = least_clocks(self.problem)
         # (tile, link, clock modulo the II) -> (producer, clock of iteration 0)
@@ -114,13 +116,13 @@ class _Check(Audit):
             if self.asynchronous[number]:
                 self._message(number, source, target, distance, name)
                 continue
-            taken = self._walk(number, source, target, name, carried)
-            if taken is None:
+            transport = self._walk(number, source, target, name, carried)
+            if transport is None:
                 continue
             hops = least[plan.tiles[source]].get(plan.tiles[target])
-            if hops is not None and taken > hops:
-                self.add("detour", f"{name} takes {taken} clocks on its way, {hops} would do", source, target)
-            delay = plan.times[target] + plan.ii * distance - plan.times[source] - self.latency[source] - taken
+            if hops is not None and transport > hops:
+                self.add("detour", f"{name} takes {transport} clocks on its way, {hops} would do", source, target)
+            delay = plan.times[target] + plan.ii * distance - plan.times[source] - self.latency[source] - transport
             if delay != plan.delays[number]:
                 self.add("wrong_delay", f"{name} waits {delay} clocks, not {plan.delays[number]}", source, target)
             if delay < 0:
@@ -129,7 +131,7 @@ class _Check(Audit):
                 self.add("delay_too_long", f"{name} waits {delay} clocks, expected at most {limit}", source, target)
 
     def _message(self, number: int, source: int, target: int, distance: int, name: str) -> None:
-        """Route and delay of an asynchronous edge."""
+        """Check route and delay of an asynchronous edge."""
         plan = self.plan
         if plan.routes[number]:
             self.add("broken_route", f"{name} takes links, it goes over the asynchronous fabric", source, target)
@@ -139,7 +141,7 @@ class _Check(Audit):
             self.add("wrong_delay", f"{name} waits {delay} clocks, not {plan.delays[number]}", source, target)
 
     def launches(self) -> None:
-        """Flows begin when their words are there; who reads one value shares a tile."""
+        """Flows begin after the values that are sent to them have arrived; readers of the same such value share a tile."""
         plan, flow = self.plan, self.flows()
         launch = self.launches_of(flow)
         readers: dict[int, set[int]] = defaultdict(set)
@@ -160,7 +162,7 @@ class _Check(Audit):
                 )
 
     def accesses(self) -> None:
-        """An interface for each memory access, with a port free."""
+        """Each memory access has an interface that serves its tile and has a free port."""
         plan = self.plan
         interfaces = () if self.machine.asynchronous is None else self.machine.asynchronous.interfaces
         requests: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -187,7 +189,7 @@ class _Check(Audit):
     def _walk(
         self, number: int, source: int, target: int, name: str, carried: dict[tuple[int, int, int], tuple[int, int]]
     ) -> int | None:
-        """Follow a route; its clocks, or None where it does not arrive."""
+        """Follow a route and return its clocks; None if it does not arrive."""
         plan, machine = self.plan, self.machine
         route = plan.routes[number]
         at, clocks = plan.tiles[source], 0
@@ -198,7 +200,7 @@ class _Check(Audit):
                 return None
             clock = plan.times[source] + self.latency[source] + clocks
             other, when = carried.setdefault((at, link, clock % plan.ii), (source, clock))
-            # A value that comes twice at the same clock is one value; at another clock it is another iteration's.
+            # The same producer at the same clock is the same value; at another clock it is that of another iteration.
             if (other, when) != (source, clock):
                 message = (
                     f"{name} and a value from {self.name(other)} take link {machine.links[link].name} of tile {at} at once"
@@ -214,7 +216,7 @@ class _Check(Audit):
         return clocks
 
     def memories(self) -> None:
-        """Tile-memory variables: one tile each, the right one, and room for all."""
+        """Each tile-memory variable is on one tile, the right one, and all variables and buffers fit into the memories."""
         variables = {variable.id: variable for variable in self.problem.variables}
         users: dict[str, list[int]] = defaultdict(list)
         for number, instruction in enumerate(self.problem.instructions):
@@ -235,13 +237,13 @@ class _Check(Audit):
                 words[tile] += variables[name].words
         for tile, used in self._words_sent():
             words[tile] += used
-        room = self.machine.memories * self.machine.memory_depth
+        capacity = self.machine.memories * self.machine.memory_depth
         for tile, used in words.items():
-            if used > room:
-                self.add("memory_full", f"tile {tile} has variables of {used} words, its memories hold {room}")
+            if used > capacity:
+                self.add("memory_full", f"tile {tile} has variables of {used} words, its memories hold {capacity}")
 
     def _words_sent(self) -> list[tuple[int, int]]:
-        """(tile, words) of each value that comes over the asynchronous fabric."""
+        """(tile, words) of the buffer of each value that arrives over the asynchronous fabric."""
         plan, flow = self.plan, self.flows()
         launch = self.launches_of(flow)
         last: dict[int, int] = {}
@@ -253,7 +255,7 @@ class _Check(Audit):
         return [(tile[source], (read - launch[flow[source]]) // plan.ii + 1) for source, read in last.items()]
 
     def siblings(self) -> None:
-        """Siblings on different tiles."""
+        """Siblings are on different tiles."""
         rule = self.problem.rules.siblings
         if rule == "none":
             return
@@ -263,17 +265,17 @@ class _Check(Audit):
             if rule == "consumers_and_producers":
                 families["producers", target].add(source)
         seen: set[tuple[int, int]] = set()
-        for (what, of), members in sorted(families.items()):
+        for (kind, of), members in sorted(families.items()):
             first: dict[int, int] = {}
             for member in sorted(members):
                 other = first.setdefault(self.plan.tiles[member], member)
                 if other != member and (other, member) not in seen:
                     seen.add((other, member))
-                    both = f"{self.name(other)} and {self.name(member)}, {what} of {self.name(of)},"
+                    both = f"{self.name(other)} and {self.name(member)}, {kind} of {self.name(of)},"
                     self.add("siblings_share", f"{both} share tile {self.plan.tiles[member]}", other, member)
 
     def starts(self) -> None:
-        """One start for each flow, or every source; on different tiles."""
+        """There is one start for each flow, or every source is a start, and starts are on different tiles."""
         plan = self.plan
         woken = {target for _, target, distance in self.synchronous if distance == 0}
         sources = [number for number in range(len(plan.tiles)) if number not in woken]
@@ -296,20 +298,20 @@ class _Check(Audit):
                 self.add("starts_share", message, other, number)
 
     def pins(self) -> None:
-        """What the user fixed."""
+        """Pins are respected."""
         ids = {instruction.id: number for number, instruction in enumerate(self.problem.instructions)}
         for pin in self.problem.pins:
             number = ids[pin.instruction]
-            for what, wanted, is_at in (
+            for noun, pinned, is_at in (
                 ("tile", pin.tile, self.plan.tiles[number]),
                 ("time", pin.time, self.plan.times[number]),
                 ("slot", pin.slot, self.plan.slots[number]),
             ):
-                if wanted is not None and wanted != is_at:
-                    self.add("moved", f"{pin.instruction} has {what} {is_at}, fixed at {wanted}", number)
+                if pinned is not None and pinned != is_at:
+                    self.add("moved", f"{pin.instruction} has {noun} {is_at}, fixed at {pinned}", number)
 
     def summary(self, makespan: int, objective: int) -> None:
-        """What the plan says of itself."""
+        """The makespan and the objective that the plan states are the recomputed ones."""
         if self.plan.makespan != makespan:
             self.add("wrong_makespan", f"the plan says {self.plan.makespan} clocks, its makespan is {makespan}")
         if self.plan.objective != objective:

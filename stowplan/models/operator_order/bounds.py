@@ -1,10 +1,15 @@
-"""Bounds on the peak: tensors that are live at an operator in every order, and minimum cuts.
+"""Lower bounds on the peak: bytes that are live at an operator in every order, and minimum cuts.
 
-A minimum cut gives the least that is live while an operator runs, over all sets that may have run before. Such a set has all
-that the operator needs, nothing that needs the operator, and with each operator all that that one needs. What is live after it
-is the capacity of a cut: a storage counts where some that touch it have run and some have not. So one minimum cut gives the
-least of all orders for one operator, exactly, and the largest of these is a bound on the peak. Where tensors are live that
-could be others (one side of a fork done, or the other), a cut says more than what is live in every order.
+*Loads in every order.* A storage is live while an operator runs, whatever the order, if some operator that touches it must run
+before that operator and another one after it. The sum of such storages is a bound (:func:`load_bound`).
+
+*Minimum cuts.* Fix one operator and consider the set of operators that have run before it. The set contains everything that
+the operator needs, nothing that needs the operator, and with each operator all of its predecessors. The bytes that are live
+between the set and the rest are the capacity of a cut in a network: a storage counts if some operator that touches it is in
+the set and another one is not. A minimum cut therefore gives exactly the fewest bytes that can be live at this operator, over
+all orders, and the largest of these numbers over all operators is a bound on the peak (:func:`cut_bound`). It is tighter than
+the first bound if some storage must be live but the order decides which one, for example if either branch of a fork can be
+computed first.
 """
 
 from __future__ import annotations
@@ -17,20 +22,25 @@ from numpy.typing import NDArray
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import Ints, Structure, build, stable_order
 
-#: Beyond so many operators only what an operator itself touches is added up: the tables grow with the square.
+#: For larger graphs only the storages that an operator itself touches are counted, since the tables grow quadratically.
 MANY_OPS = 20_000
 
 
 def load_bound(problem: Problem) -> int:
-    """Least peak in bytes that any order can have, by what is live at each operator whatever the order."""
+    """Lower bound in bytes on the peak of any order: the largest load that is live at an operator in every order."""
     return int(forced_loads(build(problem)).max(initial=0))
 
 
 def forced_loads(structure: Structure) -> NDArray[np.int64]:
-    """[ops] bytes that are live while each operator runs, in every order.
+    """Bytes that are live while each operator runs, in every order.
 
-    That is what it touches, and each storage of which some that touch it must run before and some after it. What may die in
-    its place is taken off. The start and the end of the program are operators, too: the last two entries, [ops + 2] in all.
+    Counted are the storages that the operator touches, without operands whose bytes a result may reuse, and every storage that
+    some operator must touch before it and another one after it.
+
+    Returns
+    -------
+    array
+        [ops + 2] bytes. The last two entries are the start and the end of the program.
     """
     n = structure.ops
     size = structure.size
@@ -41,35 +51,35 @@ def forced_loads(structure: Structure) -> NDArray[np.int64]:
     owner = np.repeat(np.arange(n), np.diff(structure.touch_start))
     np.add.at(touched, owner, size[structure.touch])
     saved = np.zeros(n, np.int64)
-    # Not what stays: nothing may take its place.
+    # Storages that stay to the end are not subtracted, since no result may reuse their bytes.
     np.add.at(saved, np.repeat(np.arange(n), np.diff(structure.pair_start)), (size * (structure.kept == 0))[structure.pair])
     if n <= MANY_OPS:
         touched += _forced_others(structure)
     else:
-        stays = (structure.kept > 0) & (structure.given > 0)
-        loads[:n] += int(size[stays].sum())
-        np.subtract.at(touched, owner, (size * stays)[structure.touch])
+        is_permanent = (structure.kept > 0) & (structure.given > 0)
+        loads[:n] += int(size[is_permanent].sum())
+        np.subtract.at(touched, owner, (size * is_permanent)[structure.touch])
     loads[:n] += touched - saved
     return loads
 
 
 def _forced_others(structure: Structure) -> NDArray[np.int64]:
-    """[ops] bytes of storages that an operator does not touch, but that are live while it runs in every order."""
+    """[ops] bytes of the storages that an operator does not touch but that are live while it runs, in every order."""
     n = structure.ops
     bits, after = ancestors(structure), descendants(structure)
     forced = np.zeros(n, np.int64)
-    everyone = (1 << n) - 1
+    all_ops = (1 << n) - 1
     user, start = structure.user.tolist(), structure.user_start.tolist()
     for storage in np.flatnonzero((structure.size > 0) & structure.is_there).tolist():
         users = user[start[storage] : start[storage + 1]]
         creator = int(structure.creator[storage])
-        before = everyone if creator < 0 else after[creator]
-        until = everyone if structure.kept[storage] else 0
-        own = 0
+        before = all_ops if creator < 0 else after[creator]
+        until = all_ops if structure.kept[storage] else 0
+        users_mask = 0
         for reader in users:
             until |= bits[reader]
-            own |= 1 << reader
-        live = before & until & ~own
+            users_mask |= 1 << reader
+        live = before & until & ~users_mask
         if live:
             raw = np.frombuffer(live.to_bytes((n + 7) // 8, "little"), np.uint8)
             forced += np.unpackbits(raw, count=n, bitorder="little") * structure.size[storage]
@@ -77,16 +87,17 @@ def _forced_others(structure: Structure) -> NDArray[np.int64]:
 
 
 def ancestors(structure: Structure) -> list[int]:
-    """[ops] the operators that must run before each, as bits."""
+    """[ops] the operators that must run before each operator, as the bits of an integer."""
     return _reached(stable_order(structure), structure.pred_start, structure.pred)
 
 
 def descendants(structure: Structure) -> list[int]:
-    """[ops] the operators that must run after each, as bits."""
+    """[ops] the operators that must run after each operator, as the bits of an integer."""
     return _reached(stable_order(structure)[::-1], structure.succ_start, structure.succ)
 
 
 def _reached(order: list[int], starts: Ints, neighbours: Ints) -> list[int]:
+    """[ops] the operators that can be reached over neighbours, as bits; neighbours come earlier in ``order``."""
     reached = [0] * len(order)
     start, near = starts.tolist(), neighbours.tolist()
     for op in order:
@@ -95,12 +106,16 @@ def _reached(order: list[int], starts: Ints, neighbours: Ints) -> list[int]:
     return reached
 
 
-#: More than any sum of sizes (:data:`stowplan.models.operator_order.problem.LIMIT`), and twice that fits in 64 bits.
-_ENDLESS = 1 << 61
+#: An infinite capacity: larger than any sum of sizes, and small enough that twice this number fits in 64 bits.
+_INFINITE = 1 << 61
 
 
 class Cuts:
-    """The network of a structure: operators, storages, and the two ends; one flow for each operator that is asked for."""
+    """The flow network of a graph, whose minimum cuts bound the bytes that are live at an operator.
+
+    Its nodes are the operators, the storages, a source and a sink. The network is built once; each call of :meth:`cut` changes
+    some capacities and computes a maximum flow.
+    """
 
     def __init__(self, structure: Structure):
         from ortools.graph.python import max_flow
@@ -119,17 +134,17 @@ class Cuts:
         start = structure.creator[some]
         kept = np.flatnonzero(takes & (structure.kept > 0))
         every = np.arange(n)
-        # A storage counts where its creator has run, unless all its users have.
+        # A storage counts if its creator has run, unless all operators that touch it have run.
         self._add(np.where(start < 0, self._source, start), n + some, structure.size[some])
         first = self._flow.num_arcs()
-        self._add(n + storage[reads], structure.user[reads], np.full(int(reads.sum()), _ENDLESS))
+        self._add(n + storage[reads], structure.user[reads], np.full(int(reads.sum()), _INFINITE))
         pairs = zip(storage[reads].tolist(), structure.user[reads].tolist(), strict=True)
         self._read = {pair: first + at for at, pair in enumerate(pairs)}
         self._kept = dict(enumerate(kept.tolist(), self._flow.num_arcs()))
-        self._add(n + kept, np.full(len(kept), self._sink), np.full(len(kept), _ENDLESS))
-        # With each operator all that it needs.
+        self._add(n + kept, np.full(len(kept), self._sink), np.full(len(kept), _INFINITE))
+        # The side of the source contains, with each operator, its predecessors.
         self._needs = dict(enumerate(zip(structure.pred.tolist(), owner.tolist(), strict=True), self._flow.num_arcs()))
-        self._add(owner, structure.pred, np.full(len(owner), _ENDLESS))
+        self._add(owner, structure.pred, np.full(len(owner), _INFINITE))
         self._begin = self._flow.num_arcs()
         self._add(np.full(n, self._source), every, np.zeros(n, np.int64))
         self._end = self._flow.num_arcs()
@@ -142,41 +157,45 @@ class Cuts:
             )
 
     def least(self, op: int) -> int:
-        """Bytes that are live while an operator runs, at least, in any order."""
+        """The fewest bytes that can be live while an operator runs, over all orders."""
         return self.cut(op)[0]
 
     def cut(self, op: int, *, want_set: bool = False) -> tuple[int, list[int]]:
-        """The same, and where it is wanted the operators that have run before in an order in which it is so."""
+        """The fewest bytes that can be live while an operator runs.
+
+        With ``want_set`` the operators that have run before it, in an order with this number of bytes, are returned, too;
+        otherwise the list is empty.
+        """
         structure = self._structure
         before = structure.pred[structure.pred_start[op] : structure.pred_start[op + 1]].tolist()
-        places = structure.pair[structure.pair_start[op] : structure.pair_start[op + 1]].tolist()
-        # What the operator takes the place of need not be live beside its result.
-        changes = {self._begin + other: _ENDLESS for other in before} | {self._end + op: _ENDLESS}
-        freed = [self._read[storage, op] for storage in places if (storage, op) in self._read]
+        reusable = structure.pair[structure.pair_start[op] : structure.pair_start[op + 1]].tolist()
+        # Operands whose bytes a result may reuse need not be live together with the result.
+        changes = {self._begin + other: _INFINITE for other in before} | {self._end + op: _INFINITE}
+        freed = [self._read[storage, op] for storage in reusable if (storage, op) in self._read]
         for arc, capacity in (*changes.items(), *((arc, 0) for arc in freed)):
             self._flow.set_arc_capacity(arc, capacity)
         status = self._flow.solve(self._source, self._sink)
         flow = int(self._flow.optimal_flow()) if status == self._flow.OPTIMAL else 0
-        ran = [op for op in self._flow.get_source_side_min_cut() if op < structure.ops] if want_set else []
+        has_run = [op for op in self._flow.get_source_side_min_cut() if op < structure.ops] if want_set else []
         for arc in changes:
             self._flow.set_arc_capacity(arc, 0)
         for arc in freed:
-            self._flow.set_arc_capacity(arc, _ENDLESS)
-        return flow + int(structure.allocated[op]), ran
+            self._flow.set_arc_capacity(arc, _INFINITE)
+        return flow + int(structure.allocated[op]), has_run
 
     def flow(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
-        """The flow of the last cut, which proves it.
+        """The flow that proves the last cut to be minimal.
 
         Returns
         -------
-        tuple
+        tuple of two lists
             (tensor, operator that uses it or -1 for the end, bytes), and (operator before, operator after, bytes).
         """
         tensor, amount = self._structure.tensor, self._flow.flow
-        held = [(int(tensor[storage]), user, amount(arc)) for (storage, user), arc in self._read.items()]
-        held += [(int(tensor[storage]), -1, amount(arc)) for arc, storage in self._kept.items()]
-        after = [(*pair, amount(arc)) for arc, pair in self._needs.items()]
-        return [entry for entry in held if entry[2]], [entry for entry in after if entry[2]]
+        storage_flow = [(int(tensor[storage]), user, amount(arc)) for (storage, user), arc in self._read.items()]
+        storage_flow += [(int(tensor[storage]), -1, amount(arc)) for arc, storage in self._kept.items()]
+        precedence_flow = [(*pair, amount(arc)) for arc, pair in self._needs.items()]
+        return [entry for entry in storage_flow if entry[2]], [entry for entry in precedence_flow if entry[2]]
 
 
 def cut_bound(
@@ -187,24 +206,27 @@ def cut_bound(
     on_bound: Callable[[int], None] = lambda bound: None,
     most: int | None = None,
 ) -> int:
-    """The largest of these bounds, of as many operators as there is time for.
+    """The largest bound from minimum cuts, over as many operators as time allows.
 
     Parameters
     ----------
     ceilings
-        [ops] bytes that are live while each runs in some order: its bound is no larger, so that many need not be looked at.
-        Those that were get their bounds, so that another call goes on from there.
+        [ops] bytes that are live while each operator runs in some known order. The minimum cut of an operator is no larger, so
+        operators whose ceiling is at most the bound so far are skipped. Entries are lowered to the minimum cuts that were
+        computed, so that another call continues from there.
     floor
-        A bound in bytes that is known.
+        A lower bound in bytes that is proven already.
+    should_stop
+        The function returns when this is true.
     on_bound
         Called with every better bound.
     most
-        Operators looked at, at most.
+        Largest number of operators to consider; None for all.
 
     Returns
     -------
     int
-        Bytes; at least ``floor``.
+        The bound in bytes, at least ``floor``.
     """
     cuts = None
     for op in np.argsort(-ceilings, kind="stable")[:most].tolist():

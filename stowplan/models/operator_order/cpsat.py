@@ -1,6 +1,8 @@
-"""The order of a stretch of operators as a CP-SAT model: positions, lives between them, and the least capacity that holds them.
+"""A CP-SAT model that reorders a stretch of consecutive operators so that the peak within the stretch is smallest.
 
-Over a whole graph of some hundred operators it is weak, so that it is used for stretches of an order.
+Variables are the positions of the operators; storages are intervals between positions, and a cumulative constraint limits the
+bytes that are live. For a whole graph of a few hundred operators the model is too weak, so it is applied to stretches of an
+order.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ from stowplan.models.operator_order.structure import Structure
 
 
 class Stretch:
-    """Variables of the model.
+    """The model of one stretch.
 
     Parameters
     ----------
     before
-        Operators that have run.
+        Operators that have run before the stretch.
     among
-        Those that are to be ordered, in an order in which they can run.
+        Operators of the stretch, in a feasible order, which serves as hint.
     upper
-        Bytes that the peak does not exceed.
+        Bytes that the peak within the stretch must not exceed.
     """
 
     def __init__(self, structure: Structure, before: Sequence[int], among: Sequence[int], upper: int):
@@ -49,20 +51,20 @@ class Stretch:
         for storage in range(structure.storages):
             size = int(structure.size[storage])
             users = structure.user[structure.user_start[storage] : structure.user_start[storage + 1]].tolist()
-            here = [op for op in users if op in inside]
-            begun = bool(structure.given[storage]) or any(op in done for op in users)
-            stays = bool(structure.kept[storage]) or any(op not in done and op not in inside for op in users)
-            if not size or not structure.is_there[storage] or (not here and not (begun and stays)):
+            inside_users = [op for op in users if op in inside]
+            is_live_before = bool(structure.given[storage]) or any(op in done for op in users)
+            is_live_after = bool(structure.kept[storage]) or any(op not in done and op not in inside for op in users)
+            if not size or not structure.is_there[storage] or (not inside_users and not (is_live_before and is_live_after)):
                 continue
-            if begun and stays:
+            if is_live_before and is_live_after:
                 constant += size
                 continue
-            start: cp_model.LinearExprT = 0 if begun else self.position[int(structure.creator[storage])]
+            start: cp_model.LinearExprT = 0 if is_live_before else self.position[int(structure.creator[storage])]
             end: cp_model.LinearExprT = count
-            if not stays:
+            if not is_live_after:
                 end = self.model.new_int_var(0, count, f"end {storage}")
-                for op in here:
-                    # The operand of a pair ends where its successor begins, where no other needs it.
+                for op in inside_users:
+                    # The live range of an operand whose bytes a result reuses ends where that of the result begins.
                     self.model.add(end >= self.position[op] + (0 if (op, storage) in replaced else 1))
             length = self.model.new_int_var(0, count, f"length {storage}")
             lives.append(self.model.new_interval_var(start, length, end, f"life {storage}"))
@@ -82,26 +84,26 @@ class Stretch:
 def order_stretch(
     structure: Structure, before: Sequence[int], among: Sequence[int], upper: int, **limits: Unpack[Limits]
 ) -> tuple[list[int] | None, int | None]:
-    """The best order of a stretch.
+    """Find the order of a stretch that has the smallest peak.
 
     Parameters
     ----------
     structure, before, among, upper
-        As :class:`Stretch` takes them; operators that are in neither list run afterwards.
+        Passed on to :class:`Stretch`. Operators that are in neither list run after the stretch.
     limits
-        As :func:`stowplan.models.cpsat_runner.run` takes them.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.run`.
 
     Returns
     -------
     (list of int or None, int or None)
-        The operators of the stretch in their best order, None where none within ``upper`` was found; and a bound in bytes on
-        the peak within the stretch, ``upper + 1`` where it is proven that there is none.
+        The operators of the stretch in the best order found, None if none within ``upper`` was found; and a lower bound in
+        bytes on the peak within the stretch, ``upper + 1`` if it is proven that no order stays within ``upper``.
     """
     if not among:
         return [], None
     stretch = Stretch(structure, before, among, upper)
-    done = cpsat_runner.run(stretch.model, **limits)
-    if done.status == "infeasible":
+    result = cpsat_runner.run(stretch.model, **limits)
+    if result.status == "infeasible":
         return None, upper + 1
-    order = sorted(stretch.among, key=lambda op: done.value(stretch.position[op])) if done.is_found else None
-    return order, None if done.bound is None else stretch.constant + done.bound * stretch.unit
+    order = sorted(stretch.among, key=lambda op: result.value(stretch.position[op])) if result.is_found else None
+    return order, None if result.bound is None else stretch.constant + result.bound * stretch.unit

@@ -1,4 +1,7 @@
-"""The answer to an operator-order problem: an order of the operators, and an offset for every tensor. Data, no rules."""
+"""The plan of an operator-order problem: an order of the operators, and an offset for every tensor.
+
+This module holds data only; the rules are in the verifier.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +16,36 @@ from stowplan.models.operator_order.structure import build
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Order and offsets; :func:`stowplan.models.operator_order.verify.verify` says whether they are valid.
+    """An order of the operators and an offset for every tensor.
 
-    The objective is the peak in bytes: the most that is live while an operator runs.
+    :func:`stowplan.models.operator_order.verify.verify` says whether the plan is valid. The objective is the peak in bytes: the
+    largest number of bytes that are live while an operator runs.
     """
 
     arena: int
-    """Bytes of memory that the offsets need: the highest end of a tensor."""
+    """Size of the arena in bytes that the offsets need: the largest end of a tensor."""
     order: tuple[int, ...]
-    """Numbers of the operators, first to last."""
+    """Numbers of the operators in the order in which they run."""
     offsets: tuple[int, ...]
-    """Bytes, one for each tensor in the problem's order; a view's is its base's."""
+    """Offset in bytes of each tensor, in the order of ``problem.tensors``; a view has the offset of its base."""
     name: str = ""
-    """Name of the problem, for people; the digest decides."""
+    """Name of the problem, for people. What ties the plan to its problem is the digest."""
     target: str = ""
-    """What other inputs are read for, so that they mean this kind: ``order``."""
+    """The target with which an input of another kind is read as such a problem: ``order``."""
     format: str = "stowplan.operator_order.plan"
     version: int = 1
 
 
 def _operators(problem: Problem, first: Plan, second: Plan) -> tuple[dict[int, Values], dict[int, Values]]:
-    """Positions of the operators that moved, as few as can be. Where one goes from the front to the back, everything
-    behind it has another position, though the order of the others is the same."""
-    kept = in_order(first.order, second.order)
+    """The positions of as few operators as possible that explain how two orders differ.
+
+    If one operator moves from the front to the back, the positions of all others change, too, but their order does not. Only
+    the moved operator then gets a position.
+    """
+    unmoved = in_order(first.order, second.order)
 
     def positions(plan: Plan) -> dict[int, Values]:
-        return {op: {} if op in kept else {"position": at} for at, op in enumerate(plan.order)}
+        return {op: {} if op in unmoved else {"position": at} for at, op in enumerate(plan.order)}
 
     return positions(first), positions(second)
 
@@ -48,7 +55,10 @@ def _tensors(problem: Problem, plan: Plan) -> dict[int, Values]:
 
 
 def in_order(first: Sequence[int], second: Sequence[int]) -> set[int]:
-    """As many operators as are in the same order in both, which have all of them; the same ones whichever is the first."""
+    """A largest set of operators whose order is the same in both sequences.
+
+    Both sequences must contain all operators. The result does not depend on which of the two is passed first.
+    """
     first, second = sorted((tuple(first), tuple(second)))
     position = {op: at for at, op in enumerate(second)}
     return {first[at] for at in longest_ascending([position[op] for op in first])}
@@ -61,9 +71,10 @@ DECISIONS = (
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
-    """A row for each tensor that is ever live or returned, in the problem's order, with times as places in the plan's order.
+    """The plan as a table with a row for each tensor that is ever live or returned, in the problem's order.
 
-    A view is a part of its base, as long as that lives. The plan is valid for the problem.
+    Times are positions in the plan's order of operators. A view has the live range of its base. The plan must be valid for the
+    problem.
     """
     structure = build(problem)
     begins, ends = structure.lives(plan.order)
@@ -73,7 +84,7 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
         if is_there
     }
     returned = {*problem.results}
-    hosts = {
+    row_of = {
         number: OffsetRow(
             name=problem.tensors[number].id,
             offset=plan.offsets[number],
@@ -85,7 +96,7 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
         for number, life in lives.items()
     }
     rows = (
-        hosts.get(number) or part_of(hosts.get(base), tensor.id, problem.base_offset[number], tensor.size)
+        row_of.get(number) or part_of(row_of.get(base), tensor.id, problem.base_offset[number], tensor.size)
         for number, (tensor, base) in enumerate(zip(problem.tensors, problem.base, strict=True))
         if base in lives or number in returned
     )

@@ -1,6 +1,6 @@
-"""The instance of operator order: operators, the tensors they read and write, and what must come before what.
+"""The operator-order problem: operators, the tensors that they read and write, and further precedences between operators.
 
-See docs/reference/operator-order.md.
+The rules are on docs/reference/operator-order.md.
 """
 
 from __future__ import annotations
@@ -19,59 +19,61 @@ if TYPE_CHECKING:
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A value. It has bytes of its own, or is a view of another tensor's."""
+    """A tensor. It has bytes of its own, or it is a view and shares those of another tensor."""
 
     id: str
     size: int
-    """Bytes. A view's say nothing of memory: it takes none of its own."""
+    """Size in bytes. That of a view does not count, since a view needs no memory of its own."""
     alignment: int = 1
-    """Its offset is a multiple of this many bytes. A view has its base's."""
+    """The offset is a multiple of this number of bytes. A view has the alignment of its base."""
     alias_of: int | None = None
-    """Number of the tensor whose bytes it shares (a view of it, or the same memory written again); None has its own."""
+    """Number of the tensor whose bytes it shares (it is a view, or the same memory is written again); None if it has its
+    own."""
     offset: int | msgspec.UnsetType = msgspec.UNSET
-    """Of a view: bytes from the begin of that tensor to its own. Left out where it is 0."""
+    """For a view: bytes from the start of ``alias_of`` to its own start. Files omit the field if it is 0."""
 
     @property
     def start(self) -> int:
-        """The offset as a number."""
+        """The field ``offset`` as a number: 0 if it is unset."""
         return self.offset or 0
 
 
 class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An operator: it runs once, and needs what it reads and what it writes in memory while it runs."""
+    """An operator. It runs once, and all tensors that it reads or writes are in memory while it runs."""
 
     id: str
     reads: tuple[int, ...] = ()
-    """Numbers of tensors."""
+    """Numbers of the tensors that it reads."""
     writes: tuple[int, ...] = ()
+    """Numbers of the tensors that it writes."""
     in_place: tuple[tuple[int, int], ...] = ()
-    """Pairs (operand, result): the result may take the operand's bytes where no one needs the operand any more."""
+    """Pairs (operand, result): the result may reuse the operand's bytes if no later operator needs the operand."""
     kind: str = ""
-    """What it computes, for people."""
+    """Name of the operation, for people."""
 
     @property
     def has_effects(self) -> bool:
-        """Every operator runs once; precedences say what effects are."""
+        """Always false: every operator runs once anyway, and precedences keep side effects in their order."""
         return False
 
 
 class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
-    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+    """An operator-order problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     tensors: tuple[Tensor, ...]
     ops: tuple[Op, ...]
-    """In the order given: a baseline. It need not be one in which they can run."""
+    """The operators in the order of the input. It serves as a baseline, but need not be an order in which they can run."""
     inputs: tuple[int, ...] = ()
-    """Numbers of tensors that are there from the start."""
+    """Numbers of the tensors that exist before the first operator runs."""
     outputs: tuple[int, ...] = ()
-    """Numbers of tensors that are there to the end."""
+    """Numbers of the tensors that must still exist after the last operator."""
     results: tuple[int, ...] = ()
-    """Numbers of the tensors that the program returns, in its order, one perhaps twice; what it stores is one that no operator
-    touches. Empty where the reader does not say."""
+    """Numbers of the tensors that the program returns, in its order; the same one may be returned twice. A result that the
+    model file stores is a tensor that no operator reads or writes. Empty if the reader of the model does not provide them."""
     free_inputs: bool = True
-    """Whether the bytes of an input are free after its last reader; else inputs are there to the end."""
+    """Whether the bytes of an input may be reused after its last reader. If false, inputs are live to the end."""
     precedences: tuple[tuple[int, int], ...] = ()
-    """Pairs of operators: the first runs before the second."""
+    """Pairs of operators of which the first must run before the second."""
     name: str = ""
     format: str = "stowplan.operator_order.problem"
     version: int = 1
@@ -81,13 +83,13 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of what a plan depends on: everything but the name, the results and the kinds of operators."""
+        """Hex SHA-256 of everything that plans depend on; name, results and kinds of operators are left out."""
         ops = [msgspec.structs.replace(op, kind="") for op in self.ops]
         return files.digest([self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences])
 
 
 def of_graph(graph: GraphRules) -> Problem:
-    """Problem of a graph: an order of its operators, and offsets."""
+    """The problem of finding an order of a graph's operators, and offsets for its tensors."""
     return Problem(
         tensors=tuple(
             Tensor(

@@ -1,8 +1,9 @@
-"""A problem as arrays: what the heuristics, the search and the bounds work on.
+"""An operator-order problem as arrays, for heuristics, search and bounds.
 
-*Storages* are the tensors with bytes of their own; views count as their bases. An operator *touches* the storages that it
-reads, writes or has a view of. A storage is live at a moment if some that touch it have run and some have not: inputs have been
-touched before the first operator, what stays has to be touched after the last. So all is the same backwards in time.
+A *storage* is a tensor with bytes of its own; a view counts as its base. An operator *touches* the storages that it reads or
+writes, directly or through a view. A storage is live between two operators if some operator that touches it has run and another
+one has not. Inputs count as touched before the first operator, and tensors that stay to the end as touched after the last
+operator. This definition is the same forwards and backwards in time.
 """
 
 from __future__ import annotations
@@ -21,40 +22,42 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Structure:
-    """Graph of operators and storages. Lists of lists stand as ``(start, items)``: those of i are items[start[i]:start[i + 1]].
+    """The graph of operators and storages as arrays of int64.
 
-    Every array is int64.
+    A list of lists is stored as two arrays, such as ``pred_start`` and ``pred``: the list of ``i`` is
+    ``pred[pred_start[i]:pred_start[i + 1]]``.
     """
 
     tensor: Ints
     """[storages] number of the tensor."""
     size: Ints
-    """[storages] bytes."""
+    """[storages] size in bytes."""
     given: Ints
     """[storages] 1 for inputs."""
     kept: Ints
-    """[storages] 1 for what stays to the end."""
+    """[storages] 1 for storages that must be live to the end: outputs, and inputs that may not be overwritten."""
     creator: Ints
     """[storages] operator that writes it; -1 for inputs."""
     pred_start: Ints
     pred: Ints
-    """Operators right before each operator."""
+    """For each operator, its direct predecessors."""
     succ_start: Ints
     succ: Ints
+    """For each operator, its direct successors."""
     touch_start: Ints
     touch: Ints
-    """Storages that each operator touches."""
+    """For each operator, the storages that it touches."""
     user_start: Ints
     user: Ints
-    """Operators that touch each storage."""
+    """For each storage, the operators that touch it."""
     made_start: Ints
     made: Ints
-    """Storages that each operator writes."""
+    """For each operator, the storages that it writes."""
     pair_start: Ints
     pair: Ints
-    """Storages that a result of the operator may take the place of."""
+    """For each operator, the storages of operands whose bytes a result may reuse (``in_place``)."""
     pair_result: Ints
-    """The storages of those results."""
+    """The storage of the result for each entry of ``pair``."""
 
     @property
     def ops(self) -> int:
@@ -68,17 +71,17 @@ class Structure:
 
     @cached_property
     def users(self) -> Ints:
-        """[storages] how many operators touch it."""
+        """[storages] number of operators that touch it."""
         return np.diff(self.user_start)
 
     @cached_property
     def allocated(self) -> Ints:
-        """[ops] bytes that an operator writes."""
+        """[ops] bytes of the storages that an operator writes."""
         return _sums(self.made_start, self.size[self.made])
 
     @cached_property
     def is_there(self) -> NDArray[np.bool_]:
-        """[storages] whether it is ever live: inputs that nobody reads or keeps are not."""
+        """[storages] whether it is ever live; inputs that no operator reads and that need not stay are not."""
         return (self.users + self.kept > 0) & (self.users + self.given > 0)
 
     @property
@@ -87,10 +90,16 @@ class Structure:
         return int(self.size[(self.given > 0) & self.is_there].sum())
 
     def lives(self, order: Sequence[int] | Ints) -> tuple[Ints, Ints]:
-        """First operator's position and position after the last, of each storage in an order ([storages] each).
+        """The live range ``[begin, end)`` of each storage in an order of the operators, as positions in that order.
 
-        Inputs live from 0, what stays lives to the end. Storages that are never live have equal ends. A storage whose bytes a
-        result takes ends at that operator's position; its successor begins there.
+        Inputs are live from position 0, and storages that stay are live to the end. Begin and end are equal for storages that
+        are never live. If a result reuses the bytes of an operand, the operand's live range ends at the position of the
+        operator, where that of the result begins.
+
+        Returns
+        -------
+        tuple of arrays
+            Begin and end, [storages] each.
         """
         position = np.empty(self.ops, np.int64)
         position[np.asarray(order, np.int64)] = np.arange(self.ops)
@@ -101,18 +110,18 @@ class Structure:
         end = np.where(self.kept > 0, max(1, self.ops), end)
         end = np.where(self.is_there, end, begin)
         owner = np.repeat(np.arange(self.ops), np.diff(self.pair_start))
-        taken = (end[self.pair] == position[owner] + 1) & (self.kept[self.pair] == 0)
-        end[self.pair[taken]] -= 1
+        is_reused = (end[self.pair] == position[owner] + 1) & (self.kept[self.pair] == 0)
+        end[self.pair[is_reused]] -= 1
         return begin, end
 
-    def taken_places(self, order: Sequence[int] | Ints) -> list[tuple[int, int]]:
-        """Pairs (storage, storage that takes its bytes) in an order."""
+    def reused_storages(self, order: Sequence[int] | Ints) -> list[tuple[int, int]]:
+        """Pairs (storage of an operand, storage of the result that reuses its bytes) in an order of the operators."""
         position = np.empty(self.ops, np.int64)
         position[np.asarray(order, np.int64)] = np.arange(self.ops)
         owner = np.repeat(np.arange(self.ops), np.diff(self.pair_start))
         _, end = self.lives(order)
-        taken = (end[self.pair] == position[owner]) & (self.kept[self.pair] == 0) & self.is_there[self.pair]
-        return list(zip(self.pair[taken].tolist(), self.pair_result[taken].tolist(), strict=True))
+        is_reused = (end[self.pair] == position[owner]) & (self.kept[self.pair] == 0) & self.is_there[self.pair]
+        return list(zip(self.pair[is_reused].tolist(), self.pair_result[is_reused].tolist(), strict=True))
 
     def profile(self, order: Sequence[int] | Ints) -> Ints:
         """[ops] bytes that are live while each operator of an order runs."""
@@ -123,12 +132,12 @@ class Structure:
         return np.cumsum(change)[:-1]
 
     def peak(self, order: Sequence[int] | Ints) -> int:
-        """Most bytes that are live while an operator of an order runs."""
+        """The largest number of bytes that are live while an operator runs, in an order of the operators."""
         return int(self.profile(order).max(initial=0))
 
 
 def build(problem: GraphRules) -> Structure:
-    """Arrays of a graph, or of a problem with one."""
+    """Build the arrays of a graph or of a problem that contains one."""
     storages = [number for number, tensor in enumerate(problem.tensors) if tensor.alias_of is None]
     index = {tensor: at for at, tensor in enumerate(storages)}
     root = [index[base] for base in problem.base]
@@ -145,8 +154,8 @@ def build(problem: GraphRules) -> Structure:
         creator[made[-1]] = number
         pairs.append([(root[operand], root[result]) for operand, result in op.in_place])
     users: list[list[int]] = [[] for _ in storages]
-    for number, own in enumerate(touched):
-        for storage in own:
+    for number, storages_of in enumerate(touched):
+        for storage in storages_of:
             users[storage].append(number)
     successors: list[list[int]] = [[] for _ in problem.ops]
     for number, befores in enumerate(problem.predecessors):
@@ -163,29 +172,34 @@ def build(problem: GraphRules) -> Structure:
         **_lists("touch", touched),
         **_lists("user", users),
         **_lists("made", made),
-        **_lists("pair", [[one for one, _ in own] for own in pairs]),
-        pair_result=np.array([other for own in pairs for _, other in own], np.int64),
+        **_lists("pair", [[one for one, _ in storages_of] for storages_of in pairs]),
+        pair_result=np.array([other for storages_of in pairs for _, other in storages_of], np.int64),
     )
 
 
 def _lists(name: str, lists: Sequence[Iterable[int]]) -> dict[str, Ints]:
+    """Keyword arguments of :class:`Structure` for a list of lists with this name."""
     rows = [list(items) for items in lists]
     start = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
     return {f"{name}_start": start, name: np.array([item for row in rows for item in row], np.int64)}
 
 
 def _sums(start: Ints, values: Ints) -> Ints:
+    """The sum of each list, of a list of lists that is stored as starts and values."""
     total: Ints = np.concatenate([[0], np.cumsum(values)]).astype(np.int64)
     return np.subtract(total[start[1:]], total[start[:-1]])
 
 
 def stable_order(structure: Structure) -> list[int]:
-    """The operators in the order given; where one comes too early, what it needs comes right before it."""
+    """The order of the input, made feasible: operators that one needs and that come later are moved right before it."""
     return needed_first(structure, range(structure.ops))
 
 
 def needed_first(structure: Structure, sequence: Iterable[int]) -> list[int]:
-    """Operators one after the other as in a sequence of all, each right after those that it needs and that are missing."""
+    """Turn a sequence of all operators into a feasible order.
+
+    Operators are appended in the given sequence, each preceded by those of its predecessors that have not been appended yet.
+    """
     order: list[int] = []
     done = [False] * structure.ops
     pred, start = structure.pred.tolist(), structure.pred_start.tolist()

@@ -1,6 +1,7 @@
-"""Says whether an operator-order plan is valid, its peak and its arena: a run through the order, without any solver.
+"""The verifier of operator order: checks all rules of a plan and recomputes its peak and its arena by stepping through it.
 
-Written from docs/reference/operator-order.md alone; it shares no code with structure, bounds, models or heuristics.
+It is written from docs/reference/operator-order.md alone, uses no solver, and shares no code with structure, bounds, models or
+heuristics.
 """
 
 from __future__ import annotations
@@ -31,18 +32,20 @@ Verification = verification.Verification[Code]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """All rules a plan breaks, its peak and its arena in bytes.
+    """Check a plan against all rules of operator order.
+
+    The peak and the arena that the plan states must equal the recomputed ones, since people read them.
 
     Parameters
     ----------
     plan
-        Any that decodes; what is malformed is a violation, not an error.
+        Any plan that could be decoded. If its content makes no sense, that is a violation, not an exception.
 
     Returns
     -------
     Verification
-        Violations, the peak, and the figure ``arena``, which decides between plans of one peak. What the plan itself states
-        must be these: people read it.
+        All violations found, the peak in bytes as objective, and the figure ``arena`` in bytes, which decides between plans of
+        equal peak. Peak and arena are missing if the order or the offsets have the wrong length.
     """
     violations = verification.of_problem(problem, plan)
     is_order = sorted(plan.order) == list(range(len(problem.ops)))
@@ -59,21 +62,21 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         peak = _run(problem, plan, violations, has_offsets)
         if plan.objective != peak:
             violations.append(Violation("wrong_objective", f"the plan says {plan.objective} bytes, its peak is {peak}"))
-    # Nothing is below the peak.
+    # No arena is smaller than the peak.
     is_least = peak is not None and (arena or 0) <= peak
     figures = {} if arena is None else {"arena": arena}
     return Verification(tuple(violations), peak, figures, tie_break=arena or 0, is_tie_break_least=is_least)
 
 
 def _root(problem: Problem, tensor: int) -> int:
-    """The tensor whose bytes this one has."""
+    """The tensor whose bytes this one shares, over any number of views; itself if it has bytes of its own."""
     while (base := problem.tensors[tensor].alias_of) is not None:
         tensor = base
     return tensor
 
 
 def _ever_live(problem: Problem) -> set[int]:
-    """Tensors with bytes of their own that some operator reads or writes, or that stay."""
+    """Tensors with bytes of their own that some operator reads or writes, or that must stay to the end."""
     used = {tensor for op in problem.ops for tensor in (*op.reads, *op.writes)} | set(problem.outputs)
     if not problem.free_inputs:
         used |= set(problem.inputs)
@@ -81,7 +84,7 @@ def _ever_live(problem: Problem) -> set[int]:
 
 
 def _check_offsets(problem: Problem, plan: Plan, violations: list[Violation]) -> int:
-    """Rules that hold at every moment; returns the arena."""
+    """Check the rules of offsets that do not depend on time; returns the arena in bytes."""
     arena = 0
     live = _ever_live(problem)
     for number, (tensor, offset) in enumerate(zip(problem.tensors, plan.offsets, strict=True)):
@@ -105,7 +108,7 @@ def _check_offsets(problem: Problem, plan: Plan, violations: list[Violation]) ->
 
 
 def _check_precedences(problem: Problem, plan: Plan, violations: list[Violation]) -> None:
-    """Whatever an operator reads, or has a view of, has been written; fixed precedences hold."""
+    """Check that every tensor is written before it is read or viewed, and that the precedences hold."""
     written = set(problem.inputs)
     position = {op: at for at, op in enumerate(plan.order)}
     results = {tensor for op in problem.ops for tensor in op.writes}
@@ -119,7 +122,7 @@ def _check_precedences(problem: Problem, plan: Plan, violations: list[Violation]
         for tensor in sorted(needed):
             at: int | None = tensor
             while at is not None and at not in written and at not in results:
-                # A view that nobody writes is there as soon as its base is.
+                # A view that no operator writes exists as soon as its base does.
                 at = problem.tensors[at].alias_of
             if at is None or at not in written:
                 violations.append(
@@ -133,10 +136,10 @@ def _check_precedences(problem: Problem, plan: Plan, violations: list[Violation]
 
 
 def _run(problem: Problem, plan: Plan, violations: list[Violation], has_offsets: bool) -> int:
-    """Go through the order, count what is live, list bytes that two tensors share; returns the peak."""
+    """Step through the order, count live bytes, and report tensors that overlap; returns the peak in bytes."""
     tensors = problem.tensors
     root = [_root(problem, number) for number in range(len(tensors))]
-    # Places in the order at which tensors with bytes of their own are needed first and last; inputs are there before.
+    # Positions in the order at which tensors with bytes of their own are needed first and last; inputs exist before.
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for at, number in enumerate(plan.order):
@@ -145,27 +148,28 @@ def _run(problem: Problem, plan: Plan, violations: list[Violation], has_offsets:
         first |= {tensor: at for tensor in op.writes if root[tensor] == tensor}
     stays = {root[tensor] for tensor in (*problem.outputs, *(() if problem.free_inputs else problem.inputs))}
     last |= dict.fromkeys(stays, len(plan.order))
-    # Inputs that nobody reads and nobody keeps are never there.
-    given = {root[tensor] for tensor in problem.inputs} & set(last)
+    # Inputs that no operator reads and that need not stay are never live.
+    read_inputs = {root[tensor] for tensor in problem.inputs} & set(last)
     ending: dict[int, list[int]] = defaultdict(list)
     for tensor, when in last.items():
         ending[when].append(tensor)
-    live = peak = sum(tensors[tensor].size for tensor in given)
+    live = peak = sum(tensors[tensor].size for tensor in read_inputs)
     replaced: set[int] = set()
     for at, number in enumerate(plan.order):
         op = problem.ops[number]
-        taken = [(root[operand], result) for operand, result in op.in_place if last[root[operand]] == at]
+        reused = [(root[operand], result) for operand, result in op.in_place if last[root[operand]] == at]
         live += sum(tensors[tensor].size for tensor in op.writes if root[tensor] == tensor)
-        peak = max(peak, live - sum(tensors[source].size for source, _ in taken))
+        peak = max(peak, live - sum(tensors[source].size for source, _ in reused))
         live -= sum(tensors[tensor].size for tensor in ending[at])
         if has_offsets:
-            # The result takes the operand's bytes: exactly those, or bytes of its own.
-            replaced |= {source for source, result in taken if plan.offsets[source] == plan.offsets[result]}
+            # The result has either exactly the operand's bytes, or bytes of its own.
+            replaced |= {source for source, result in reused if plan.offsets[source] == plan.offsets[result]}
     if has_offsets:
-        # An operator writes at an even moment, and what it needed last ends at the odd one after, or makes room at once.
+        # An operator writes at an even moment. Tensors that it is the last to need end at the next odd moment, or at the even
+        # one if a result reuses their bytes.
         boxes = (
             (
-                -1 if tensor in given else 2 * first[tensor],
+                -1 if tensor in read_inputs else 2 * first[tensor],
                 2 * end + (tensor not in replaced),
                 plan.offsets[tensor],
                 plan.offsets[tensor] + tensors[tensor].size,

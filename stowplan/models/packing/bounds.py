@@ -1,4 +1,4 @@
-"""What can be proven about a packing problem at once: the load bound, why nothing can fit, and what lives together."""
+"""Bounds on packing problems that need no search: the largest load, and buffers that cannot fit together."""
 
 from __future__ import annotations
 
@@ -14,71 +14,71 @@ from stowplan.models.packing.problem import Problem
 
 @dataclass(frozen=True)
 class Overload:
-    """Buffers that cannot all fit, as few as were found, and when they are all live."""
+    """A reason why a problem is infeasible: a few buffers that cannot all fit, and when all of them are live."""
 
     start: int
     end: int
-    """Half-open span of time in which all of ``buffers`` live."""
+    """``[start, end)`` is an interval in which all of ``buffers`` are live."""
     load: int
-    """Bytes they need together."""
+    """Bytes that they need together."""
     buffers: tuple[int, ...]
     """Numbers of the buffers, largest first."""
     reason: str
-    """One sentence for people."""
+    """The reason as one sentence for people."""
 
 
 def live_sets(lives: Iterable[tuple[int, int, int]]) -> Iterator[set[int]]:
-    """Sets of things that live at once, the largest ones: what lives at any moment is part of one of them.
+    """The maximal sets of intervals that contain a common moment; the live set of any moment is a subset of one of them.
 
     Parameters
     ----------
     lives
-        (number, first moment, moment after the last) of each.
+        (number, first moment, first moment after the end) of each interval.
 
     Yields
     ------
     set of int
-        Numbers; one and the same set, which changes from one time to the next.
+        Numbers of the intervals. It is always the same set object, which changes between yields: copy what you keep.
     """
     events = sorted(
         (moment, begins, number) for number, start, end in lives for moment, begins in ((start, True), (end, False))
     )
     live: set[int] = set()
-    grown = False
+    has_grown = False
     for _, begins, number in events:
         if begins:
             live.add(number)
-        elif grown:
-            # Just before something ends, the live set is as large as it gets.
+        elif has_grown:
+            # The live set is maximal just before an interval ends, if another one has begun since the last end.
             yield live
-        grown = begins
+        has_grown = begins
         if not begins:
             live.remove(number)
 
 
 def load_bound(problem: Problem) -> int:
-    """Least height in bytes that any plan can have: the largest load at a moment, or the end of a fixed buffer."""
+    """Lower bound in bytes on the height of any plan: the largest load at a moment, or the end of a fixed buffer."""
     fixed = (buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None)
     return max(max(fixed, default=0), peak_load(problem))
 
 
 def peak_load(problem: Problem) -> int:
-    """Bytes that live at once, at most; with overlaps those that are taken at once, at least."""
+    """The largest number of bytes that are live at one moment; with permitted overlaps, the largest bound of :func:`loads`."""
     if problem.overlaps:
         return max(loads(problem).values(), default=0)
     spans = problem.spans
     moments = np.concatenate([spans.end, spans.start])
     sizes = spans.size[spans.owner]
-    # At one moment, ends come before starts: lives are half-open. A stable sort keeps them so.
+    # Live ranges are half-open, so at equal moments ends must come before starts. The stable sort keeps that order.
     order = np.argsort(moments, kind="stable")
     return int(np.cumsum(np.concatenate([-sizes, sizes])[order]).max(initial=0))
 
 
 def find_overload(problem: Problem) -> Overload | None:
-    """Why nothing fits the capacity, where that shows without a search; None where it does not.
+    """A reason why no plan exists, if one can be found without a search; otherwise None.
 
-    Of all moments whose load exceeds the capacity, the one at which the fewest buffers suffice is taken, and the span is the
-    time those buffers share around it. Fixed offsets beyond the capacity, or that collide, are reasons too.
+    Reasons are fixed offsets that overlap or end beyond the capacity, and moments at which the live buffers need more bytes
+    than the capacity. Of all such moments, the one is reported at which the fewest buffers exceed the capacity.
     """
     overload = _fixed_clash(problem)
     if overload is not None or problem.capacity is None or peak_load(problem) <= problem.capacity:
@@ -87,8 +87,9 @@ def find_overload(problem: Problem) -> Overload | None:
         return _shared_overload(problem, problem.capacity)
     fewest: tuple[int, ...] | None = None
     moment = 0
-    for time, live in _live_sets(problem, problem.capacity):
-        # Largest first, so the first few that overflow are the fewest; no more are looked at than would be an improvement.
+    for time, live in _overloaded_sets(problem, problem.capacity):
+        # Buffers come largest first, so the shortest prefix that overflows is the smallest set. Prefixes that would be no
+        # smaller than the best one so far are not considered.
         total = 0
         for count, (minus_size, number) in enumerate(live[: len(live) if fewest is None else len(fewest) - 1], 1):
             total -= minus_size
@@ -98,17 +99,19 @@ def find_overload(problem: Problem) -> Overload | None:
     if fewest is None:
         return None
     load = sum(problem.buffers[number].size for number in fewest)
-    begin, end = _shared_span(problem, fewest, moment)
+    start, end = _shared_span(problem, fewest, moment)
     names = ", ".join(problem.buffers[number].id for number in fewest[:6]) + (", ..." if len(fewest) > 6 else "")
-    one = len(fewest) == 1
-    what = f"buffer {names} takes" if one else f"{len(fewest)} buffers ({names}) live at once in [{begin}, {end}) and take"
-    return Overload(begin, end, load, fewest, f"{what} {load} bytes, more than the capacity of {problem.capacity}")
+    is_one = len(fewest) == 1
+    subject = (
+        f"buffer {names} takes" if is_one else f"{len(fewest)} buffers ({names}) live at once in [{start}, {end}) and take"
+    )
+    return Overload(start, end, load, fewest, f"{subject} {load} bytes, more than the capacity of {problem.capacity}")
 
 
 def _shared_overload(problem: Problem, capacity: int) -> Overload:
-    """Buffers of the moment at which most bytes are taken, without those that are not needed to exceed the capacity."""
-    taken = loads(problem)
-    moment = max(taken, key=taken.__getitem__)
+    """The buffers of the moment with the largest load, reduced to a few that still exceed the capacity."""
+    load_at = loads(problem)
+    moment = max(load_at, key=load_at.__getitem__)
     chosen = [
         number
         for number, buffer in enumerate(problem.buffers)
@@ -120,17 +123,20 @@ def _shared_overload(problem: Problem, capacity: int) -> Overload:
             chosen = rest
     chosen.sort(key=lambda number: (-problem.buffers[number].size, number))
     load = max(loads(problem, chosen).values())
-    begin, end = _shared_span(problem, tuple(chosen), moment)
+    start, end = _shared_span(problem, tuple(chosen), moment)
     names = ", ".join(problem.buffers[number].id for number in chosen[:6]) + (", ..." if len(chosen) > 6 else "")
-    what = f"{len(chosen)} buffers ({names}) live at once in [{begin}, {end}) and take"
-    reason = f"{what} {load} bytes where they share what they may, more than the capacity of {capacity}"
-    return Overload(begin, end, load, tuple(chosen), reason)
+    subject = f"{len(chosen)} buffers ({names}) live at once in [{start}, {end}) and take"
+    reason = f"{subject} {load} bytes where they share what they may, more than the capacity of {capacity}"
+    return Overload(start, end, load, tuple(chosen), reason)
 
 
-def _live_sets(problem: Problem, above: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """(moment, [(-size, number)] of the live buffers, largest first) after each moment at which some begin to live.
+def _overloaded_sets(problem: Problem, limit: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """The live buffers of each moment at which some buffer becomes live and the load exceeds the capacity in bytes.
 
-    Only where they need more than ``above`` bytes.
+    Yields
+    ------
+    tuple
+        The moment, and ``(-size, number)`` of each live buffer, the largest first.
     """
     events = sorted(
         (moment, begins, number)
@@ -148,30 +154,32 @@ def _live_sets(problem: Problem, above: int) -> Iterator[tuple[int, list[tuple[i
             continue
         load -= key[0]
         insort(live, key)
-        if load > above and (at + 1 == len(events) or events[at + 1][:2] != (moment, True)):
+        if load > limit and (at + 1 == len(events) or events[at + 1][:2] != (moment, True)):
             yield moment, live
 
 
 def _shared_span(problem: Problem, numbers: tuple[int, ...], moment: int) -> tuple[int, int]:
+    """The interval around a moment in which all of these buffers are live."""
     pieces = [piece for number in numbers for piece in problem.buffers[number].pieces if piece[0] <= moment < piece[1]]
     return max(start for start, _ in pieces), min(end for _, end in pieces)
 
 
 def _fixed_clash(problem: Problem) -> Overload | None:
+    """A buffer that is fixed beyond the capacity, or two that are fixed where they overlap; None if there are none."""
     fixed = [(number, buffer, buffer.offset) for number, buffer in enumerate(problem.buffers) if buffer.offset is not None]
     for number, buffer, offset in fixed:
         end = offset + buffer.size
         if problem.capacity is not None and end > problem.capacity:
             reason = f"buffer {buffer.id} is fixed at {offset} and ends at {end}, beyond the capacity of {problem.capacity}"
             return Overload(buffer.lower, buffer.upper, buffer.size, (number,), reason)
-    least = separations(problem)
-    # Sorted by offset, only those below the end of the first can share bytes with it.
+    least_separation = separations(problem)
+    # After sorting by offset, only buffers that start below the end of the first one can overlap it.
     fixed.sort(key=lambda entry: (entry[2], entry[0]))
-    for at, (number, buffer, offset) in enumerate(fixed):
-        for other, second, at_offset in fixed[at + 1 :]:
+    for position, (number, buffer, offset) in enumerate(fixed):
+        for other, second, at_offset in fixed[position + 1 :]:
             if at_offset >= offset + buffer.size:
                 break
-            if second.size == 0 or allows(least, number, other, offset, at_offset):
+            if second.size == 0 or allows(least_separation, number, other, offset, at_offset):
                 continue
             for start, end in buffer.pieces:
                 for low, high in second.pieces:

@@ -1,15 +1,18 @@
-"""Packing as a CP-SAT model: rectangles of fixed place in time and free offset that do not overlap in two dimensions.
+"""Packing as a CP-SAT model: each buffer is a rectangle with a fixed extent in time and a free offset, and none overlap.
 
-:func:`solve_closest` has as few buffers as can be away from offsets that they had. It is the same model with a capacity, and
-a Boolean variable for each buffer that is 1 only where the buffer keeps its offset; the number of those that do not is
-minimised. Two buffers whose earlier places collide do not both keep them: a row for each such pair says so, which the
-relaxation lacks otherwise. Buffers that keep nothing may be lowered until they stand on others or at 0. So some best plan has
-offsets that are sums of sizes and earlier offsets, rounded up to alignments, and the unit of the model's offsets may be what
-divides all of those.
+:func:`solve` minimizes the height, or looks for any plan within the capacity.
 
-A buffer that may take bytes of its operands is left out of the two dimensions while they live. There a Boolean variable for
-each buffer that it meets says which of the two lies below; sums of separations (:mod:`.overlaps`) then take the place of sums
-of sizes. Of two buffers that hold the same bytes a second Boolean variable says that they have the same offset instead.
+:func:`solve_closest` is for plans that should stay close to an earlier one. It minimizes the number of buffers that leave their
+earlier offsets. The model is the same, with a capacity, and a Boolean variable for each buffer says whether it keeps its
+earlier offset. If the earlier offsets of two buffers overlap, a constraint says that not both are kept; without it the linear
+relaxation would be weaker. All other buffers can be lowered until they rest on another buffer or on 0. Some best plan therefore
+has offsets that are sums of sizes and earlier offsets, rounded up to alignments, and the model may count offsets in units of
+the greatest common divisor of these numbers.
+
+Buffers that may overlap their operands need more. While the operands are live, the buffer is left out of the constraint on
+rectangles. Instead, for each buffer that is live together with it, a Boolean variable says which of the two lies below; the
+distance between their offsets is then at least their separation (:mod:`.overlaps`). For two buffers that hold the same bytes, a
+second Boolean variable says that they have the same offset.
 """
 
 from __future__ import annotations
@@ -33,46 +36,44 @@ from stowplan.models.packing.problem import Problem
 
 @dataclass
 class Model:
-    """A built model; ``offsets`` count units of ``unit`` bytes."""
+    """A CP-SAT model of a packing problem with its variables. Offsets and the height count units of ``unit`` bytes."""
 
     problem: Problem
     unit: int
     model: cp_model.CpModel = field(default_factory=cp_model.CpModel)
     offsets: list[cp_model.IntVar] = field(default_factory=list)
     multiples: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
-    """Offset of a buffer in steps of several units, and units in a step, where it is aligned to that, by buffer."""
+    """For each buffer whose alignment is several units: its offset divided by its alignment, and the alignment in units."""
     height: cp_model.IntVar | None = None
-    keeps: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
-    """Whether a buffer has its earlier offset, and that offset in bytes, by buffer; of :func:`solve_closest`."""
-    orders: list[tuple[cp_model.IntVar, int, int, int | None]] = field(default_factory=list)
-    """Whether the first buffer lies below the second, their numbers, and the units from its offset to the other's then; None:
-    whether both have the same offset."""
+    keeps_offset: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
+    """Only in :func:`solve_closest`, by buffer: whether it keeps its earlier offset, and that offset in bytes."""
+    relative_positions: list[tuple[cp_model.IntVar, int, int, int | None]] = field(default_factory=list)
+    """For pairs of buffers: a Boolean variable, the two numbers, and a separation in units. The variable says that the first
+    buffer lies at least that far below the second; with None as separation, that both have the same offset."""
 
     def add_hint(self, plan: Plan) -> None:
-        """Start the solver from a plan; every variable gets a value, unless offsets are to be kept that are no whole units."""
+        """Let the solver start from a plan. Every variable gets a value.
+
+        The hint need not be complete in :func:`solve_closest`, where offsets of the plan may be no multiples of the unit.
+        """
         places = [offset // self.unit for offset in plan.offsets]
         values = list(zip(self.offsets, places, strict=True))
         values += [(variable, places[number] // step) for number, (variable, step) in self.multiples.items()]
         if self.height is not None:
             values.append((self.height, plan.objective // self.unit))
-        values += [(variable, int(plan.offsets[at] == before)) for at, (variable, before) in self.keeps.items()]
-        for variable, one, other, apart in self.orders:
+        values += [(variable, int(plan.offsets[at] == before)) for at, (variable, before) in self.keeps_offset.items()]
+        for variable, one, other, separation in self.relative_positions:
             gap = places[other] - places[one]
-            values.append((variable, int(gap == 0 if apart is None else gap >= apart)))
-        cpsat_runner.add_hint(self.model, values, complete=not self.keeps)
+            values.append((variable, int(gap == 0 if separation is None else gap >= separation)))
+        cpsat_runner.add_hint(self.model, values, complete=not self.keeps_offset)
 
     def extract(self, value: Value) -> Plan:
-        """Plan of a solution.
+        """The plan of a solution, with its height in bytes as objective.
 
         Parameters
         ----------
         value
-            Gives the value of a variable of the model.
-
-        Returns
-        -------
-        Plan
-            With its height in bytes as objective.
+            A function that returns the value of a variable in the solution.
         """
         offsets = tuple(value(variable) * self.unit for variable in self.offsets)
         height = max((at + buffer.size for at, buffer in zip(offsets, self.problem.buffers, strict=True)), default=0)
@@ -80,26 +81,27 @@ class Model:
 
 
 def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
-    """Variables, constraints, objective. With a capacity any plan within it will do, and there is no objective.
+    """Build the model of a problem. If the problem has a capacity, any plan within it will do, and there is no objective.
 
     Parameters
     ----------
     ceiling
-        Bytes: a height that some best plan does not exceed.
+        A height in bytes that some best plan does not exceed.
     grid
-        Bytes: offsets that are wanted besides those of buffers that stand on each other.
+        Offsets in bytes that the model must be able to represent, beyond those of buffers that rest on each other.
 
     Returns
     -------
     Model
-        Not yet hinted; offsets and height count units of ``unit`` bytes.
+        Without a hint.
     """
-    # Lowered as far as they go, offsets are sums of sizes rounded up to alignments: multiples of what divides all of those.
+    # If all buffers are lowered as far as possible, offsets are sums of sizes, rounded up to alignments. They are multiples of
+    # the greatest common divisor of all sizes and alignments.
     unit = gcd(*(value for buffer in problem.buffers for value in (buffer.size, buffer.offset or 0)))
-    least = separations(problem)
+    separation_of = separations(problem)
     alignments = (buffer.alignment for buffer in problem.buffers if buffer.alignment != 1)
-    unit = gcd(unit, *alignments, *grid, *filter(None, least.values())) or 1
-    sharing = _sharing_until(problem, least)
+    unit = gcd(unit, *alignments, *grid, *filter(None, separation_of.values())) or 1
+    sharing = _sharing_until(problem, separation_of)
     built = Model(problem, unit)
     limit = (ceiling if problem.capacity is None else problem.capacity) // unit
     model = built.model
@@ -129,7 +131,7 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
             spaces.append(space)
             sizes.append(size)
     model.add_no_overlap_2d(times, spaces)
-    _order(built, _ordered(problem, sharing), least)
+    _add_relative_positions(built, _pairs_to_order(problem, sharing), separation_of)
     if problem.capacity is None:
         height = built.height = model.new_int_var(-(-load_bound(problem) // unit), limit, "height")
         for offset, buffer in zip(built.offsets, problem.buffers, strict=True):
@@ -141,17 +143,17 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
     return built
 
 
-def _sharing_until(problem: Problem, least: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """By buffer that may share bytes, the moment after the last at which it may."""
+def _sharing_until(problem: Problem, separation_of: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """For each buffer that may overlap an operand: the moment at which it may no longer overlap any."""
     until: dict[int, int] = {}
-    for result, operand in least:
+    for result, operand in separation_of:
         end = min(problem.buffers[operand].upper, problem.buffers[result].upper)
         until[result] = max(until.get(result, end), end)
     return until
 
 
-def _ordered(problem: Problem, sharing: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Pairs of which one buffer may share bytes at a moment at which both live; the smaller number first."""
+def _pairs_to_order(problem: Problem, sharing: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Pairs of buffers that are live together while one of the two may overlap an operand; the smaller number first."""
     spans = problem.spans
     pairs = {
         (min(one, other), max(one, other))
@@ -162,42 +164,45 @@ def _ordered(problem: Problem, sharing: Mapping[int, int]) -> list[tuple[int, in
     return sorted(pairs)
 
 
-def _order(built: Model, pairs: Iterable[tuple[int, int]], least: Mapping[tuple[int, int], int | None]) -> None:
-    """Put one of each pair below the other, or both at the same offset where that is allowed."""
+def _add_relative_positions(
+    built: Model, pairs: Iterable[tuple[int, int]], separation_of: Mapping[tuple[int, int], int | None]
+) -> None:
+    """Add constraints: one buffer of each pair lies below the other, or both have the same offset if that is allowed."""
     model, offsets, buffers = built.model, built.offsets, built.problem.buffers
     for one, other in pairs:
         is_below, otherwise = model.new_bool_var(f"{one} below {other}"), []
-        if None in (least.get((one, other), 0), least.get((other, one), 0)):
+        if None in (separation_of.get((one, other), 0), separation_of.get((other, one), 0)):
             is_same = model.new_bool_var(f"{one} at {other}")
             model.add(offsets[one] == offsets[other]).only_enforce_if(is_same)
-            built.orders.append((is_same, one, other, None))
+            built.relative_positions.append((is_same, one, other, None))
             otherwise = [~is_same]
         for below, above, literal in ((one, other, is_below), (other, one, ~is_below)):
-            apart = least.get((below, above))
-            units = (buffers[below].size if apart is None else apart) // built.unit
+            separation = separation_of.get((below, above))
+            units = (buffers[below].size if separation is None else separation) // built.unit
             model.add(offsets[below] + units <= offsets[above]).only_enforce_if([literal, *otherwise])
             if below == one:
-                built.orders.append((is_below, one, other, units))
+                built.relative_positions.append((is_below, one, other, units))
 
 
 def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
-    """Solve the model of a problem; its heights and bounds are bytes.
+    """Solve a packing problem with CP-SAT.
 
     Parameters
     ----------
     search
-        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks.
 
     Returns
     -------
     Outcome
-        Best plan, and what is proven, which with a capacity is no height; running out of time is never ``infeasible``.
-        Nothing where more than :data:`MOST_PAIRS` pairs of buffers meet while one may share bytes.
+        The best plan and the bound on the height in bytes; with a capacity there is no bound. Running out of time is never
+        reported as ``infeasible``. The status is ``unknown`` without any work if more than :data:`MOST_PAIRS` pairs of buffers
+        are live together while one of them may overlap an operand.
     """
-    if problem.overlaps and len(_ordered(problem, _sharing_until(problem, separations(problem)))) > MOST_PAIRS:
+    if problem.overlaps and len(_pairs_to_order(problem, _sharing_until(problem, separations(problem)))) > MOST_PAIRS:
         return Outcome("unknown", None, None)
     hint = search.get("hint")
-    # Buffers on top of each other, the free ones above the fixed: a plan like that exists wherever there is one.
+    # Stacking all free buffers on top of each other and above the fixed ones gives a plan whenever there is one.
     top = max((buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None), default=0)
     ceiling = hint.objective if hint else top + sum(buffer.size + buffer.alignment - 1 for buffer in problem.buffers)
     built = build(problem, ceiling)
@@ -209,29 +214,29 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
     )
 
 
-#: Rows for colliding pairs at most.
+#: Largest number of pairs of buffers that get constraints of their own.
 MOST_PAIRS = 100_000
 
 
 def solve_closest(problem: Problem, earlier: Sequence[int | None], **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
-    """The plan within a capacity in which the fewest buffers are away from their earlier offsets.
+    """Find the plan within the capacity in which the fewest buffers leave their earlier offsets.
 
     Parameters
     ----------
     problem
-        With a capacity, in bytes.
+        It must have a capacity.
     earlier
-        Earlier offset of each buffer, in bytes; None for one that has none. Those that cannot be kept are of no consequence.
+        Earlier offset of each buffer in bytes; None if it has none. Offsets that break a rule are ignored.
     search
-        As :func:`stowplan.models.cpsat_runner.find_plan` takes it.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks.
 
     Returns
     -------
     Outcome
-        With the number of buffers that move, of those that have an earlier offset within the capacity, as bound.
+        The bound is on the number of buffers that move, of those whose earlier offset breaks no rule.
     """
     assert problem.capacity is not None
-    kept = {
+    attainable = {
         at: offset
         for at, (buffer, offset) in enumerate(zip(problem.buffers, earlier, strict=True))
         if offset is not None
@@ -239,14 +244,14 @@ def solve_closest(problem: Problem, earlier: Sequence[int | None], **search: Unp
         and offset % buffer.alignment == 0
         and buffer.offset in (None, offset)
     }
-    built = build(problem, problem.capacity, kept.values())
-    for at, offset in kept.items():
+    built = build(problem, problem.capacity, attainable.values())
+    for at, offset in attainable.items():
         variable = built.model.new_bool_var(f"keeps {at}")
         built.model.add(built.offsets[at] == offset // built.unit).only_enforce_if(variable)
-        built.keeps[at] = variable, offset
-    for one, other in _colliding(problem, kept):
-        built.model.add_at_most_one(built.keeps[one][0], built.keeps[other][0])
-    built.model.maximize(sum(variable for variable, _ in built.keeps.values()))
+        built.keeps_offset[at] = variable, offset
+    for one, other in _colliding(problem, attainable):
+        built.model.add_at_most_one(built.keeps_offset[one][0], built.keeps_offset[other][0])
+    built.model.maximize(sum(variable for variable, _ in built.keeps_offset.values()))
     return cpsat_runner.find_plan(
         built,
         objective=lambda moved: moved,
@@ -256,19 +261,19 @@ def solve_closest(problem: Problem, earlier: Sequence[int | None], **search: Unp
 
 
 def _colliding(problem: Problem, offsets: dict[int, int]) -> list[tuple[int, int]]:
-    """Pairs of buffers that would share a byte at a moment at these offsets."""
+    """Pairs of buffers that would overlap at these offsets; the list ends soon after :data:`MOST_PAIRS` pairs."""
     spans = problem.spans
     inside = np.isin(spans.owner, np.fromiter(offsets, np.int64, len(offsets)))
     owner, start, end = spans.owner[inside], spans.start[inside], spans.end[inside]
     low = np.array([offsets[number] for number in owner.tolist()], np.int64)
     high = low + spans.size[owner]
     pairs: dict[tuple[int, int], None] = {}
-    least = separations(problem)
+    separation_of = separations(problem)
     for at in range(len(owner)):
         later = slice(at + 1, None)
         meet = (start[later] < end[at]) & (start[at] < end[later]) & (low[later] < high[at]) & (low[at] < high[later])
         for other in owner[later][meet].tolist():
-            if other != owner[at] and not allows(least, int(owner[at]), other, int(low[at]), offsets[other]):
+            if other != owner[at] and not allows(separation_of, int(owner[at]), other, int(low[at]), offsets[other]):
                 pairs[min(int(owner[at]), other), max(int(owner[at]), other)] = None
         if len(pairs) > MOST_PAIRS:
             break

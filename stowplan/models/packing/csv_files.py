@@ -1,11 +1,14 @@
-"""Packing problems as CSV files, in the manner of the minimalloc project; plans with an ``offset`` column added.
+"""Reads packing problems from CSV files in the format of the minimalloc project, and plans from such files with offsets.
 
-Columns, in any order: ``id`` (or ``buffer``, ``buffer_id``), ``lower`` (or ``begin``, ``start``), ``upper`` (half-open) or
-``end`` (inclusive), ``size``. Where wanted also ``alignment``, ``gaps`` (parts of the life without data, ``7-8 9-10``,
-half-open; with ``end`` the last moment is inclusive), ``offset`` (a fixed offset), ``hint`` (an offset to try; negative
-for none) and ``overlaps`` (buffers whose bytes it may take as they die, ``id:distance id:distance``, or ``id:=`` for a buffer
-that holds the same bytes). A table of offsets (``--emit csv``) is read as well, whose columns are others: remarks before them
-begin with ``#``.
+A file has a line of column names, in any order, and then a line for each buffer.
+
+* Required columns: ``id`` (also named ``buffer`` or ``buffer_id``), ``lower`` (``begin``, ``start``), ``upper`` (the half-open
+  end) or ``end`` (the inclusive end), and ``size``.
+* Optional columns: ``alignment``; ``gaps``, the intervals without data, such as ``7-8 9-10`` (half-open, or inclusive in a file
+  with ``end``); ``offset``, a fixed offset; ``hint``, an offset to try (negative for none); ``overlaps``, operands that the
+  buffer may overlap, such as ``id:distance id:distance``, or ``id:=`` for a buffer that holds the same bytes.
+
+Offset tables, which ``--emit csv`` writes, are read as well. They have other columns and comment lines that begin with ``#``.
 """
 
 from __future__ import annotations
@@ -23,14 +26,15 @@ from stowplan.errors import InputError
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Overlap, Problem, check_buffer
 
-#: Bytes of a file, unpacked, at most: two million buffers or so.
+#: Largest size of a file in bytes after decompression: some two million buffers.
 MAX_BYTES = 1 << 26
 
-_NEEDED = ("id", "lower", "size")
-_KNOWN = {*_NEEDED, "upper", "end", "alignment", "gaps", "offset", "hint", "overlaps"}
-#: Columns of a table of offsets (:mod:`stowplan.backends.emit`), as those of a list of buffers; its ``end`` is half-open.
-#: Rows of parts of buffers, and of what is in no arena, are left out. Older tables lack the last two columns.
-_TABLE = {
+_REQUIRED_COLUMNS = ("id", "lower", "size")
+_COLUMNS = {*_REQUIRED_COLUMNS, "upper", "end", "alignment", "gaps", "offset", "hint", "overlaps"}
+#: Columns of an offset table (:mod:`stowplan.backends.emit`), and the columns of a list of buffers that they correspond to. The
+#: table's ``end`` is half-open. Rows of parts of buffers, and of tensors in no arena, are skipped. Older tables lack the last
+#: two columns.
+_OFFSET_TABLE_COLUMNS = {
     "name": "id",
     "arena": "",
     "offset": "offset",
@@ -41,11 +45,11 @@ _TABLE = {
     "buffer": "part_of",
     "results": "",
 }
-_OTHER_NAMES = {"buffer": "id", "buffer_id": "id", "begin": "lower", "start": "lower"}
+_SYNONYMS = {"buffer": "id", "buffer_id": "id", "begin": "lower", "start": "lower"}
 
 
 def is_packing_csv(path: str | Path) -> bool:
-    """Whether a file is named, or begins, like a CSV file of buffers."""
+    """Whether a file has a name of a CSV file, or its first line contains the columns ``lower`` and ``size``."""
     if Path(path).suffix.lower() == ".csv" or Path(path).name.lower().endswith(".csv.gz"):
         return True
     try:
@@ -57,21 +61,21 @@ def is_packing_csv(path: str | Path) -> bool:
 
 
 def read_problem(path: str | Path, capacity: int | None = None) -> Problem:
-    """Problem from a CSV file.
+    """Read a packing problem from a CSV file.
 
     Parameters
     ----------
     path
-        Plain or gzip.
+        The file, plain or compressed by gzip.
     capacity
-        Bytes to fit into; None for the least height.
+        Size of the arena in bytes; None asks for the smallest arena.
 
     Raises
     ------
     InputError
-        A missing, unknown or repeated column, a row of another length, a value that is no whole number or out of range, an id
-        that was used before: with file and line. A file of more than :data:`MAX_BYTES`, or a line longer than
-        :data:`stowplan.files.MAX_LINE_BYTES`.
+        A column is missing, unknown or repeated; a row has the wrong number of values; a value is no whole number or out of
+        range; or an id occurs twice. The message has file and line. Also raised for files of more than :data:`MAX_BYTES` and
+        for lines longer than :data:`stowplan.files.MAX_LINE_BYTES`.
     """
     return parse(files.read_lines(path, MAX_BYTES), capacity, source=path)
 
@@ -82,15 +86,21 @@ def parse(
     source: str | Path | None = None,
     placed: dict[str, int] | None = None,
 ) -> Problem:
-    """Problem from the text of a CSV file, or its lines; see :func:`read_problem`.
+    """Read a packing problem from the text or the lines of a CSV file; see :func:`read_problem`.
 
-    Offsets fix buffers; where ``placed`` is given, they go there instead, by id, and are not checked.
+    Parameters
+    ----------
+    source
+        Name of the file, for messages and as the name of the problem.
+    placed
+        If None, a value in the column ``offset`` fixes the buffer there. Otherwise the offsets are stored in this dictionary,
+        by id and unchecked, and the buffers are free.
     """
-    given = io.StringIO(text) if isinstance(text, str) else text
-    reader = csv.reader(_without_mark(iter(given)), skipinitialspace=True)
+    source_lines = io.StringIO(text) if isinstance(text, str) else text
+    reader = csv.reader(_without_byte_order_mark(iter(source_lines)), skipinitialspace=True)
     columns: list[str] | None = None
     buffers: list[Buffer] = []
-    lines: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     try:
         for row in reader:
             if not any(cell.strip() for cell in row):
@@ -110,9 +120,9 @@ def parse(
                 placed[values["id"]] = _integer(values, "offset", place)
                 values["offset"] = ""
             buffer = _buffer(values, place)
-            if buffer.id in lines:
-                raise InputError(f"found the id {buffer.id!r} of line {lines[buffer.id]} again", place=place)
-            lines[buffer.id] = reader.line_num
+            if buffer.id in line_of:
+                raise InputError(f"found the id {buffer.id!r} of line {line_of[buffer.id]} again", place=place)
+            line_of[buffer.id] = reader.line_num
             buffers.append(buffer)
         if columns is None:
             raise InputError("found nothing, expected a line of column names: id,lower,upper,size", place="line 1")
@@ -124,23 +134,24 @@ def parse(
         raise (error.within(source) if source is not None else error) from None
 
 
-def _without_mark(lines: Iterator[str]) -> Iterator[str]:
-    """Lines without the byte order mark that some programs begin a file with."""
+def _without_byte_order_mark(lines: Iterator[str]) -> Iterator[str]:
+    """The lines without the byte order mark that some programs write at the start of a file."""
     yield from (line.removeprefix("\ufeff") for line in itertools.islice(lines, 1))
     yield from lines
 
 
-def _columns(given: list[str], place: str) -> list[str]:
-    if given in ([*_TABLE], [*_TABLE][:-2]):
-        return [*_TABLE.values()][: len(given)]
-    names = [_OTHER_NAMES.get(name, name) for name in given]
-    for name, written in zip(names, given, strict=True):
-        if name not in _KNOWN:
-            raise InputError(f"found column {name!r}, expected some of {', '.join(sorted(_KNOWN))}", place=place)
+def _columns(header: list[str], place: str) -> list[str]:
+    """Standard names of the columns in a header; InputError if a column is unknown, repeated or missing."""
+    if header in ([*_OFFSET_TABLE_COLUMNS], [*_OFFSET_TABLE_COLUMNS][:-2]):
+        return [*_OFFSET_TABLE_COLUMNS.values()][: len(header)]
+    names = [_SYNONYMS.get(name, name) for name in header]
+    for name, written in zip(names, header, strict=True):
+        if name not in _COLUMNS:
+            raise InputError(f"found column {name!r}, expected some of {', '.join(sorted(_COLUMNS))}", place=place)
         if names.count(name) > 1:
             other = "" if name == written else f" (as {written!r})"
             raise InputError(f"found column {name!r} twice{other}, expected it once", place=place)
-    missing = [name for name in _NEEDED if name not in names]
+    missing = [name for name in _REQUIRED_COLUMNS if name not in names]
     if missing:
         raise InputError(f"found no column {missing[0]!r}, expected id,lower,upper,size", place=place)
     if ("upper" in names) == ("end" in names):
@@ -149,6 +160,7 @@ def _columns(given: list[str], place: str) -> list[str]:
 
 
 def _buffer(values: dict[str, str], place: str) -> Buffer:
+    """The buffer of a row, which is given as texts by column."""
     if not values["id"]:
         raise InputError("found an empty id, expected a name", place=place)
     inclusive = "end" in values
@@ -175,7 +187,7 @@ def _buffer(values: dict[str, str], place: str) -> Buffer:
 
 def _integer(values: dict[str, str], column: str, place: str) -> int:
     try:
-        # int() would also take "1_000" and digits of other scripts; beyond 20 digits nothing is in range anyway.
+        # int() would also accept "1_000" and digits of other scripts. No number of more than 20 digits is in range.
         if not values[column].isascii() or "_" in values[column] or len(values[column]) > 21:
             raise ValueError
         return int(values[column])
@@ -184,7 +196,7 @@ def _integer(values: dict[str, str], column: str, place: str) -> int:
 
 
 def _gap(text: str, inclusive: bool, place: str) -> tuple[int, int]:
-    """``7-8`` to (7, 8); the first moment may be negative."""
+    """The interval of a text such as ``7-8``, which gives (7, 8); the first moment may be negative."""
     if "@" in text:
         raise InputError(f"found gap {text!r}: gaps that leave part of a buffer in use are not supported", place=place)
     first, dash, last = text[:1], *text[1:].partition("-")[1:]
@@ -196,7 +208,7 @@ def _gap(text: str, inclusive: bool, place: str) -> tuple[int, int]:
 
 
 def _overlap(text: str, place: str) -> Overlap:
-    """``name:16``, or ``name:=`` for the same offset; the name may have colons."""
+    """The overlap of a text such as ``name:16``, or ``name:=`` for the same offset; the name may contain colons."""
     operand, colon, distance = text.rpartition(":")
     if not colon or not operand:
         raise InputError(f"found overlap {text!r}, expected ID:DISTANCE", place=place)
@@ -206,46 +218,46 @@ def _overlap(text: str, place: str) -> Overlap:
 
 
 def read_plan(path: str | Path, problem: Problem) -> Plan:
-    """Plan from a CSV file with an ``offset`` for every buffer of a problem.
+    """Read a plan from a CSV file that has an ``offset`` for every buffer of a problem.
 
-    Where lives or sizes are not those of ``problem``, the plan carries the digest of what the file describes, so that its
-    verification says that it is for another problem.
+    If live ranges or sizes in the file differ from those of ``problem``, the plan gets the digest of the problem that the file
+    describes. The verifier then reports that the plan is for another problem.
 
     Parameters
     ----------
     path
-        Plain or gzip; as other tools write it, buffers in any order.
+        The file, plain or compressed by gzip; buffers may be in any order.
     problem
-        The problem that it is a plan for.
+        The problem that the plan is for.
 
     Raises
     ------
     InputError
-        What is wrong with the file, a buffer that is missing or unknown, or one without an offset.
+        The file breaks a rule of :func:`read_problem`, or a buffer is missing, unknown or has no offset.
     """
     placed: dict[str, int] = {}
     described = parse(files.read_lines(path, MAX_BYTES), source=path, placed=placed)
-    given = {buffer.id: buffer for buffer in described.buffers}
-    known = {buffer.id for buffer in problem.buffers}
-    for name in given:
-        if name not in known:
+    row_of = {buffer.id: buffer for buffer in described.buffers}
+    ids = {buffer.id for buffer in problem.buffers}
+    for name in row_of:
+        if name not in ids:
             raise InputError(f"found buffer {name!r}, which the problem does not have", source=path)
     plan = _plan_of(problem, placed, described.digest, path)
-    same = all(
+    is_same = all(
         (row.lower, row.upper, row.size) == (buffer.lower, buffer.upper, buffer.size)
         for buffer in problem.buffers
-        for row in (given[buffer.id],)
+        for row in (row_of[buffer.id],)
     )
-    return msgspec.structs.replace(plan, problem=problem.digest) if same else plan
+    return msgspec.structs.replace(plan, problem=problem.digest) if is_same else plan
 
 
 def read_described_plan(path: str | Path) -> Plan:
-    """Plan from a CSV file with an ``offset`` for every buffer, for the problem that the file itself describes.
+    """Read a plan from a CSV file with an ``offset`` for every buffer, for the problem that the file itself describes.
 
     Raises
     ------
     InputError
-        What is wrong with the file, or a buffer without an offset.
+        The file breaks a rule of :func:`read_problem`, or a buffer has no offset.
     """
     placed: dict[str, int] = {}
     described = parse(files.read_lines(path, MAX_BYTES), source=path, placed=placed)
@@ -253,7 +265,7 @@ def read_described_plan(path: str | Path) -> Plan:
 
 
 def _plan_of(problem: Problem, placed: Mapping[str, int], digest: str, path: str | Path) -> Plan:
-    """Plan of a problem's buffers at these offsets."""
+    """The plan that gives a problem's buffers these offsets, which are bytes by id."""
     offsets: list[int] = []
     for buffer in problem.buffers:
         if buffer.id not in placed:

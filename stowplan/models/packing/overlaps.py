@@ -1,9 +1,10 @@
-"""What it means that a buffer may take the bytes of one that dies (:class:`~stowplan.models.packing.problem.Overlap`).
+"""Permitted overlaps (:class:`~stowplan.models.packing.problem.Overlap`) as separations between offsets.
 
-Of two buffers one lies below the other, and from the offset of the one below to that of the other there are as many bytes as
-its size. An overlap makes that less where the result lies below its operand: ``distance`` less the operand's size, which may be
-below 0. So with ``o`` the offsets and ``s`` the separations, ``o[a] + s[a, b] <= o[b]`` or ``o[b] + s[b, a] <= o[a]``. Buffers
-that hold the same bytes have the full separation, or the same offset: ``o[a] == o[b]`` is a third choice.
+Two buffers that are live together must satisfy ``o[a] + s[a, b] <= o[b]`` or ``o[b] + s[b, a] <= o[a]``, where ``o`` are their
+offsets and ``s`` is the *separation*: the least number of bytes from the offset of the lower buffer to that of the upper one.
+Without a permitted overlap, it is the size of the lower buffer. If the lower buffer is the result of a permitted overlap and
+the upper one its operand, it is the overlap's ``distance`` minus the operand's size, which may be negative. Two buffers that
+hold the same bytes (a distance of None) keep the full separation, or have the same offset: ``o[a] == o[b]`` is a third choice.
 """
 
 from __future__ import annotations
@@ -20,42 +21,55 @@ from stowplan.models.packing.problem import Problem
 
 
 def without_overlaps(problem: Problem) -> Problem:
-    """The problem with all buffers apart: its plans are valid with overlaps, too."""
+    """The same problem without permitted overlaps. Its plans are also valid for the original problem."""
     buffers = tuple(msgspec.structs.replace(buffer, overlaps=msgspec.UNSET) for buffer in problem.buffers)
     return msgspec.structs.replace(problem, buffers=buffers)
 
 
 def separations(problem: Problem) -> dict[tuple[int, int], int | None]:
-    """By result and operand, bytes from the result's offset up to the operand's, at least, where the result lies below.
+    """The separation of each permitted overlap, by (result, operand): see the docstring of this module.
 
-    Rounded up to what divides both alignments. Overlaps that make it no less than the result's size are left out. None where
-    the two share bytes at the same offset only.
+    Values are bytes, rounded up to the greatest common divisor of the two alignments; None means that the two buffers may
+    share bytes only at the same offset. Overlaps that do not lower the separation below the result's size are left out.
     """
-    least_distance: dict[tuple[int, int], int | None] = {}
+    found: dict[tuple[int, int], int | None] = {}
     for result, operand, distance in problem.overlaps:
         below, above = problem.buffers[result], problem.buffers[operand]
         if distance is None:
             if below.size:
-                least_distance[result, operand] = None
+                found[result, operand] = None
             continue
         step = gcd(below.alignment, above.alignment)
-        least = -(-(distance - above.size) // step) * step
-        if below.size and above.size and least < below.size:
-            least_distance[result, operand] = least
-    return least_distance
+        separation = -(-(distance - above.size) // step) * step
+        if below.size and above.size and separation < below.size:
+            found[result, operand] = separation
+    return found
 
 
-def allows(least: Mapping[tuple[int, int], int | None], one: int, other: int, at_one: int, at_other: int) -> bool:
-    """Whether an overlap of those in :func:`separations` lets two buffers stand at these offsets while both live."""
+def allows(separation_of: Mapping[tuple[int, int], int | None], one: int, other: int, at_one: int, at_other: int) -> bool:
+    """Whether a permitted overlap lets two buffers have these offsets while both are live.
+
+    Parameters
+    ----------
+    separation_of
+        The result of :func:`separations`.
+    one, other
+        Numbers of the buffers.
+    at_one, at_other
+        Their offsets in bytes.
+    """
     for pair, below, above in (((one, other), at_one, at_other), ((other, one), at_other, at_one)):
-        if pair in least:
-            apart = least[pair]
-            return below == above if apart is None else below + apart <= above
+        if pair in separation_of:
+            separation = separation_of[pair]
+            return below == above if separation is None else below + separation <= above
     return False
 
 
 def shared_spans(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, int], tuple[int, int]]:
-    """Bytes ``[low, high)`` that results share with their operands in a plan, where they share any."""
+    """The range of bytes ``[low, high)`` that a result shares with its operand, by (result, operand), if they share any.
+
+    ``offsets`` are those of a plan, in bytes.
+    """
     spans = {}
     for result, operand, _ in problem.overlaps:
         low = max(offsets[result], offsets[operand])
@@ -66,42 +80,49 @@ def shared_spans(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, in
 
 
 def shared_bytes(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, int], int]:
-    """How many they are."""
+    """The number of bytes that a result shares with its operand, by (result, operand), if they share any."""
     return {pair: high - low for pair, (low, high) in shared_spans(problem, offsets).items()}
 
 
 def loads(problem: Problem, chosen: Sequence[int] | None = None) -> dict[int, int]:
-    """Bytes that are taken at once, at least, after each moment at which some of the buffers begin to live.
+    """A lower bound on the bytes that are occupied, for each moment at which some buffer becomes live.
 
-    A byte under several buffers is counted once for each but the oldest of them, as a result that overlaps. So from the sum of
-    sizes goes, for each result, what it can share with its operands, and no more than its size; or for each operand likewise.
+    The bound is the sum of the sizes of the live buffers, less the bytes that may be shared. In any plan, a byte that several
+    buffers occupy is shared by all of them but the oldest, each as a result that overlaps an operand. What can be shared is
+    therefore at most the sum, over the results, of the bytes that each may share with all its operands, capped by its own
+    size. The same sum over the operands is another upper limit, and the smaller of the two is subtracted.
 
     Parameters
     ----------
     chosen
-        Numbers of the buffers that are looked at; None for all.
+        Numbers of the buffers to consider; None for all.
+
+    Returns
+    -------
+    dict
+        Bytes by moment.
     """
     buffers, spans = problem.buffers, problem.spans
-    inside = np.ones(len(spans.owner), bool) if chosen is None else np.isin(spans.owner, np.array(chosen, np.int64))
-    owner, start, end = spans.owner[inside], spans.start[inside], spans.end[inside]
+    is_chosen = np.ones(len(spans.owner), bool) if chosen is None else np.isin(spans.owner, np.array(chosen, np.int64))
+    owner, start, end = spans.owner[is_chosen], spans.start[is_chosen], spans.end[is_chosen]
     moments = np.unique(start)
     load = np.zeros(len(moments) + 1, np.int64)
     np.add.at(load, np.searchsorted(moments, start), spans.size[owner])
     np.subtract.at(load, np.searchsorted(moments, end), spans.size[owner])
     load_at = dict(zip(moments.tolist(), np.cumsum(load).tolist(), strict=False))
-    known = set(owner.tolist())
+    included = set(owner.tolist())
     by_result: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     by_operand: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     times = moments.tolist()
-    for (result, operand), least in separations(problem).items():
-        if result not in known or operand not in known:
+    for (result, operand), separation in separations(problem).items():
+        if result not in included or operand not in included:
             continue
         size, other = buffers[result].size, buffers[operand].size
-        most = min(size, other, size - (least or 0))
+        most_shared = min(size, other, size - (separation or 0))
         end = min(buffers[operand].upper, buffers[result].upper)
         for moment in times[bisect_left(times, buffers[result].lower) : bisect_left(times, end)]:
-            by_result[moment][result] += most
-            by_operand[moment][operand] += most
+            by_result[moment][result] += most_shared
+            by_operand[moment][operand] += most_shared
     for moment, results in by_result.items():
         load_at[moment] -= min(
             sum(min(shared, buffers[number].size) for number, shared in sharing.items())

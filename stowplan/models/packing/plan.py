@@ -1,4 +1,4 @@
-"""The answer to a packing problem: an offset for every buffer. Data, no rules."""
+"""The plan of a packing problem: an offset for every buffer. This module holds data only; the rules are in the verifier."""
 
 from __future__ import annotations
 
@@ -18,27 +18,35 @@ from stowplan.models.packing.problem import Buffer, Part, Problem
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Offsets; :func:`stowplan.models.packing.verify.verify` says whether they are valid.
+    """An offset for every buffer. :func:`stowplan.models.packing.verify.verify` says whether the plan is valid.
 
-    The objective is the height in bytes: the highest end of a buffer.
+    The objective is the height in bytes: the largest ``offset + size`` of a buffer.
     """
 
     offsets: tuple[int, ...]
-    """Bytes, one for each buffer in the problem's order."""
+    """Offset in bytes of each buffer, in the order of ``problem.buffers``."""
     buffers: tuple[Buffer, ...] = ()
-    """The problem's buffers, for whoever applies or reads the plan; the problem decides."""
+    """A copy of the problem's buffers for programs and people that read the plan. The verifier uses those of the problem."""
     parts: tuple[Part, ...] | msgspec.UnsetType = msgspec.UNSET
     results: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """The problem's parts and results, for the same readers."""
+    """Copies of the problem's parts and results, for the same readers."""
     name: str = ""
-    """Name of the problem, for people; the digest decides."""
+    """Name of the problem, for people. What ties the plan to its problem is the digest."""
     target: str = ""
-    """Always empty: packing knows no targets."""
+    """Always empty, since packing problems have no hardware target."""
     format: str = "stowplan.packing.plan"
     version: int = 1
 
     def save(self, path: str | Path) -> None:
-        """Write the plan: as CSV where the name ends in ``.csv``, else as JSON. The same plan gives the same bytes."""
+        """Write the plan to a file: as CSV if its name ends in ``.csv``, otherwise as JSON.
+
+        Equal plans give files that are equal byte for byte.
+
+        Raises
+        ------
+        UsageError
+            The plan has no copy of the buffers, or an id that CSV cannot represent, and CSV was asked for.
+        """
         if Path(path).suffix.lower() != ".csv":
             files.write_atomic(path, files.encode(self))
             return
@@ -48,7 +56,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _csv_rows(plan: Plan) -> str:
-    """CSV of a plan that carries its buffers; only columns that some buffer needs."""
+    """The text of a CSV file of a plan, which has a copy of its buffers. Optional columns are written only if needed."""
     aligned = any(buffer.alignment != 1 for buffer in plan.buffers)
     gaps = any(buffer.gaps for buffer in plan.buffers)
     overlaps = any(buffer.overlaps for buffer in plan.buffers)
@@ -57,7 +65,16 @@ def _csv_rows(plan: Plan) -> str:
             raise UsageError(f"the id {operand!r} has spaces, and overlaps in CSV stand between spaces: save it as JSON")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    columns = ["id", "lower", "upper", "size", *["alignment"] * aligned, *["gaps"] * gaps, *["overlaps"] * overlaps, "offset"]
+    columns = [
+        "id",
+        "lower",
+        "upper",
+        "size",
+        *["alignment"] * aligned,
+        *["gaps"] * gaps,
+        *["overlaps"] * overlaps,
+        "offset",
+    ]
     writer.writerow(columns)
     for buffer, offset in zip(plan.buffers, plan.offsets, strict=True):
         row: list[object] = [buffer.id, buffer.lower, buffer.upper, buffer.size]
@@ -80,7 +97,10 @@ DECISIONS = (Decision("buffer", lambda problem, at: problem.buffers[at].id, _buf
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
-    """A row for each buffer, then for each part, in the problem's order; the plan is valid for the problem."""
+    """The plan as a table: a row for each buffer, then one for each part, in the problem's order.
+
+    The plan must be valid for the problem.
+    """
     rows = [
         OffsetRow(
             name=buffer.id,
@@ -98,6 +118,6 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
 
 
 def with_parts(rows: Sequence[OffsetRow], parts: Iterable[Part]) -> list[OffsetRow]:
-    """The rows of buffers, then one of each part, inside its buffer's."""
-    hosts = {row.name: row for row in rows}
-    return [*rows, *(part_of(hosts.get(part.buffer or ""), part.id, part.offset, part.size) for part in parts)]
+    """The rows of the buffers, followed by a row for each part with its position inside its buffer."""
+    row_of = {row.name: row for row in rows}
+    return [*rows, *(part_of(row_of.get(part.buffer or ""), part.id, part.offset, part.size) for part in parts)]

@@ -1,4 +1,7 @@
-"""The instance of packing: buffers that live at fixed times and want an offset each. See docs/reference/packing.md."""
+"""The packing problem: buffers with sizes and fixed live ranges, each of which needs an offset in one arena.
+
+The rules are on docs/reference/packing.md.
+"""
 
 from __future__ import annotations
 
@@ -24,98 +27,102 @@ LIMIT = 1 << 61
 
 
 class SizedLife(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What buffers of packing and of banked packing have: bytes, and when they are taken."""
+    """Name, live range and size: the fields that buffers of packing and of banked packing share."""
 
     id: str
     lower: int
-    """First moment of its life."""
+    """First moment of the live range, in any unit of time."""
     upper: int
-    """Moment after its last: the life is half-open, ``[lower, upper)``."""
+    """First moment after the live range, which is half-open: ``[lower, upper)``."""
     size: int
-    """Bytes; a buffer of 0 bytes never collides."""
+    """Size in bytes. A buffer of 0 bytes never overlaps another one."""
 
 
 class Overlap(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Permission for a buffer, the result, to share bytes with a buffer that is live when the result is born, the operand.
+    """Permission for a buffer, the *result*, to share bytes with a buffer that is live when it is created, the *operand*.
 
-    With a distance, the operand must not outlive the result, and while both live
-    ``result.offset + distance <= operand.offset + operand.size``, or they share no byte. Without one (None), both buffers hold
-    the same bytes: while both live, they have the same offset, or they share no byte.
+    With a distance, the operand must not outlive the result. While both are live, they share no byte, or
+    ``result.offset + distance <= operand.offset + operand.size``. With None as distance, both buffers hold the same bytes.
+    While both are live, they share no byte, or they have the same offset.
     """
 
     operand: str
     """Id of the buffer whose bytes may be shared."""
     distance: int | None
-    """Bytes from the result's begin up to the operand's end, at least; 0 where the operand's bytes are not needed any more.
-    None: the result may only have the operand's own offset; both buffers have the same size, and either may die first."""
+    """Least number of bytes from the result's start to the operand's end if they share bytes; 0 if the operand's data are not
+    needed any more. None: the result may share bytes only at the operand's offset; both buffers have the same size, and either
+    may die first."""
 
 
 class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Something that takes ``size`` bytes at one offset while it lives."""
+    """Something that occupies ``size`` bytes at one offset during its live range."""
 
     alignment: int = 1
-    """Its offset is a multiple of this many bytes."""
+    """The offset is a multiple of this number of bytes."""
     gaps: tuple[tuple[int, int], ...] = ()
-    """Half-open parts of the life, ascending and disjoint, not all of it, in which it holds no data and takes no space."""
+    """Half-open intervals of the live range in which the buffer holds no data and occupies no bytes. They are ascending and
+    disjoint and do not cover the whole live range."""
     offset: int | None = None
-    """Offset it must have, in bytes; None leaves it free."""
+    """Offset in bytes that the buffer must have; None if the plan chooses it."""
     hint: int | None = None
-    """Offset to try first, in bytes. Not binding."""
+    """Offset in bytes to try first. It is not binding."""
     overlaps: tuple[Overlap, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Buffers whose bytes it may take before they have died. Left out of files that have none."""
+    """Buffers that are still live when this one is created and whose bytes it may reuse. Files omit the field if there are
+    none."""
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
-        """Half-open parts of the life in which it takes space."""
+        """Half-open intervals in which the buffer occupies its bytes: the live range without the gaps."""
         starts = (self.lower, *(end for _, end in self.gaps))
         ends = (*(start for start, _ in self.gaps), self.upper)
         return tuple((start, end) for start, end in zip(starts, ends, strict=True) if start < end)
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A tensor of a graph that has no buffer of its own. Plans do not depend on it."""
+    """A tensor of the model that has no buffer of its own, such as a view. Plans do not depend on it."""
 
     id: str
     buffer: str | None = None
-    """Id of the buffer whose bytes it has; None where it takes none of the arena: the model stores it, for example."""
+    """Id of the buffer that contains it; None if it is not in the arena, for example because the model file stores it."""
     offset: int = 0
-    """Bytes from the buffer's begin to its own."""
+    """Bytes from the start of the buffer to the start of this tensor."""
     size: int
-    """Bytes, from its first to its last."""
+    """Bytes from its first to its last element."""
 
 
 class Pair(NamedTuple):
-    """An overlap, its buffers by their numbers."""
+    """An :class:`Overlap` with the two buffers as positions in ``Problem.buffers``."""
 
     result: int
     operand: int
     distance: int | None
-    """Bytes; None where only the same offset is allowed."""
+    """Distance in bytes; None if only the same offset is allowed."""
 
 
 class Spans(NamedTuple):
-    """When buffers take space: their pieces as arrays of int64, those of buffer 0 first, each buffer's ascending."""
+    """The pieces of all buffers as arrays of int64, ordered by buffer and then by time."""
 
     owner: NDArray[np.int64]
-    """[pieces] number of the buffer."""
+    """[pieces] number of the buffer that the piece belongs to."""
     start: NDArray[np.int64]
     end: NDArray[np.int64]
-    """[pieces] half-open."""
+    """[pieces] first moment after the piece; ``start`` is its first moment."""
     size: NDArray[np.int64]
-    """[buffers] bytes."""
+    """[buffers] size in bytes."""
 
 
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
-    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+    """A packing problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     buffers: tuple[Buffer, ...]
     capacity: int | None = None
-    """Bytes that all buffers must fit into; None asks for the least height."""
+    """Size of the arena in bytes; None asks for the smallest arena."""
     parts: tuple[Part, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Of a graph: views, and results of operators in the place of operands. Left out of files that have none."""
+    """Tensors of a model that lie inside a buffer: views, and outputs of operators that overwrite an input. Files omit the
+    field if there are none."""
     results: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Ids of the buffers and parts that the graph returns, in its order; one may be returned twice. Left out where there is no
-    graph."""
+    """Ids of the buffers and parts that the model returns, in its order; the same one may be returned twice. Files omit the
+    field if the problem was not read from a model."""
     name: str = ""
     format: str = "stowplan.packing.problem"
     version: int = 1
@@ -138,7 +145,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         check_overlaps(self)
 
     def _is_plain(self) -> bool:
-        """Whether every rule is kept, looked at by columns; False also where that cannot be told quickly."""
+        """A fast check of whole columns. True: all rules of buffers hold. False: they have to be checked one by one."""
         n = len(self.buffers)
         try:
             lower, upper, size, alignment = (
@@ -151,23 +158,23 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             buffer.gaps or buffer.offset is not None or buffer.hint is not None or buffer.overlaps for buffer in self.buffers
         ):
             return False
-        inside = (lower > -LIMIT) & (upper < LIMIT) & (lower < upper) & (size >= 0) & (size < LIMIT) & (alignment >= 1)
+        is_in_range = (lower > -LIMIT) & (upper < LIMIT) & (lower < upper) & (size >= 0) & (size < LIMIT) & (alignment >= 1)
         return bool(
-            inside.all()
+            is_in_range.all()
             and (alignment < LIMIT).all()
-            # As floats the sum cannot wrap; what is close to the limit is added up exactly.
+            # A sum of floats cannot wrap around. If it comes close to the limit, the slow check adds up exactly.
             and size.sum(dtype=np.float64) + alignment.sum(dtype=np.float64) < LIMIT / 2
             and len({buffer.id for buffer in self.buffers}) == n
         )
 
     @cached_property
     def spans(self) -> Spans:
-        """The lives without their gaps, as arrays."""
+        """The live ranges of all buffers without their gaps, as arrays."""
         n = len(self.buffers)
         size = np.fromiter((buffer.size for buffer in self.buffers), np.int64, n)
         if any(buffer.gaps for buffer in self.buffers):
             pieces = [buffer.pieces for buffer in self.buffers]
-            owner = np.repeat(np.arange(n), [len(own) for own in pieces])
+            owner = np.repeat(np.arange(n), [len(ranges) for ranges in pieces])
             flat = np.array(list(chain.from_iterable(pieces)), np.int64).reshape(-1, 2)
             return Spans(owner, flat[:, 0].copy(), flat[:, 1].copy(), size)
         lower = np.fromiter((buffer.lower for buffer in self.buffers), np.int64, n)
@@ -176,14 +183,17 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def overlaps(self) -> tuple[Pair, ...]:
-        """All overlaps, in the order of the results."""
+        """All permitted overlaps, ordered by the result's number."""
         overlaps = [(number, overlap) for number, buffer in enumerate(self.buffers) for overlap in buffer.overlaps or ()]
         numbers = {buffer.id: number for number, buffer in enumerate(self.buffers)} if overlaps else {}
         return tuple(Pair(number, numbers[overlap.operand], overlap.distance) for number, overlap in overlaps)
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of what a plan depends on: everything but name, capacity, parts, results and hints."""
+        """Hex SHA-256 of everything that the validity and the height of plans depend on.
+
+        Name, capacity, parts, results and hints are left out.
+        """
         rules = [
             msgspec.structs.replace(buffer, hint=None, overlaps=buffer.overlaps or msgspec.UNSET) for buffer in self.buffers
         ]
@@ -191,7 +201,18 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
 
 def check_buffer(buffer: Buffer, place: str) -> None:
-    """Raise InputError naming ``place`` and field where a buffer breaks a rule by itself."""
+    """Check the rules that concern one buffer alone.
+
+    Parameters
+    ----------
+    place
+        Where in the input the buffer is, for the message.
+
+    Raises
+    ------
+    InputError
+        A rule is broken; the message names the place and the field.
+    """
 
     def check(field: str, holds: bool, found: object, expected: str) -> None:
         expect(holds, place, f"{field} {found}", expected)
@@ -214,23 +235,38 @@ def check_buffer(buffer: Buffer, place: str) -> None:
 
 
 def check_parts(buffers: Iterable[SizedLife], parts: Sequence[Part], results: Sequence[str]) -> None:
-    """Raise InputError naming a part that is not inside a buffer, or a result that is neither."""
+    """Check that every part lies inside a buffer and that every result is a buffer or a part.
+
+    Raises
+    ------
+    InputError
+        The message names the first part or result that breaks the rule.
+    """
     if parts or results:
         sizes = {buffer.id: buffer.size for buffer in buffers}
         expect_unique((*sizes, *(part.id for part in parts)), "parts")
         for number, part in enumerate(parts):
             place, end = f"parts[{number}] ({part.id})", part.offset + part.size
             expect(part.buffer is None or part.buffer in sizes, place, f"buffer {part.buffer}", "the id of a buffer")
-            most = sizes.get(part.buffer or "", end)
+            limit = sizes.get(part.buffer or "", end)
             expect(
-                0 <= part.offset <= end <= most, place, f"bytes {part.offset} to {end}", f"some of the {most} of {part.buffer}"
+                0 <= part.offset <= end <= limit,
+                place,
+                f"bytes {part.offset} to {end}",
+                f"some of the {limit} of {part.buffer}",
             )
         for name in {*results} - {*sizes} - {part.id for part in parts}:
             raise InputError(f"found {name!r}, expected the id of a buffer or part", place="results")
 
 
 def check_overlaps(problem: Problem) -> None:
-    """Raise InputError naming the result where a pair that may share bytes breaks a rule."""
+    """Check the rules of :class:`Overlap` for all pairs of buffers that may share bytes.
+
+    Raises
+    ------
+    InputError
+        A pair breaks a rule; the message names the result.
+    """
     buffers = {buffer.id: buffer for buffer in problem.buffers}
     seen: set[frozenset[str]] = set()
     for number, result in enumerate(problem.buffers):
@@ -239,17 +275,17 @@ def check_overlaps(problem: Problem) -> None:
             operand = buffers.get(overlap.operand)
             if operand is None:
                 raise InputError(f"found an overlap with {overlap.operand!r}, expected the id of a buffer", place=place)
-            what = f"an overlap with {operand.id!r}"
-            expect(operand is not result, place, what, "another buffer")
-            expect(frozenset((result.id, operand.id)) not in seen, place, f"{what} again", "one of the two, once")
+            described = f"an overlap with {operand.id!r}"
+            expect(operand is not result, place, described, "another buffer")
+            expect(frozenset((result.id, operand.id)) not in seen, place, f"{described} again", "one of the two, once")
             seen.add(frozenset((result.id, operand.id)))
-            lives = f"{what}, which lives in [{operand.lower}, {operand.upper})"
+            lives = f"{described}, which lives in [{operand.lower}, {operand.upper})"
             is_born_there = operand.lower <= result.lower < operand.upper
             expected = f"one that [{result.lower}, {result.upper}) begins in and does not end before"
             expect(is_born_there and (overlap.distance is None or operand.upper <= result.upper), place, lives, expected)
-            expect(not result.gaps and not operand.gaps, place, f"{what} and gaps", "lives without gaps")
+            expect(not result.gaps and not operand.gaps, place, f"{described} and gaps", "lives without gaps")
             if overlap.distance is None:
-                expect(operand.size == result.size, place, f"{what} of {operand.size} bytes", f"one of {result.size}")
+                expect(operand.size == result.size, place, f"{described} of {operand.size} bytes", f"one of {result.size}")
                 continue
-            most = result.size + operand.size
-            expect(0 <= overlap.distance <= most, place, f"{what} at distance {overlap.distance}", f"0 to {most} bytes")
+            limit = result.size + operand.size
+            expect(0 <= overlap.distance <= limit, place, f"{described} at distance {overlap.distance}", f"0 to {limit} bytes")

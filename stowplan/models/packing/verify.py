@@ -1,6 +1,6 @@
-"""Says whether a packing plan is valid, and how high it is: a sweep over time, without any solver.
+"""The verifier of packing: checks all rules of a plan and recomputes its height, by a sweep over time without any solver.
 
-Written from docs/reference/packing.md alone; it shares no code with models, bounds or heuristics.
+It is written from docs/reference/packing.md alone and shares no code with models, bounds or heuristics.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ Verification = verification.Verification[Code]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """All rules a plan breaks, and its height in bytes.
+    """Check a plan against all rules of packing.
 
-    The objective that the plan states must be its height: people read it.
+    The objective that the plan states must equal the recomputed height, since people read it.
 
     Parameters
     ----------
     plan
-        Any that decodes; what is malformed is a violation, not an error.
+        Any plan that could be decoded. If its content makes no sense, that is a violation, not an exception.
 
     Returns
     -------
     Verification
-        Violations, and the height in bytes.
+        All violations found, and the height in bytes; None as height if the number of offsets is wrong.
     """
     violations = verification.of_problem(problem, plan)
     if len(plan.offsets) != len(problem.buffers):
         violations.append(Violation("wrong_count", f"{len(plan.offsets)} offsets for {len(problem.buffers)} buffers"))
         return Verification(tuple(violations), None)
-    if any(said and said != right for said, right in ((plan.parts, problem.parts), (plan.results, problem.results))):
+    if any(stated and stated != right for stated, right in ((plan.parts, problem.parts), (plan.results, problem.results))):
         violations.append(Violation("wrong_parts", "its parts or results are not those of the problem"))
     height = 0
     for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True)):
@@ -82,7 +82,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def _allowed(problem: Problem, plan: Plan) -> set[tuple[int, int]]:
-    """Pairs that may share bytes as they stand, smaller number first."""
+    """Pairs of buffers that may share bytes at the plan's offsets, the smaller number first."""
     pairs = set()
     for result, operand, distance in problem.overlaps:
         low, other = plan.offsets[result], plan.offsets[operand]

@@ -1,6 +1,7 @@
-"""What CP-SAT models of placements have in common: one memory for each item, loads of memories, and offsets.
+"""The part that CP-SAT models of banked packing and of tier placement share.
 
-A kind adds its objective, and rules of its own, on the variables of :class:`Places`.
+:class:`Places` builds the variables and constraints that assign each item to one memory, limit how many bytes live in a memory
+at once, and, where wanted, give each item an offset. A kind of problem adds its objective and its further rules on top.
 """
 
 from __future__ import annotations
@@ -18,76 +19,95 @@ Var = cp_model.IntVar
 
 
 class Places:
-    """The memory that each item is placed in, as variables of a model: exactly one of those that may hold it."""
+    """Assigns each item to exactly one of the memories that may hold it, as variables and constraints of a CP-SAT model.
+
+    Parameters
+    ----------
+    model
+        The model that variables and constraints are added to.
+    placement
+        Items and memories.
+    """
 
     def __init__(self, model: cp_model.CpModel, placement: Placement):
         self.model, self.placement = model, placement
         self.inside: dict[tuple[int, int], Var] = {}
-        """Whether an item is placed in a memory."""
-        self.load: dict[int, Var] = {}
-        """Units of the items that always live, in each memory whose loads were added."""
-        self._units: dict[int, int] = {}
+        """Boolean variable for each item and each memory that may hold it: whether the item is placed there."""
+        self.permanent_load: dict[int, Var] = {}
+        """Load of the permanent items by memory, in units of ``_load_unit`` bytes; only for memories in :meth:`add_loads`."""
+        self._load_unit: dict[int, int] = {}
         self.steps: dict[tuple[int, int], Var] = {}
-        """Offset that an item has in a memory if it is placed there, in its steps; for memories whose offsets were added."""
+        """Offset of an item in a memory, divided by its alignment there; only for memories in :meth:`add_offsets`."""
         for number, item in enumerate(placement.items):
             choices = []
-            for memory in item.taken:
+            for memory in item.size_in:
                 choices.append(model.new_bool_var(f"item {number} in {memory}"))
                 self.inside[number, memory] = choices[-1]
             model.add_exactly_one(choices)
 
     def add_loads(self, memory: int) -> None:
-        """What lives at once in a memory takes no more bytes than there are, wherever it lies."""
+        """Add the constraint that items that are live at the same time in a memory have no more bytes than its capacity."""
         model, placement = self.model, self.placement
-        room = placement.memories[memory].room
-        always = placement.inside(memory, placement.always)
+        capacity = placement.memories[memory].capacity
+        permanent = placement.inside(memory, placement.permanent)
         unit = gcd(*(size for _, size in placement.inside(memory, range(len(placement.items))))) or 1
 
-        def used(terms: list[tuple[int, int]]) -> Any:
+        def load_of(terms: list[tuple[int, int]]) -> Any:
             variables = [self.inside[number, memory] for number, _ in terms]
             return cp_model.LinearExpr.weighted_sum(variables, [size // unit for _, size in terms])
 
-        if placement.always:
-            self._units[memory] = unit
-            self.load[memory] = model.new_int_var(0, max(0, room) // unit, f"always in {memory}")
-            model.add(self.load[memory] == used(always))
-        for live in placement.moments:
+        if placement.permanent:
+            self._load_unit[memory] = unit
+            self.permanent_load[memory] = model.new_int_var(0, max(0, capacity) // unit, f"always in {memory}")
+            model.add(self.permanent_load[memory] == load_of(permanent))
+        for live in placement.maximal_live_sets:
             terms = placement.inside(memory, live)
-            if placement.always:
-                model.add(self.load[memory] + used(terms) <= room // unit)
-            elif sum(size for _, size in terms) > room:
-                model.add(used(terms) <= room // unit)
+            if placement.permanent:
+                model.add(self.permanent_load[memory] + load_of(terms) <= capacity // unit)
+            elif sum(size for _, size in terms) > capacity:
+                model.add(load_of(terms) <= capacity // unit)
 
     def bytes_of(self, memory: int) -> Any:
-        """Bytes of the items in a memory that always live, once its loads were added."""
-        return self._units[memory] * self.load[memory]
+        """Bytes of the permanent items in a memory, as an expression; after :meth:`add_loads`."""
+        return self._load_unit[memory] * self.permanent_load[memory]
 
     def add_offsets(self, memory: int) -> None:
-        """Items of a memory are rectangles, moments times bytes, that do not overlap."""
+        """Add offsets for a memory. Each item is a rectangle of time and bytes, and no two rectangles overlap."""
         model, placement = self.model, self.placement
         terms = placement.inside(memory, range(len(placement.items)))
-        # All offsets are multiples of it: nothing is lost by sizes rounded up.
+        # All offsets are multiples of this unit. Rounding sizes up to it therefore excludes no placement.
         unit = gcd(*(placement.steps[number, memory] for number, _ in terms)) or 1
         times, spaces = [], []
         for number, size in terms:
-            item, here, step = placement.items[number], self.inside[number, memory], placement.steps[number, memory]
-            low, high = placement.lowest.get((number, memory), 0) // step, (placement.memories[memory].end - size) // step
-            at = self.steps[number, memory] = model.new_int_var(low, high, f"offset {number} in {memory}")
+            item, is_here, alignment = placement.items[number], self.inside[number, memory], placement.steps[number, memory]
+            low, high = (
+                placement.lowest.get((number, memory), 0) // alignment,
+                (placement.memories[memory].end - size) // alignment,
+            )
+            multiple = self.steps[number, memory] = model.new_int_var(low, high, f"offset {number} in {memory}")
             if size:
                 name = f"{number} in {memory}"
                 length = item.end - item.first
-                times.append(model.new_optional_fixed_size_interval_var(item.first, length, here, f"time {name}"))
-                start = at if step == unit else step // unit * at
-                spaces.append(model.new_optional_fixed_size_interval_var(start, -(-size // unit), here, f"space {name}"))
+                times.append(model.new_optional_fixed_size_interval_var(item.first, length, is_here, f"time {name}"))
+                start = multiple if alignment == unit else alignment // unit * multiple
+                spaces.append(model.new_optional_fixed_size_interval_var(start, -(-size // unit), is_here, f"space {name}"))
         model.add_no_overlap_2d(times, spaces)
 
-    def hint(self, memory_of: Sequence[int], offsets: Sequence[int] | None) -> list[tuple[Var, int]]:
-        """A value of each variable, from the memory and the offset of each item."""
+    def hint_values(self, memory_of: Sequence[int], offsets: Sequence[int] | None) -> list[tuple[Var, int]]:
+        """A value for every variable that this object has created.
+
+        Parameters
+        ----------
+        memory_of
+            Number of the memory of each item.
+        offsets
+            Offset of each item in bytes; None gives every item its lowest offset.
+        """
         values = [(variable, int(memory_of[number] == memory)) for (number, memory), variable in self.inside.items()]
-        for memory, variable in self.load.items():
-            always = self.placement.inside(memory, self.placement.always)
+        for memory, variable in self.permanent_load.items():
+            permanent = self.placement.inside(memory, self.placement.permanent)
             values.append(
-                (variable, sum(size for number, size in always if memory_of[number] == memory) // self._units[memory])
+                (variable, sum(size for number, size in permanent if memory_of[number] == memory) // self._load_unit[memory])
             )
         for (number, memory), variable in self.steps.items():
             at = self.placement.lowest.get((number, memory), 0)
@@ -96,8 +116,8 @@ class Places:
             values.append((variable, at // self.placement.steps[number, memory]))
         return values
 
-    def chosen(self, value: Value) -> list[int]:
-        """Memory of each item in a solution."""
+    def chosen_memories(self, value: Value) -> list[int]:
+        """Number of the memory of each item in a solution."""
         memory_of = [0] * len(self.placement.items)
         for (number, memory), variable in self.inside.items():
             if value(variable):
@@ -105,7 +125,7 @@ class Places:
         return memory_of
 
     def offsets(self, value: Value, memory_of: Sequence[int]) -> dict[int, int]:
-        """Offset of each item in a solution, of memories whose offsets were added."""
+        """Offset in bytes by item in a solution, for items whose memory was passed to :meth:`add_offsets`."""
         return {
             number: value(variable) * self.placement.steps[number, memory]
             for (number, memory), variable in self.steps.items()
@@ -113,10 +133,10 @@ class Places:
         }
 
     def total(self, costs: Mapping[tuple[int, int], int]) -> cp_model.LinearExprT:
-        """Sum of the costs of items in the memories that they are placed in."""
+        """Total cost as a linear expression: ``costs[item, memory]`` counts if the item is placed in that memory."""
         return cp_model.LinearExpr.weighted_sum([self.inside[place] for place in costs], [*costs.values()])
 
     def exclude(self, memory: int, numbers: Iterable[int]) -> None:
-        """Forbid that all of these items are placed in a memory."""
+        """Forbid that all of these items are placed in this memory together."""
         places = [self.inside[number, memory] for number in numbers]
         self.model.add(sum(places) <= len(places) - 1)

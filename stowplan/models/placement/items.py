@@ -1,7 +1,8 @@
-"""Items that are each placed in one memory while they live: what the problems of placement have in common.
+"""Items, memories and live ranges: the structure that banked packing and tier placement have in common.
 
-An *item* takes bytes of one memory from its first moment until its end. A kind says what items are, what each costs in the
-memory that it is placed in, and which rules it has besides; what fits is the same for all.
+An *item* occupies bytes of one memory for its whole live range. What an item is, what it costs in each memory, and which
+further rules hold depends on the kind of problem. When items fit into the memories is the same for both kinds and is defined
+here.
 """
 
 from __future__ import annotations
@@ -15,45 +16,45 @@ from stowplan.models.packing.bounds import live_sets
 
 
 class Item(NamedTuple):
-    """Something that takes bytes of one memory."""
+    """Something that occupies bytes of one memory during ``[first, end)``."""
 
     first: int
-    """Moment from which it takes them."""
+    """First moment at which it is live."""
     end: int
-    """Moment from which it does not any more."""
-    taken: Mapping[int, int]
-    """Bytes that it takes, by the number of each memory that it may be in, and where it fits by itself."""
+    """First moment at which it is no longer live."""
+    size_in: Mapping[int, int]
+    """Bytes that it occupies, by the number of the memory. Memories that may not hold it, or are too small, are left out."""
 
 
 class Memory(NamedTuple):
-    """A memory, or a tier, or a bank."""
+    """A memory that items are placed in: a bank of banked packing, or a tier of tier placement."""
 
-    room: int
-    """Bytes that items may take at once."""
+    capacity: int
+    """Bytes that items which are live at the same time may occupy in total."""
     end: int
-    """Offset that nothing ends behind."""
+    """Offset in bytes at which the memory ends."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Items and memories, by their numbers."""
+    """Items, memories, and where the items may start. Items and memories are identified by their position in these lists."""
 
     items: Sequence[Item]
     memories: Sequence[Memory]
     steps: Mapping[tuple[int, int], int]
-    """Of an item and a memory: bytes that offsets of the item there are multiples of."""
+    """Alignment in bytes of an item's offset, by (item, memory)."""
     lowest: Mapping[tuple[int, int], int]
-    """Of an item and a memory: the item's lowest offset there. Those that are not named have 0."""
-    always: Sequence[int] = ()
-    """Items that live at every moment, such as weights; moments leave them out."""
+    """Lowest offset in bytes that an item may have, by (item, memory); 0 for pairs that are not named."""
+    permanent: Sequence[int] = ()
+    """Items that are live at every moment, such as weights. :attr:`maximal_live_sets` leaves them out."""
 
     @cached_property
-    def moments(self) -> list[list[int]]:
-        """Items that live at once beside those that always do: the largest such sets."""
-        always = {*self.always}
-        lives = ((number, item.first, item.end) for number, item in enumerate(self.items) if number not in always)
+    def maximal_live_sets(self) -> list[list[int]]:
+        """Sets of items that are live at the same moment, without the permanent ones; no set is part of another one."""
+        permanent = {*self.permanent}
+        lives = ((number, item.first, item.end) for number, item in enumerate(self.items) if number not in permanent)
         return [sorted(live) for live in live_sets(lives)]
 
     def inside(self, memory: int, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Of these items, those that may be in a memory, and the bytes that each takes there."""
-        return [(number, size) for number in numbers if (size := self.items[number].taken.get(memory)) is not None]
+        """(item, bytes) for each of the given items that may be placed in the memory."""
+        return [(number, size) for number in numbers if (size := self.items[number].size_in.get(memory)) is not None]

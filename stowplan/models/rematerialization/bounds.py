@@ -1,16 +1,20 @@
-"""Bounds on the peak and on the added cost of every plan, from minimum cuts (``cuts``) and from the channel to a host.
+"""Lower bounds on the peak and on the added cost of every plan, from minimum cuts (``cuts``) and from the channel to a host.
 
-Without a host the bound on the added cost is that of the cut at the first run of an operator: the largest of all. With a
-host, what runs afterwards reads what is live at that moment, what is computed again, or what is fetched. Say that ``F`` bytes
-are fetched. They stand on the host while the operator runs, and not on the device: their copies to the host have ended before
-it, and those back begin behind it. Of plans with that ``F``
+Without a host, each operator gives a bound on the added cost by the minimum cut at its first run. The largest of them is the
+bound.
 
-- what runs again costs at least as much as with ``F`` bytes more on the device and no host: ``R(F)``, which a cut bounds;
-- before the operator take place all that it needs, and ``F`` bytes on the channel; behind it all that needs it, with ``R(F)``,
-  and ``F`` bytes on the channel; the longer of two counts on either side.
+With a host, values that are read after that first run are live at it, are recomputed later, or are fetched later. Let ``F`` be
+the number of bytes that are fetched later. While the operator runs, these bytes are on the host and not on the device. Their
+copies to the host have therefore ended before it, and the copies back begin after it. For every plan with this ``F``:
 
-``R`` falls with ``F``, and times on the channel grow, so that one of them is large for every ``F`` between two others. The
-least over all of them is what no plan is below.
+- The recomputations cost at least as much as without a host but with ``F`` more bytes on the device. Call this cost ``R(F)``; a
+  cut bounds it from below.
+- Before the operator runs, all its predecessors run, and ``F`` bytes pass the channel; the longer of the two durations counts.
+  After it, all its successors and the recomputations run, and ``F`` bytes pass the channel; again the longer one counts.
+
+``R(F)`` falls with ``F``, and the time on the channel grows. Within a range of values of ``F``, the cost is at least what
+follows from the channel at its lower end and from ``R`` at its upper end. Ranges that cover all values of ``F`` are halved
+where the bound is smallest, and the smallest bound of a range holds for every plan.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ HALVINGS = 24
 
 
 class Bounds:
-    """The bound on the added cost at the first run of every operator."""
+    """Computes the bound on the added cost at the first run of an operator, with a host or without."""
 
     def __init__(self, structure: Structure, should_stop: Callable[[], bool] = lambda: False):
         channel = structure.problem.channel
@@ -38,83 +42,87 @@ class Bounds:
         self.moments = Moments(structure)
         self.bandwidth = Fraction(1 if channel is None else channel.bandwidth)
         self.most_bytes = 0 if channel is None else min(channel.limit, sum(structure.size))
-        """That can be fetched behind one moment."""
+        """Largest number of bytes that can be fetched after one moment."""
         self._proofs: dict[int, Proof] = {}
 
     @property
     def proofs(self) -> dict[int, Proof]:
-        """What proves the last result of :meth:`added_cost`: by the most fetched bytes of each range, ascending, a cut.
+        """The cuts that prove the last result of :meth:`added_cost`.
 
-        Before there is a result it proves nothing but what the operator itself takes.
+        Keys are the upper ends of the ranges of fetched bytes, ascending. Before the first result there is a single cut, which
+        proves only the bytes of the operator itself.
         """
         return self._proofs or {self.most_bytes: self.moments.proof}
 
     def added_cost(self, op: int, limit: int) -> int | None:
-        """Cost that a plan within the limit adds, at least, by this operator's first run; None where nothing fits."""
+        """Lower bound on the added cost of plans within the limit, from this operator's first run; None if no plan fits."""
         if not self.most_bytes:
             return self.moments.added_cost(op, limit)
         cost = self.structure.cost
         once = sum(cost)
         before = sum(cost[other] for other in bits(self.moments.before[op]))
-        behind = sum(cost[other] for other in bits(self.moments.after[op]))
-        again: dict[int, int | None] = {}
+        cost_after = sum(cost[other] for other in bits(self.moments.after[op]))
+        recomputation: dict[int, int | None] = {}
         proofs: dict[int, Proof] = {}
 
-        def least(low: int, high: int) -> float:
-            """Over all from ``low`` to ``high`` bytes that are fetched; infinite where nothing fits."""
-            if high not in again:
-                again[high] = self.moments.added_cost(op, limit + high)
+        def range_bound(low: int, high: int) -> float:
+            """Bound for all plans that fetch from ``low`` to ``high`` bytes; infinite if none of them fits."""
+            if high not in recomputation:
+                recomputation[high] = self.moments.added_cost(op, limit + high)
                 proofs[high] = self.moments.proof
-            runs = again[high]
+            runs = recomputation[high]
             if runs is None:
                 return float("inf")
             copies = ceil(low / self.bandwidth)
-            return max(runs, max(copies, before) + cost[op] + max(copies, behind + runs) - once)
+            return max(runs, max(copies, before) + cost[op] + max(copies, cost_after + runs) - once)
 
-        # The range with the least bound is halved repeatedly.
-        ranges = [(least(0, self.most_bytes), 0, self.most_bytes)]
+        # The range with the smallest bound is halved repeatedly.
+        ranges = [(range_bound(0, self.most_bytes), 0, self.most_bytes)]
         for _ in range(HALVINGS):
             _, low, high = ranges[0]
-            if again[self.most_bytes] is None or high - low < 2 or self.should_stop():
+            if recomputation[self.most_bytes] is None or high - low < 2 or self.should_stop():
                 break
             heapq.heappop(ranges)
             middle = (low + high) // 2
             for begin, end in ((low, middle), (middle, high)):
-                heapq.heappush(ranges, (least(begin, end), begin, end))
+                heapq.heappush(ranges, (range_bound(begin, end), begin, end))
         bound = ranges[0][0]
-        # As few ranges as show it.
+        # Select as few ranges as are needed to prove the bound.
         self._proofs, begin = {}, 0
         while begin <= self.most_bytes:
-            end = max(high for high in proofs if high >= begin and least(begin, high) >= bound)
+            end = max(high for high in proofs if high >= begin and range_bound(begin, high) >= bound)
             self._proofs[end], begin = proofs[end], end + 1
-        return None if again[self.most_bytes] is None else int(bound)
+        return None if recomputation[self.most_bytes] is None else int(bound)
 
 
 def always_live(structure: Structure) -> set[int]:
-    """Storages that are live at every step: inputs that stay; with a host only those that may not be sent there."""
+    """Storages that are live at every step: inputs that stay to the end and that may not be sent to a host."""
     may_be_sent = structure.problem.channel is not None and structure.problem.free_inputs
     return {value for value, kept in enumerate(structure.kept) if kept and structure.writer[value] < 0 and not may_be_sent}
 
 
 def load_bound(structure: Structure) -> int:
-    """Bytes that no peak is below.
+    """Lower bound in bytes on the peak of any plan, without minimum cuts. It is the largest of these numbers:
 
-    What an operator itself reads and writes, beside what is always live; and all that is there at the end, without a host with
-    what the last operator to write some of it takes besides.
+    * for each operator, the bytes that it reads and writes, plus those that are always live;
+    * the bytes that are live at the end; and, without a host, these plus the smallest number of further bytes that an operator
+      needs which may write the last of them.
     """
     moments = Moments(structure)
     loads = [end_load(structure), *moments.least_loads(always_live(structure))]
     if structure.problem.channel is None:
         kept = [value for value, stays in enumerate(structure.kept) if stays]
         ends = {structure.root[value] for value in kept}
-        last = [{*moments.held(op), *structure.writes[op]} - ends for op in {structure.writer[value] for value in kept} - {-1}]
+        last = [
+            {*moments.retained(op), *structure.writes[op]} - ends for op in {structure.writer[value] for value in kept} - {-1}
+        ]
         besides = min((sum(structure.size[value] for value in storages) for storages in last), default=0)
         loads.append(sum(structure.size[value] for value in ends) + besides)
     return max(loads)
 
 
 def end_load(structure: Structure) -> int:
-    """The load of a plan's last step, at least: all that is there at the end, and what is reserved then."""
+    """Lower bound in bytes on the load of a plan's last step: all values that stay to the end, and bytes reserved then."""
     ends = {structure.root[value] for value, kept in enumerate(structure.kept) if kept}
     moments, rows = Moments(structure), structure.reservations
     last = [row for row in rows if row.until is None] if structure.ops else []
@@ -123,9 +131,9 @@ def end_load(structure: Structure) -> int:
 
 
 def least_peak(structure: Structure, should_stop: Callable[[], bool] = lambda: False, enough: int | None = None) -> int:
-    """Bytes that no plan's peak is below, as far as there was time; no more is proven than ``enough``.
+    """Lower bound in bytes on the peak of any plan, from minimum cuts if there is no host.
 
-    Cuts count where nothing may go to a host.
+    The search for a better bound ends when ``should_stop`` returns True or the bound reaches ``enough``.
     """
     moments, best = Moments(structure), load_bound(structure)
     for op in fullest_first(structure) if structure.problem.channel is None else ():
@@ -142,21 +150,23 @@ def added_cost(
     on_bound: Callable[[int], None] = lambda bound: None,
     most: int | None = None,
 ) -> int | None:
-    """Cost that no plan within a limit adds less than, as far as there was time.
+    """Lower bound on the added cost of every plan within a limit.
 
     Parameters
     ----------
     limit
-        Bytes.
+        Limit in bytes.
+    should_stop
+        The function returns the bound so far when this returns True.
     on_bound
         Called with every better bound.
     most
-        Operators looked at, at most.
+        Largest number of operators to consider; None for all.
 
     Returns
     -------
     int or None
-        None where it is proven that no plan is within the limit.
+        The bound; None if it is proven that no plan is within the limit.
     """
     if load_bound(structure) > limit:
         return None
@@ -174,6 +184,6 @@ def added_cost(
 
 
 def fullest_first(structure: Structure) -> list[int]:
-    """Operators by the bytes that are live at them in the order given, most first."""
+    """Operators in descending order of the bytes that are live at them in the order of the input."""
     profile = structure.ordering.profile(structure.order)
     return [structure.order[at] for at in np.argsort(-profile[: structure.ops], kind="stable")]

@@ -1,7 +1,8 @@
-"""Rematerialization by CP-SAT: how many runs of operators the model has, and what its answer proves.
+"""Solves rematerialization problems with CP-SAT: chooses the size of the model and says what its answers prove.
 
-Every operator has some runs at most. A plan with more of one costs at least that many runs of it more, and one with more
-fetches has the channel busy for longer, unless nobody could read them all: the bound is no larger than what that takes.
+The model allows each operator a limited number of runs. A plan with more runs of an operator pays for them, and a plan with
+more fetches keeps the channel busy for longer. The bound that is reported is therefore at most the least added cost of a plan
+with more runs than the model allows, unless no operator could use more runs.
 """
 
 from __future__ import annotations
@@ -17,48 +18,54 @@ from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
 
-#: Up to so many operators their order is free.
+#: In graphs of up to this number of operators, the model also chooses the order of first runs.
 FREE_OPS = 24
 
-#: Beyond so many operators there is no model: it grows with the square. With a host the model is larger still.
+#: No model is built for larger graphs, since it grows quadratically. With a host the model is larger still.
 MOST_OPS, MOST_OPS_WITH_HOST = 400, 16
 
-#: Runs of an operator, and fetches of a value, at most, of graphs of up to so many operators and of others.
+#: Pairs (operators, runs): the largest number of runs of an operator, and of fetches of a value, in graphs of up to this size.
 RUNS = ((60, 3), (MOST_OPS, 2))
 
-#: Runs at most of an operator that costs nothing.
+#: Largest number of runs of an operator whose cost is 0.
 FREE_RUNS = 6
 
-#: Runs of an operator at most where nothing fits with fewer.
+#: Largest number of runs of an operator in a second attempt, if no plan fits with fewer.
 ENOUGH_RUNS = 8
 
-#: Times of a model with a host are below this.
+#: No model is built if a time in it could reach this number.
 LIMIT = 1 << 50
 
 
 @dataclass
-class _Counts:
-    """Runs of operators, and fetches of values, at most: nothing runs more often than it is read."""
+class _RunCounts:
+    """Decides how many runs of each operator, and fetches of each value, the model has.
+
+    No operator needs more runs than its results are read.
+    """
 
     structure: Structure
     most: int
+    """Largest number of runs of an operator that has a cost."""
     upper: int | None
-    """Added cost of a plan at hand."""
+    """Added cost of the plan that is the hint; None if there is none."""
     runs: list[int] = field(default_factory=list)
+    """[operators] number of runs in the model."""
     ceiling: int = 1 << 62
-    """A plan with more adds at least this cost."""
+    """Lower bound on the added cost of plans with more runs than the model has."""
     is_capped: bool = False
+    """Whether a plan with more runs than the model has could be better."""
 
     def __post_init__(self) -> None:
         structure, once = self.structure, sum(self.structure.cost[: self.structure.computing])
         self.runs = [1] * structure.ops
-        # Readers before what they read.
+        # Go backwards, so that the number of runs of the readers is known.
         for op in reversed(structure.order):
             useful, cost = max(1, self._reads(op)), structure.cost[op]
             if op >= structure.computing:
                 self.runs[op] = self._cap(useful, self.most, (self.most + 1) * cost - once)
                 if self.is_short:
-                    # It is sent once: sent again, it could make room on the host in between.
+                    # The model sends a value once. If the host is short of memory, sending it again later could be better.
                     self._cap(self.runs[op], 1, 2 * cost - once)
             elif not structure.once[op]:
                 if self.upper is not None and cost:
@@ -68,20 +75,20 @@ class _Counts:
 
     @property
     def is_short(self) -> bool:
-        """Whether the host has no room for all that may be sent."""
+        """Whether the host has fewer bytes than all values that may be sent."""
         structure, channel = self.structure, self.structure.problem.channel
         return channel is not None and channel.limit < sum(structure.size[value] for value in structure.fetched)
 
     def _reads(self, op: int) -> int:
-        """Runs of an operator of which each is of use, at most."""
+        """Largest number of runs of an operator that can all be useful."""
         structure, values = self.structure, self.structure.writes[op]
-        kept = [structure.kept[value] for value in values]
-        # Without fetches all that stays is of one run.
-        ends = sum(kept) if structure.fetched else any(kept)
+        stays = [structure.kept[value] for value in values]
+        # Without fetches, all values of an operator that stay to the end come from the same run.
+        ends = sum(stays) if structure.fetched else any(stays)
         return sum(self.runs[reader] for value in values for reader in structure.readers[value]) + ends
 
     def _cap(self, useful: int, most: int, cost: int) -> int:
-        """A number of runs; a plan with more than ``most`` of them adds a cost."""
+        """The number of runs in the model: ``useful``, but at most ``most``. More runs would add at least ``cost``."""
         if useful > most and (self.upper is None or cost < self.upper):
             self.ceiling, self.is_capped = min(self.ceiling, max(0, cost)), True
         return min(useful, most)
@@ -90,23 +97,23 @@ class _Counts:
 def solve(
     problem: Problem, *, order: list[int] | None = None, runs: int | None = None, **search: Unpack[Search[Plan]]
 ) -> Outcome[Plan]:
-    """A plan of least added cost.
+    """Find a plan of least added cost within the problem's limit.
 
     Parameters
     ----------
     order
-        In which operators first run; by default free on graphs of up to :data:`FREE_OPS` operators, and with a host; else the
-        order given.
+        The order in which operators first run. By default the model chooses it in graphs of up to :data:`FREE_OPS` operators
+        and with a host; otherwise it is the order of the input.
     runs
-        Of each operator at most, and of fetches of a value; by default as :data:`RUNS` says.
+        Largest number of runs of each operator, and of fetches of each value; by default see :data:`RUNS`.
     search
-        As :func:`stowplan.models.cpsat_runner.find_plan` takes it.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks.
 
     Returns
     -------
     Outcome
-        ``infeasible`` where the order is free and no operator or fetch could be of use more often than it may run; ``optimal``
-        where the bound says so.
+        The status is ``infeasible`` only if the order was free and no plan could use more runs than the model has, and
+        ``optimal`` only if the plan's added cost equals the bound.
     """
     structure, channel = build(problem), problem.channel
     most_ops = MOST_OPS if channel is None else MOST_OPS_WITH_HOST
@@ -120,26 +127,26 @@ def solve(
     hint = search.get("hint")
     most = runs or next(count for ops, count in RUNS if structure.computing <= ops)
     while True:
-        counts = _Counts(structure, most, None if hint is None else hint.objective)
+        counts = _RunCounts(structure, most, None if hint is None else hint.objective)
         limit = sum(structure.size) * (2 * max(counts.runs, default=1) + 1) if problem.limit is None else problem.limit
         model = Model(structure, limit, counts.runs, order, counts.ceiling if order is None else 0)
         if model.horizon >= LIMIT:
             return Outcome("unknown", None, None, "found costs too large for the model")
         outcome = cpsat_runner.find_plan(model, objective=model.added_cost, **search)
         if outcome.status != "infeasible":
-            return judged(outcome)
-        # With a host a hint is a limit, and its plan may do what the model does not know of.
+            return with_proven_status(outcome)
+        # With a host, the hint limits the cost of plans, and the hint itself may be a plan that the model cannot represent.
         is_certain = channel is None or hint is None
         if order is None and not counts.is_capped and is_certain:
             return outcome
         if order is not None or runs is not None or most >= ENOUGH_RUNS or not is_certain:
             return Outcome("unknown", None, None)
-        # Nothing fits with so few runs: nothing is proven yet.
+        # No plan with so few runs fits. That does not prove infeasibility, so try again with more runs.
         most = ENOUGH_RUNS
 
 
-def judged(outcome: Outcome[Plan]) -> Outcome[Plan]:
-    """``optimal`` where the bound says so, whatever the solver says of its model."""
+def with_proven_status(outcome: Outcome[Plan]) -> Outcome[Plan]:
+    """The outcome with ``optimal`` as status exactly if the bound proves it; the solver's status is about its model only."""
     proven = outcome.plan is not None and outcome.bound is not None and outcome.plan.objective <= outcome.bound
     status = "optimal" if proven else "feasible" if outcome.status == "optimal" else outcome.status
     return Outcome(status, outcome.plan, outcome.bound)

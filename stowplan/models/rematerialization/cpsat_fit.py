@@ -1,4 +1,4 @@
-"""What is live and reserved fits in the limit: rows of the CP-SAT model."""
+"""The memory constraints of the CP-SAT model: live and reserved bytes stay within the limit at every time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ Time = cp_model.LinearExprT
 
 
 class Life(NamedTuple):
-    """Bytes from one time to another."""
+    """Bytes that are live during ``[start, end)``, if they are live at all."""
 
     start: Time
     end: cp_model.IntVar
-    """Exclusive; not before the start where the bytes are there."""
+    """At least ``start`` if the bytes are live."""
     is_there: cp_model.IntVar | None
-    """None where they always are, from time 0 on."""
+    """Boolean variable that says whether the bytes are live at all; None if they always are, from time 0 on."""
     size: int
+    """Number of bytes."""
 
 
-def marks(structure: Structure) -> set[int]:
-    """Operators that reservations name."""
+def reserving_operators(structure: Structure) -> set[int]:
+    """Operators that reservations refer to."""
     named = (op for row in structure.reservations for op in (row.since, row.until, row.of))
     return {op for op in named if op is not None}
 
@@ -39,16 +40,18 @@ def add_fit(
     spans: Mapping[int, tuple[Time, Time]],
     horizon: int,
 ) -> None:
-    """Add the rows.
+    """Add cumulative constraints for the live bytes, alone and together with each reservation.
 
     Parameters
     ----------
+    lives
+        The bytes that can be live.
     limit
-        Bytes.
+        Limit in bytes.
     spans
-        Of each operator that reservations name, when its run begins and ends.
+        Start and end of the run of each operator that reservations refer to.
     horizon
-        No time is above this.
+        Upper limit of all times.
     """
     intervals = []
     for life in lives:
@@ -64,25 +67,25 @@ def add_fit(
     rows = () if structure.problem.limit is None else structure.reservations
     live_at = {row.of: _live_at(model, lives, units, spans[row.of]) for row in rows if row.of is not None}
     for row in rows:
-        # Rounded so that what is live beside it is within the limit in bytes where it is in units.
-        taken = max(0, most - (limit - row.size) // unit) if not row.times else most - (limit - row.size) // unit
-        demand: Time = taken
+        # Rounded such that the live bytes next to the reservation stay within the limit if they do so in units.
+        reserved = max(0, most - (limit - row.size) // unit) if not row.times else most - (limit - row.size) // unit
+        demand: Time = reserved
         if row.of is not None:
-            largest = abs(taken) + row.times * sum(units)
+            largest = abs(reserved) + row.times * sum(units)
             demand = model.new_int_var(0, largest, "")
-            model.add(demand >= taken + row.times * live_at[row.of])
+            model.add(demand >= reserved + row.times * live_at[row.of])
         model.add_cumulative([*intervals, _interval(model, row, spans, horizon)], [*units, demand], most)
 
 
 def _interval(
     model: cp_model.CpModel, row: Reservation, spans: Mapping[int, tuple[Time, Time]], horizon: int
 ) -> cp_model.IntervalVar:
-    """When a reservation is in force."""
+    """The interval during which a reservation is in force; it is absent if the reservation would end before it begins."""
     begin: Time = 0 if row.since is None else spans[row.since][0]
     end: Time = horizon if row.until is None else spans[row.until][0]
     if row.since is not None and row.since == row.until:
         end = spans[row.since][1]
-    # It is never in force where it would end before it begins.
+    # The reservation is never in force if it would end before it begins.
     is_there, length = model.new_bool_var(""), model.new_int_var(0, horizon, "")
     model.add(end > begin).only_enforce_if(is_there)
     model.add(end <= begin).only_enforce_if(~is_there)
@@ -90,7 +93,7 @@ def _interval(
 
 
 def _live_at(model: cp_model.CpModel, lives: list[Life], units: list[int], span: tuple[Time, Time]) -> cp_model.LinearExprT:
-    """Units that are live when a run begins, at least."""
+    """The units that are live when a run begins, as a linear expression; variables may count more, but not fewer."""
     terms = []
     for life in lives:
         has_begun, is_left = model.new_bool_var(""), model.new_bool_var("")

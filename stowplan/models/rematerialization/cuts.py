@@ -1,14 +1,17 @@
-"""Minimum cuts at the first run of an operator: what is live there at least, and what is computed again at least.
+"""Minimum cuts at the first run of an operator, which bound the bytes that are live there and the cost of recomputations.
 
-When an operator runs for the first time, all that must run before it has run, and all that must run after it has not. What runs
-afterwards reads what is live at that moment, or what is computed afterwards; and of what has run, whatever runs afterwards is
-paid for again. So the least that a plan pays is at least the minimum, over sets of operators that run afterwards, of the costs
-of those that have run already, where what they and the operators behind read, and do not write, fits beside the operator.
+Consider the moment at which an operator runs for the first time. All operators that must precede it have run, and all that
+must follow it have not. Let ``S`` be the set of operators that run after this moment. Operators of ``S`` that have run before
+it are recomputed, and their cost is added. The values that operators of ``S`` read and none of them writes must be live at the
+moment, so they must fit into memory together with the operator's own bytes. The added cost of any plan is therefore at least
+the minimum of the cost of recomputed operators over all sets ``S`` that fit.
 
-Bytes that are to fit are a knapsack row. With a price for a byte in its place (Lagrangian relaxation) the minimum is a minimum
-cut; the best price is found by going from one cut to the next (as for constrained shortest paths, Handler and Zang 1980). Where
-costs count nothing, the cut is the least that is live while the operator runs: a bound on the peak of any plan. All sums are of
-whole numbers; where capacities are rounded, they are rounded down, so that no bound is above what it bounds.
+That minimum is relaxed (Lagrangian relaxation): instead of the limit on bytes, each byte gets a *multiplier*, a price in units
+of cost. The minimum of the weighted sum of cost and bytes is then a minimum cut. The best multiplier is found by going from one
+cut to the next, as for constrained shortest paths (Handler and Zang 1980). If costs have weight 0, the cut is the smallest
+number of bytes that can be live while the operator runs, which bounds the peak of any plan.
+
+All sums are of whole numbers. If capacities must be rounded, they are rounded down, so the bounds stay valid.
 """
 
 from __future__ import annotations
@@ -26,79 +29,84 @@ from stowplan.models.rematerialization.structure import Structure
 
 Ints = NDArray[np.int32 | np.int64]
 
-#: Amounts on arcs, and by how many bits they are to be moved to the left.
+#: The amount of flow on each arc, and the number of bits by which the amounts must be shifted to the left.
 Flow = tuple[NDArray[np.int64], int]
 
-#: Capacities add up to less than this, and this is more than any cut.
-_ENDLESS = 1 << 46
+#: An infinite capacity: finite capacities are shifted so that they add up to less than this.
+_INFINITE = 1 << 46
 
-#: Prices tried at most for one operator.
-_PRICES = 30
+#: Largest number of multipliers that are tried for one operator.
+_MOST_MULTIPLIERS = 30
 
-#: Weights of costs and of bytes, and the flow, that prove a bound on the added cost.
+#: A proof of a bound on the added cost: the weights of costs and of bytes, and a flow.
 Proof = tuple[int, int, list[tuple[int, int, int]]]
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What runs after the first run of an operator, for a price of bytes."""
+    """A set of operators that run after the first run of an operator, and minimizes a weighted sum of cost and bytes."""
 
     value: int
-    """Of the weighted sum; no larger than the minimum."""
+    """The weighted sum, rounded down; a lower bound on its minimum."""
     cost: int
-    """Added cost of the operators in it."""
+    """Cost of the recomputed operators."""
     bytes: int
-    """Saved for those that run afterwards, without what the operator itself reads and writes."""
+    """Bytes that must be live at the moment for operators of the set, without those that the operator itself reads and
+    writes."""
     again: frozenset[int] = frozenset()
-    """Operators in it that had to run before, too."""
+    """Recomputed operators: those of the set that must have run before the moment."""
 
 
 class Moments:
-    """The network of a problem, for every operator's first run."""
+    """Minimum cuts at the first runs of a problem's operators. The network is built once for all operators."""
 
     def __init__(self, structure: Structure):
         self.structure = structure
         roots = structure.root
         self.read = [sorted({roots[value] for value in values}) for values in structure.needs]
-        """[operators] storages that it reads."""
+        """[operators] storages that it reads, ascending."""
         self.storages = [value for value, parent in enumerate(structure.parent) if parent < 0]
         self._flow: Flow | None = None
-        """Of the last cut."""
+        """The flow of the last cut."""
         self._proof: tuple[int, int, Flow | None] = (1, 0, None)
-        self.around: tuple[Cut, Cut] | None = None
-        """Of the last result of :meth:`added_cost` that is above 0: the dearest cut above the limit, the cheapest within it."""
+        self.bracketing_cuts: tuple[Cut, Cut] | None = None
+        """The two cuts between which the best multiplier of the last :meth:`added_cost` lies: one that exceeds the limit, and
+        one that fits. None if no recomputation is needed or no plan fits."""
 
     @cached_property
     def before(self) -> list[int]:
-        """[operators] those that must have run before it, as bits."""
+        """[operators] operators that must have run before its first run, as the bits of an integer."""
         return ancestors(self.structure.ordering)
 
     @cached_property
     def after(self) -> list[int]:
-        """[operators] those that it must have run before, as bits."""
+        """[operators] operators that can first run only after it, as the bits of an integer."""
         return descendants(self.structure.ordering)
 
     def with_fetches(self, graph: Structure) -> Moments:
-        """Moments of the structure with fetches: each first runs right behind the writer of its value."""
+        """The cuts of the structure with fetches, in which each fetch first runs right behind the writer of its value.
+
+        Predecessors and successors are derived from those of this object, which is faster than computing them again.
+        """
         writer, ops = self.structure.writer, self.structure.ops
-        behind: dict[int, int] = {}
+        fetches_behind: dict[int, int] = {}
         for number, value in enumerate(graph.fetched, ops):
-            behind[writer[value]] = behind.get(writer[value], 0) | 1 << number
-        given = behind.pop(-1, 0)
+            fetches_behind[writer[value]] = fetches_behind.get(writer[value], 0) | 1 << number
+        input_fetches = fetches_behind.pop(-1, 0)
 
         def with_own(before_or_after: int) -> int:
-            return before_or_after | sum(own for op, own in behind.items() if before_or_after >> op & 1)
+            return before_or_after | sum(own for op, own in fetches_behind.items() if before_or_after >> op & 1)
 
-        made = Moments(graph)
-        made.before = [with_own(before) | given for before in self.before]
-        made.after = [with_own(after) | behind.get(op, 0) for op, after in enumerate(self.after)]
+        result = Moments(graph)
+        result.before = [with_own(before) | input_fetches for before in self.before]
+        result.after = [with_own(after) | fetches_behind.get(op, 0) for op, after in enumerate(self.after)]
         for op in (writer[value] for value in graph.fetched):
-            made.before.append(0 if op < 0 else made.before[op] | 1 << op)
-            made.after.append((1 << ops) - 1 if op < 0 else with_own(self.after[op]))
-        return made
+            result.before.append(0 if op < 0 else result.before[op] | 1 << op)
+            result.after.append((1 << ops) - 1 if op < 0 else with_own(self.after[op]))
+        return result
 
     def in_force(self, op: int) -> list[Reservation]:
-        """Reservations that are in force at the operator's first run, whatever the order."""
+        """Reservations that are in force at the operator's first run in every order."""
         return [row for row in self.structure.reservations if self._is_in_force(row, op)]
 
     def _is_in_force(self, row: Reservation, op: int) -> bool:
@@ -107,18 +115,21 @@ class Moments:
         has_begun = row.since is None or op == row.since or bool(self.before[op] >> row.since & 1)
         return has_begun and (row.until is None or bool(self.after[op] >> row.until & 1))
 
-    def room(self, op: int, limit: int) -> int:
-        """Bytes that may be live at the operator's first run, at most, so that its load is within a limit."""
-        rooms = [limit]
+    def available_bytes(self, op: int, limit: int) -> int:
+        """Largest number of bytes that may be live at the operator's first run so that, with reservations, the limit holds."""
+        limits = [limit]
         for row in self.in_force(op):
             if row.of == op:
-                rooms.append((limit - row.size) // (1 + row.times))
+                limits.append((limit - row.size) // (1 + row.times))
             else:
-                rooms.append(limit - row.size - (0 if row.of is None else row.times * self.own_bytes(row.of)))
-        return min(rooms)
+                limits.append(limit - row.size - (0 if row.of is None else row.times * self.own_bytes(row.of)))
+        return min(limits)
 
     def load(self, op: int, live: int) -> int:
-        """The least load of the operator's first run where so many bytes are live at it: what :meth:`room` turns round."""
+        """Lower bound on the load, with reservations, of the operator's first run if ``live`` bytes are live at it.
+
+        It is the inverse of :meth:`available_bytes`.
+        """
         loads = [live]
         for row in self.in_force(op):
             waiting = 0 if row.of is None else row.times * (live if row.of == op else self.own_bytes(row.of))
@@ -126,60 +137,61 @@ class Moments:
         return max(loads)
 
     def own_bytes(self, op: int) -> int:
-        """What is live for the operator itself while it runs: what it writes, and what it reads and no result replaces."""
-        return sum(self.structure.size[value] for value in {*self.structure.writes[op], *self.held(op)})
+        """Bytes that the operator itself needs while it runs: those that it writes, and those of :meth:`retained`."""
+        return sum(self.structure.size[value] for value in {*self.structure.writes[op], *self.retained(op)})
 
     def least_loads(self, stays: set[int]) -> list[int]:
-        """[operators] load of each, at least: of its own bytes, and those of some inputs that are always live."""
+        """[operators] lower bound on the load of each: its own bytes, and those of the storages ``stays``, always live."""
         size, read = self.structure.size, self.read
         own = (self.own_bytes(op) + sum(size[value] for value in stays - {*read[op]}) for op in range(len(read)))
         return [self.load(op, live) for op, live in enumerate(own)]
 
-    def held(self, op: int) -> set[int]:
-        """Storages that it reads, and whose place no result takes."""
+    def retained(self, op: int) -> set[int]:
+        """Storages that the operator reads and whose bytes no result may reuse."""
         structure = self.structure
         return {*self.read[op]} - {structure.root[value] for value in structure.pairs[op]}
 
     def least_bytes(self, op: int) -> int:
-        """The load of the operator's first run, at least, whatever is computed again."""
+        """Lower bound in bytes on the load of the operator's first run in any plan, however much is recomputed."""
         return self.load(op, self._cut(op, 0, 1).bytes + self.own_bytes(op))
 
     def added_cost(self, op: int, limit: int) -> int | None:
-        """Cost that a plan within the limit adds, at least, by this operator's first run; None where nothing fits."""
-        room, self.around = self.room(op, limit) - self.own_bytes(op), None
+        """Lower bound on the added cost of plans within the limit, from this operator's first run; None if no plan fits."""
+        available_bytes, self.bracketing_cuts = self.available_bytes(op, limit) - self.own_bytes(op), None
         fewest = self._cut(op, 0, 1)
         self._proof = 0, 1, self._flow
-        if fewest.bytes > room:
+        if fewest.bytes > available_bytes:
             return None
         dearest = self._cut(op, 1, 0)
         self._proof = 1, 0, None
-        if dearest.bytes <= room:
+        if dearest.bytes <= available_bytes:
             return 0
         best = 0
         low, high = dearest, fewest
-        for _ in range(_PRICES):
-            price, scale = high.cost - low.cost, low.bytes - high.bytes
-            if price <= 0 or scale <= 0:
+        for _ in range(_MOST_MULTIPLIERS):
+            multiplier, scale = high.cost - low.cost, low.bytes - high.bytes
+            if multiplier <= 0 or scale <= 0:
                 break
-            cut = self._cut(op, scale, price)
-            proven = -(-(cut.value - price * room) // scale)
+            cut = self._cut(op, scale, multiplier)
+            proven = -(-(cut.value - multiplier * available_bytes) // scale)
             if proven > best:
-                best, self._proof = proven, (scale, price, self._flow)
-            if scale * cut.cost + price * cut.bytes >= scale * low.cost + price * low.bytes:
+                best, self._proof = proven, (scale, multiplier, self._flow)
+            if scale * cut.cost + multiplier * cut.bytes >= scale * low.cost + multiplier * low.bytes:
                 break
-            if cut.bytes > room:
+            if cut.bytes > available_bytes:
                 low = cut
             else:
                 high = cut
-        self.around = low, high
+        self.bracketing_cuts = low, high
         return best
 
     @cached_property
     def _arcs(self) -> tuple[Ints, Ints]:
-        """[arcs] tails and heads; numbers of storages are behind those of operators.
+        """[arcs] tails and heads of the network. Nodes are the operators, the storages behind them, the source and the sink.
 
-        From the source to each operator, from each to the sink, from each to what it reads; from each storage to its writer,
-        and from the source to what stays.
+        There are arcs from the source to each operator, from each operator to the sink, from each operator to the storages that
+        it reads, from each storage to its writer (to the sink for inputs), and from the source to storages that stay to the
+        end.
         """
         structure, n = self.structure, self.structure.ops
         source, sink = n + len(structure.size), n + len(structure.size) + 1
@@ -195,37 +207,37 @@ class Moments:
 
     @cached_property
     def _weights(self) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
-        """[operators], [storages] costs and bytes as whole numbers of any length."""
+        """Costs of operators, [operators], and sizes of storages in bytes, [storages], as Python integers."""
         structure = self.structure
         return np.array(structure.cost, object), np.array([structure.size[storage] for storage in self.storages], object)
 
     def _mask(self, bits: int) -> NDArray[np.bool_]:
-        """[operators] from bits."""
+        """The bits of an integer as a Boolean array, [operators]."""
         n = self.structure.ops
         raw = np.frombuffer(bits.to_bytes((n + 7) // 8, "little"), np.uint8)
         return np.unpackbits(raw, count=n, bitorder="little").astype(bool)
 
     def _cut(self, op: int, cost_weight: int, byte_weight: int) -> Cut:
-        """Operators that run after the first run of ``op`` for the least weighted sum of costs and bytes."""
+        """The set of operators that run after the first run of ``op`` with the smallest weighted sum of cost and bytes."""
         from ortools.graph.python import max_flow
 
         structure, n = self.structure, self.structure.ops
         tail, head = self._arcs
         costs, sizes = self._weights
         total = cost_weight * int(costs.sum()) + byte_weight * int(sizes.sum())
-        shift = max(0, total.bit_length() - _ENDLESS.bit_length() + 1)
+        shift = max(0, total.bit_length() - _INFINITE.bit_length() + 1)
         before = self._mask(self.before[op])
-        held = np.isin(self.storages, [*self.held(op), *structure.writes[op]])
-        past = self.before[op] | 1 << op
-        barred = np.array(structure.once)
-        # What must precede something that has run does not run again.
-        barred[[first for first, second in structure.problem.precedences if past >> second & 1]] = True
-        prices = np.where(barred, _ENDLESS, costs * cost_weight >> shift)
-        capacity = np.full(len(tail), _ENDLESS, np.int64)
+        retained = np.isin(self.storages, [*self.retained(op), *structure.writes[op]])
+        has_run = self.before[op] | 1 << op
+        may_not_run = np.array(structure.once)
+        # An operator all of whose runs must precede an operator that has run is not recomputed.
+        may_not_run[[first for first, second in structure.problem.precedences if has_run >> second & 1]] = True
+        prices = np.where(may_not_run, _INFINITE, costs * cost_weight >> shift)
+        capacity = np.full(len(tail), _INFINITE, np.int64)
         capacity[:n] *= self._mask(self.after[op])
         capacity[n : 2 * n] = prices * before
-        first = len(tail) - sum(structure.kept) - len(held)
-        capacity[first : first + len(held)] = np.where(held, 0, sizes * byte_weight >> shift)
+        first = len(tail) - sum(structure.kept) - len(retained)
+        capacity[first : first + len(retained)] = np.where(retained, 0, sizes * byte_weight >> shift)
         flow = max_flow.SimpleMaxFlow()
         flow.add_arcs_with_capacity(tail, head, capacity)
         source, sink = n + len(structure.size), n + len(structure.size) + 1
@@ -235,38 +247,38 @@ class Moments:
         inside = np.zeros(sink + 1, bool)
         inside[flow.get_source_side_min_cut()] = True
         again = np.flatnonzero(before & inside[:n]).tolist()
-        # What has no writer has the sink's side in its place.
-        saved = inside[tail[first : first + len(held)]] & ~held & ~inside[head[first : first + len(held)]]
+        # For an input, which has no writer, the head of the arc is the sink.
+        must_be_live = inside[tail[first : first + len(retained)]] & ~retained & ~inside[head[first : first + len(retained)]]
         return Cut(
             int(flow.optimal_flow()) << shift,
             sum(structure.cost[operator] for operator in again),
-            int(sizes[saved].sum()),
+            int(sizes[must_be_live].sum()),
             frozenset(again),
         )
 
     @property
     def proof(self) -> Proof:
-        """What proves the last result of :meth:`added_cost`: weights of costs and of bytes, and a flow.
+        """The proof of the last result of :meth:`added_cost`: the weights of costs and of bytes, and a flow.
 
-        The flow is (tensor, operator that reads it or -1 for the end, amount).
+        The entries of the flow are (tensor, operator that reads it or -1 for the end, amount).
         """
-        scale, price, flow = self._proof
+        scale, multiplier, flow = self._proof
         if flow is None:
-            return scale, price, []
+            return scale, multiplier, []
         amounts, shift = flow
         n, tensor = self.structure.ops, self.structure.tensor
         tail, head = self._arcs
         is_read = (head >= n) & (head < n + len(tensor)) & (amounts > 0)
         columns = (tail[is_read].tolist(), head[is_read].tolist(), amounts[is_read].tolist())
-        held = [
+        storage_flow = [
             (tensor[storage - n], reader if reader < n else -1, amount << shift)
             for reader, storage, amount in zip(*columns, strict=True)
         ]
-        return scale, price, held
+        return scale, multiplier, storage_flow
 
 
 def bits(number: int) -> Iterable[int]:
-    """Places of the bits that are set, the lowest first."""
+    """Positions of the bits that are set in an integer, the lowest first."""
     while number:
         low = number & -number
         yield low.bit_length() - 1

@@ -1,4 +1,7 @@
-"""Moments that say much, and sequences of what runs from one to the next."""
+"""Selects moments for the staged program (``stages``), and turns its solutions into sequences of runs.
+
+A *moment* is the first run of an operator. A good moment is one at which many bytes are live.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from collections.abc import Collection, Iterator, Sequence
 from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.structure import Structure
 
-#: Of so many of the fullest moments one is tried.
+#: Every how many of the fullest operators one is selected, since neighbours give nearly the same bound.
 APART = 8
 
-#: First runs after a moment above the limit that are looked at for one that can join a chain.
+#: Number of first runs after a moment above the limit that are considered as additions to a chain.
 NEAR = 60
 
 
 def first_moments(structure: Structure, most: int) -> list[int]:
-    """Some of the fullest operators of the order given, of those on a longest path through the graph."""
+    """Up to ``most`` operators of a longest path through the graph at which the most bytes are live, in the input's order."""
     start, pred = structure.ordering.pred_start.tolist(), structure.ordering.pred.tolist()
     length, before = [0] * structure.ops, [-1] * structure.ops
     for op in structure.order:
@@ -29,27 +32,37 @@ def first_moments(structure: Structure, most: int) -> list[int]:
     while at >= 0:
         path.append(at)
         at = before[at]
-    # The fullest are next to each other, and say much the same.
+    # The fullest operators are next to each other and give nearly the same bound, so most of them are skipped.
     return sorted(path, key=lambda op: -profile[op])[: most * APART : APART]
 
 
 def more_moments(
     moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int, most: int
 ) -> list[int]:
-    """The chain with first runs at or after the fullest moments of a sequence above the limit, up to ``most`` more of them."""
-    more = [*chain]
-    for near in _near(sequence, live, limit):
+    """Extend a chain by up to ``most`` operators that first run at or soon after moments at which a sequence exceeds the limit.
+
+    Parameters
+    ----------
+    moments
+        Predecessors of each operator; every operator of a chain must precede the next.
+    sequence, live
+        A sequence of runs, and the bytes that are live at each of them.
+    limit
+        Limit in bytes.
+    """
+    longer = [*chain]
+    for near in _first_runs_near(sequence, live, limit):
         for op in near:
-            if op not in more and all((moments.before[op] >> other | moments.before[other] >> op) & 1 for other in more):
-                more.append(op)
+            if op not in longer and all((moments.before[op] >> other | moments.before[other] >> op) & 1 for other in longer):
+                longer.append(op)
                 break
-        if len(more) >= len(chain) + most:
+        if len(longer) >= len(chain) + most:
             break
-    return sorted(more, key=sequence.index)
+    return sorted(longer, key=sequence.index)
 
 
-def _near(sequence: Sequence[int], live: Sequence[int], limit: int) -> Iterator[list[int]]:
-    """Operators that first run at or soon after each moment of a sequence above the limit, the fullest moment first."""
+def _first_runs_near(sequence: Sequence[int], live: Sequence[int], limit: int) -> Iterator[list[int]]:
+    """For each moment of a sequence above the limit, the fullest first: operators that first run at or soon after it."""
     first: dict[int, int] = {}
     for at, op in enumerate(sequence):
         first.setdefault(op, at)
@@ -60,14 +73,17 @@ def _near(sequence: Sequence[int], live: Sequence[int], limit: int) -> Iterator[
 
 
 def in_stages(structure: Structure, chain: Sequence[int], stages: Sequence[Collection[int]]) -> list[int]:
-    """The operators stage by stage: first runs in the order given, others right before they are needed.
+    """A sequence of runs for a solution of the staged program.
+
+    Within a stage, operators that run for the first time keep the order of the input, and recomputations come right before the
+    operators that need them.
 
     Parameters
     ----------
     chain
-        Operators that run at the beginnings of all stages but the first.
+        The operators with whose runs the stages begin, from the second stage on.
     stages
-        What runs in each, without these.
+        The operators that run in each stage, without those of the chain.
     """
     rank = {op: at for at, op in enumerate(structure.order)}
     earlier: dict[int, list[int]] = {}
@@ -77,21 +93,21 @@ def in_stages(structure: Structure, chain: Sequence[int], stages: Sequence[Colle
     done: set[int] = set()
     for stage, ops in enumerate(stages):
         head = [chain[stage - 1]] if stage else []
-        left = {*ops, *head}
-        for first in [*head, *sorted(left - done, key=rank.__getitem__), *sorted(left & done, key=rank.__getitem__)]:
+        remaining = {*ops, *head}
+        for first in [*head, *sorted(remaining - done, key=rank.__getitem__), *sorted(remaining & done, key=rank.__getitem__)]:
             stack = [first]
             while stack:
                 op = stack[-1]
                 missing: list[int] = []
-                if op in left:
+                if op in remaining:
                     writers = [structure.writer[value] for value in structure.needs[op]]
-                    missing = [writer for writer in (*writers, *earlier.get(op, ())) if writer in left]
+                    missing = [writer for writer in (*writers, *earlier.get(op, ())) if writer in remaining]
                 if missing:
                     stack += reversed(missing)
                     continue
                 stack.pop()
-                if op in left:
-                    left.remove(op)
+                if op in remaining:
+                    remaining.remove(op)
                     sequence.append(op)
         done |= {*ops, *head}
     return sequence

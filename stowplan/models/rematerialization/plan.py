@@ -1,4 +1,7 @@
-"""The answer to a problem of rematerialization: runs of operators and moves of values, first to last. Data, no rules."""
+"""The plan of a rematerialization problem: runs of operators, and copies to and from the host, in their order.
+
+This module holds data only; the rules are in the verifier.
+"""
 
 from __future__ import annotations
 
@@ -16,39 +19,43 @@ Action = Literal["send", "wait", "fetch"]
 
 
 class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A step between two runs that has to do with the host.
+    """A step between two runs that concerns the host.
 
-    ``send`` issues the copy of a value to the host. ``wait`` waits until it has ended: up to there the value needs its bytes on
-    the device. ``fetch`` issues the copy of a value on the host into new bytes on the device; who reads it waits for its end.
+    ``send`` issues a copy of a value to the host. ``wait`` waits until that copy has ended; until then the value needs its
+    bytes on the device. ``fetch`` issues a copy from the host into new bytes on the device; operators that read the value wait
+    until that copy has ended.
     """
 
     action: Action
     tensor: int
     """Number of a tensor with bytes of its own."""
     before: int
-    """Place in the sequence of the run that it comes right before; the number of runs behind the last."""
+    """Index in the sequence of the run that the move comes right before; the length of the sequence if it comes after all
+    runs."""
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Runs of operators; :func:`stowplan.models.rematerialization.verify.verify` says whether they are valid.
+    """A sequence of runs of operators, in which an operator may run several times.
 
-    The objective is the added cost: that of all runs, and of waiting for copies, less that of each operator once.
+    :func:`stowplan.models.rematerialization.verify.verify` says whether the plan is valid. The objective is the added cost: the
+    cost of all runs and of waiting for copies, minus the cost of running each operator once.
     """
 
     peak: int
-    """Bytes: the most that are live, or live and reserved, while an operator runs."""
+    """The largest number of bytes that a step needs: live bytes plus the largest reservation in force."""
     sequence: tuple[int, ...]
-    """Numbers of the operators in the order in which they run; one that runs again comes again."""
+    """Numbers of the operators in the order in which they run; an operator that runs twice occurs twice."""
     moves: tuple[Move, ...] | msgspec.UnsetType = msgspec.UNSET
-    """In their order, sorted by ``before``; unset where nothing is sent."""
+    """The moves in their order, which is ascending in ``before``; unset if nothing is sent to the host."""
     name: str = ""
-    """Name of the problem, for people; the digest decides."""
+    """Name of the problem, for people. What ties the plan to its problem is the digest."""
     target: str = ""
+    """The target with which an input of another kind is read as such a problem; empty for other problems."""
     format: str = "stowplan.rematerialization.plan"
     version: int = 1
 
     def steps(self) -> Iterator[tuple[Literal["run"] | Action, int]]:
-        """Runs, with numbers of operators, and moves, with numbers of tensors, in their order."""
+        """All steps in their order: (``run``, number of the operator), or (action of a move, number of the tensor)."""
         moves, at = self.moves or (), 0
         for number, op in enumerate(self.sequence):
             while at < len(moves) and moves[at].before <= number:

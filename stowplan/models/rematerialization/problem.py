@@ -1,6 +1,6 @@
-"""The instance of rematerialization: operators that may run again, what they cost, and the bytes that they may take at once.
+"""The rematerialization problem: operators that may run more than once, their costs, and a limit on the bytes that are live.
 
-See docs/reference/rematerialization.md. The rules of its graph are those of :mod:`stowplan.graph.rules`.
+The rules are on docs/reference/rematerialization.md; those of graphs are in :mod:`stowplan.graph.rules`.
 """
 
 from __future__ import annotations
@@ -21,117 +21,122 @@ from stowplan.graph.rules import GraphRules, OpLike
 if TYPE_CHECKING:
     from stowplan.models.rematerialization.plan import Plan  # noqa: F401
 
-#: The costs of all operators together, and the limit, stay below this: a thousand runs of each then fit in 64 bits.
+#: The total cost of all operators, and the limit, stay below this, so that a thousand runs of each operator fit in 64 bits.
 LIMIT = 1 << 52
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A value. It has bytes of its own, or is a view of another tensor's."""
+    """A tensor. It has bytes of its own, or it is a view and shares those of another tensor."""
 
     id: str
     size: int
-    """Bytes. A view's say nothing of memory: it takes none of its own."""
+    """Size in bytes. That of a view does not count, since a view needs no memory of its own."""
     alias_of: int | None = None
-    """Number of the tensor that it is a view of; None has bytes of its own."""
+    """Number of the tensor that it is a view of; None if it has bytes of its own."""
 
     @property
     def alignment(self) -> int:
-        """Plans have no offsets."""
+        """Always 1, since plans of this kind have no offsets."""
         return 1
 
     @property
     def start(self) -> int:
-        """Plans have no offsets."""
+        """Always 0, since plans of this kind have no offsets."""
         return 0
 
 
 class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An operator: every run of it needs what it reads, and computes all that it writes anew."""
+    """An operator. Each of its runs needs all tensors that it reads, and computes all tensors that it writes."""
 
     id: str
     reads: tuple[int, ...] = ()
-    """Numbers of tensors."""
+    """Numbers of the tensors that it reads."""
     writes: tuple[int, ...] = ()
+    """Numbers of the tensors that it writes."""
     in_place: tuple[tuple[int, int], ...] = ()
-    """Pairs (operand, result): the result may take the operand's bytes where no one needs that instance any more."""
+    """Pairs (operand, result): the result may reuse the operand's bytes if no later step needs this instance of the operand."""
     cost: int = 0
-    """Of one run: time, FLOPs or what else is to be saved, in one unit for all operators."""
+    """Cost of one run, such as its time or FLOPs, in the same unit for all operators."""
     once: bool = False
-    """Whether it may not run again: random numbers, effects."""
+    """Whether it must not run more than once, because it draws random numbers or has side effects."""
     kind: str = ""
-    """What it computes, for people."""
+    """Name of the operation, for people."""
 
     @property
     def has_effects(self) -> bool:
-        """Whether it may not run again."""
+        """Whether it must not run more than once."""
         return self.once
 
 
 class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Bytes of the limit that something beside the graph takes while a part of a plan runs.
+    """Bytes of the limit that something outside the graph occupies during a part of the plan, such as an optimizer's state.
 
-    It is in force from the run of ``since`` on and before the run of ``until``; where both are the same operator, during that
-    run alone. These operators, and ``of``, may run once only. A graph may run in several situations, so that of several
-    reservations in force each holds by itself: their bytes do not add up.
+    The reservation is in force from the run of operator ``since`` up to, but not including, the run of operator ``until``. If
+    both are the same operator, it is in force during that run only. These two operators, and ``of``, must be marked ``once``.
+
+    A graph may run in several situations, each of which has its own reservation. If several reservations are in force, each
+    must fit by itself; their bytes do not add up.
     """
 
     size: int
-    """Bytes. Negative only with ``times``, where what is live at ``of`` is counted once in all."""
+    """Number of bytes. It may be negative only with ``times``, if live bytes at ``of`` are shared by all uses of the graph."""
     since: int | None = None
-    """Number of an operator; None for the first step."""
+    """Number of the operator from whose run on it is in force; None for the first step."""
     until: int | None = None
-    """Number of an operator; None for the last step."""
+    """Number of the operator before whose run it ends; None if it lasts to the end."""
     times: int = 0
-    """How many times what is live while ``of`` runs is taken, too: by other uses of the graph that wait there."""
+    """The bytes that are live while ``of`` runs are added this many times, for other uses of the graph that wait at that
+    operator."""
     of: int | None = None
+    """Number of the operator whose live bytes ``times`` multiplies; None if ``times`` is 0."""
 
     @property
     def is_of_one_run(self) -> bool:
-        """Whether it is in force during the run of one operator alone."""
+        """Whether it is in force only during the run of one operator."""
         return self.since is not None and self.since == self.until
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Memory behind a channel: values may be sent there and fetched again while operators run.
+    """Memory of a host: values can be sent to it and fetched back while operators run.
 
-    Either direction takes one copy at a time, in the order in which they are issued.
+    In each direction copies run one after the other, in the order in which they are issued.
     """
 
     bandwidth: float
-    """Bytes in each direction per unit of cost."""
+    """Bytes per unit of cost, in each direction."""
     limit: int
-    """Bytes that may stand there at once; 0 is as without a host."""
+    """Number of bytes that may be on the host at once; 0 means that there is no host."""
 
     def __post_init__(self) -> None:
-        # As it is read from a file: digests are of its text.
+        # Reading a file gives a float, too. Digests are computed from the text of the number, which must be the same.
         msgspec.structs.force_setattr(self, "bandwidth", float(self.bandwidth))
 
     def copy_cost(self, size: int) -> int:
-        """What a copy of so many bytes takes on an idle channel, rounded up."""
-        # A float is a fraction: nothing is rounded but the result.
+        """Duration of a copy of this number of bytes on an idle channel, in units of cost, rounded up."""
+        # With an exact fraction, only the result is rounded.
         return math.ceil(size / Fraction(self.bandwidth))
 
 
 class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
-    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+    """A rematerialization problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     tensors: tuple[Tensor, ...]
     ops: tuple[Op, ...]
-    """In the order given: a baseline. It need not be one in which they can run."""
+    """The operators in the order of the input. It serves as a baseline, but need not be an order in which they can run."""
     inputs: tuple[int, ...] = ()
-    """Numbers of tensors that are there from the start."""
+    """Numbers of the tensors that exist before the first operator runs."""
     outputs: tuple[int, ...] = ()
-    """Numbers of tensors that are there to the end."""
+    """Numbers of the tensors that must still exist after the last operator."""
     free_inputs: bool = True
-    """Whether the bytes of an input are free after its last reader; else inputs are there to the end."""
+    """Whether the bytes of an input may be reused after its last reader. If false, inputs are live to the end."""
     precedences: tuple[tuple[int, int], ...] = ()
-    """Pairs of operators: all runs of the first are before those of the second."""
+    """Pairs of operators: all runs of the first come before all runs of the second."""
     limit: int | None = None
-    """Bytes that may be live at once; None for as many as it takes."""
+    """Number of bytes that may be live at once; None for no limit."""
     host: Host | msgspec.UnsetType = msgspec.UNSET
-    """Files without it have no such field."""
+    """The host that values can be sent to. Files omit the field if there is none."""
     reserved: tuple[Reservation, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What else takes bytes of the limit, and when: limits by moment. Files without them have no such field."""
+    """Bytes of the limit that are not available during parts of the plan. Files omit the field if there are none."""
     name: str = ""
     format: str = "stowplan.rematerialization.problem"
     version: int = 1
@@ -152,21 +157,21 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
 
     @property
     def channel(self) -> Host | None:
-        """The host, where something may be sent there."""
+        """The host, if it has any memory; otherwise None."""
         return self.host if self.host is not msgspec.UNSET and self.host.limit else None
 
     @property
     def reservations(self) -> tuple[Reservation, ...]:
-        """All of them; none where the field is unset."""
+        """The field ``reserved`` as a tuple: empty if it is unset."""
         return self.reserved or ()
 
     def copy_cost(self, tensor: int) -> int:
-        """What a copy of a tensor to the host, or back, takes on an idle channel, rounded up; 0 without a channel."""
+        """Duration of a copy of a tensor to the host or back, in units of cost, rounded up; 0 without a host."""
         return 0 if self.channel is None else self.channel.copy_cost(self.tensors[tensor].size)
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of what a plan depends on: everything but the name and the kinds of operators."""
+        """Hex SHA-256 of everything that plans depend on; name and kinds of operators are left out."""
         ops = [msgspec.structs.replace(op, kind="") for op in self.ops]
         rules: list[Any] = [self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences, self.limit]
         if self.channel is not None:
@@ -175,7 +180,7 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
 
 
 def _check(host: Host, largest: int) -> None:
-    """Raise InputError where a host breaks a rule; ``largest`` is the size of the largest tensor."""
+    """Raise InputError if a host breaks a rule. ``largest`` is the size in bytes of the largest tensor."""
     expect(0 < host.bandwidth < math.inf, "host.bandwidth", host.bandwidth, "a number above 0: bytes per unit of cost")
     expect(0 <= host.limit < LIMIT, "host.limit", host.limit, f"0 to {LIMIT - 1} bytes")
     expected = f"copies of {largest} bytes in less than {LIMIT} of cost"
@@ -183,7 +188,7 @@ def _check(host: Host, largest: int) -> None:
 
 
 def _check_reservation(problem: Problem, row: Reservation, place: str) -> None:
-    """Raise InputError where a reservation breaks a rule."""
+    """Raise InputError if a reservation breaks a rule; ``place`` says where it is in the input."""
     for name in ("since", "until", "of"):
         op = getattr(row, name)
         if op is not None:
@@ -196,14 +201,15 @@ def _check_reservation(problem: Problem, row: Reservation, place: str) -> None:
 
 
 def of_graph(graph: GraphRules, costs: Mapping[str, int] | None = None, limit: int | None = None) -> Problem:
-    """Problem of a graph: what is computed again.
+    """The rematerialization problem of a graph.
 
     Parameters
     ----------
     costs
-        By the id of the operator; 1 for those that it does not name. By default what each writes, in bytes.
+        Cost of a run by the id of the operator; operators that are not named cost 1. By default the cost of an operator is the
+        number of bytes that it writes.
     limit
-        Bytes that may be live at once.
+        Number of bytes that may be live at once; None for no limit.
     """
     return Problem(
         tensors=tuple(Tensor(id=tensor.id, size=tensor.size, alias_of=tensor.alias_of) for tensor in graph.tensors),
@@ -229,9 +235,10 @@ def of_graph(graph: GraphRules, costs: Mapping[str, int] | None = None, limit: i
 
 
 def _written(graph: GraphRules, op: OpLike) -> int:
+    """Bytes of the tensors that an operator writes, without views."""
     return sum(graph.tensors[tensor].size for tensor in op.writes if graph.tensors[tensor].alias_of is None)
 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
-    """The problem with the option ``capacity`` as its limit."""
+    """The problem with the value of the option ``capacity`` as its limit."""
     return msgspec.structs.replace(problem, limit=changes["capacity"])

@@ -1,13 +1,20 @@
-"""The added cost as a MILP in stages, whose order is free: bounds from several moments together, and drafts of plans.
+"""The staged program: a MILP that bounds the added cost by looking at several moments together, and gives drafts of plans.
 
-Take a *chain* of operators of which each needs the one before. In every plan they run for the first time one after the other;
-what runs from one of these moments to the next is a *stage*. A stage has each operator or has it not. What a stage reads it
-makes itself, or it was live when the stage began; what is live then was live when the stage before began, or is made in that.
-At each beginning what is live fits. Every plan gives a point of this program whose cost is no larger, since a stage pays for an
-operator once: the bound holds for every plan.
+A *chain* is a list of operators each of which needs the one before. In every plan, the operators of a chain run for the first
+time in this order. Their first runs are *moments* that divide the plan into *stages*. For each stage, the program decides which
+operators run in it (at most once is counted, and their order within the stage is left open) and which storages are live when
+the next stage begins. Its constraints are:
 
-With a stage for each operator of a fixed order, and memory within the stages too, this would be Checkmate's program (Jain et
-al. 2020). Here few moments say most, and a draft of a plan shows which one is missing.
+* A value that a stage reads is written in that stage, or is live when the stage begins.
+* A storage that is live when a stage begins is written in the stage before, or was live when that stage began.
+* At the beginning of each stage, the live storages and the bytes of the chain's operator fit into the limit.
+
+Every plan within the limit is a solution of the program whose cost is no larger than that of the plan, since a stage counts
+each operator at most once. The optimum is therefore a lower bound on the added cost of every plan. A solution is only a
+*draft* of a plan, because memory within the stages is not limited.
+
+With a stage for every operator of a fixed order, and with the memory within stages, this would be the program of Checkmate
+(Jain et al. 2020). Here a few moments are usually enough, and a draft shows at which further moment the limit is exceeded.
 """
 
 from __future__ import annotations
@@ -23,36 +30,39 @@ from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.moments import in_stages
 from stowplan.models.rematerialization.structure import Structure
 
-#: Terms of a program at most: beyond that HiGHS takes minutes for its linear relaxation.
+#: Largest number of nonzero coefficients of a program. For larger ones HiGHS needs minutes for the linear relaxation alone.
 MOST_TERMS = 1_500_000
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What came of one program."""
+    """The result of solving one staged program."""
 
     bound: int | None
-    """Added cost that no plan within the limit is below; None where nothing is proven."""
+    """Proven lower bound on the added cost of plans within the limit; None if nothing is proven."""
     cost: int | None
-    """Added cost of the best point; None where there is none."""
+    """Added cost of the best solution of the program; None if there is none."""
     sequence: list[int]
-    """The operators of that point's stages, so that each can run: what runs again as late as can be. It need not fit."""
+    """A sequence of runs for that solution, in which recomputations are as late as possible. It may exceed the limit."""
     live: tuple[frozenset[int], ...] = ()
-    """[moments] storages that are live at each beside what its operator reads and writes; empty where there is no point."""
+    """[moments] storages that are live at each moment, without those that its operator reads and writes; empty if there is no
+    solution."""
     is_infeasible: bool = False
-    """No plan is within the limit."""
+    """Whether it is proven that no plan is within the limit."""
 
 
 class Stages:
-    """The program of a chain.
+    """The staged program of a chain.
 
     Parameters
     ----------
+    moments
+        Predecessors, successors and loads at the first run of each operator.
     limit
-        Bytes of the load at the first run of each operator of the chain.
+        Limit in bytes on the load at the first run of each operator of the chain.
     chain
-        Operators, each of which needs the one before. What is reserved for each byte that is live at another operator is
-        known where that is one of them.
+        Operators each of which needs the one before. A reservation that depends on the bytes that are live at another operator
+        is taken into account completely only if that operator is in the chain, too.
     """
 
     def __init__(
@@ -65,12 +75,13 @@ class Stages:
         self.structure, self.moments, self.chain = structure, moments, chain
         self.program = Program()
         self.runs = [self._columns(stage) for stage in range(len(chain) + 1)]
-        """[stages][operators] column, -1 where an operator cannot run."""
-        self._own = [moments.held(op) | {*structure.writes[op]} for op in chain]
+        """[stages][operators] column that says whether the operator runs in the stage; -1 if it cannot."""
+        self._operator_storages = [moments.retained(op) | {*structure.writes[op]} for op in chain]
         self._live = [self._storages(at) for at in range(len(chain))]
-        """[moments] column of each storage that may be live beside what the operator itself reads and writes."""
+        """[moments] column of each storage that may be live there, without those that the moment's operator reads and
+        writes."""
         for at, op in enumerate(chain):
-            self._fit(moments.room(op, limit), [(at, 1)])
+            self._fit(moments.available_bytes(op, limit), [(at, 1)])
             for reservation in moments.in_force(op):
                 if (of := reservation.of) is not None and of != op and of in chain:
                     self._fit(limit - reservation.size, [(at, 1), (chain.index(of), reservation.times)])
@@ -89,30 +100,39 @@ class Stages:
             self._is_there(len(chain), root, structure.writer[root], None)
 
     def _columns(self, stage: int) -> list[int]:
-        """Columns of what can run in a stage: not what the next moment is the first to have, nor what must be past."""
+        """Columns of the operators that can run in a stage; -1 for those that must run later or may not run any more."""
         cost, later = self.structure.cost, 0
         if stage < len(self.chain):
             later = self.moments.after[self.chain[stage]] | 1 << self.chain[stage]
         if stage:
-            past = self.moments.before[self.chain[stage - 1]] | 1 << self.chain[stage - 1]
+            must_have_run = self.moments.before[self.chain[stage - 1]] | 1 << self.chain[stage - 1]
             for first, second in self.structure.problem.precedences:
-                later |= (past >> second & 1) << first
+                later |= (must_have_run >> second & 1) << first
         return [-1 if later >> op & 1 else self.program.column(cost=cost[op]) for op in range(self.structure.ops)]
 
     def _storages(self, at: int) -> dict[int, int]:
+        """Columns of the storages that may be live at a moment, by storage."""
         structure, op = self.structure, self.chain[at]
         stays = {structure.root[value] for value, kept in enumerate(structure.kept) if kept}
         columns = {}
         for root in self.moments.storages:
             writer = structure.writer[root]
-            if root in self._own[at] or (writer >= 0 and self.moments.after[op] >> writer & 1):
+            if root in self._operator_storages[at] or (writer >= 0 and self.moments.after[op] >> writer & 1):
                 continue
-            # An input that stays is live all the time.
+            # An input that stays to the end is live at every moment.
             columns[root] = self.program.column(lower=float(writer < 0 and root in stays))
         return columns
 
     def _fit(self, most: int, parts: Iterable[tuple[int, int]]) -> None:
-        """What is live at moments, so many times each, is at most so many bytes."""
+        """Limit the sum of the bytes that are live at some moments, each multiplied by a factor.
+
+        Parameters
+        ----------
+        most
+            The limit in bytes.
+        parts
+            Index of each moment in the chain, and the factor.
+        """
         terms = []
         for at, times in parts:
             most -= times * self.moments.own_bytes(self.chain[at])
@@ -120,13 +140,13 @@ class Stages:
         self.program.add_row(terms, upper=most)
 
     def tie(self, at: int, roots: Sequence[int]) -> None:
-        """Of these storages all are live at a moment, or none is."""
+        """Add constraints that either all of these storages are live at a moment or none of them is."""
         columns = [self._live[at][root] for root in roots]
         for one, other in pairwise(columns):
             self.program.add_row([(one, 1.0), (other, -1.0)], lower=0, upper=0)
 
     def _every_operator(self) -> None:
-        """Each runs, before the first moment that needs it; those that may run once run in one stage."""
+        """Every operator runs before the first moment that needs it; an operator that may run only once runs in one stage."""
         for op in range(self.structure.ops):
             columns = [row[op] for row in self.runs if row[op] >= 0]
             until = next((at for at, moment in enumerate(self.chain) if self.moments.before[moment] >> op & 1), len(self.chain))
@@ -136,12 +156,15 @@ class Stages:
                 self.program.add_row(((column, 1.0) for column in columns), upper=1)
 
     def _is_there(self, stage: int, root: int, writer: int, needed: int | None) -> None:
-        """A storage is live as the stage begins, or ``writer`` runs in it: where column ``needed`` says so, None for always."""
+        """Require that a storage is live when a stage begins or that ``writer`` runs in the stage.
+
+        The requirement holds if column ``needed`` is 1; with None it always holds.
+        """
         terms = []
         if stage == 0 and self.structure.writer[root] < 0:
             return
         if stage:
-            if root in self._own[stage - 1]:
+            if root in self._operator_storages[stage - 1]:
                 return
             if root in self._live[stage - 1]:
                 terms.append((self._live[stage - 1][root], 1.0))
@@ -152,33 +175,36 @@ class Stages:
         self.program.add_row(terms, lower=float(needed is None))
 
     def _needs(self, stage: int, columns: Sequence[int]) -> None:
+        """Require the values that operators of a stage read; ``columns`` say which operators run in it."""
         structure = self.structure
         for op, column in enumerate(columns):
-            # What the operator of the moment needs is seen to already.
+            # The values that the operator of the moment needs have been required already.
             if column >= 0 and not (stage and op == self.chain[stage - 1]):
                 for value in structure.needs[op]:
                     root, writer = structure.root[value], structure.writer[value]
                     self._is_there(stage, root, writer, column)
                     if structure.writer[root] < 0 <= writer:
-                        # An input is there from the start, a view of it once its writer has run.
+                        # An input exists from the start, but a view of it only after the operator that writes the view.
                         earlier = [row[writer] for row in self.runs[: stage + 1] if row[writer] >= 0]
                         self.program.add_row([*((run, 1.0) for run in earlier), (column, -1.0)], lower=0)
 
     def _afterwards(self, stage: int) -> None:
-        """What runs in this stage or later needs what was live at the moment, or is made in one of these stages.
+        """Add redundant constraints that tighten the linear relaxation.
 
-        Of whole numbers this says nothing new. Parts of an operator spread over stages would be content with a part of what
-        they read in each; together they are not. So the linear relaxation is no weaker than that of any of its moments alone.
+        Consider this stage and all later ones as one. An operator that runs in any of them needs values that were live when
+        this stage began or that are written in one of these stages. For integers this follows from the other constraints. In
+        the relaxation, fractions of an operator could be spread over several stages, each of which would need only a fraction
+        of its operands. With these constraints, the relaxation is at least as tight as that of any single moment.
         """
         structure, program, moment = self.structure, self.program, self.chain[stage - 1]
         columns = []
         for op in range(structure.ops):
-            own = [row[op] for row in self.runs[stage:] if row[op] >= 0]
+            op_runs = [row[op] for row in self.runs[stage:] if row[op] >= 0]
             must = op == moment or self.moments.after[moment] >> op & 1
             columns.append(program.column(lower=float(must), integer=False))
-            program.add_row([*((column, 1.0) for column in own), (columns[-1], -1.0)], lower=0)
+            program.add_row([*((column, 1.0) for column in op_runs), (columns[-1], -1.0)], lower=0)
             if not must:
-                for column in own:
+                for column in op_runs:
                     program.add_row([(columns[-1], 1.0), (column, -1.0)], lower=0)
         needs = {(value, columns[op]) for op in range(structure.ops) if op != moment for value in structure.needs[op]}
         kept: set[tuple[int, int | None]] = {
@@ -186,7 +212,7 @@ class Stages:
         }
         for value, needed in sorted(needs) + sorted(kept):
             root, writer = structure.root[value], structure.writer[value]
-            if root in self._own[stage - 1]:
+            if root in self._operator_storages[stage - 1]:
                 continue
             terms = [(columns[writer], 1.0)] if writer >= 0 else []
             if root in self._live[stage - 1]:
@@ -204,16 +230,19 @@ class Stages:
         node_limit: int | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Draft:
-        """Minimise the added cost with HiGHS.
+        """Minimize the added cost with HiGHS.
 
         Parameters
         ----------
         time_limit
-            Seconds.
+            Limit in seconds.
         gap
-            Added cost that the draft may be above the bound.
+            The search ends when the cost of the draft is at most this much above the bound.
         node_limit
-            Nodes of branch and bound; with it, and a time limit that does not bind, equal calls give equal results.
+            Largest number of nodes of branch and bound. With it, and unless the time limit ends the search, equal calls give
+            equal results.
+        should_stop
+            The search ends when this returns True.
         """
         from stowplan.models.mip import with_highs
 
@@ -228,8 +257,8 @@ class Stages:
             return Draft(None, None, [], is_infeasible=True)
         bound = None
         if solved.bound is not None:
-            spread = once * (len(self.chain) + 1) / unit
-            bound = max(0, proven(solved.bound, spread, unit=unit) - once)
+            largest_cost = once * (len(self.chain) + 1) / unit
+            bound = max(0, proven(solved.bound, largest_cost, unit=unit) - once)
         if solved.values is None:
             return Draft(bound, None, [])
         stages = [{op for op, column in enumerate(row) if column >= 0 and solved.values[column] > 0.5} for row in self.runs]

@@ -1,9 +1,10 @@
-"""A problem as lists: what models, bounds and heuristics work on.
+"""A rematerialization problem as lists, for models, bounds and heuristics.
 
-*Values* are the tensors that an operator writes or that are inputs; a view that nobody writes is its base's value. A value with
-bytes of its own is a *storage*; the others share those of their parent's instance.
+A *value* is a tensor that is an input or that an operator writes. A view that no operator writes is the value of its base. A
+value with bytes of its own is a *storage*. The other values are views and share the bytes of their parent.
 
-A *fetch* from the host is an operator that needs nothing and writes one value; the last operators of a structure are fetches.
+A *fetch* from the host is modelled as an operator that reads nothing and writes one value. Fetches are the last operators of a
+structure.
 """
 
 from __future__ import annotations
@@ -23,42 +24,44 @@ from stowplan.models.rematerialization.verify import verify
 
 @dataclass(frozen=True)
 class Structure:
-    """Operators and values by numbers."""
+    """The graph of operators and values. Both are identified by their index in the lists."""
 
     problem: Problem
     ordering: OrderStructure
-    """The same graph where every operator runs once."""
+    """The same graph for the case that every operator runs once."""
     tensor: list[int]
     """[values] number of the tensor."""
     size: list[int]
-    """[values] bytes; 0 for views."""
+    """[values] size in bytes; 0 for views."""
     parent: list[int]
-    """[values] value whose bytes a view shares; -1 for storages."""
+    """[values] the value whose bytes a view shares; -1 for storages."""
     root: list[int]
-    """[values] storage whose bytes it has."""
+    """[values] the storage that contains its bytes; for a storage, itself."""
     writer: list[int]
-    """[values] operator; -1 for inputs."""
+    """[values] the operator that writes it; -1 for inputs."""
     kept: list[bool]
-    """[values] whether it is there to the end."""
+    """[values] whether it must be live to the end."""
     needs: list[tuple[int, ...]]
-    """[operators] values that must be there before it runs."""
+    """[operators] values that must be live before it runs."""
     writes: list[tuple[int, ...]]
-    """[operators] values, parents before their views."""
+    """[operators] values that it writes, parents before their views."""
     pairs: list[tuple[int, ...]]
-    """[operators] values whose bytes a result may take."""
+    """[operators] values of operands whose bytes a result may reuse (``in_place``)."""
     readers: list[list[int]]
     """[values] operators that need it."""
     cost: list[int]
+    """[operators] cost of one run."""
     once: list[bool]
+    """[operators] whether it must not run more than once."""
     order: list[int]
-    """Operators in the order given, so that each can run."""
+    """Operators in the order of the input, made feasible."""
     reservations: tuple[Reservation, ...] = ()
     fetched: tuple[int, ...] = ()
-    """Values that the last operators fetch from the host."""
+    """The values that the last operators fetch from the host, one for each of these operators."""
 
     @property
     def ops(self) -> int:
-        """Number of operators, with fetches."""
+        """Number of operators including fetches."""
         return len(self.cost)
 
     @property
@@ -68,7 +71,7 @@ class Structure:
 
     @property
     def movable(self) -> list[int]:
-        """Values that may go to a host and save bytes: storages that somebody reads, but no inputs that stay."""
+        """Values that may be sent to the host: storages that are read or must stay, without inputs that stay to the end."""
         stays = not self.problem.free_inputs
         return [
             value
@@ -77,10 +80,18 @@ class Structure:
         ]
 
     def with_fetches(self, values: Sequence[int], costs: Sequence[int]) -> Structure:
-        """The same with a fetch of each of some values behind all other operators, at its cost.
+        """The same structure with a fetch from the host for each of these values, as additional operators at the end.
 
-        In place of the value's own writer the fetch is what runs again. In the order it comes right behind the writer, or for
-        inputs at the start: there it stands for nothing, so that every operator of a graph runs once.
+        The fetch becomes the writer of the value, so that running it again brings the value back, instead of recomputing it.
+        So that every operator still runs at least once, ``order`` has the fetch right behind the original writer, or at the
+        start for an input; that first run has no meaning.
+
+        Parameters
+        ----------
+        values
+            Values that may be fetched.
+        costs
+            Cost of the copy of each value.
         """
         fetch = {value: self.ops + number for number, value in enumerate(values)}
         order = [fetch[value] for value in values if self.writer[value] < 0]
@@ -88,7 +99,7 @@ class Structure:
             before, after = list[int](), list[int]()
             for value in self.writes[op]:
                 if value in fetch:
-                    # A view that its writer makes, too, is of the writer's instance.
+                    # If the writer also writes a view of the value, that view belongs to the writer's instance.
                     has_view = any(self.parent[other] == value for other in self.writes[op])
                     (before if has_view else after).append(fetch[value])
             order += [*before, op, *after]
@@ -105,9 +116,10 @@ class Structure:
         )
 
     def assuming(self, live: int, limit: int) -> Structure:
-        """The same where what is live at an operator that reservations count is said to be so much, and no more.
+        """The same structure with reservations of a fixed size, under an assumption about the bytes that they multiply.
 
-        Each reservation is then a number of bytes. Plans within the limit are plans of the structure itself.
+        The assumption is that exactly ``live`` bytes are live at each operator ``of`` that a reservation refers to. Further
+        reservations make sure that no more are. Plans that fit into ``limit`` bytes are then plans of the original structure.
         """
         rows = [
             Reservation(size=max(0, row.size + row.times * live), since=row.since, until=row.until) for row in self.reservations
@@ -117,7 +129,7 @@ class Structure:
         return replace(self, reservations=(*rows, *ceilings))
 
     def made(self, sequence: Iterable[int], moves: Iterable[Move] = ()) -> Plan:
-        """The plan of a sequence, which need not be valid; its peak is 0 where something is read that is not there."""
+        """The plan with this sequence and these moves. It need not be valid; its peak is 0 if a run reads a missing value."""
         problem, moved = self.problem, tuple(moves) or msgspec.UNSET
         plan = Plan(problem=problem.digest, objective=0, peak=0, sequence=tuple(sequence), moves=moved, name=problem.name)
         verification = verify(problem, plan)
@@ -125,7 +137,7 @@ class Structure:
 
 
 def build(problem: Problem) -> Structure:
-    """Lists of a problem."""
+    """Build the lists of a problem."""
     tensors = problem.tensors
     written = {tensor: number for number, op in enumerate(problem.ops) for tensor in op.writes}
 
@@ -148,10 +160,10 @@ def build(problem: Problem) -> Structure:
             depth[number] += 1
     needs, writes, readers = [], [], [list[int]() for _ in values]
     for number, op in enumerate(problem.ops):
-        own = {index[tensor] for tensor in op.writes}
-        used = {value[tensor] for tensor in op.reads} | {parent[made] for made in own if parent[made] >= 0}
-        needs.append(tuple(sorted(used - own)))
-        writes.append(tuple(sorted(own, key=lambda made: (depth[made], made))))
+        results = {index[tensor] for tensor in op.writes}
+        used = {value[tensor] for tensor in op.reads} | {parent[result] for result in results if parent[result] >= 0}
+        needs.append(tuple(sorted(used - results)))
+        writes.append(tuple(sorted(results, key=lambda result: (depth[result], result))))
         for needed in needs[-1]:
             readers[needed].append(number)
     stays = {

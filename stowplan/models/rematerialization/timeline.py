@@ -1,6 +1,7 @@
-"""When the steps of a plan with moves take place: memory mapping's copy engine, with a queue for each direction.
+"""Computes when the steps of a plan with a host take place.
 
-A run takes its cost, and moves take no time; a boundary that needs a copy waits for it.
+It uses the copy engine of memory mapping with one queue for each direction. A run lasts as long as its cost says. Issuing a
+copy takes no time, and a step that needs a copy waits until the copy has ended.
 """
 
 from __future__ import annotations
@@ -14,51 +15,55 @@ from stowplan.models.rematerialization.structure import Structure
 
 @dataclass(frozen=True)
 class Transfer:
-    """One copy."""
+    """One copy to the host or back. Times are in units of cost."""
 
     action: str
     """``send`` or ``fetch``."""
     tensor: int
+    """Number of the tensor."""
     issued: int
-    """When its step is reached."""
+    """Time at which it is issued."""
     begin: int
     end: int
+    """The copy occupies the channel during ``[begin, end)``."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Times in the unit of costs."""
+    """The times of a plan's steps, in units of cost."""
 
     begin: tuple[int, ...]
-    """[steps] when each begins, after what it waits for."""
+    """[steps] time at which each step begins, after the copies that it waits for."""
     transfers: tuple[Transfer, ...]
+    """All copies, in the order in which they are issued."""
     end: int
-    """Of the last computation, and of what must be there behind it."""
+    """Time at which the plan ends: after the last run and all copies of values that must be on the device at the end."""
 
 
 def timeline(structure: Structure, plan: Plan) -> Timeline:
-    """The run of a valid plan."""
+    """Compute the timeline of a valid plan."""
     problem = structure.problem
     value_of = {tensor: value for value, tensor in enumerate(structure.tensor)}
     steps = list(plan.steps())
     durations = [structure.cost[number] if action == "run" else 0 for action, number in steps]
     due = [len(steps)] * len(steps)
-    # Backwards: the next step that waits for each send, or needs each instance.
-    waited: dict[int, int] = {}
-    needed = {value: len(steps) for value, kept in enumerate(structure.kept) if kept}
+    # Go backwards to find, for each copy, the step that must wait for it: the ``wait`` of a send, or the first step that needs
+    # a fetched value.
+    wait_step: dict[int, int] = {}
+    need_step = {value: len(steps) for value, kept in enumerate(structure.kept) if kept}
     for at in range(len(steps) - 1, -1, -1):
         action, number = steps[at]
         if action == "run":
             for value in structure.writes[number]:
-                needed.pop(value, None)
-            needed |= dict.fromkeys(structure.needs[number], at)
+                need_step.pop(value, None)
+            need_step |= dict.fromkeys(structure.needs[number], at)
         elif action == "wait":
-            waited[number] = at
+            wait_step[number] = at
         elif action == "send":
-            due[at] = waited.pop(number)
-            needed[value_of[number]] = at
+            due[at] = wait_step.pop(number)
+            need_step[value_of[number]] = at
         else:
-            due[at] = needed.pop(value_of[number])
+            due[at] = need_step.pop(value_of[number])
     copies = [at for at, (action, _) in enumerate(steps) if action in ("send", "fetch")]
     times = [problem.copy_cost(steps[at][1]) for at in copies]
     windows = [CopyWindow(at, due[at], time, queue=steps[at][0] == "fetch") for at, time in zip(copies, times, strict=True)]

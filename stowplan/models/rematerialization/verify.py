@@ -1,6 +1,7 @@
-"""Says whether a plan of rematerialization is valid, its added cost and its peak, without any solver.
+"""The verifier of rematerialization: checks all rules of a plan and recomputes its added cost and its peak.
 
-Written from docs/reference/rematerialization.md alone; it shares no code with structure, bounds, models or heuristics.
+It is written from docs/reference/rematerialization.md alone, uses no solver, and shares no code with structure, bounds, models
+or heuristics.
 """
 
 from __future__ import annotations
@@ -35,18 +36,19 @@ Verification = verification.Verification[Code]
 
 @dataclass
 class _Instance:
-    """The bytes that one run of an operator, or a fetch, gave to one tensor, or those of an input."""
+    """An instance of a tensor: the bytes that one run of an operator, or one fetch, wrote; or those of an input."""
 
     tensor: int
     begin: int
-    """Step that made it; -1 for inputs."""
+    """Step that wrote it; -1 for inputs."""
     last: int
-    """Last step that needs it; the number of steps where it stays to the end."""
+    """Last step that needs it; the number of steps if it stays to the end."""
     is_needed: bool
+    """Whether any step needs it. Instances that an operator writes always count as needed."""
     arrives: int = 0
-    """When its content is there, at the latest: the end of its fetch."""
+    """Time at which its fetch ends; 0 if it was not fetched."""
     copied: _Stay | None = None
-    """What it was fetched from, until somebody has needed it."""
+    """The copy on the host that it was fetched from, until the first step that needs it; then None."""
 
 
 @dataclass
@@ -57,37 +59,43 @@ class _Stay:
     begin: int
     """Step that sends it."""
     arrives: int
-    """When its copy ends."""
+    """Time at which the copy to the host ends."""
     sent: _Instance
+    """The instance on the device that is copied."""
     end: int = -1
-    """Step from which it is needed no more, so far as known; -1 before it is waited for."""
+    """Step from which the bytes on the host are not needed, as far as the replay has come; -1 before the copy is waited for."""
 
 
 @dataclass(frozen=True)
 class _Replay:
-    """What a plan does: bytes at each step, and when it ends."""
+    """The result of stepping through a plan."""
 
     live: list[int]
+    """[steps] live bytes on the device."""
     host: list[int]
+    """[steps] bytes on the host."""
     end: int
+    """Time at which the plan ends, in units of cost."""
     load: list[int]
-    """Live bytes at each step with the largest of the reservations in force."""
+    """[steps] live bytes plus the largest of the reservations in force."""
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """The rules that a plan breaks, its added cost and its peak in bytes.
+    """Check a plan against all rules of rematerialization.
+
+    The added cost and the peak that the plan states must equal the recomputed ones.
 
     Parameters
     ----------
     plan
-        Any that decodes; what is malformed is a violation, not an error.
+        Any plan that could be decoded. If its content makes no sense, that is a violation, not an exception.
 
     Returns
     -------
     Verification
-        Of each rule the first place where it is broken; the figure ``peak``, which decides between plans of one added cost,
-        where nothing is read that is not there; with a host also ``host_peak`` in bytes, and ``stalls``, the cost of waiting.
-        What the plan itself states must be what is recomputed.
+        For each rule the first place where it is broken, and the added cost as objective. If no run reads a missing value, the
+        figures are ``peak`` in bytes, which decides between plans of equal added cost, and, with a host, ``host_peak`` in bytes
+        and ``stalls``, the cost of waiting for copies.
     """
     violations = verification.of_problem(problem, plan)
     unknown = [(at, op) for at, op in enumerate(plan.sequence) if not 0 <= op < len(problem.ops)]
@@ -121,13 +129,13 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def live_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
-    """Bytes that are live at each step, runs and moves; empty where something is read that is not there."""
+    """[steps] bytes that are live at each run and move of a plan; empty if a step reads a value that does not exist."""
     replay = _replay(problem, plan, []) if _moves_are_known(problem, plan, []) else None
     return () if replay is None else tuple(replay.live)
 
 
 def load_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
-    """The same with what is reserved at each step: what the limit is for."""
+    """[steps] live bytes plus the largest reservation in force, which the limit applies to; empty as :func:`live_bytes` is."""
     replay = _replay(problem, plan, []) if _moves_are_known(problem, plan, []) else None
     return () if replay is None else tuple(replay.load)
 
@@ -135,6 +143,7 @@ def load_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
 def _check_limit(
     problem: Problem, plan: Plan, occupied: list[int], limit: int, code: Code, violations: list[Violation]
 ) -> None:
+    """Report the first step at which more bytes are occupied than the limit."""
     above = next((at for at, number in enumerate(occupied) if number > limit), None)
     if above is None:
         return
@@ -142,13 +151,13 @@ def _check_limit(
     what, number = actions[-1]
     run = sum(action == "run" for action, _ in actions) - 1
     place = f"run {run} ({problem.ops[number].id})" if what == "run" else f"the {what} of {problem.tensors[number].id}"
-    taken = "live or reserved" if problem.reservations else "live"
-    where = taken if code == "over_limit" else "on the host"
+    state = "live or reserved" if problem.reservations else "live"
+    where = state if code == "over_limit" else "on the host"
     violations.append(Violation(code, f"{occupied[above]} bytes are {where} at {place}, the limit is {limit}"))
 
 
 def _moves_are_known(problem: Problem, plan: Plan, violations: list[Violation]) -> bool:
-    """Whether moves are of tensors that can be moved, at places that there are, in their order; and there is a channel."""
+    """Whether there is a host and all moves name tensors that can be moved and existing positions, in ascending order."""
     least = 0
     for number, move in enumerate(plan.moves or ()):
         text = ""
@@ -168,6 +177,7 @@ def _moves_are_known(problem: Problem, plan: Plan, violations: list[Violation]) 
 
 
 def _check_counts(problem: Problem, plan: Plan, violations: list[Violation]) -> None:
+    """Check that every operator runs, and that operators marked ``once`` run once."""
     counts = Counter(plan.sequence)
     missing = [op.id for number, op in enumerate(problem.ops) if not counts[number]]
     if missing:
@@ -181,6 +191,7 @@ def _check_counts(problem: Problem, plan: Plan, violations: list[Violation]) -> 
 
 
 def _check_precedences(problem: Problem, plan: Plan, violations: list[Violation]) -> None:
+    """Check that all runs of the first operator of each precedence come before those of the second."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for at, op in enumerate(plan.sequence):
@@ -194,18 +205,18 @@ def _check_precedences(problem: Problem, plan: Plan, violations: list[Violation]
 
 
 def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Replay | None:
-    """What a plan does; None, and a violation, where something is read or moved that is not there."""
+    """Step through a plan; None, and a violation, if a step reads or moves a value that does not exist."""
     tensors = problem.tensors
     written = {tensor for op in problem.ops for tensor in op.writes}
 
     def source(tensor: int) -> int:
-        """A view that nobody writes is its base."""
+        """The tensor whose instances stand for this one: for a view that no operator writes, its base."""
         while tensor not in written and (base := tensors[tensor].alias_of) is not None:
             tensor = base
         return tensor
 
-    given = {tensor: _Instance(tensor, -1, -1, False) for tensor in problem.inputs if source(tensor) == tensor}
-    instances = dict(given)
+    available = {tensor: _Instance(tensor, -1, -1, False) for tensor in problem.inputs if source(tensor) == tensor}
+    instances = dict(available)
     every = list(instances.values())
     stays: dict[int, _Stay] = {}
     on_host: list[_Stay] = []
@@ -213,7 +224,7 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
     run = now = sends_free = fetches_free = 0
 
     def need(instance: _Instance, at: int) -> None:
-        """A step needs an instance: it waits until that has arrived."""
+        """Record that a step needs an instance; the step waits until the instance has arrived."""
         nonlocal now
         now = max(now, instance.arrives)
         if instance.copied is not None:
@@ -274,7 +285,7 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
                 every.append(instances[tensor])
         waiting = list(bases)
         while waiting:
-            # A view of what this very run writes comes after it.
+            # A view of a tensor that this same run writes is handled after that tensor.
             tensor = next(tensor for tensor in waiting if source(bases[tensor]) not in waiting)
             waiting.remove(tensor)
             instances[tensor] = instances[source(bases[tensor])]
@@ -286,8 +297,8 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
         if source(tensor) in instances:
             need(instances[source(tensor)], end)
     for tensor in () if problem.free_inputs else problem.inputs:
-        if source(tensor) in given:
-            given[source(tensor)].last, given[source(tensor)].is_needed = end, True
+        if source(tensor) in available:
+            available[source(tensor)].last, available[source(tensor)].is_needed = end, True
     unread = next((instance for instance in every if not instance.is_needed and instance.copied is not None), None)
     if unread is not None:
         refuse("never_read", f"a copy of {tensors[unread.tensor].id} is fetched that nothing reads")
@@ -304,7 +315,10 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
 
 
 def _with_reservations(problem: Problem, plan: Plan, live: list[int]) -> list[int]:
-    """Live bytes at each step with the largest of the reservations in force; operators that never run begin and end none."""
+    """[steps] live bytes plus the largest of the reservations in force.
+
+    A reservation whose operator ``since`` never runs is never in force; one whose operator ``until`` never runs does not end.
+    """
     step_of = {number: at for at, (action, number) in enumerate(plan.steps()) if action == "run"}
     load = [*live]
     for row in problem.reservations:
@@ -319,7 +333,7 @@ def _with_reservations(problem: Problem, plan: Plan, live: list[int]) -> list[in
 
 
 def _totals(problem: Problem, lives: list[tuple[int, int, int]], end: int) -> list[int]:
-    """Bytes at each step of lives ``(tensor, first step, step after the last)``."""
+    """[steps] total bytes at each step, from live ranges ``(tensor, first step, step after the last)``."""
     change = [0] * (end + 1)
     for tensor, first, after in lives:
         change[first] += problem.tensors[tensor].size

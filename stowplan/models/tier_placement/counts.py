@@ -1,12 +1,15 @@
-"""Branch and bound over the linear relaxation that branches on how many weights of one size stand in the fast tiers.
+"""Branch and bound that branches on the number of equally large weights in the fast tiers.
 
-Networks repeat themselves: weights of the same size lie in layer after layer. Where the relaxation has two and a half of them
-in a tier, a search that branches on single tensors moves the half from one to the next. Here what is branched on first is how
-many times a size stands in a tier and those faster, in weights of that size or a multiple; single tensors come where that is
-whole. Outputs that live at once, and do not fit together beside the weights that a part of the tree has in a tier at least,
-give covers (Balas, "Facets of the knapsack polytope", 1975).
+Networks repeat themselves: many layers have weights of the same size. If the linear relaxation puts two and a half of them
+into a tier, branching on single tensors only moves the half from one tensor to the next. This search therefore first branches
+on how many times a size is in a tier and faster ones, over weights of that size or a multiple of it. If all these numbers are
+whole, it branches on single tensors.
 
-All bounds are by duals in exact arithmetic: the solver's tolerances can make them weaker, never wrong.
+Cover inequalities (Balas, "Facets of the knapsack polytope", 1975) tighten the relaxation. They come from outputs that are
+live at the same step and do not fit into a tier together with the weights that are at least in that tier within a part of the
+tree.
+
+All bounds come from duals in exact arithmetic. The solver's tolerances can make them weaker, but never wrong.
 """
 
 from __future__ import annotations
@@ -34,52 +37,52 @@ if TYPE_CHECKING:
     # It loads CP-SAT, which is not needed here.
     from stowplan.models.cpsat_runner import Search
 
-#: Values are whole up to this; a cover is added that is broken by more than that.
+#: Tolerance within which values count as whole, and the violation from which on a cover is added.
 WHOLE, BROKEN = 1e-6, 0.01
 
-#: Rounds of covers at the root, and in other parts.
+#: Number of rounds of covers at the root, and in other nodes of the tree.
 ROUNDS = 20, 1
 
-#: Largest of the prices that rule out a part in which nothing fits, in the scaled copy's units: what they prove is beyond all
-#: plans.
+#: Scale of the dual ray that proves a node infeasible, such that the bound which it proves is beyond all plans.
 RULED_OUT = 1e6
 
-#: Least and most of columns that are limited more than the program limits them.
+#: By column: lower and upper bounds that are tighter than those of the program.
 Limits = dict[int, tuple[int, int]]
 
 
 class Cover(NamedTuple):
-    """At most so many of some outputs that live at once stand in a tier, where its weights have a load."""
+    """A cover inequality: at most ``most`` of some outputs are in a tier, if its weights have at least ``load`` bytes."""
 
     row: int
     tier: int
     load: int
-    """Bytes, at least."""
+    """Number of bytes of weights from which on the inequality holds."""
     most: int
 
 
 class Part(NamedTuple):
-    """The plans within limits, and what the relaxation says of them."""
+    """A node of the branch-and-bound tree: the plans within some limits, and the solution of their relaxation."""
 
     bound: int
-    """No plan of these is faster, ps."""
+    """Lower bound in ps on the latency of these plans."""
     number: int
-    """Parts made before it, so that no two are compared further."""
+    """Number of nodes created before it; it breaks ties in the heap."""
     limits: Limits
     values: FloatArray
-    """Of the columns of the scaled copy, at the relaxation's optimum; empty where nothing fits."""
+    """Values of the scaled columns in the relaxation's optimum; empty if no plan fits."""
     basis: Any
+    """Basis of the relaxation's optimum, from which its children start."""
 
 
 class Tree:
-    """Parts that together hold all plans that may be faster than a known one.
+    """The branch-and-bound tree. Its open nodes together contain all plans that could be better than the best known one.
 
     Parameters
     ----------
     model
-        With counts; covers are added to its program.
+        A model with columns that count weights. Covers are added to its program.
     end
-        Moment of the monotonic clock.
+        Time of ``time.monotonic()`` at which the search ends.
     """
 
     def __init__(self, model: Model, *, seed: int, end: float, should_stop: Callable[[], bool] | None = None):
@@ -88,68 +91,70 @@ class Tree:
         interrupt_when(self._highs, should_stop)
         self._numbers = count()
         self._covers: list[Cover] = []
-        self._limited: Limits = {}
+        self._current_limits: Limits = {}
         tensors = model.structure.tensors
         units = sorted({size for size, _ in model.counts.values()})
         counts = ({column: size for column, (size, _) in model.counts.items() if size == unit} for unit in units)
         self._branching = *counts, {column: tensors[tensor].size for (tensor, _), column in model.place.items()}
-        """Bytes of what a column counts: columns to branch on, and those that follow where all of these are whole."""
+        """Groups of columns to branch on, each with the bytes that one unit of the column stands for. A group is used only if
+        all columns of the groups before it are whole."""
         outputs = (
             (tier, [(model.place[number, tier], tensors[number].size) for number in live if (number, tier) in model.place])
             for tier in model.structure.limited
             for live in model.structure.moments
         )
-        self._crowds = [(tier, inside, sum(size for _, size in inside)) for tier, inside in outputs if inside]
-        """Outputs that may be in a tier at once, as (column, bytes), and all bytes of these."""
+        self._live_outputs = [(tier, inside, sum(size for _, size in inside)) for tier, inside in outputs if inside]
+        """(tier, outputs that may be live in it at the same step as (column, bytes), their total bytes)."""
         self.open: list[Part] = []
-        """A heap, least bound first."""
+        """The open nodes as a heap, smallest bound first."""
         self.is_done = False
-        """Whether no plan is faster than the one known."""
+        """Whether it is proven that no plan is faster than the best known one."""
 
-    def grow(self, known: Callable[[], int | None] = lambda: None) -> Iterator[Part]:
-        """Divide the part of the least bound, again and again; yields it each time before it is divided.
+    def grow(self, best_ps: Callable[[], int | None] = lambda: None) -> Iterator[Part]:
+        """Repeatedly branch on the open node with the smallest bound, and yield each node before it is branched on.
 
-        Ends where it is a plan, where time is up, and where no plan is faster than what ``known`` says (ps).
+        The search ends when the relaxation of that node is a plan, when time runs out, or when its bound is at least the
+        latency in ps that ``best_ps`` returns.
         """
-        root = self._part({}, None, 0, 0)
+        root = self._node({}, None, 0, 0)
         if root is None:
             return
         self.open = [root]
         yield root
-        self.open = [self._part({}, root.basis, root.bound, ROUNDS[0]) or root]
+        self.open = [self._node({}, root.basis, root.bound, ROUNDS[0]) or root]
         while self.open[0].bound < LIMIT:
-            part = self.open[0]
-            yield part
-            objective = known()
-            if objective is not None and part.bound >= objective:
+            node = self.open[0]
+            yield node
+            objective = best_ps()
+            if objective is not None and node.bound >= objective:
                 self.is_done = True
                 return
-            column = self._most_fractional(part)
+            column = self._most_fractional(node)
             if column is None:
                 return
-            least, most = part.limits.get(column, (0, self._model.program.upper[column]))
-            middle = math.floor(part.values[column])
+            least, most = node.limits.get(column, (0, self._model.program.upper[column]))
+            middle = math.floor(node.values[column])
             for half in ((least, middle), (middle + 1, most)):
-                child = self._part(part.limits | {column: half}, part.basis, part.bound, ROUNDS[1])
+                child = self._node(node.limits | {column: half}, node.basis, node.bound, ROUNDS[1])
                 if child is None:
                     return
                 heapq.heappush(self.open, child)
-            self.open.remove(part)
+            self.open.remove(node)
             heapq.heapify(self.open)
 
-    def _most_fractional(self, part: Part) -> int | None:
-        """The column to branch on: that which is farthest from whole, in bytes; None where all are whole."""
-        for sizes in self._branching if len(part.values) else ():
+    def _most_fractional(self, node: Part) -> int | None:
+        """The column to branch on: the one that is farthest from a whole number, in bytes; None if all are whole."""
+        for sizes in self._branching if len(node.values) else ():
             columns = np.array([*sizes], np.int64)
-            away = np.abs(part.values[columns] - np.rint(part.values[columns]))
+            away = np.abs(node.values[columns] - np.rint(node.values[columns]))
             away = np.where(away > WHOLE, away * np.array([*sizes.values()], float), 0.0)
             if away.any():
                 return int(columns[away.argmax()])
         return None
 
-    def _part(self, limits: Limits, basis: Any, least: int, rounds: int) -> Part | None:
-        """Solve the relaxation within limits, then with covers that it breaks; None where there is no time."""
-        loads, part = self._limit(limits), None
+    def _node(self, limits: Limits, basis: Any, least: int, rounds: int) -> Part | None:
+        """Create a node: solve its relaxation, with rounds of violated covers; None if time runs out."""
+        loads, node = self._limit(limits), None
         capacities = [tier.capacity for tier in self._model.structure.problem.tiers]
         if any(load > capacity for load, capacity in zip(loads, capacities, strict=True)):
             return Part(LIMIT, next(self._numbers), limits, np.zeros(0), basis)
@@ -163,13 +168,13 @@ class Tree:
                 break
             duals, values = solved
             least = max(least, self._model.dual_bound_ps(duals, limits))
-            part = Part(least, next(self._numbers), limits, values, self._highs.getBasis())
+            node = Part(least, next(self._numbers), limits, values, self._highs.getBasis())
             if not (left and len(values) and self._separate(values, loads)):
                 break
-        return part
+        return node
 
     def _solve(self) -> tuple[FloatArray, FloatArray] | None:
-        """Duals of the rows, and values of the columns, none where nothing fits; None where there is no time."""
+        """Duals of the rows and values of the columns, which are empty if no plan fits; None if time runs out."""
         left = self._end - time.monotonic()
         if left <= 0 or (self._should_stop is not None and self._should_stop()):
             return None
@@ -177,7 +182,7 @@ class Tree:
         self._highs.run()
         if self._highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
             _, has_ray, ray = self._highs.getDualRay()
-            # Without one nothing is proven: the part stays as good as the one it was made of.
+            # Without a dual ray nothing is proven, and the node keeps the bound of its parent.
             prices = np.array(ray) if has_ray else np.zeros(self._highs.getNumRow())
             return prices * (RULED_OUT / max(1e-12, float(np.abs(prices).max(initial=0.0)))), np.zeros(0)
         if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
@@ -186,13 +191,13 @@ class Tree:
         return np.array(solution.row_dual), np.array(solution.col_value)
 
     def _limit(self, limits: Limits) -> list[int]:
-        """Let these limits hold, and the covers that follow; the bytes of weights that each tier then has at least."""
+        """Apply limits and the covers that hold within them; returns the least bytes of weights in each tier."""
         program = self._model.program
-        changed = {column: (program.lower[column], program.upper[column]) for column in self._limited} | limits
+        changed = {column: (program.lower[column], program.upper[column]) for column in self._current_limits} | limits
         for column, (least, most) in changed.items():
             scale = self._model.column_scale[column]
             self._highs.changeColBounds(column, least / scale, most / scale)
-        self._limited = limits
+        self._current_limits = limits
         loads = self._loads(limits)
         for cover in self._covers:
             upper = cover.most if loads[cover.tier] >= cover.load else INFINITE
@@ -202,20 +207,22 @@ class Tree:
         return loads
 
     def _loads(self, limits: Limits) -> list[int]:
+        """[tiers] number of bytes of weights that are at least in each tier, within limits."""
         loads = [0] * len(self._model.structure.problem.tiers)
         beyond: dict[int, int] = {}
-        # Of each size the fastest tier first: what is there at most is taken from what is there or in the next at least.
+        # For each size the fastest tier comes first. The largest number in faster tiers is subtracted from the smallest number
+        # in this tier and faster ones.
         for column, (size, tier) in reversed(self._model.counts.items()):
             least, most = limits.get(column, (0, self._model.program.upper[column]))
-            # What one size has may be among what is counted in smaller units.
+            # Weights that are counted for one size may also be counted for a smaller one, so the maximum is taken.
             loads[tier] = max(loads[tier], size * (least - beyond.get(size, 0)))
             beyond[size] = most
         return loads
 
     def _separate(self, values: FloatArray, loads: list[int]) -> bool:
-        """Add covers that a point breaks; whether there are any."""
+        """Add covers that a solution violates; returns whether there were any."""
         model, at, before = self._model, values.tolist(), len(self._covers)
-        for tier, outputs, size in self._crowds:
+        for tier, outputs, size in self._live_outputs:
             room = model.structure.problem.tiers[tier].capacity - loads[tier]
             if size <= room or not any(BROKEN < at[column] < 1 - BROKEN for column, _ in outputs):
                 continue
@@ -229,7 +236,18 @@ class Tree:
 
 
 def _cover(outputs: list[tuple[float, int, int]], room: int) -> tuple[list[int], int]:
-    """Columns of outputs (value, bytes, column) that have more bytes than there is room, and how many of them fit at most."""
+    """Find a cover: outputs that together have more bytes than ``room``.
+
+    Parameters
+    ----------
+    outputs
+        (value in the relaxation, bytes, column) of each output.
+
+    Returns
+    -------
+    tuple
+        Columns of the cover, and the largest number of them that can be 1.
+    """
     cover, used = [], 0
     for output in sorted(outputs, key=lambda output: ((1.0 - output[0]) / max(1, output[1]), -output[1])):
         if used > room:
@@ -240,7 +258,7 @@ def _cover(outputs: list[tuple[float, int, int]], room: int) -> tuple[list[int],
         if used - output[1] > room:
             cover.remove(output)
             used -= output[1]
-    # Those that are as large as any of them may as well stand for it.
+    # Any output that is at least as large as the largest one of the cover can replace one of them (extended cover).
     largest = max(size for _, size, _ in cover)
     return [column for _, size, column in {*cover, *(output for output in outputs if output[1] >= largest)}], len(cover) - 1
 
@@ -252,39 +270,39 @@ def solve_by_counts(
     on_hint: Callable[[Hint], None] = lambda hint: None,
     **search: Unpack[Search[Plan]],
 ) -> Outcome[Plan]:
-    """Branch and bound over counts, with one thread.
+    """Solve a problem by branch and bound over numbers of weights, on one thread.
 
     Parameters
     ----------
     incumbent
-        Asked now and then for the best plan that others know.
+        Called repeatedly for the best plan that other candidates have found.
     on_hint
-        Called with the hint of :func:`stowplan.models.tier_placement.milp.relaxation`.
+        Called with a hint from the linear relaxation at the root.
     search
-        As of :func:`stowplan.models.tier_placement.milp.solve_milp`; a ``deterministic_limit`` counts parts, :data:`TIER_PARTS`
-        a unit.
+        See :func:`stowplan.models.tier_placement.milp.solve_milp`. A ``deterministic_limit`` limits the number of nodes,
+        :data:`TIER_PARTS` nodes for each unit.
     """
     end = time.monotonic() + search["time_limit"]
     model = build(problem, counted=True)
     report = Report(model, search.get("on_plan"), search.get("on_bound"), end)
-    report.take(search.get("hint"))
+    report.keep_plan(search.get("hint"))
     if not model.matrix.columns:
-        return report.trivial()
+        return report.outcome_without_columns()
     tree = Tree(model, seed=search.get("seed", 0), end=end, should_stop=search.get("should_stop"))
     work = search.get("deterministic_limit")
 
-    def known() -> int | None:
-        report.take(incumbent())
+    def best_ps() -> int | None:
+        report.keep_plan(incumbent())
         return None if report.plan is None else report.plan.objective
 
-    for number, part in enumerate(tree.grow(known)):
-        report.offer_proven(part.bound)
-        if len(part.values):
-            report.offer_point(part.values)
+    for number, node in enumerate(tree.grow(best_ps)):
+        report.offer_proven(node.bound)
+        if len(node.values):
+            report.offer_point(node.values)
             if number == 0:
-                on_hint(model.hint(part.values))
+                on_hint(model.hint(node.values))
         if work is not None and number >= TIER_PARTS * work:
             break
     if tree.is_done:
-        report.close(None)
+        report.report_final_bound(None)
     return report.outcome()

@@ -1,4 +1,4 @@
-"""Tier placement as a CP-SAT model: the same rows as the MILP in whole numbers, and offsets where tiers are address spaces."""
+"""Tier placement as a CP-SAT model: the rows of the MILP in whole numbers, and offsets if tiers are address spaces."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from stowplan.models.tier_placement.structure import Offsets, Structure, offsets
 
 
 class Model:
-    """A built model; the objective is ps above the floors of the layers."""
+    """The CP-SAT model of a problem. Its objective is the sum of the layers' excesses over their floors, in ps."""
 
     def __init__(self, problem: Problem):
         self.structure, self.model = Structure(problem), cp_model.CpModel()
         self.places = Places(self.model, self.structure.placement)
         self.excess: list[cp_model.IntVar] = []
-        """Of the layers of ``structure.excesses``, ps."""
+        """Variable in ps of each entry of ``structure.excesses``."""
         for tier in self.structure.limited:
             self.places.add_loads(tier)
         for tier in self.structure.crowded if problem.address_spaces else ():
@@ -39,26 +39,21 @@ class Model:
         self.model.minimize(sum(self.excess))
 
     def add_hint(self, plan: Plan) -> None:
-        """Start the solver from a plan, which needs offsets where tiers are address spaces; every variable gets a value."""
+        """Let the solver start from a plan, which needs offsets if tiers are address spaces; every variable gets a value."""
         tier_of = tiers_of(self.structure, plan)
         excesses = zip(self.structure.excesses, self.excess, strict=True)
-        values = self.places.hint(tier_of, offsets_of(self.structure, plan))
+        values = self.places.hint_values(tier_of, offsets_of(self.structure, plan))
         cpsat_runner.add_hint(self.model, [*values, *((variable, excess.at(tier_of)) for excess, variable in excesses)])
 
     def extract(self, value: Value) -> Plan:
-        """Plan of a solution.
+        """The plan of a solution with its latency in ps, and with offsets if tiers are address spaces.
 
         Parameters
         ----------
         value
-            Gives the value of a variable of the model.
-
-        Returns
-        -------
-        Plan
-            With its latency in ps, and with offsets where tiers are address spaces.
+            Returns the value of a variable of the model in the solution.
         """
-        structure, tier_of = self.structure, self.places.chosen(value)
+        structure, tier_of = self.structure, self.places.chosen_memories(value)
         if not structure.problem.address_spaces:
             return plan_of(structure, tier_of)
         offsets = self.places.offsets(value, tier_of)
@@ -70,19 +65,19 @@ class Model:
 
 
 def solve(problem: Problem, *, lower_bound_ps: int | None = None, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
-    """Solve the model of a problem; its latencies and bounds are ps.
+    """Solve a problem with CP-SAT. Objective and bounds are latencies in ps.
 
     Parameters
     ----------
     lower_bound_ps
-        A proven latency that no plan goes below.
+        A lower bound on the latency that is proven already.
     search
-        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, a hint, what to call.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks.
 
     Returns
     -------
     Outcome
-        Best plan, and what is proven; running out of time is never ``infeasible``.
+        The best plan and bound. Running out of time is never reported as ``infeasible``.
     """
     built = Model(problem)
     base = built.structure.base_ps
@@ -100,7 +95,7 @@ def solve(problem: Problem, *, lower_bound_ps: int | None = None, **search: Unpa
     if outcome.status == "optimal":
         assert outcome.plan is not None
         return Outcome("optimal", outcome.plan, outcome.plan.objective)
-    # Short of time, CP-SAT may not even have looked at its hint.
+    # With little time, CP-SAT may not even have processed its hint.
     best = Best[Plan](lambda plan: plan.objective, None, None, outcome.bound)
     best.offer_plan(search.get("hint"))
     best.offer_plan(outcome.plan)

@@ -1,10 +1,10 @@
-"""Hints for tier placement: for each tensor and each tier how much speaks for putting the one in the other.
+"""Hints for tier placement: a value in [0, 1] for each tensor and each tier, which says how good it is to put it there.
 
-Tensors are numbered as in :func:`stowplan.models.tier_placement.plan.placed`: layer by layer, weights where there are any,
-then the output. Values are named by the tiers; those of a tensor count beside each other, and need not add up to 1.
+Tensors are numbered as in :func:`stowplan.models.tier_placement.plan.placed`: by layer, and weights before the output. Values
+are named by the tiers. The values of a tensor are compared with each other, and need not add up to 1.
 
-From a hint for an earlier version comes one for the version at hand: layers are matched by what they are
-(:mod:`stowplan.models.hint`), tiers by name. What has no counterpart is left open, with a confidence of 0.
+A hint for an earlier version of a network can be transferred to the current version. Layers are then matched by their
+properties (:mod:`stowplan.models.hint`) and tiers by name. Tensors without a counterpart get confidence 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stowplan.models.tier_placement.problem import Problem
 
 
 def counts(problem: Problem) -> dict[str, int]:
-    """How many values of each name a hint has: one for each tensor, by the names of the tiers."""
+    """Number of values of each name in a hint: one for each tensor. The names are those of the tiers."""
     return dict.fromkeys((tier.name for tier in problem.tiers), len(placed(problem)))
 
 
@@ -29,7 +29,7 @@ def hint(
     plan: Plan | None = None,
     source: str = "",
 ) -> Hint:
-    """A hint of values of shape ``[tiers, tensors]``, in [0, 1], for a problem."""
+    """A hint for a problem with values in [0, 1] of shape ``[tiers, tensors]``."""
     return of_values(
         problem,
         {tier.name: row for tier, row in zip(problem.tiers, shares, strict=True)},
@@ -40,23 +40,23 @@ def hint(
 
 
 def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
-    """The values that a valid plan has, 0 or 1, and the plan itself."""
-    stands = [tensor.tier(plan) for tensor in placed(problem)]
-    shares = [[float(at == tier) for at in stands] for tier in range(len(problem.tiers))]
+    """A hint that contains a valid plan, and the values 0 and 1 that correspond to it."""
+    tier_of = [tensor.tier(plan) for tensor in placed(problem)]
+    shares = [[float(at == tier) for at in tier_of] for tier in range(len(problem.tiers))]
     return hint(problem, shares, plan=plan, source=source)
 
 
 def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
-    """The hint for a network that a hint for an earlier version of it stands for.
+    """Transfer a hint from an earlier version of a network to the current one.
 
     Parameters
     ----------
     problem
-        What is to be solved.
+        The current version.
     earlier
         The version that the hint is for.
     given
-        With values, for ``earlier``; its plan is left behind.
+        A hint with values for ``earlier``. Its plan is not transferred.
 
     Raises
     ------
@@ -64,15 +64,15 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
         The hint is not for the earlier version.
     """
     check_hint(earlier, given, VALUES)
-    known = {decision: number for number, decision in enumerate(placed(earlier))}
+    number_of = {decision: number for number, decision in enumerate(placed(earlier))}
     before = matched_layers(problem, earlier)
-    numbers = [known.get(Placed(before[layer], is_output)) for layer, is_output in placed(problem)]
+    numbers = [number_of.get(Placed(before[layer], is_output)) for layer, is_output in placed(problem)]
     shares = [carried(given, tier.name, numbers, 0.0) for tier in problem.tiers]
     return hint(problem, shares, confidence=trust(given, numbers), source=given.source)
 
 
 def matched_layers(problem: Problem, earlier: Problem) -> list[int]:
-    """For each layer of a network the layer of an earlier version that it was, -1 for none; shape ``[layers]``."""
+    """[layers] for each layer of a network, the corresponding layer of an earlier version; -1 for none."""
     return matched(_steps(problem), _steps(earlier))
 
 
@@ -86,5 +86,5 @@ def _steps(problem: Problem) -> Steps:
     )
 
 
-#: What hints for this kind may say.
+#: The values that hints for tier placement may have.
 VALUES = HintValues(counts, of_plan, transferred)

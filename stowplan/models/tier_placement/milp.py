@@ -1,11 +1,12 @@
-"""Tier placement as a mixed-integer linear program: capacity rows of bytes, and the excess rows of each layer.
+"""Tier placement as a mixed-integer linear program (MILP) for HiGHS.
 
-Columns: for every tensor and every tier but the first that it fits into, whether it stands there; for every layer whose
-latency depends on the plan its excess. For every tier that does not hold everything the bytes of weights in it. Rows and
-sides are whole numbers of bytes and picoseconds; solvers get a copy scaled to numbers near one.
+Its columns say, for every tensor and every tier but tier 0 that it fits into, whether the tensor is in that tier. For every
+layer whose latency depends on the plan there is a column for the excess of its latency over its floor, and for every tier that
+does not hold everything, one for the bytes of weights in it. Its rows limit the bytes in each tier and define the excesses.
+All coefficients are whole numbers of bytes and picoseconds; the solver gets a copy that is scaled to numbers near one.
 
-It is solved on HiGHS, which reports as it goes and takes plans from others. Of its linear relaxation there are the bound, and
-the solution as a hint.
+While HiGHS runs, it reports plans and bounds and accepts plans of other candidates. :func:`relaxation` solves the linear
+relaxation alone and returns its bound, and its solution as a hint.
 """
 
 from __future__ import annotations
@@ -35,26 +36,29 @@ if TYPE_CHECKING:
 
 @dataclass
 class Model:
-    """A built model in whole numbers; ``matrix`` is its scaled copy, whose objective counts ``time_unit`` picoseconds."""
+    """The MILP of a problem in whole numbers (``program``) and its scaled copy (``matrix``)."""
 
     structure: Structure
     place: dict[tuple[int, int], int]
     """Column of (tensor, tier)."""
     excess: list[int]
-    """Column of each excess."""
+    """Column of each entry of ``structure.excesses``."""
     load: dict[int, int]
-    """Column of the bytes of weights in each limited tier."""
+    """By limited tier: column of the bytes of weights in it."""
     counts: dict[int, tuple[int, int]]
-    """Columns of how many times a size (bytes) stands in a tier or those faster, of weights of that size or a multiple; and
-    size and tier. Not all models have them."""
+    """(size, tier) of each column that counts weights: the number of times that ``size`` bytes are in this tier or in faster
+    ones, over weights whose size is a multiple of it. Empty in models without such columns."""
     program: Program
     time_unit: int
+    """Picoseconds for 1 in the objective of ``matrix``."""
     matrix: MatrixModel
     column_scale: FloatArray
+    """[columns] unscaled value for 1 in ``matrix``."""
     row_scale: FloatArray
+    """[rows] factor by which each row was multiplied."""
 
     def add_hint(self, plan: Plan) -> FloatArray:
-        """The point of a plan, shape ``[columns]``, for solvers that start from one."""
+        """Scaled values of all columns for a plan, shape ``[columns]``, from which solvers can start."""
         structure = self.structure
         tier_of = tiers_of(structure, plan)
         values = np.zeros(self.matrix.columns)
@@ -76,7 +80,7 @@ class Model:
         return values / self.column_scale
 
     def tiers(self, values: FloatArray) -> list[int]:
-        """Tier of each tensor at a point of the scaled copy; a fraction goes to the tier that has most of it."""
+        """Tier of each tensor in a solution of ``matrix``; a fractional tensor goes to the tier with the largest fraction."""
         best = [(0.5, 0 if not t.tiers else t.tiers[0]) for t in self.structure.tensors]
         for (tensor, tier), column in self.place.items():
             if values[column] > best[tensor][0]:
@@ -84,7 +88,7 @@ class Model:
         return [tier for _, tier in best]
 
     def shares(self, values: FloatArray) -> FloatArray:
-        """How much of each tensor stands in each tier at a point of the scaled copy, shape ``[tiers, tensors]``."""
+        """Fraction of each tensor in each tier in a solution of ``matrix``, shape ``[tiers, tensors]``."""
         tensors = self.structure.tensors
         placed = np.zeros((len(self.structure.problem.tiers), len(tensors)))
         for (tensor, tier), column in self.place.items():
@@ -93,56 +97,46 @@ class Model:
         return placed
 
     def hint(self, values: FloatArray) -> Hint:
-        """The hint of a point of the linear relaxation's scaled copy."""
+        """The hint that corresponds to a solution of the linear relaxation of ``matrix``."""
         return hints.hint(self.structure.problem, self.shares(values).tolist(), source="relaxation")
 
     def extract(self, values: FloatArray) -> Plan:
-        """Plan of a point of the scaled copy.
+        """The plan of a solution of ``matrix``, with its recomputed latency and without offsets.
 
         Parameters
         ----------
         values
-            Of the columns, shape ``[columns]``; the largest of a tensor says its tier.
-
-        Returns
-        -------
-        Plan
-            With its latency in ps worked out anew, without offsets.
+            Values of the columns, shape ``[columns]``.
         """
         return plan_of(self.structure, self.tiers(values))
 
     def bound_ps(self, objective: float, tolerance: float) -> int:
-        """Proven latency from a solver's dual bound, in the scaled copy's units, less what its tolerance may amount to."""
+        """The bound on the latency in ps that a solver's dual bound for ``matrix`` proves, after subtracting its tolerance."""
         spread = float(sum(excess.most for excess in self.structure.excesses))
         excess = proven(objective, spread / self.time_unit, unit=self.time_unit, tolerance=tolerance)
         return self.structure.base_ps + max(0, excess)
 
     def dual_bound_ps(self, duals: FloatArray, limits: Mapping[int, tuple[int, int]] | None = None) -> int:
-        """Latency proven by the row duals of the scaled copy's linear relaxation, in exact arithmetic.
+        """The bound on the latency in ps that row duals of the linear relaxation of ``matrix`` prove, in exact arithmetic.
 
         Parameters
         ----------
         limits
-            Least and most of columns, where they are not the program's: the latency is that of plans within them.
+            Lower and upper bounds of columns in place of those of the program. The bound then holds for plans within them.
         """
         prices = duals * self.row_scale * self.time_unit
         return self.structure.base_ps + max(0, self.program.dual_bound(prices, limits or {}))
 
 
 def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None, *, counted: bool = False) -> Model:
-    """Variables, constraints, objective.
+    """Build the MILP of a problem.
 
     Parameters
     ----------
     pins
-        As of :class:`~stowplan.models.tier_placement.structure.Structure`.
+        See :class:`~stowplan.models.tier_placement.structure.Structure`.
     counted
-        Whether there are columns for numbers of weights.
-
-    Returns
-    -------
-    Model
-        Its matrix ``[rows, columns]``, scaled, and what its columns stand for.
+        Whether the model has columns that count weights (``Model.counts``).
     """
     structure = Structure(problem, pins)
     program = Program()
@@ -166,7 +160,7 @@ def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None, 
 
 
 def _add_places(rows: Rows, structure: Structure, place: dict[tuple[int, int], int]) -> None:
-    """Every tensor stands in one tier."""
+    """Add rows: every tensor is in one tier."""
     for number, tensor in enumerate(structure.tensors):
         terms = [(place[number, tier], 1) for tier in tensor.tiers if tier > 0]
         if 0 not in tensor.tiers:
@@ -176,6 +170,7 @@ def _add_places(rows: Rows, structure: Structure, place: dict[tuple[int, int], i
 
 
 def _add_excesses(rows: Rows, structure: Structure, place: dict[tuple[int, int], int], columns: list[int]) -> None:
+    """Add the rows that define and tighten the excesses."""
     for excess, column in zip(structure.excesses, columns, strict=True):
         for row in structure.rows(excess):
             terms = [(column, 1), *((place[tensor, tier], saving) for tensor, tier, saving in row.savings)]
@@ -183,12 +178,12 @@ def _add_excesses(rows: Rows, structure: Structure, place: dict[tuple[int, int],
 
 
 def _add_capacities(rows: Rows, structure: Structure, place: dict[tuple[int, int], int], load: dict[int, int]) -> None:
-    """Weights and live outputs fit into every tier, at every moment."""
+    """Add rows: weights and live outputs fit into every tier at every step."""
     tensors = structure.tensors
     weights = [number for number in structure.weights if number is not None]
 
-    def inside(tier: int, numbers: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
-        """Bytes in a tier as terms and a constant: what is in none of the others is in the first."""
+    def bytes_in(tier: int, numbers: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
+        """Bytes of tensors in a tier, as terms and a constant. A tensor that is in no other tier is in tier 0."""
         if tier:
             return [(place[number, tier], tensors[number].size) for number in numbers if tier in tensors[number].tiers], 0
         terms = [
@@ -197,16 +192,16 @@ def _add_capacities(rows: Rows, structure: Structure, place: dict[tuple[int, int
         return terms, sum(tensors[number].size for number in numbers)
 
     for tier, column in load.items():
-        terms, constant = inside(tier, weights)
+        terms, constant = bytes_in(tier, weights)
         rows.add([*terms, (column, -1)], -constant, -constant)
         capacity = structure.problem.tiers[tier].capacity
         for live in structure.moments:
-            terms, constant = inside(tier, live)
+            terms, constant = bytes_in(tier, live)
             rows.add([*terms, (column, 1)], upper=capacity - constant)
 
 
 def _add_counts(program: Program, structure: Structure, place: dict[tuple[int, int], int]) -> dict[int, tuple[int, int]]:
-    """Columns for how much of some weights stands in a tier and those faster, the slowest of a size first."""
+    """Add the columns that count weights in a tier and faster ones; for each size, the slowest tier comes first."""
     counts = {}
     for size in counted_sizes(structure.problem):
         for first in range(1, len(structure.problem.tiers)):
@@ -223,12 +218,12 @@ def _add_counts(program: Program, structure: Structure, place: dict[tuple[int, i
 
 
 def _unit(most: int, bits: int) -> int:
-    """Power of two that brings numbers up to ``most`` below ``2 ** bits``."""
+    """The power of two that divides numbers up to ``most`` to below ``2 ** bits``."""
     return 1 << max(0, most.bit_length() - bits)
 
 
-#: A search that has found, or was given, a better plan than it began with begins anew after this many nodes, and then after
-#: twice as many: with a good plan at the root most columns can be fixed there, and what took minutes may take a second.
+#: If a better plan than the initial one is known after this number of nodes, branch and bound is restarted with it; the number
+#: doubles with each restart. With a good plan, most columns can be fixed at the root, and a run of minutes may take a second.
 RESTART_NODES = 100
 
 
@@ -239,39 +234,46 @@ def solve_milp(
     incumbent: Callable[[], Plan | None] | None = None,
     **search: Unpack[Search[Plan]],
 ) -> Outcome[Plan]:
-    """Solve the MILP of a problem with one thread.
+    """Solve the MILP of a problem with HiGHS on one thread.
 
     Parameters
     ----------
     pins
-        Tier of tensors that may stand in no other: of (layer, whether it is its output). Plan and bound are of what is left.
+        Tier of tensors that may be in no other tier, by (layer, whether it is the output). Plans and bounds respect them.
     incumbent
-        Asked now and then for the best plan that others know.
+        Called repeatedly for the best plan that other candidates have found.
     search
-        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits, building included, a hint, what to call. A
-        ``deterministic_limit`` limits work instead of time: nodes of branch and bound, :data:`TIER_NODES` a unit.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks. The time limit
+        includes building the model. A ``deterministic_limit`` limits the nodes of branch and bound instead of the time,
+        :data:`TIER_NODES` nodes for each unit.
 
     Returns
     -------
     Outcome
-        Best plan, and what is proven; running out of time is never ``infeasible``.
+        The best plan and bound. Running out of time is never reported as ``infeasible``.
     """
     end = time.monotonic() + search["time_limit"]
     report = Report(build(problem, pins), search.get("on_plan"), search.get("on_bound"), end)
-    report.take(search.get("hint"))
+    report.keep_plan(search.get("hint"))
     if not report.model.matrix.columns:
-        return report.trivial()
+        return report.outcome_without_columns()
     work = search.get("deterministic_limit")
     run = _Highs(report, search.get("seed", 0), search.get("should_stop"), incumbent)
     return run.solve(max(0.01, end - time.monotonic()), None if work is None else max(1, int(TIER_NODES * work)))
 
 
-#: Slower than any plan, ps.
+#: A latency in ps above that of any plan.
 _NEVER = 1 << 63
 
 
 class Report(Best[Plan]):
-    """The best plan and bound so far, in the terms of solvers."""
+    """The best plan and bound so far, updated from solutions and dual bounds of a solver.
+
+    Parameters
+    ----------
+    end
+        Time of ``time.monotonic()`` after which no offsets are searched.
+    """
 
     def __init__(
         self, model: Model, on_plan: Callable[[Plan], None] | None, on_bound: Callable[[int], None] | None, end: float
@@ -280,13 +282,13 @@ class Report(Best[Plan]):
         self.model = model
         self.offsets = Offsets(model.structure, end=end)
 
-    def take(self, plan: Plan | None) -> None:
-        """Keep a plan that others found where it is the best, and tell nobody."""
+    def keep_plan(self, plan: Plan | None) -> None:
+        """Keep a plan of another candidate if it is the best so far, without reporting it."""
         if plan is not None and (self.plan is None or plan.objective < self.plan.objective):
             self.plan = plan
 
     def offer_point(self, values: FloatArray) -> Plan | None:
-        """Report the plan of a point where it is better than what is known; the plan as it is, valid or not."""
+        """Report the plan of a solution if it is better than the best so far; returns that plan, whether it is valid or not."""
         tiers = self.model.tiers(values)
         plan = plan_of(self.model.structure, tiers)
         if self.plan is None or plan.objective < self.plan.objective:
@@ -294,34 +296,35 @@ class Report(Best[Plan]):
         return plan
 
     def offer_dual(self, objective: float) -> None:
-        """Report a dual bound of HiGHS, in its units."""
+        """Report a dual bound of HiGHS, which is in the units of its objective."""
         if np.isfinite(objective):
             self.offer_proven(self.model.bound_ps(objective, TIGHT))
 
     def offer_proven(self, bound: int) -> None:
-        """Report a bound in ps, which no plan need pass."""
+        """Report a bound in ps, at most the latency of the best plan."""
         self.offer_bound(bound if self.plan is None else min(bound, self.plan.objective))
 
-    def close(self, best: Plan | None) -> None:
-        """Branch and bound is done, and ``best`` is the plan of its best point: nothing is faster than that."""
-        known = [plan.objective for plan in (best, self.plan) if plan is not None]
-        if known:
-            self.offer_proven(min(known))
+    def report_final_bound(self, best: Plan | None) -> None:
+        """Report the final bound after branch and bound has finished; ``best`` is the plan of its best solution."""
+        objectives = [plan.objective for plan in (best, self.plan) if plan is not None]
+        if objectives:
+            self.offer_proven(min(objectives))
 
-    def refuted(self) -> Outcome[Plan]:
-        """What was found where a solver says that no plan fits."""
+    def infeasible_outcome(self) -> Outcome[Plan]:
+        """The outcome if a solver reports that no plan exists: infeasible, unless a plan has been found already."""
         return Outcome("infeasible", None, self.bound) if self.plan is None else self.outcome()
 
-    def trivial(self) -> Outcome[Plan]:
-        """There is one tier, and it holds everything or nothing can be done."""
+    def outcome_without_columns(self) -> Outcome[Plan]:
+        """The outcome for a model without columns: there is one tier, and either everything fits or the problem is
+        infeasible."""
         if not self.model.matrix.is_feasible(np.zeros(0)):
-            return self.refuted()
-        self.close(self.offer_point(np.zeros(0)))
+            return self.infeasible_outcome()
+        self.report_final_bound(self.offer_point(np.zeros(0)))
         return self.outcome()
 
 
 class _Highs:
-    """Solving on the built-in HiGHS."""
+    """Runs branch and bound of HiGHS, with restarts."""
 
     def __init__(
         self,
@@ -334,14 +337,14 @@ class _Highs:
         self._seed = seed
         self._should_stop, self._incumbent = should_stop, incumbent
         self._patience = RESTART_NODES
-        self._began_with = _NEVER
-        """Latency of the plan that this search began with, ps."""
-        self._given = _NEVER
-        """Latency of the last plan handed to HiGHS, ps."""
+        self._initial_ps = _NEVER
+        """Latency in ps of the plan that the current run began with."""
+        self._last_passed_ps = _NEVER
+        """Latency in ps of the last plan that was passed to HiGHS."""
         self._restart = False
 
     def solve(self, time_limit: float, node_limit: int | None) -> Outcome[Plan]:
-        """Search, and search anew with better plans, until it is done or a limit is met."""
+        """Run branch and bound, restarting it with better plans, until it finishes or a limit is reached."""
         report, end = self._report, time.monotonic() + time_limit
         nodes = 0
         while True:
@@ -352,17 +355,17 @@ class _Highs:
             point = best_point(highs)
             best = None if point is None else report.offer_point(point)
             if status == highspy.HighsModelStatus.kInfeasible:
-                return report.refuted()
+                return report.infeasible_outcome()
             report.offer_dual(info.mip_dual_bound)
             if status == highspy.HighsModelStatus.kOptimal:
-                report.close(best)
+                report.report_final_bound(best)
             out_of_work = node_limit is not None and nodes >= node_limit
             if not self._restart or out_of_work or time.monotonic() >= end or self._stopped():
                 return report.outcome()
             self._patience *= 2
 
     def _run(self, time_limit: float, node_limit: int | None) -> highspy.Highs:
-        """One search."""
+        """One run of branch and bound."""
         report, self._restart = self._report, False
         highs = new_highs(report.model.matrix, self._seed)
         tighten(highs)
@@ -370,10 +373,10 @@ class _Highs:
         highs.cbMipInterrupt += self._interrupt
         if self._incumbent is not None:
             highs.cbMipUserSolution += self._adopt
-        self._began_with = self._given = _NEVER
+        self._initial_ps = self._last_passed_ps = _NEVER
         start = None
         if report.plan is not None:
-            self._began_with = self._given = report.plan.objective
+            self._initial_ps = self._last_passed_ps = report.plan.objective
             start = report.model.add_hint(report.plan)
         limit(highs, time_limit, node_limit, start)
         highs.run()
@@ -388,38 +391,38 @@ class _Highs:
     def _interrupt(self, event: Any) -> None:
         self._report.offer_dual(event.data_out.mip_dual_bound)
         plan = self._report.plan
-        better = plan is not None and plan.objective < self._began_with
-        if better and event.data_out.mip_node_count >= self._patience:
+        is_better = plan is not None and plan.objective < self._initial_ps
+        if is_better and event.data_out.mip_node_count >= self._patience:
             self._restart = True
         if self._restart or self._stopped():
             event.interrupt()
 
     def _adopt(self, event: Any) -> None:
         plan = None if self._incumbent is None else self._incumbent()
-        if plan is None or plan.objective >= self._given:
+        if plan is None or plan.objective >= self._last_passed_ps:
             return
-        self._given = plan.objective
-        self._report.take(plan)
+        self._last_passed_ps = plan.objective
+        self._report.keep_plan(plan)
         event.data_in.setSolution(self._report.model.add_hint(plan))
 
 
 def relaxation(
     problem: Problem, *, time_limit: float, seed: int = 0, should_stop: Callable[[], bool] | None = None
 ) -> tuple[Hint | None, int]:
-    """How much of every tensor the linear relaxation has in each tier, and the latency that its duals prove.
+    """Solve the linear relaxation; returns its solution as a hint, and the bound that its duals prove.
 
     Parameters
     ----------
     time_limit
-        Seconds for HiGHS.
+        Limit of HiGHS in seconds.
     should_stop
-        Asked now and then; True ends HiGHS.
+        HiGHS ends when this returns True.
 
     Returns
     -------
     tuple
-        None instead of a hint where HiGHS does not finish, or there is nothing to decide. The bound in ps, in exact
-        arithmetic; the floors, where HiGHS does not finish.
+        The hint, None if HiGHS does not finish or there is nothing to decide; and the bound in ps, computed in exact
+        arithmetic. If HiGHS does not finish, it is the sum of the floors.
     """
     model = build(problem)
     if not model.matrix.columns:

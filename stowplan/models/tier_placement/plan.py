@@ -1,4 +1,7 @@
-"""The answer to a tier-placement problem: a tier, and maybe an offset, for every tensor. Data, no rules."""
+"""The plan of a tier-placement problem: a tier for every tensor, and an offset if tiers are address spaces.
+
+This module holds data only; the rules are in the verifier.
+"""
 
 from __future__ import annotations
 
@@ -14,45 +17,47 @@ from stowplan.models.tier_placement.problem import Problem
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A memory map; :func:`stowplan.models.tier_placement.verify.verify` says whether it is valid.
+    """A memory map: a tier for the weights and for the output of every layer.
 
-    All tuples have an entry for each layer, in the problem's order. What is said of weights of 0 bytes is of no consequence;
-    it is 0 by custom.
+    :func:`stowplan.models.tier_placement.verify.verify` says whether the plan is valid. All tuples have an entry for each
+    layer, in the problem's order. The entries of weights of 0 bytes have no effect; by convention they are 0.
     """
 
     objective: int = msgspec.field(name="objective_ps")
-    """Latency of the network."""
+    """Latency of the network in ps."""
     weight_tiers: tuple[int, ...]
     """Number of the tier of each layer's weights."""
     output_tiers: tuple[int, ...]
     """Number of the tier of each layer's output activation."""
     weight_offsets: tuple[int, ...] = ()
-    """Bytes from the start of the tier; empty where tiers are no address spaces."""
+    """Offset in bytes of each layer's weights in their tier; empty if tiers are no address spaces."""
     output_offsets: tuple[int, ...] = ()
+    """Offset in bytes of each layer's output in its tier; empty if tiers are no address spaces."""
     name: str = ""
-    """Name of the network, for people; the digest decides."""
+    """Name of the network, for people. What ties the plan to its problem is the digest."""
     target: str = ""
+    """Name of the hardware target."""
     tiers: tuple[str, ...] = ()
-    """Names of the tiers, for whoever applies or reads the plan; the numbers decide."""
+    """Names of the tiers, for programs and people that read the plan."""
     layers: tuple[str, ...] = ()
-    """Names of the layers, likewise."""
+    """Names of the layers, for the same readers."""
     format: str = "stowplan.tier_placement.plan"
     version: int = 1
 
 
 class Placed(NamedTuple):
-    """A tensor that a plan decides about: the weights of a layer, or its output."""
+    """A tensor that a plan places: the weights of a layer, or its output."""
 
     layer: int
     is_output: bool
 
     @property
     def what(self) -> str:
-        """For people."""
+        """``output`` or ``weights``, for people."""
         return "output" if self.is_output else "weights"
 
     def size(self, problem: Problem) -> int:
-        """Bytes."""
+        """Size in bytes."""
         layer = problem.layers[self.layer]
         return layer.output_bytes if self.is_output else layer.weight_bytes
 
@@ -61,12 +66,15 @@ class Placed(NamedTuple):
         return (plan.output_tiers if self.is_output else plan.weight_tiers)[self.layer]
 
     def offset(self, plan: Plan) -> int:
-        """Bytes from the start of its tier, where tiers are address spaces."""
+        """Offset in bytes in its tier. The plan must have offsets."""
         return (plan.output_offsets if self.is_output else plan.weight_offsets)[self.layer]
 
 
 def placed(problem: Problem) -> list[Placed]:
-    """Every tensor that plans decide about, as models and hints number them: layer by layer, weights if any, then output."""
+    """All tensors that plans place, in the order in which models and hints number them.
+
+    The order is by layer; the weights of a layer, if it has any, come before its output.
+    """
     tensors: list[Placed] = []
     for number, layer in enumerate(problem.layers):
         tensors += [Placed(number, False)] * bool(layer.weight_bytes) + [Placed(number, True)]
@@ -86,12 +94,12 @@ DECISIONS = (Decision("tensor", lambda problem, tensor: f"{problem.layers[tensor
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
-    """A row for the weights of each layer that has any, and for its output; every tier is an arena.
+    """The plan as a table with a row for the weights and for the output of each layer. Every tier is an arena.
 
     Raises
     ------
     UsageError
-        The tiers are no address spaces, so that there are no offsets.
+        The tiers are no address spaces, so there are no offsets.
     """
     if not problem.address_spaces:
         raise UsageError("plans of this network have no offsets: pass --set address_spaces=yes (address_spaces=True)")

@@ -1,9 +1,10 @@
-"""First bounds by prices of bytes in each tier (Lagrangian duality), in thousandths of a second.
+"""Lower bounds within milliseconds, from a price of each byte in each tier (Lagrangian duality).
 
-Outputs take no room here, and stand in the fastest tier that they fit into; weights pay for their room. Then no plan is faster
-than all layers at their least, each by itself, less what all room costs. Any prices prove a bound, which is worked out in whole
-numbers. Steps along subgradients make them better, with a step size of its own for each tier (Duchi, Hazan and Singer,
-"Adaptive subgradient methods", 2011).
+The relaxation ignores the bytes of outputs and puts each output into the fastest tier that it fits into. The limits on the
+bytes of weights are replaced by prices: weights pay for the bytes that they occupy. The bound is then the sum of the smallest
+cost of each layer by itself, minus the price of all bytes of all tiers. Any nonnegative prices prove a bound, which is
+computed in whole numbers. The prices are improved by subgradient steps with an adaptive step size for each tier (Duchi, Hazan
+and Singer, "Adaptive subgradient methods", 2011).
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import numpy as np
 
 from stowplan.models.tier_placement.problem import Problem
 
-#: Prices are multiples of one over this, in ps a byte.
+#: Prices in ps per byte are multiples of 1 / UNIT.
 UNIT = 1 << 20
 
-#: Steps of the prices, after which there is a bound; the size of a step, as a part of what a byte gains at most.
+#: Numbers of subgradient steps after which a bound is reported; size of a step, as a fraction of the largest gain per byte.
 STEPS, STEP = (20, 100), 0.2
 
 
 def first_bounds(problem: Problem) -> Iterator[int]:
-    """Lower bounds (ps), the later of better prices; none where no weights gain by being fast."""
+    """Lower bounds on the latency in ps, each later one with better prices; none if no weights gain by a faster tier."""
     tiers, layers = problem.tiers, problem.layers
     fastest = [
         min((tier.move_ps(layer.output_bytes) for tier in tiers if layer.output_bytes <= tier.capacity), default=0)
@@ -41,24 +42,29 @@ def first_bounds(problem: Problem) -> Iterator[int]:
     if not size:
         return
     sizes, costs = np.array(size, float), np.array(cost, float)
-    room = np.array([float(tier.capacity) for tier in tiers])
+    capacities = np.array([float(tier.capacity) for tier in tiers])
     rate = float(((costs[:, 0] - costs[:, -1]) / sizes).max())
-    prices, squares, best, most = np.zeros(len(tiers)), np.full(len(tiers), np.finfo(float).tiny), np.zeros(len(tiers)), -np.inf
+    prices, squares, best, best_bound = (
+        np.zeros(len(tiers)),
+        np.full(len(tiers), np.finfo(float).tiny),
+        np.zeros(len(tiers)),
+        -np.inf,
+    )
     for step in range(max(STEPS)):
-        paid = costs + np.outer(sizes, prices)
-        chosen = paid.argmin(axis=1)
-        value = paid[np.arange(len(sizes)), chosen].sum() - prices @ room
-        if value > most:
-            best, most = prices, value
-        slope = np.bincount(chosen, sizes, len(tiers)) - room
+        priced = costs + np.outer(sizes, prices)
+        chosen = priced.argmin(axis=1)
+        value = priced[np.arange(len(sizes)), chosen].sum() - prices @ capacities
+        if value > best_bound:
+            best, best_bound = prices, value
+        slope = np.bincount(chosen, sizes, len(tiers)) - capacities
         slope[(prices <= 0) & (slope < 0)] = 0.0
         squares += slope**2
         prices = np.maximum(0.0, prices + STEP * rate * slope / np.sqrt(squares))
         if step + 1 in STEPS:
-            whole = [int(price * UNIT) for price in best.tolist()]
-            spent = sum(price * tier.capacity for price, tier in zip(whole, tiers, strict=True))
+            scaled = [int(price * UNIT) for price in best.tolist()]
+            spent = sum(price * tier.capacity for price, tier in zip(scaled, tiers, strict=True))
             least = sum(
-                min(UNIT * time + price * weights for time, price in zip(times, whole, strict=True))
+                min(UNIT * time + price * weights for time, price in zip(times, scaled, strict=True))
                 for times, weights in zip(cost, size, strict=True)
             )
             yield total - (spent - least) // UNIT

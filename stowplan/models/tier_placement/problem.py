@@ -1,6 +1,6 @@
-"""The instance of tier placement: layers in the order they run, and memories of unlike speed.
+"""The tier-placement problem: the layers of a network in the order in which they run, and memories (tiers) of different speed.
 
-See docs/reference/tier-placement.md.
+The rules are on docs/reference/tier-placement.md.
 """
 
 from __future__ import annotations
@@ -20,74 +20,76 @@ from stowplan.errors import InputError
 if TYPE_CHECKING:
     from stowplan.models.tier_placement.plan import Plan  # noqa: F401
 
-#: Bytes, offsets and picoseconds stay below this, sums over the whole network included, so that sums of two fit in 64 bits.
+#: Bytes, offsets and picoseconds, and their sums over the whole network, stay below this, so that the sum of two of these
+#: numbers fits in 64 bits.
 LIMIT = 1 << 61
 
 _PS_PER_SECOND = 10**12
 
 
 class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A memory, or a level of the memory hierarchy."""
+    """A tier: a memory, or a level of the memory hierarchy."""
 
     name: str
     capacity: int
-    """Bytes."""
+    """Size in bytes."""
     bandwidth: int
-    """Bytes a second, for reads and writes alike."""
+    """Bytes per second, for reads and for writes."""
     alignment: int = 1
-    """Bytes; offsets are multiples of it where tiers are address spaces."""
+    """If tiers are address spaces, offsets in this tier are multiples of this number of bytes."""
 
     def move_ps(self, size: int) -> int:
-        """Time to read or write ``size`` bytes, to the nearest picosecond (halves up)."""
+        """Time in ps to read or write ``size`` bytes, rounded to the nearest picosecond (halves up)."""
         return (2 * size * _PS_PER_SECOND + self.bandwidth) // (2 * self.bandwidth)
 
 
 class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One operation of the network: reads its weights and the outputs of layers before it, writes its output."""
+    """One layer of the network. It reads its weights and the outputs of earlier layers, and writes its output."""
 
     name: str
     op: str = ""
-    """Kind of operation, for people."""
+    """Name of the operation, for people."""
     inputs: tuple[int, ...] = ()
-    """Numbers of the layers whose outputs it reads: ascending, each once, each less than its own."""
+    """Numbers of the layers whose outputs it reads, ascending; all are smaller than its own number."""
     output_bytes: int
-    """Size of the output activation."""
+    """Size of its output in bytes."""
     weight_bytes: int = 0
-    """Size of the weights; 0 where it has none."""
+    """Size of its weights in bytes; 0 if it has none."""
     weight_read_bytes: int | None = None
-    """Bytes of the weights that one inference reads, where that is not all: an embedding gathers a few rows of its table."""
+    """Number of bytes of the weights that one inference reads; None for all. An embedding reads only a few rows of its
+    table."""
     external_bytes: int = 0
-    """Bytes of network inputs that it reads. They stand in the first tier and take no room of the plan's."""
+    """Number of bytes of network inputs that it reads. They are in tier 0, and their memory is not part of the plan."""
     compute_ps: int = 0
-    """Time to compute it, were memory infinitely fast."""
+    """Time to compute the layer if memory were infinitely fast."""
     overhead_ps: int = 0
-    """Fixed time on top of the longer of computing and moving bytes."""
+    """Fixed time that is added to the longer of computing and moving bytes."""
 
     @property
     def weights_read(self) -> int:
-        """Bytes of the weights that one inference reads."""
+        """Number of bytes of the weights that one inference reads."""
         return self.weight_bytes if self.weight_read_bytes is None else self.weight_read_bytes
 
 
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
-    """A validated instance; construction raises :class:`~stowplan.errors.InputError` where it breaks a rule."""
+    """A tier-placement problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     tiers: tuple[Tier, ...]
-    """Slowest first; a tier is known by its number."""
+    """The tiers, slowest first. A tier is identified by its index."""
     layers: tuple[Layer, ...]
-    """In the order they run, one a step; a layer is known by its number, which is its step too."""
+    """The layers in the order in which they run. The index of a layer is also its step."""
     address_spaces: bool = False
-    """Whether every tier is an address space, with an offset for every tensor; otherwise only bytes are counted."""
+    """Whether every tier is an address space in which every tensor needs an offset; otherwise only bytes are counted."""
     features: tuple[tuple[int, ...], ...] = ()
-    """Node features for learned policies, a row for each layer; nothing of the rules depends on them."""
+    """Node features for learned policies, a row for each layer. No rule depends on them."""
     name: str = ""
     """Name of the network."""
     target: str = ""
-    """Name of the target."""
+    """Name of the hardware target."""
     cost_model: str = ""
-    """What the times were made with, for example ``roofline int8``."""
+    """Name of the cost model that gave the times, for example ``roofline int8``."""
     notes: tuple[str, ...] = ()
-    """What the front end could not take literally, for people to read; no rule depends on it."""
+    """Remarks of the reader about parts of the input that it could not represent exactly. No rule depends on them."""
     format: str = "stowplan.tier_placement.problem"
     version: int = 1
 
@@ -113,7 +115,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def last_use(self) -> tuple[int, ...]:
-        """Step of the last layer that reads each layer's output: its own where no layer does."""
+        """[layers] step of the last layer that reads the layer's output; its own step if no layer does."""
         last = list(range(len(self.layers)))
         for number, layer in enumerate(self.layers):
             for source in layer.inputs:
@@ -122,17 +124,18 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of what a plan depends on: tiers, layers and whether tiers are address spaces."""
+        """Hex SHA-256 of everything that plans depend on: tiers, layers and whether tiers are address spaces."""
         return files.digest((self.tiers, self.layers, self.address_spaces))
 
 
 def bytes_moved(layer: Layer, layers: tuple[Layer, ...]) -> int:
-    """All bytes a layer reads and writes."""
+    """Number of bytes that a layer reads and writes in total."""
     read = sum(layers[source].output_bytes for source in layer.inputs)
     return layer.weights_read + layer.external_bytes + layer.output_bytes + read
 
 
 def _check_tiers(tiers: tuple[Tier, ...]) -> None:
+    """Raise InputError if a tier breaks a rule."""
     expect(bool(tiers), "tiers", "no tiers", "at least one")
     expect_unique((tier.name for tier in tiers), "tiers", "name")
     for number, tier in enumerate(tiers):
@@ -145,6 +148,7 @@ def _check_tiers(tiers: tuple[Tier, ...]) -> None:
 
 
 def _check_layers(layers: tuple[Layer, ...]) -> None:
+    """Raise InputError if a layer breaks a rule."""
     expect(bool(layers), "layers", "no layers", "at least one")
     for number, layer in enumerate(layers):
         place = f"layers[{number}] ({layer.name})"
@@ -164,6 +168,6 @@ def _check_layers(layers: tuple[Layer, ...]) -> None:
 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
-    """A problem with another ``capacity`` (bytes) of the fastest tier."""
+    """The problem with the value of the option ``capacity``, in bytes, as capacity of the fastest tier."""
     tiers = (*problem.tiers[:-1], msgspec.structs.replace(problem.tiers[-1], capacity=changes["capacity"]))
     return msgspec.structs.replace(problem, tiers=tiers)

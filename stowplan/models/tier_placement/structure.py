@@ -1,17 +1,18 @@
-"""What the exact models are made of: tensors, their lives, how each layer's latency depends on where they stand; plans.
+"""The parts that exact models share: tensors, live ranges, linear rows for each layer's latency, and the construction of plans.
 
-A layer's latency is its floor, which no plan goes below, plus an *excess* of at least 0. Let ``a[j][k]`` be the time to move
-tensor ``j`` in tier ``k``, and ``x[j][k]`` be 1 where it stands there (``k`` from 1; all 0 means tier 0). For every choice of a
-*base* tier ``b`` for each of the layer's tensors::
+*Latency as linear rows.* The latency of a layer is its floor, which no plan goes below, plus an *excess* of at least 0. Let
+``a[j][k]`` be the time to move tensor ``j`` if it is in tier ``k``, and let ``x[j][k]`` be 1 if it is there (``k`` from 1; all
+0 means tier 0). Choose a *base* tier ``b_j`` for each of the layer's tensors. Then every plan satisfies::
 
     excess >= E - sum of min(E, a[j][b_j] - a[j][k]) * x[j][k]  over k > b_j,      E = fixed + sum of a[j][b_j] - floor
 
-holds in every plan: a tensor in its base tier or a slower one costs ``a[j][b_j]`` at least, and no saving is worth more than
-``E``. With all bases 0 and savings uncut this defines the excess; the others cut off fractions. With bases 0 and the fastest,
-the linear relaxation is as good as with the convex hull of each layer's choices on real networks.
+because a tensor in its base tier or a slower one costs at least ``a[j][b_j]``, and no saving is worth more than ``E``. The row
+with all bases 0, without the cap of the savings by ``E``, defines the excess. The other rows cut off fractional solutions. If
+each base is tier 0 or the fastest tier, the linear relaxation is, on real networks, as tight as with the convex hull of each
+layer's choices.
 
-Without branching there are a floor, and the reason why nothing fits. Where tiers are address spaces, every tier is a packing
-problem of its own once the tiers are final (:class:`Offsets`).
+*Bounds without search* are :func:`floor_bound` and :func:`find_overload`. *Offsets*: if tiers are address spaces, every tier
+is a packing problem of its own once all tensors have tiers (:class:`Offsets`).
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from stowplan.models.placement.items import Item, Memory, Placement
 from stowplan.models.tier_placement.plan import Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 
-#: Layers that touch more tensors than this get rows for few choices of bases, not for all.
+#: Layers with more tensors than this get rows for only a few choices of base tiers.
 MAX_TENSORS = 4
 
 
-#: Weights count that have this part of the largest tier that is fast and does not hold everything; and so many sizes do.
+#: Branching on numbers of weights uses sizes of at least this fraction of the largest limited fast tier, if there are at most
+#: this many such sizes.
 COUNTED, MOST_SIZES = 1 / 1024, 6
 
 
@@ -44,18 +46,18 @@ class Tensor:
     layer: int
     is_output: bool
     size: int
-    """Bytes."""
+    """Size in bytes."""
     first: int
-    """Step from which it takes room."""
+    """First step at which it is live."""
     last: int
-    """Last step in which it does."""
+    """Last step at which it is live."""
     tiers: tuple[int, ...]
-    """Tiers it fits into, ascending; the one it is pinned to alone."""
+    """Tiers that it fits into, ascending; for a pinned tensor only its tier."""
 
 
 @dataclass(frozen=True)
 class ExcessRow:
-    """``excess + sum of saving * x >= least``, all in ps."""
+    """The row ``excess + sum of saving * x >= least``; all numbers are in ps."""
 
     least: int
     savings: tuple[tuple[int, int, int], ...]
@@ -64,28 +66,28 @@ class ExcessRow:
 
 @dataclass(frozen=True)
 class Excess:
-    """How far a layer's latency lies above its floor."""
+    """The excess of a layer: the time by which its latency exceeds its floor."""
 
     layer: int
     most: int
-    """With all its tensors where they are slowest, ps."""
+    """The excess in ps if all its tensors are in the slowest tier that they fit into."""
     uses: tuple[tuple[int, tuple[int, ...]], ...]
-    """(tensor, ps to move it in each tier)."""
+    """(tensor, ps to move it in each tier) for all tensors of the layer."""
     fixed_ps: int
-    """Time to move what is always moved, less the floor: negative where the layer computes longer."""
+    """Time to move external bytes minus the floor; it is negative if the layer computes longer."""
 
     def at(self, tier_of: list[int]) -> int:
-        """Excess in ps with every tensor in its tier."""
+        """The excess in ps if tensor ``j`` is in tier ``tier_of[j]``."""
         return max(0, self.fixed_ps + sum(moves[tier_of[tensor]] for tensor, moves in self.uses))
 
 
 class Structure:
-    """A problem taken apart.
+    """The tensors, live ranges and excesses of a problem.
 
     Parameters
     ----------
     pins
-        Tier of tensors that may stand in no other: of (layer, whether it is its output).
+        Tier of tensors that may be in no other tier, by (layer, whether it is the output).
     """
 
     def __init__(self, problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None):
@@ -93,9 +95,9 @@ class Structure:
         self._pins = pins or {}
         self.tensors: list[Tensor] = []
         self.weights: list[int | None] = []
-        """Number of the tensor of each layer's weights."""
+        """[layers] number of the tensor of the layer's weights; None if it has none."""
         self.outputs: list[int] = []
-        """Number of the tensor of each layer's output."""
+        """[layers] number of the tensor of the layer's output."""
         for number, layer in enumerate(problem.layers):
             self.weights.append(len(self.tensors) if layer.weight_bytes else None)
             if layer.weight_bytes:
@@ -103,9 +105,9 @@ class Structure:
             self.outputs.append(len(self.tensors))
             self._add(number, True, layer.output_bytes, number, problem.last_use[number])
         self.base_ps = 0
-        """Sum of all floors and overheads: no plan is faster."""
+        """Sum of all floors and overheads in ps, a lower bound on the latency of every plan."""
         self.excesses: list[Excess] = []
-        """Of the layers whose latency depends on the plan."""
+        """The excesses of the layers whose latency depends on the plan."""
         for number in range(len(problem.layers)):
             self._add_latency(number)
 
@@ -117,6 +119,7 @@ class Structure:
         self.tensors.append(Tensor(layer, is_output, size, first, last, tiers))
 
     def _add_latency(self, number: int) -> None:
+        """Add a layer's floor to the base, and its excess, if it may be larger than 0."""
         problem = self.problem
         layer = problem.layers[number]
         moved = [(source, problem.layers[source].output_bytes) for source in layer.inputs]
@@ -127,7 +130,7 @@ class Structure:
         pairs.append((self.outputs[number], layer.output_bytes))
         uses = tuple((tensor, tuple(tier.move_ps(size) for tier in problem.tiers)) for tensor, size in pairs)
         fixed = problem.tiers[0].move_ps(layer.external_bytes)
-        # A tensor that fits nowhere makes the problem infeasible, whatever is said of it here.
+        # A tensor that fits into no tier makes the problem infeasible, so its value here does not matter.
         fastest = sum(moves[max(self.tensors[tensor].tiers, default=0)] for tensor, moves in uses)
         slowest = sum(moves[min(self.tensors[tensor].tiers, default=0)] for tensor, moves in uses)
         floor = max(layer.compute_ps, fixed + fastest)
@@ -137,36 +140,37 @@ class Structure:
 
     @cached_property
     def limited(self) -> tuple[int, ...]:
-        """Tiers that do not hold everything at once."""
+        """Tiers that are smaller than all tensors together."""
         total = sum(tensor.size for tensor in self.tensors)
         return tuple(number for number, tier in enumerate(self.problem.tiers) if tier.capacity < total)
 
     @cached_property
     def crowded(self) -> tuple[int, ...]:
-        """Tiers in which not all tensors can lie end to end, alignment included: where offsets need thought."""
+        """Tiers that are too small to place all tensors one behind the other, so that offsets have to be found by packing."""
         tiers = enumerate(self.problem.tiers)
         sizes = [tensor.size for tensor in self.tensors]
         return tuple(number for number, tier in tiers if tier.capacity < sum(sizes) + (tier.alignment - 1) * len(sizes))
 
     @cached_property
     def placement(self) -> Placement:
-        """Tensors as items: weights live at every step, outputs up to their last reader."""
+        """The problem in the terms of :mod:`stowplan.models.placement.items`: weights are permanent, outputs live to their last
+        reader."""
         tiers = self.problem.tiers
         return Placement(
             items=[Item(tensor.first, tensor.last + 1, dict.fromkeys(tensor.tiers, tensor.size)) for tensor in self.tensors],
             memories=[Memory(tier.capacity, tier.capacity) for tier in tiers],
             steps={(at, tier): tiers[tier].alignment for at, tensor in enumerate(self.tensors) for tier in tensor.tiers},
             lowest={},
-            always=[number for number in self.weights if number is not None],
+            permanent=[number for number in self.weights if number is not None],
         )
 
     @property
     def moments(self) -> list[list[int]]:
-        """Output tensors live at each of the steps that matter: what lives in any other lives together in one of these."""
-        return self.placement.moments
+        """The maximal sets of outputs that are live at the same step; the live outputs of any step are part of one of them."""
+        return self.placement.maximal_live_sets
 
     def rows(self, excess: Excess) -> list[ExcessRow]:
-        """The rows of a layer: first the one that defines its excess, then those that cut off fractions."""
+        """The rows of a layer: first the one that defines its excess, then those that cut off fractional solutions."""
         fitting = [self.tensors[tensor].tiers or (0,) for tensor, _ in excess.uses]
         slow, fast = tuple(tiers[0] for tiers in fitting), tuple(tiers[-1] for tiers in fitting)
         rows: dict[ExcessRow, None] = {}
@@ -190,7 +194,7 @@ class Structure:
         return list(rows)
 
     def fits(self, tier_of: list[int]) -> bool:
-        """Whether every tier holds what stands in it, at every moment."""
+        """Whether the tensors in each tier fit into it at every step."""
         tensors, tiers = self.tensors, self.problem.tiers
         weights = [0] * len(tiers)
         for number in self.weights:
@@ -205,12 +209,12 @@ class Structure:
         return True
 
     def latency_ps(self, tier_of: list[int]) -> int:
-        """Latency of the network with every tensor in its tier."""
+        """Latency of the network in ps if tensor ``j`` is in tier ``tier_of[j]``."""
         return self.base_ps + sum(excess.at(tier_of) for excess in self.excesses)
 
 
 def plan_of(structure: Structure, tier_of: list[int], offsets: list[int] | None = None) -> Plan:
-    """Plan with every tensor in its tier, and at its offset where there are any."""
+    """The plan that puts tensor ``j`` into tier ``tier_of[j]``, at ``offsets[j]`` unless ``offsets`` is None."""
 
     def each_layer(numbers: list[int | None] | list[int], values: list[int]) -> tuple[int, ...]:
         return tuple(0 if number is None else values[number] for number in numbers)
@@ -231,7 +235,7 @@ def tiers_of(structure: Structure, plan: Plan) -> list[int]:
 
 
 def offsets_of(structure: Structure, plan: Plan) -> list[int] | None:
-    """Offset of each tensor in a plan; None where it has none."""
+    """Offset of each tensor in a plan; None if the plan has no offsets."""
     if not plan.output_offsets:
         return None
     return [tensor.offset(plan) for tensor in placed(structure.problem)]
@@ -239,20 +243,23 @@ def offsets_of(structure: Structure, plan: Plan) -> list[int] | None:
 
 @dataclass(frozen=True)
 class Overload:
-    """Tensors that cannot all stand somewhere."""
+    """A reason why a problem is infeasible: tensors that do not all fit."""
 
     step: int
-    """A step at which they all take room."""
+    """A step at which they are all live."""
     size: int
-    """Bytes they need together."""
+    """Number of bytes that they need together."""
     room: int
-    """Bytes there are for them."""
+    """Number of bytes that are available for them."""
     reason: str
-    """One sentence for people."""
+    """The reason as one sentence for people."""
 
 
 def find_overload(problem: Problem) -> Overload | None:
-    """Why no plan fits, where that shows at once: a tensor larger than every tier, or too many bytes at a step."""
+    """A reason why no plan exists, if one can be found without a search; otherwise None.
+
+    Reasons are a tensor that is larger than every tier, and a step at which more bytes are live than all tiers have.
+    """
     largest = max(tier.capacity for tier in problem.tiers)
     room = sum(tier.capacity for tier in problem.tiers)
     weights = sum(layer.weight_bytes for layer in problem.layers)
@@ -274,7 +281,7 @@ def find_overload(problem: Problem) -> Overload | None:
 
 
 def counted_sizes(problem: Problem) -> list[int]:
-    """Sizes of weights (bytes) whose numbers are branched on; none where they are too many for that to come to an end."""
+    """Sizes of weights in bytes on whose numbers branch and bound branches; empty if there are too many for it to finish."""
     total = sum(layer.weight_bytes + layer.output_bytes for layer in problem.layers)
     room = max((tier.capacity for tier in problem.tiers[1:] if tier.capacity < total), default=0)
     sizes = {layer.weight_bytes for layer in problem.layers if COUNTED * room <= layer.weight_bytes <= room}
@@ -282,7 +289,7 @@ def counted_sizes(problem: Problem) -> list[int]:
 
 
 def floor_bound(problem: Problem) -> int:
-    """Latency in ps were everything in the fastest tier: no plan need reach it."""
+    """Lower bound on the latency in ps: the latency if every tensor were in the fastest tier."""
     fastest = problem.tiers[-1]
     total = 0
     for layer in problem.layers:
@@ -292,15 +299,15 @@ def floor_bound(problem: Problem) -> int:
     return total
 
 
-#: Seconds for the packing model, in which it is much faster than in the wall's: a limit on work.
+#: Limit of the packing model in CP-SAT's deterministic seconds; ten times as many seconds of wall time are allowed.
 PACKING_LIMIT = 1.0
 
-#: The packing model is only asked for tiers with fewer tensors than this.
+#: The packing model is used only for tiers with at most this number of tensors.
 MAX_PACKED = 400
 
 
 def packing_of(structure: Structure, tier: int, inside: Sequence[int]) -> packing.Problem:
-    """The packing problem of these tensors in a tier; a buffer's id is its tensor's place in the list."""
+    """The packing problem of these tensors in a tier. The id of a buffer is the index of its tensor in ``inside``."""
     memory, tensors = structure.problem.tiers[tier], structure.tensors
     buffers = (
         packing.Buffer(
@@ -316,9 +323,14 @@ def packing_of(structure: Structure, tier: int, inside: Sequence[int]) -> packin
 
 
 class Offsets:
-    """Makes plans of tiers, with offsets where tiers are address spaces.
+    """Builds plans from tiers of tensors, and finds offsets if tiers are address spaces.
 
-    ``end`` is a moment of the monotonic clock: what is packed then or later gets no time for the packing model.
+    Parameters
+    ----------
+    packing_limit
+        Limit of the packing model in CP-SAT's deterministic seconds, for each tier.
+    end
+        Time of ``time.monotonic()`` after which the packing model gets no more time.
     """
 
     def __init__(self, structure: Structure, packing_limit: float = PACKING_LIMIT, end: float = math.inf):
@@ -327,7 +339,8 @@ class Offsets:
         self._end = end
 
     def place(self, tier_of: list[int]) -> Plan | None:
-        """Plan with every tensor in its tier; None where a tier overflows or no offsets were found in time."""
+        """The plan that puts tensor ``j`` into tier ``tier_of[j]``; None if a tier overflows or no offsets are found in
+        time."""
         structure = self._structure
         if not structure.fits(tier_of):
             return None
@@ -344,7 +357,7 @@ class Offsets:
         return plan_of(structure, tier_of, offsets)
 
     def pack(self, tier: int, inside: list[int]) -> list[int] | None:
-        """Offset of each of these tensors in one tier; None where none were found in time."""
+        """Offset in bytes of each of these tensors in one tier; None if none are found in time."""
         tensors = [self._structure.tensors[number] for number in inside]
         orders = (
             lambda at: (tensors[at].first - tensors[at].last, -tensors[at].size),
@@ -367,13 +380,14 @@ class Offsets:
         return None if outcome.plan is None else list(outcome.plan.offsets)
 
     def _first_fit(self, tier: int, inside: list[int], order: list[int]) -> list[int] | None:
-        """Every tensor at the lowest offset that is free for its whole life, one after the other."""
+        """Place the tensors in this order, each at the lowest offset that is free during its live range; None if one
+        overflows."""
         memory = self._structure.problem.tiers[tier]
-        room = FirstFit(memory.capacity)
+        addresses = FirstFit(memory.capacity)
         offsets = [0] * len(inside)
         for at in order:
             tensor = self._structure.tensors[inside[at]]
-            offset = room.take(tensor.first, tensor.last + 1, tensor.size, memory.alignment)
+            offset = addresses.take(tensor.first, tensor.last + 1, tensor.size, memory.alignment)
             if offset is None:
                 return None
             offsets[at] = offset

@@ -1,6 +1,7 @@
-"""Says whether a memory map is valid, and how long the network takes with it: a walk over the steps, without any solver.
+"""The verifier of tier placement: checks all rules of a plan and recomputes its latency by stepping through the layers.
 
-Written from docs/reference/tier-placement.md alone; it shares no code with models, bounds, heuristics or hardware.
+It is written from docs/reference/tier-placement.md alone, uses no solver, and shares no code with models, bounds, heuristics or
+hardware.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Verification = verification.Verification[Code]
 
 
 class _Stay(NamedTuple):
-    """A tensor in its tier."""
+    """A tensor at its offset in its tier, live from step ``first`` to step ``last``, both inclusive."""
 
     offset: int
     size: int
@@ -43,19 +44,20 @@ class _Stay(NamedTuple):
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """All rules a plan breaks, and the latency of the network under it in ps.
+    """Check a plan against all rules of tier placement.
 
-    The objective that the plan states must be that latency: people read it.
+    The objective that the plan states must equal the recomputed latency, since people read it.
 
     Parameters
     ----------
     plan
-        Any that decodes; what is malformed is a violation, not an error.
+        Any plan that could be decoded. If its content makes no sense, that is a violation, not an exception.
 
     Returns
     -------
     Verification
-        Violations, and the latency in ps.
+        All violations found, and the latency in ps; None as latency if the plan has the wrong number of tiers or names an
+        unknown one.
     """
     violations = verification.of_problem(problem, plan)
     count = len(problem.layers)
@@ -65,9 +67,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     if any(violation.code == "wrong_count" for violation in violations):
         return Verification(tuple(violations), None)
     for number, layer in enumerate(problem.layers):
-        for what, tier in (("weights", plan.weight_tiers[number]), ("output", plan.output_tiers[number])):
+        for sort, tier in (("weights", plan.weight_tiers[number]), ("output", plan.output_tiers[number])):
             if not 0 <= tier < len(problem.tiers):
-                message = f"{what} of layer {layer.name}: found tier {tier}, expected 0 to {len(problem.tiers) - 1}"
+                message = f"{sort} of layer {layer.name}: found tier {tier}, expected 0 to {len(problem.tiers) - 1}"
                 violations.append(Violation("unknown_tier", message, {"layers": (number,)}))
     if any(violation.code == "unknown_tier" for violation in violations):
         return Verification(tuple(violations), None)
@@ -81,6 +83,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def _readers(problem: Problem) -> list[list[int]]:
+    """[layers] numbers of the layers that read each layer's output."""
     readers: list[list[int]] = [[] for _ in problem.layers]
     for number, layer in enumerate(problem.layers):
         for source in layer.inputs:
@@ -89,21 +92,21 @@ def _readers(problem: Problem) -> list[list[int]]:
 
 
 def _latency(problem: Problem, plan: Plan, number: int) -> int:
-    """Latency of a layer, ps."""
+    """Latency of a layer in ps."""
     layer = problem.layers[number]
     weights = layer.weight_bytes if layer.weight_read_bytes is None else layer.weight_read_bytes
     moved = [(0, layer.external_bytes), (plan.weight_tiers[number], weights), (plan.output_tiers[number], layer.output_bytes)]
     moved += [(plan.output_tiers[source], problem.layers[source].output_bytes) for source in layer.inputs]
     memory = 0
     for tier, size in moved:
-        # Each transfer to the nearest picosecond, halves up.
-        whole, rest = divmod(size * 10**12, problem.tiers[tier].bandwidth)
-        memory += whole + (2 * rest >= problem.tiers[tier].bandwidth)
+        # Each transfer is rounded to the nearest picosecond, halves up.
+        quotient, remainder = divmod(size * 10**12, problem.tiers[tier].bandwidth)
+        memory += quotient + (2 * remainder >= problem.tiers[tier].bandwidth)
     return layer.overhead_ps + max(layer.compute_ps, memory)
 
 
 def _overflows(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
-    """Tiers that hold too much, each once for every run of steps at which they do."""
+    """Violations by tiers that overflow, one for every run of consecutive steps at which a tier does."""
     used = [0] * len(problem.tiers)
     for tier, layer in zip(plan.weight_tiers, problem.layers, strict=True):
         used[tier] += layer.weight_bytes
@@ -111,27 +114,27 @@ def _overflows(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]
     for number, step in enumerate(last):
         leaving[step].append(number)
     violations: list[Violation] = []
-    over = [False] * len(problem.tiers)
+    is_over = [False] * len(problem.tiers)
     for step, layer in enumerate(problem.layers):
         used[plan.output_tiers[step]] += layer.output_bytes
         for number, memory in enumerate(problem.tiers):
-            if used[number] > memory.capacity and not over[number]:
+            if used[number] > memory.capacity and not is_over[number]:
                 message = f"{memory.name} holds {used[number]} bytes at layer {layer.name}, capacity {memory.capacity}"
                 violations.append(Violation("over_capacity", message, {"layers": (step,)}))
-            over[number] = used[number] > memory.capacity
+            is_over[number] = used[number] > memory.capacity
         for number in leaving[step]:
             used[plan.output_tiers[number]] -= problem.layers[number].output_bytes
     return violations
 
 
 def _offsets(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
-    """What is wrong with offsets, wherever a plan has any."""
+    """Violations by offsets, which are checked if tiers are address spaces or the plan has offsets."""
     count = len(problem.layers)
-    given = (("weight_offsets", plan.weight_offsets), ("output_offsets", plan.output_offsets))
+    offset_lists = (("weight_offsets", plan.weight_offsets), ("output_offsets", plan.output_offsets))
     violations: list[Violation] = []
-    if not problem.address_spaces and not any(offsets for _, offsets in given):
+    if not problem.address_spaces and not any(offsets for _, offsets in offset_lists):
         return violations
-    for name, offsets in given:
+    for name, offsets in offset_lists:
         if not offsets:
             violations.append(Violation("missing_offsets", f"{name} is empty, but the tiers are address spaces"))
         elif len(offsets) != count:

@@ -247,7 +247,9 @@ def _offsets(problem: Problem, bank: int, numbers: Sequence[int], inside: packin
     ids = {problem.buffers[number].id: number for number in numbers}
     offsets = {ids[buffer.id]: at + shift for buffer, at in zip(inside.buffers, plan.offsets, strict=True) if buffer.id in ids}
     # What has no bytes collides with nothing, not even with what is reserved.
-    return {number: at if problem.buffers[number].size else problem.first(number, bank) for number, at in offsets.items()}
+    return {
+        number: at if problem.buffers[number].size else problem.lowest_offset_in(number, bank) for number, at in offsets.items()
+    }
 
 
 def _bank_problem(problem: Problem, bank: int, numbers: Sequence[int]) -> packing.Problem:
@@ -261,7 +263,7 @@ def _bank_problem(problem: Problem, bank: int, numbers: Sequence[int]) -> packin
             id=problem.buffers[number].id,
             lower=problem.buffers[number].lower,
             upper=problem.buffers[number].upper,
-            size=problem.taken(number, bank),
+            size=problem.size_in(number, bank),
             alignment=steps[number],
         )
         for number in numbers

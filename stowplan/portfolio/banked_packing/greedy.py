@@ -34,9 +34,9 @@ def place(problem: Problem, order: Sequence[int]) -> tuple[Plan | None, list[int
     for number in order:
         buffer = problem.buffers[number]
         for bank in problem.allowed[number]:
-            size = problem.taken(number, bank)
+            size = problem.size_in(number, bank)
             step = problem.step(number, bank)
-            at = rooms[bank].take(buffer.lower, buffer.upper, size, step) if size else problem.first(number, bank)
+            at = rooms[bank].take(buffer.lower, buffer.upper, size, step) if size else problem.lowest_offset_in(number, bank)
             if at is not None:
                 banks[number], offsets[number] = bank, at
                 break

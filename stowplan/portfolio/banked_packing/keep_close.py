@@ -61,7 +61,7 @@ class Changes(ByValues):
                     id=f" {at}",
                     lower=row.lower,
                     upper=row.upper,
-                    size=problem.taken(at, bank),
+                    size=problem.size_in(at, bank),
                     alignment=problem.step(at, bank),
                 )
                 for at, row in zip(inside, rows, strict=True)
@@ -76,7 +76,7 @@ def _boxes(problem: Problem, places: Sequence[Place | None]) -> Boxes:
     return stacked(
         (bank.capacity for bank in problem.banks),
         (
-            (number, buffer.lower, buffer.upper, place, problem.taken(number, place[0]))
+            (number, buffer.lower, buffer.upper, place, problem.size_in(number, place[0]))
             for number, (buffer, place) in enumerate(zip(problem.buffers, places, strict=True))
             if place is not None and buffer.size
         ),

@@ -9,7 +9,7 @@ from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.banked_packing.plan import DECISIONS, Plan, offset_table
-from stowplan.models.banked_packing.problem import Problem, find_overload, floor
+from stowplan.models.banked_packing.problem import Problem, find_overload, floor_bound
 from stowplan.models.banked_packing.verify import verify
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.banked_packing import greedy
@@ -106,7 +106,7 @@ KIND = Kind(
     plan=Plan,
     verify=verify,
     labels=lambda problem, plan: {"name": problem.name, "buffers": problem.buffers, "memory": problem.banks},
-    bound=floor,
+    bound=floor_bound,
     candidates=_candidates,
     function=_function,
     baselines=(Baseline(name="by_size", plan=_by_size, maker=lambda problem: Candidate("by_size", "baseline")),),

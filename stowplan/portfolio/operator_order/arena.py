@@ -30,7 +30,7 @@ class Lives:
         begin, end = (moments.tolist() for moments in structure.lives(order))
         self._group = list(range(structure.storages))
         align = [problem.tensors[tensor].alignment for tensor in structure.tensor.tolist()]
-        taken = structure.taken_places(order)
+        taken = structure.reused_storages(order)
         # First to last, so that a chain has one name.
         for one, other in sorted(taken, key=lambda pair: begin[pair[1]]):
             both = math.lcm(align[self._group[one]], align[other])

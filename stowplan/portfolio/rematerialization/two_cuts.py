@@ -89,8 +89,8 @@ class TwoCuts:
         Parts by the dearer cut are spread evenly, or the first. With ``is_whole`` all of it is to be within the limit. At so
         many ``places`` of what runs again values are kept.
         """
-        assert self.moments.around is not None
-        low, high = self.moments.around
+        assert self.moments.bracketing_cuts is not None
+        low, high = self.moments.bracketing_cuts
         parts = self.parts(low.again ^ high.again)
         most, best, begin, end = len(parts), self.sequence(self.kept(high.again, places)), 0, len(parts)
         while end - begin > 1 and not should_stop():
@@ -245,7 +245,7 @@ def below(cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: F
     moments, moment, found = cuts.moments, cuts.moment, list[list[int]]()
 
     def drafts_for(aim: int) -> list[list[int]]:
-        has_cuts = bool(moments.added_cost(moment, aim)) and moments.around is not None
+        has_cuts = bool(moments.added_cost(moment, aim)) and moments.bracketing_cuts is not None
         return within(cuts, limit, should_stop) if has_cuts else []
 
     step = (limit - moments.least_bytes(moment)) // PARAMS.aims

@@ -76,14 +76,14 @@ def _banked_packing(seed: int, chance: random.Random) -> tuple[Any, Iterator[Any
             banks = list(problem.allowed[number])
             chance.shuffle(banks)
             for bank in banks:
-                step, size = problem.step(number, bank), problem.taken(number, bank)
+                step, size = problem.step(number, bank), problem.size_in(number, bank)
                 free = (
                     offset
-                    for offset in range(problem.first(number, bank), problem.banks[bank].capacity - size + 1, step)
+                    for offset in range(problem.lowest_offset_in(number, bank), problem.banks[bank].capacity - size + 1, step)
                     if all(
                         at[0] != bank
                         or at[1] >= offset + size
-                        or offset >= at[1] + problem.taken(other, bank)
+                        or offset >= at[1] + problem.size_in(other, bank)
                         or problem.buffers[other].upper <= buffer.lower
                         or buffer.upper <= problem.buffers[other].lower
                         for other, at in enumerate(placed)

@@ -8,7 +8,7 @@ import pytest
 from stowplan.errors import InputError
 from stowplan.models.banked_packing import cpsat, milp
 from stowplan.models.banked_packing.plan import Plan
-from stowplan.models.banked_packing.problem import Bank, Buffer, Problem, find_overload, floor
+from stowplan.models.banked_packing.problem import Bank, Buffer, Problem, find_overload, floor_bound
 from stowplan.models.banked_packing.verify import verify
 from tests.models.banked_packing.cases import is_valid, least_cost, random_problem
 from tests.patience import HANG
@@ -30,7 +30,7 @@ def test_exact_models_find_the_optimum(first: int) -> None:
         assert found.plan.objective == found.bound == best, seed
         assert verify(problem, found.plan).ok, seed
         assert is_valid(problem, found.plan), seed
-        assert floor(problem) <= (relaxed.bound or 0) <= best, seed
+        assert floor_bound(problem) <= (relaxed.bound or 0) <= best, seed
 
 
 def test_the_milp_is_the_relaxation_by_loads() -> None:

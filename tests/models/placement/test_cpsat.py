@@ -36,13 +36,13 @@ def packs(placement: Placement, memory: int, numbers: Sequence[int]) -> bool:
     """Whether items have offsets in a memory at which no two share a byte at a moment."""
 
     def choices(number: int) -> range:
-        last = placement.memories[memory].end - placement.items[number].taken[memory]
+        last = placement.memories[memory].end - placement.items[number].size_in[memory]
         return range(placement.lowest[number, memory], last + 1, placement.steps[number, memory])
 
     def is_apart(one: tuple[int, int], other: tuple[int, int]) -> bool:
         (a, low), (b, start) = one, other
         first, second = placement.items[a], placement.items[b]
-        sizes = first.taken[memory], second.taken[memory]
+        sizes = first.size_in[memory], second.size_in[memory]
         lives = first.first < second.end and second.first < first.end
         return not (lives and all(sizes) and low < start + sizes[1] and start < low + sizes[0])
 
@@ -55,13 +55,13 @@ def packs(placement: Placement, memory: int, numbers: Sequence[int]) -> bool:
 def least(placement: Placement, costs: dict[tuple[int, int], int], *, offsets: bool) -> int | None:
     """Cost of the cheapest memories that fit, by trying all of them."""
     best = None
-    for memory_of in itertools.product(*(item.taken for item in placement.items)):
+    for memory_of in itertools.product(*(item.size_in for item in placement.items)):
         fits = True
         for memory in range(len(placement.memories)):
             numbers = [number for number, at in enumerate(memory_of) if at == memory]
             for moment in range(10):
                 live = (placement.items[n] for n in numbers if placement.items[n].first <= moment < placement.items[n].end)
-                fits = fits and sum(item.taken[memory] for item in live) <= placement.memories[memory].room
+                fits = fits and sum(item.size_in[memory] for item in live) <= placement.memories[memory].capacity
             fits = fits and (not offsets or packs(placement, memory, numbers))
         if fits:
             cost = sum(costs[place] for place in enumerate(memory_of))
@@ -81,12 +81,12 @@ def solved(placement: Placement, costs: dict[tuple[int, int], int], *, offsets: 
     solver.parameters.num_workers = 1
     if solver.solve(model) != cp_model.OPTIMAL:
         return None
-    memory_of = places.chosen(solver.value)
+    memory_of = places.chosen_memories(solver.value)
     if offsets:
         found = places.offsets(solver.value, memory_of)
         assert found.keys() == set(range(len(placement.items)))
         model.clear_hints()
-        for variable, value in places.hint(memory_of, [found[number] for number in range(len(found))]):
+        for variable, value in places.hint_values(memory_of, [found[number] for number in range(len(found))]):
             model.add(variable == value)
         # Its own solution, as a hint, is a solution.
         assert solver.solve(model) == cp_model.OPTIMAL
@@ -108,7 +108,7 @@ def test_items_that_always_live_are_counted_at_every_moment() -> None:
     costs = {(number, memory): 10 * memory for number in range(4) for memory in range(2)}
     for always in ((), (0, 1)):
         placement = Placement(items, [Memory(7, 7), Memory(99, 99)], {}, {}, always)
-        assert len(placement.moments) == 2
+        assert len(placement.maximal_live_sets) == 2
         # Either both that live shortly, or one of the others, are elsewhere.
         assert solved(placement, costs, offsets=False) == 10
 
@@ -121,4 +121,4 @@ def test_places_can_be_excluded() -> None:
     model.minimize(places.total({(0, 1): 2, (1, 1): 3}))
     solver = cp_model.CpSolver()
     assert solver.solve(model) == cp_model.OPTIMAL
-    assert places.chosen(solver.value) == [1, 0]
+    assert places.chosen_memories(solver.value) == [1, 0]

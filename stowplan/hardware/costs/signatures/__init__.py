@@ -1,10 +1,10 @@
-"""Cost model ``signatures``: a latency table filled by compiling, and a learned prediction of what it lacks.
+"""Cost model ``signatures``: a table of latencies from compiled modules, and a learned prediction for entries that it lacks.
 
-Each file knows only those before it:
+Each file imports only files that are listed before it:
 
-- ``compiled``: the walk through regression trees, compiled
+- ``compiled``: evaluation of regression trees, compiled
 - ``table``: signatures of instructions, and the latency table
-- ``predictor``: prediction of cycles for patterns that no compiled module had, with intervals
+- ``predictor``: predicted cycles, with intervals, for patterns of memories that no compiled module had
 - ``costs``: the cost model ``signatures``
 """
 

@@ -1,4 +1,4 @@
-"""The walk through regression trees, compiled."""
+"""Evaluation of regression trees, compiled with numba."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def add_trees(
     right: NDArray[np.int32],
     value: NDArray[np.float32],
 ) -> None:
-    """Add to each row's total what the trees say of it; arrays as in ``Trees``."""
+    """Add the sum of all trees' values for each row to its entry of ``total``.
+
+    ``total`` has shape [R], ``rows`` has shape [R, columns]; the other arrays are the fields of ``Trees`` in ``predictor``.
+    """
     for root in roots:
         for row in range(len(rows)):
             node = root

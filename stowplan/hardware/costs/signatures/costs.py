@@ -1,6 +1,7 @@
-"""The cost model ``signatures``: entries of a latency table exactly, a prediction with an interval for all other patterns.
+"""The cost model ``signatures``: cycles from a latency table, and predictions with intervals for patterns without an entry.
 
-A step's own table has a row for each subset of the uses that it tells apart, so that they are few.
+In a memory-mapping problem, the latency of a step is a table with a row for each subset of some of its uses. The number of
+these *distinguished* uses is at most eight. The choice of fast memory for other uses does not change the modelled latency.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Table
 
 Array = NDArray[np.float64]
 
-#: A use that changes predicted cycles by less than this part, whatever the others do, is no part of a step's table.
+#: A use that changes predicted cycles by at most this fraction, for every choice of the others, is removed from a step's table.
 IDLE = 0.01
 
 
 def significant(step: StepSignature) -> set[int]:
-    """Uses that move more than a hundredth of the step's bytes. By the estimates of compilers others hardly ever matter."""
+    """Uses that move more than a hundredth of the step's bytes. In estimates of compilers, others rarely have an effect."""
     moved: dict[int, int] = {}
     for leaf in step.leaves:
         moved[leaf.use] = moved.get(leaf.use, 0) + leaf.moved
@@ -42,30 +43,38 @@ def significant(step: StepSignature) -> set[int]:
 
 
 def choose(of_use: Mapping[int, int], rows: Mapping[int, int], worth: Mapping[int, float], count: int) -> list[int]:
-    """Uses to tell apart, ascending: those of most worth, and those that measured cycles depend on.
+    """Choose the distinguished uses of a step: those of largest worth, and those on which known cycles depend.
+
+    Uses are added to the ``count`` uses of largest worth as long as two known patterns differ in cycles but agree in all
+    chosen uses, and a further use distinguishes such patterns. If there are more than eight then, one is removed.
 
     Parameters
     ----------
     of_use
-        Pattern of the leaves of each use.
+        For each use, the pattern with exactly its leaves in fast memory.
     rows
-        Measured cycles by pattern. Where two differ in cycles but not in the uses chosen, a use that tells them apart comes in.
+        Known cycles by pattern.
     worth
-        Of each use.
+        For each use, how much it is expected to change the cycles.
     count
-        How many to begin with; more than eight never stay.
+        Number of uses to begin with.
+
+    Returns
+    -------
+    list of int
+        At most eight uses, ascending.
     """
     chosen = sorted(of_use, key=lambda use: (-worth[use], use))[: min(count, MAX_TABLE_USES)]
-    while (use := _telling(rows, of_use, chosen)) is not None:
+    while (use := _best_addition(rows, of_use, chosen)) is not None:
         chosen.append(use)
         if len(chosen) <= MAX_TABLE_USES:
             continue
-        # Out goes the one of least worth without which no more measured patterns fall together.
-        upto = lost(rows, of_use, chosen)
+        # Remove the use of least worth without which the chosen uses distinguish known cycles no worse.
+        unexplained = unexplained_cycles(rows, of_use, chosen)
         for other in sorted(chosen[:-1], key=lambda bit: (worth[bit], -bit)):
-            kept = [bit for bit in chosen if bit != other]
-            if lost(rows, of_use, kept) <= upto:
-                chosen = kept
+            remaining = [bit for bit in chosen if bit != other]
+            if unexplained_cycles(rows, of_use, remaining) <= unexplained:
+                chosen = remaining
                 break
         else:
             chosen.pop()
@@ -73,8 +82,12 @@ def choose(of_use: Mapping[int, int], rows: Mapping[int, int], worth: Mapping[in
     return sorted(chosen)
 
 
-def lost(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: Sequence[int]) -> int:
-    """Measured patterns that the chosen uses do not tell apart: their spread in cycles, summed up."""
+def unexplained_cycles(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: Sequence[int]) -> int:
+    """Differences in cycles that the chosen uses do not explain.
+
+    Known patterns that agree in these uses form groups. The result is the sum, over all groups, of the difference between the
+    largest and the smallest cycles of a group.
+    """
     mask = sum(of_use[use] for use in chosen)
     alike: dict[int, list[int]] = {}
     for pattern, cycles in rows.items():
@@ -82,20 +95,34 @@ def lost(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: Sequence[in
     return sum(max(cycles) - min(cycles) for cycles in alike.values())
 
 
-def _telling(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: Sequence[int]) -> int | None:
-    """The use that tells most apart of what the chosen ones do not; None where none does."""
-    before = lost(rows, of_use, chosen)
+def _best_addition(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: Sequence[int]) -> int | None:
+    """The use that, added to the chosen ones, reduces :func:`unexplained_cycles` most; None if no use reduces it."""
+    before = unexplained_cycles(rows, of_use, chosen)
     others = [use for use in of_use if use not in chosen] if before else []
-    after, best = min(((lost(rows, of_use, [*chosen, use]), use) for use in others), default=(before, -1))
+    after, best = min(((unexplained_cycles(rows, of_use, [*chosen, use]), use) for use in others), default=(before, -1))
     return best if after < before else None
 
 
 def without_idle(
     uses: tuple[int, ...], cycles: Array, is_known: NDArray[np.bool_]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """A table without the uses that make next to no difference: less than :data:`IDLE` everywhere, and none that was measured.
+    """Remove the uses from a step's table that have almost no effect.
 
-    Differences as small as these are noise of the prediction; an optimizer would go after them.
+    These change cycles by at most a fraction of :data:`IDLE` in all rows, and not at all between rows that are both known. Such
+    small differences are errors of the prediction, which an optimizer would exploit.
+
+    Parameters
+    ----------
+    uses
+        The distinguished uses.
+    cycles, is_known
+        [2 ** len(uses)] cycles of each row, and whether they come from the latency table. Bit i of a row's number is set if
+        ``uses[i]`` is served from fast memory.
+
+    Returns
+    -------
+    tuple
+        The remaining uses, and the cycles of their rows.
     """
     while uses:
         shape = (2,) * len(uses)
@@ -117,31 +144,31 @@ def without_idle(
 
 
 class StepCosts(NamedTuple):
-    """Cycles of the steps of one assignment, runs not counted: entry i is for ``names[i]``."""
+    """Cycles of one run of each step of an assignment; entry i of all arrays is for step ``names[i]``."""
 
     names: tuple[str, ...]
     weight: NDArray[np.int64]
-    """How often each step runs."""
+    """Number of runs of each step."""
     cycles: Array
     low: Array
     high: Array
-    """The interval of a prediction; the cycles themselves where they are known."""
+    """``low`` and ``high`` are the bounds of the prediction's interval; both are equal to ``cycles`` if these are known."""
     is_known: NDArray[np.bool_]
     """Whether the latency table has the step's pattern."""
 
     @property
     def total(self) -> float:
-        """Cycles of all steps, runs counted."""
+        """Cycles of all runs of all steps."""
         return float(self.weight @ self.cycles)
 
     @property
     def unsure(self) -> Array:
-        """Cycles by which each step may differ from its prediction, runs counted: where to explore."""
+        """Cycles by which all runs of each step may differ from its prediction: half of the interval."""
         return self.weight * (self.high - self.low) / 2
 
     @property
     def deviation(self) -> float:
-        """How far the total may be off if errors of steps are independent: root of the sum of squares of :attr:`unsure`."""
+        """Estimated error of ``total`` for independent errors of steps: root of the sum of squares of :attr:`unsure`."""
         return float(np.sqrt(np.square(self.unsure).sum()))
 
 
@@ -151,14 +178,16 @@ class SignatureCosts:
     Parameters
     ----------
     steps
-        Signature of each of the program's steps, by name.
+        Signatures of the program's steps by name.
     table
-        Looked at when costs are asked for, so that one object serves a table that grows.
+        The latency table. Entries that are added later are used, too.
     predictor
-        The one that comes with the package for TPU v4 where None.
+        The predictor; None for the one of TPU v4.
     caution
-        Which point of its interval stands for a prediction in a problem: 0 what is expected, 1 the upper end, -1 the lower one.
-        An optimizer picks what is predicted too low; some caution makes up for that, and less than none explores.
+        The point of a prediction's interval that a problem has as cycles: 0 for the expected cycles, 1 for the upper end, -1
+        for the lower end, and values between for points between. An optimizer prefers choices whose cycles are predicted too
+        low. Positive values compensate for that; negative values lead to choices with uncertain predictions, which is useful
+        for exploration.
     """
 
     def __init__(
@@ -183,7 +212,12 @@ class SignatureCosts:
         return name in self.steps and self.steps[name].signature in self.table
 
     def predict(self, name: str, patterns: Sequence[int]) -> tuple[Prediction, NDArray[np.bool_]]:
-        """Cycles of one step for some patterns of its leaves, and which of them are in the table.
+        """Cycles of one run of a step for some patterns of its leaves.
+
+        Returns
+        -------
+        tuple
+            The cycles, exact for patterns in the table; and for each pattern, whether it is in the table.
 
         Raises
         ------
@@ -203,23 +237,23 @@ class SignatureCosts:
             if facts is None:
                 facts = self._facts[step.signature] = StepFacts(step)
             predicted = self.predictor.predict(facts, Known.of(rows, len(step.leaves)), as_bits(unseen, len(step.leaves)))
-            for whole, part in zip(prediction, predicted, strict=True):
-                whole[~is_known] = part
+            for column, predicted_column in zip(prediction, predicted, strict=True):
+                column[~is_known] = predicted_column
         return prediction, is_known
 
     def assignment(self, patterns: Mapping[str, int]) -> StepCosts:
-        """Cycles of the steps of an assignment, each with its pattern; steps that the table knows nothing of are left out."""
-        asked: dict[str, dict[int, list[str]]] = {}
+        """Cycles of steps with these patterns. Steps whose signatures have no entry in the table are omitted."""
+        names_of: dict[str, dict[int, list[str]]] = {}
         for name, pattern in patterns.items():
             if self.is_known(name):
-                asked.setdefault(self.steps[name].signature, {}).setdefault(pattern, []).append(name)
+                names_of.setdefault(self.steps[name].signature, {}).setdefault(pattern, []).append(name)
         rows: dict[str, tuple[float, float, float, bool]] = {}
-        for named in asked.values():
-            name = next(iter(named.values()))[0]
-            predicted, is_known = self.predict(name, list(named))
-            for at, same in enumerate(named.values()):
+        for names_by_pattern in names_of.values():
+            name = next(iter(names_by_pattern.values()))[0]
+            predicted, is_known = self.predict(name, list(names_by_pattern))
+            for at, step_names in enumerate(names_by_pattern.values()):
                 row = (float(predicted.cycles[at]), float(predicted.low[at]), float(predicted.high[at]), bool(is_known[at]))
-                rows |= dict.fromkeys(same, row)
+                rows |= dict.fromkeys(step_names, row)
         names = tuple(name for name in patterns if name in rows)
         columns = np.array([rows[name] for name in names], np.float64).reshape(-1, 4)
         return StepCosts(
@@ -232,7 +266,7 @@ class SignatureCosts:
         )
 
     def of_fast_uses(self, steps: Sequence[ProgramStep], fast: Sequence[bool]) -> StepCosts:
-        """Cycles for a plan: ``fast`` says of each use of the program, in order, whether it is served from fast memory."""
+        """Cycles of a plan. ``fast`` has an entry for every use of the program: whether it is served from fast memory."""
         patterns, start = {}, 0
         for step in steps:
             end = start + len(step.uses)
@@ -242,66 +276,73 @@ class SignatureCosts:
         return self.assignment(patterns)
 
     def step_table(self, step: ProgramStep, target: Target) -> Table | None:
-        """Latency of one run for each subset of at most eight of the step's uses; None where the table knows nothing of it.
+        """Latency of one run of a step, in ps, for each subset of at most eight of its uses.
+
+        None if the latency table has no entry for the step's signature.
 
         Raises
         ------
         InputError
-            The signatures are of another program: the step has other uses.
+            The signatures are those of another program: the step has other uses.
         """
         if not self.is_known(step.name):
             return None
-        signed = self.steps[step.name]
-        of_use = signed.used_leaves()
-        if any(use >= len(step.uses) for use in of_use) or signed.weight != step.weight:
+        step_signature = self.steps[step.name]
+        of_use = step_signature.used_leaves()
+        if any(use >= len(step.uses) for use in of_use) or step_signature.weight != step.weight:
             raise InputError("found a signature of another step, expected those of this program", place=f"step {step.name}")
-        rows = self.table.rows(signed.signature)
-        # Steps with one signature mostly have one table.
-        key = signed.signature, tuple(leaf.use for leaf in signed.leaves), frozenset(rows.items())
+        rows = self.table.rows(step_signature.signature)
+        # Steps with the same signature usually have the same table.
+        key = step_signature.signature, tuple(leaf.use for leaf in step_signature.leaves), frozenset(rows.items())
         if key not in self._tables:
             self._tables[key] = self._cycles_of(step.name, of_use)
         uses, cycles = self._tables[key]
         return Table(uses, tuple([target.cycles_ps(max(0, round(value))) for value in cycles]))
 
     def _cycles_of(self, name: str, of_use: Mapping[int, int]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Uses that a step's table tells apart, and its cycles for each subset of them."""
-        uses = self._chosen(name, of_use)
+        """The distinguished uses of a step, and its cycles for each subset of them."""
+        uses = self._distinguished_uses(name, of_use)
         leaves = [of_use[use] for use in uses]
-        patterns = [sum(part for bit, part in enumerate(leaves) if mask >> bit & 1) for mask in range(1 << len(uses))]
-        rest = self._rest(self.steps[name], sum(leaves), patterns)
-        prediction, is_known = self.predict(name, [pattern | more for pattern, more in zip(patterns, rest, strict=True)])
+        patterns = [sum(bits for bit, bits in enumerate(leaves) if mask >> bit & 1) for mask in range(1 << len(uses))]
+        others = self._other_leaves(self.steps[name], sum(leaves), patterns)
+        prediction, is_known = self.predict(name, [pattern | other for pattern, other in zip(patterns, others, strict=True)])
         end = prediction.high if self.caution > 0 else prediction.low
         return without_idle(tuple(uses), prediction.cycles + abs(self.caution) * (end - prediction.cycles), is_known)
 
-    def _chosen(self, name: str, of_use: Mapping[int, int]) -> list[int]:
-        """Uses that the step's table tells apart, ascending."""
+    def _distinguished_uses(self, name: str, of_use: Mapping[int, int]) -> list[int]:
+        """The distinguished uses of a step, ascending."""
         rows = self.table.rows(self.steps[name].signature)
         large = significant(self.steps[name])
-        # Worth is asked for where it decides: predictions take time.
-        crowded = len(large) > MAX_TABLE_USES or lost(rows, of_use, sorted(large)) > 0
+        # Worth is computed only if it matters, since predictions take time.
+        crowded = len(large) > MAX_TABLE_USES or unexplained_cycles(rows, of_use, sorted(large)) > 0
         worth = self._worth(name, of_use, rows) if crowded else dict.fromkeys(of_use, 0.0)
         return choose(of_use, rows, {use: gain + (use in large) for use, gain in worth.items()}, len(large))
 
     def _worth(self, name: str, of_use: Mapping[int, int], rows: Mapping[int, int]) -> dict[int, float]:
-        """Largest relative change of the cycles when a use alone changes memory, at some of the measured patterns."""
+        """For each use, the largest change of the logarithm of cycles if it alone changes memory, at up to six known
+        patterns."""
         bases = sorted(rows)
         bases = [bases[at] for at in sorted({round(place) for place in np.linspace(0, len(bases) - 1, 6)})]
-        asked = [pattern for base in bases for pattern in (base, *(base ^ leaves for leaves in of_use.values()))]
-        logs = np.log(np.maximum(self.predict(name, asked)[0].cycles, 1)).reshape(len(bases), -1)
+        patterns = [pattern for base in bases for pattern in (base, *(base ^ leaves for leaves in of_use.values()))]
+        logs = np.log(np.maximum(self.predict(name, patterns)[0].cycles, 1)).reshape(len(bases), -1)
         change = np.abs(logs[:, 1:] - logs[:, :1]).max(axis=0)
         return dict(zip(of_use, change.tolist(), strict=True))
 
-    def _rest(self, signed: StepSignature, chosen: int, patterns: list[int]) -> list[int]:
-        """Where arrays stand that the step's table does not tell apart: as in the measured pattern that is nearest else."""
-        known = sorted(self.table.rows(signed.signature))
+    def _other_leaves(self, step_signature: StepSignature, chosen: int, patterns: list[int]) -> list[int]:
+        """For each pattern, the leaves of undistinguished uses to be in fast memory: those of the nearest known pattern.
+
+        ``chosen`` is the pattern of the distinguished uses' leaves. Nearest means that the fewest bytes of these differ.
+        """
+        known = sorted(self.table.rows(step_signature.signature))
         if not any(pattern & ~chosen for pattern in known):
             return [0] * len(patterns)
-        moved = np.array([leaf.moved for leaf in signed.leaves], np.float64) + 1
-        told = as_bits([chosen], len(signed.leaves))[0]
-        differs = _distance(as_bits(patterns, len(told)), as_bits(known, len(told)), np.where(told, moved, 0))
+        moved = np.array([leaf.moved for leaf in step_signature.leaves], np.float64) + 1
+        is_chosen = as_bits([chosen], len(step_signature.leaves))[0]
+        differs = _distance(as_bits(patterns, len(is_chosen)), as_bits(known, len(is_chosen)), np.where(is_chosen, moved, 0))
         return [known[column] & ~chosen for column in differs.argmin(axis=1)]
 
 
 def _distance(one: Bits, other: Bits, weight: Array) -> Array:
+    """[rows of one, rows of other] sum of the weights of the columns in which two rows differ."""
     distance: Array = (one[:, None, :] != other[None, :, :]) @ weight
     return distance

@@ -1,7 +1,7 @@
-"""Prediction of cycles for patterns that no compiled module had, with intervals: boosted trees.
+"""Prediction of cycles, with intervals, for patterns that no compiled module had, by boosted regression trees.
 
-A prediction looks at a step, a pattern of memories, and the nearest pattern whose cycles are known. All features are ratios,
-logarithms or flags, so that a model learned on one program means something on another.
+A prediction depends on a step, a pattern of memories, and the nearest pattern of the step whose cycles are known. All features
+are ratios, logarithms, flags or small numbers, so that trees that were trained on some programs are useful for others.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from stowplan.hardware.targets import PredictorName
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 
-#: A reference machine, amounts a cycle: bandwidths of slow and fast reads and writes, computation. Predictions are ratios of
-#: cycles, so that these need not be the target's own.
+#: Speeds of a reference machine: bytes, flops and elements per cycle, and cycles of overhead. Since predictions are ratios of
+#: cycles, these need not be the speeds of the target.
 _SLOW_READ, _SLOW_WRITE, _FAST_READ, _FAST_WRITE = 340.0, 340.0, 1700.0, 340.0
 _FLOPS, _ELEMENTS, _OVERHEAD = 150_000.0, 2_000.0, 600.0
 
-#: How far measured effects of single arrays are trusted over the reference machine's.
+#: Strength of the ridge regression towards the reference machine: with larger values, known cycles have less influence.
 _RIDGE = 0.2
 
-#: An array that is no more than this part of what a step moves: whether it is fast makes no difference to a prediction.
+#: Arrays that are at most this fraction of the bytes that a step moves do not influence predictions.
 NEGLIGIBLE = 0.01
 
 _KINDS = ("kLoop", "kInput", "kOutput", "kCustom")
@@ -68,7 +68,7 @@ NAMES = (*_OF_PATTERN, *_OF_STEP)
 
 
 def as_bits(patterns: list[int], leaves: int) -> Bits:
-    """Patterns as a matrix, shape [P, leaves]."""
+    """[P, leaves] the bits of patterns: whether each leaf is in fast memory."""
     if not leaves:
         return np.zeros((len(patterns), 0), np.bool_)
     width = (leaves + 7) // 8
@@ -79,7 +79,7 @@ def as_bits(patterns: list[int], leaves: int) -> Bits:
 
 @dataclass(frozen=True)
 class Known:
-    """Rows of a latency table for one signature, as arrays: K patterns."""
+    """The K entries of a latency table for one signature, as arrays."""
 
     patterns: list[int]
     bits: Bits
@@ -89,19 +89,19 @@ class Known:
 
     @classmethod
     def of(cls, rows: Mapping[int, int], leaves: int) -> Known:
-        """The rows in ascending order of their patterns."""
+        """Entries from cycles by pattern, in ascending order of the patterns."""
         patterns = sorted(rows)
         cycles = np.array([rows[pattern] for pattern in patterns], np.float64)
         return cls(patterns, as_bits(patterns, leaves), np.log(np.maximum(cycles, 1)))
 
     def without(self, index: NDArray[np.intp]) -> Known:
-        """The rows but one, or some."""
+        """The entries without those at these positions."""
         keep = np.setdiff1d(np.arange(len(self.patterns)), index)
         return Known([self.patterns[row] for row in keep], self.bits[keep], self.log_cycles[keep])
 
 
 class StepFacts:
-    """A step as arrays over its leaves, L of them."""
+    """Properties of a step as arrays over its L leaves, and models of its cycles."""
 
     def __init__(self, step: StepSignature):
         self.step = step
@@ -112,7 +112,7 @@ class StepFacts:
         self.writes = np.where(self.is_output, self.moved, 0)
 
     def roofline(self, bits: Bits) -> Array:
-        """Cycles on the reference machine, for each of P patterns."""
+        """[P] cycles on the reference machine, by the roofline model, for P patterns."""
         slow = ~bits
         traffic = (
             slow @ (self.reads / _SLOW_READ + self.writes / _SLOW_WRITE)
@@ -123,11 +123,14 @@ class StepFacts:
         return cycles
 
     def additive(self, known: Known, bits: Bits) -> Array:
-        """Logarithm of cycles if every array had an effect of its own: a ridge regression towards the reference machine."""
+        """[P] logarithms of cycles by a model in which the effects of leaves on the logarithm are added.
+
+        The effects are fitted to the known entries by ridge regression, which shrinks them towards the reference machine's.
+        """
         single = np.eye(len(self.moved), dtype=np.bool_)
         none = self.roofline(np.zeros((1, len(self.moved)), np.bool_))[0]
         prior = np.log(self.roofline(single) / none) if len(self.moved) else np.zeros(0)
-        # A constant of its own: known cycles, not the reference machine, say where all slow stands.
+        # The constant is hardly shrunk, since the cycles with all leaves in slow memory should follow from known cycles.
         rows = np.hstack([np.ones((len(known.bits), 1)), known.bits])
         ridge = np.diag([1e-6, *[_RIDGE] * len(self.moved)])
         rest = known.log_cycles - known.bits @ prior
@@ -137,7 +140,7 @@ class StepFacts:
 
     @cached_property
     def columns(self) -> Array:
-        """Features of the step, whatever its pattern: in the order of the names above."""
+        """Features that depend on the step only, in the order of ``_OF_STEP``."""
         step, moved = self.step, self.moved
         total = max(moved.sum(), 1.0)
         kinds = [float(step.kind == name) for name in _KINDS]
@@ -159,7 +162,7 @@ class StepFacts:
         ])  # fmt: skip
 
     def _largest(self, moved: Array) -> list[float]:
-        """The array that most is moved through: bits, extents, padding."""
+        """Bits per element, extents, rank and padding of the leaf with the most moved bytes."""
         if not moved.any():
             return [0.0] * 5
         leaf = self.step.leaves[int(moved.argmax())]
@@ -169,27 +172,27 @@ class StepFacts:
 
 
 def features(facts: StepFacts, known: Known, bits: Bits) -> tuple[Array, Array]:
-    """Features of patterns, and the known logarithm of cycles that each is compared with.
+    """Features of patterns of a step.
 
     Parameters
     ----------
     facts
-        The step, L leaves.
+        The step, with L leaves.
     known
-        Its known patterns, at least one.
+        Its entries in the latency table, at least one.
     bits
         Shape [P, L]: the patterns to be predicted.
 
     Returns
     -------
     matrix
-        Shape [P, len(NAMES)].
+        Shape [P, len(NAMES)]: the features.
     anchor
-        Shape [P]: logarithm of the cycles of the nearest known pattern. A model predicts the logarithm of cycles less this.
+        Shape [P]: logarithm of the cycles of the nearest known pattern. The trees predict the difference to this.
     """
     moved, reads, writes = facts.moved, facts.reads, facts.writes
     count = len(bits)
-    # Nearest by the bytes that would change memory; small arrays break ties.
+    # Patterns are nearest if the fewest bytes change memory; negligible arrays only break ties.
     counts = moved > NEGLIGIBLE * moved.sum()
     weight = np.where(counts, moved, 1e-6 * (moved + 1))
     differs = (bits[:, None, :] != known.bits[None, :, :]) @ weight
@@ -240,32 +243,34 @@ def features(facts: StepFacts, known: Known, bits: Bits) -> tuple[Array, Array]:
 
 
 def _column(matrix: Bits, leaf: int) -> Array:
+    """The column of a matrix for a leaf, as numbers; zeros if the leaf is -1."""
     return matrix[:, leaf].astype(np.float64) if leaf >= 0 else np.zeros(len(matrix))
 
 
 @dataclass(frozen=True)
 class Trees:
-    """A sum of regression trees, all nodes in one list; N nodes, T trees. Features must not be NaN."""
+    """A sum of T regression trees, with all their N nodes in one list. Features must not be NaN."""
 
     start: float
-    """What the sum begins with."""
+    """Constant summand."""
     roots: NDArray[np.int32]
-    """Shape [T]: node that each tree begins at."""
+    """Shape [T]: root node of each tree."""
     feature: NDArray[np.int16]
-    """Shape [N]: column that a node looks at; -1 in leaves."""
+    """Shape [N]: feature (column) that a node compares; -1 in leaves of the tree."""
     threshold: NDArray[np.float64]
-    """Shape [N]: a row goes left where its column is at most this."""
+    """Shape [N]: the left child is next if the feature is at most this, else the right child."""
     left: NDArray[np.int32]
-    """Shape [N]: the right node stands behind it. In leaves 0."""
+    """Shape [N]: left child of each node; 0 in leaves of the tree."""
     right: NDArray[np.int32]
+    """Shape [N]: right child of each node; 0 in leaves of the tree."""
     value: NDArray[np.float32]
-    """Shape [N]: what a leaf adds."""
+    """Shape [N]: value that a leaf of the tree adds to the sum."""
 
     FIELDS = ("start", "roots", "feature", "threshold", "left", "right", "value")
 
     def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum over the trees for each row, shape [R]."""
-        # numba takes a third of a second to import, and few programs need predictions.
+        """[R] sum of all trees for each row of features; ``rows`` has shape [R, columns]."""
+        # Imported here because importing numba takes a third of a second, and few programs need predictions.
         from stowplan.hardware.costs.signatures.compiled import add_trees
 
         total = np.full(len(rows), self.start)
@@ -273,12 +278,12 @@ class Trees:
         return total
 
     def arrays(self, prefix: str) -> dict[str, Any]:
-        """Its fields as arrays, names with a prefix: what :func:`numpy.savez` takes."""
+        """The fields as arrays for :func:`numpy.savez`, by their names with a prefix."""
         return {f"{prefix}.{name}": np.asarray(getattr(self, name)) for name in self.FIELDS}
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, NDArray[np.generic]], prefix: str, columns: int) -> Trees:
-        """From :meth:`arrays`; raises InputError where they are no trees over that many columns."""
+        """Trees from the result of :meth:`arrays`; raises InputError if they are no trees over this number of features."""
         kinds = {"start": np.float64, "feature": np.int16, "threshold": np.float64, "value": np.float32}
         values = {}
         for name in cls.FIELDS:
@@ -294,7 +299,7 @@ class Trees:
             and values["roots"].ndim == 1
             and values["roots"].min(initial=0) >= 0
             and values["roots"].max(initial=-1) < size
-            # Children stand behind their parents, so that no walk runs for ever.
+            # Children come after their parents, so that the evaluation always ends.
             and all((values[side][inner] > numbers[inner]).all() for side in ("left", "right"))
             and all((values[side] < size).all() for side in ("left", "right"))
             and np.isfinite(values["value"]).all()
@@ -306,42 +311,47 @@ class Trees:
 FORMAT = "stowplan.latency_predictor"
 VERSION = 1
 
-#: Learned by ``benchmarks/costs/latency_tables.py --write`` on XLA's estimates for each chip.
+#: Files of the predictors in the package. ``benchmarks/costs/latency_tables.py --write`` trains them on XLA's estimates.
 SHIPPED = {name: Path(__file__).with_name(f"{name}.npz") for name in get_args(PredictorName)}
 
-#: No prediction differs from the nearest known pattern by more than this factor, nor is an interval wider.
+#: Predictions are clipped to differ by at most this factor from the nearest known pattern, and intervals by at most this factor
+#: from the prediction.
 _LIMIT = 20.0
 
 
 class Prediction(NamedTuple):
-    """Cycles of P patterns of one step, each of shape [P]."""
+    """Predicted cycles of P patterns of one step, with intervals; all arrays have shape [P]."""
 
     cycles: Array
     low: Array
-    """The interval holds the compiler's cycles in nine of ten cases (``docs/results/costs.md`` has the measured share)."""
+    """Lower end of the interval. It contains the compiler's cycles in nine of ten cases; ``docs/results/costs.md`` has the
+    measured frequencies."""
     high: Array
+    """Upper end of the interval."""
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """What was learned of the cycles that patterns take, relative to the nearest known pattern of the same step."""
+    """Trained trees that predict cycles of a pattern, relative to those of the nearest known pattern of the same step."""
 
     middle: Trees
-    """Expected logarithm of the cycles over the known ones."""
+    """Predicts the logarithm of the ratio of the cycles to the known cycles."""
     spread: Trees
-    """Logarithm of its typical error."""
+    """Predicts the logarithm of the typical error of ``middle``."""
     width: float
-    """Half of an interval, in typical errors."""
+    """Half of the interval's width, in typical errors."""
 
     def predict(self, facts: StepFacts, known: Known, bits: Bits) -> Prediction:
-        """Cycles of patterns of a step, of which at least one pattern is known.
+        """Predict the cycles of patterns of a step.
 
         Parameters
         ----------
-        facts, known
-            The step, and rows of the latency table for its signature.
+        facts
+            The step.
+        known
+            Entries of the latency table for its signature, at least one.
         bits
-            Shape [P, leaves].
+            Shape [P, leaves]: the patterns.
         """
         matrix, anchor = features(facts, known, bits)
         ratio = np.clip(self.middle.predict(matrix), -np.log(_LIMIT), np.log(_LIMIT))
@@ -350,7 +360,7 @@ class Predictor:
         return Prediction(np.exp(middle), np.exp(middle - half), np.exp(middle + half))
 
     def save(self, path: str | Path) -> None:
-        """Write it as compressed NumPy arrays, by way of a temporary file."""
+        """Write the predictor to a file of compressed NumPy arrays, atomically."""
         out = io.BytesIO()
         head = {"format": FORMAT, "version": VERSION, "names": NAMES, "width": self.width}
         arrays: dict[str, Any] = {name: np.array(value) for name, value in head.items()}
@@ -359,13 +369,14 @@ class Predictor:
 
     @classmethod
     def load(cls, path: str | Path) -> Predictor:
-        """Read a file; raises :class:`~stowplan.errors.InputError` naming file and array."""
+        """Read a predictor from a file; raises :class:`~stowplan.errors.InputError`, which names file and array."""
         arrays = files.read_arrays(path, f"a {FORMAT} file")
         with naming(path):
             return _of_arrays(arrays)
 
 
 def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
+    """Predictor from the arrays of its file; InputError if they are none of this version."""
     for name, expected in (("format", FORMAT), ("version", VERSION)):
         stored = arrays[name].item() if name in arrays and arrays[name].ndim == 0 else None
         expect(stored == expected, name, f"{name} {stored!r}", f"{expected!r}")
@@ -378,5 +389,5 @@ def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
 
 @cache
 def shipped(name: PredictorName = "tpu-v4") -> Predictor:
-    """A predictor that comes with the package."""
+    """The predictor with this name in the package."""
     return Predictor.load(SHIPPED[name])

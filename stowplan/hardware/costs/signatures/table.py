@@ -1,8 +1,9 @@
-"""Signatures of instructions, and the latency table: cycles of a signature for each pattern of memories that a module had.
+"""Signatures of instructions, and the latency table: cycles of a signature for patterns of memories.
 
-A signature says what an instruction computes, on which arrays, without names. By a compiler's estimates the same instruction
-with the same operands and results in fast memory always takes the same cycles. So every compiled module fills entries of one
-table, and modules with equal instructions share them.
+The *signature* of an instruction is a digest of its operation and of the shapes and layouts of its arrays, without names. The
+*leaves* of an instruction are the arrays among its operands and results. A *pattern* says which leaves are in fast memory. By a
+compiler's estimates, two instructions with the same signature and pattern take the same number of cycles. Therefore, every
+compiled module adds entries to one table, and programs with equal instructions share these entries.
 """
 
 from __future__ import annotations
@@ -16,51 +17,53 @@ from stowplan import files
 from stowplan.document import Document
 from stowplan.errors import InputError
 
-#: Stands for a leaf that is no use of its step: an empty array, a flag.
+#: Marks a leaf that is not among the uses of its step, such as an empty array or a flag.
 NO_USE = -1
 
 
 class Leaf(msgspec.Struct, frozen=True):
-    """One array among the operands and results of an instruction; tuples are taken apart."""
+    """One array among the operands and results of an instruction; a tuple has a leaf for each of its arrays."""
 
     use: int
-    """Position in the step's list of uses, :data:`NO_USE` for an array that is none of them."""
+    """Position in the step's list of uses; :data:`NO_USE` for an array that is not in the list."""
     is_output: bool
     moved: int
-    """Bytes that one run moves through it."""
+    """Bytes that one run of the instruction reads or writes of it."""
     size: int
     """Bytes as stored."""
     element_bits: int
     dims: tuple[int, ...]
-    """Extents, from the fastest-varying dimension on."""
+    """Extents, beginning with the fastest-varying dimension."""
 
 
 class StepSignature(msgspec.Struct, frozen=True):
-    """An instruction as a compiler's cost model sees it: what it computes on which shapes and layouts, without names.
-
-    Two instructions with equal ``signature`` and equal memories of all leaves have equal cycles.
-    """
+    """The properties of an instruction on which its cycles depend, besides the memories of its leaves."""
 
     signature: str
-    """Digest of opcode, shapes, layouts, attributes and fused computations, memory spaces left out: 16 hex digits."""
+    """Digest, 16 hex digits, of opcode, shapes, layouts without memory spaces, attributes and fused computations."""
     opcode: str
     kind: str
-    """Kind of a fusion (``kLoop``), empty for other opcodes."""
+    """Kind of a fusion, such as ``kLoop``; empty for other opcodes."""
     flops: int
+    """Multiplications and additions of convolutions and matrix products."""
     elementwise: int
+    """Number of elements that other operations compute."""
     inner: tuple[tuple[str, int], ...]
-    """Opcodes in fused computations, each with how often it occurs."""
+    """Opcodes in fused computations, each with its number of occurrences."""
     leaves: tuple[Leaf, ...]
-    """Operands first, then results; bit i of a pattern is set where leaf i is in fast memory."""
+    """Leaves of the operands, followed by those of the results."""
     weight: int = 1
-    """How often the step runs."""
+    """Number of times that the step runs."""
 
     def pattern(self, fast: Sequence[bool]) -> int:
-        """Pattern of the leaves where ``fast[i]`` says whether the step's i-th use is served from fast memory."""
+        """Pattern of the leaves if ``fast[i]`` says whether the step's i-th use is served from fast memory.
+
+        Bit i of a pattern is set if leaf i is in fast memory.
+        """
         return sum(1 << bit for bit, leaf in enumerate(self.leaves) if leaf.use != NO_USE and fast[leaf.use])
 
     def used_leaves(self) -> dict[int, int]:
-        """For each use of the step, the pattern with exactly its leaves fast."""
+        """For each use of the step that has leaves: the pattern in which exactly these leaves are in fast memory."""
         patterns: dict[int, int] = {}
         for bit, leaf in enumerate(self.leaves):
             if leaf.use != NO_USE:
@@ -69,21 +72,21 @@ class StepSignature(msgspec.Struct, frozen=True):
 
 
 class StepPlacement(msgspec.Struct, frozen=True):
-    """What a compiled module says of one step."""
+    """Pattern and estimated cycles of one step in a compiled module."""
 
     pattern: int
-    """Bit i is set where leaf i of the step is in fast memory."""
+    """Bit i is set if leaf i of the step is in fast memory."""
     cycles: int | None = None
-    """The compiler's estimate for one run, where it gives one."""
+    """The compiler's estimate for one run; None if there is none."""
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """One compiled module: for each step that it has, which leaves are in fast memory, and the cycles."""
+    """The steps of one compiled module by name, with their patterns and estimated cycles."""
 
     steps: dict[str, StepPlacement]
 
     def cycles(self, signatures: Mapping[str, StepSignature]) -> int:
-        """Cycles of all steps with an estimate, runs counted; copies and waits carry none."""
+        """Sum of the estimated cycles of all steps, times their numbers of runs. Copies and waits are not included."""
         return sum(
             signatures[name].weight * placement.cycles
             for name, placement in self.steps.items()
@@ -91,13 +94,13 @@ class Assignment(msgspec.Struct, frozen=True):
         )
 
 
-#: An instruction with more leaves than this has no entry.
+#: Instructions with more leaves than this are refused in files of tables.
 MAX_LEAVES = 4096
 _MAX_CYCLES = 10**15
 
 
 class _TableFile(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """As stored: of each signature its patterns, one character a leaf (``1``: fast memory), with their cycles."""
+    """The file format: for each signature, cycles by patterns. A pattern has a character per leaf; ``1`` is fast memory."""
 
     signatures: dict[str, dict[str, int]]
     compiles: int = 0
@@ -117,15 +120,15 @@ class _TableFile(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class LatencyTable:
-    """Cycles by signature and pattern; grows with every compiled module that is added.
+    """Cycles by signature and pattern; compiled modules add entries.
 
     Attributes
     ----------
     compiles
-        Modules added so far.
+        Number of modules added so far.
     conflicts
-        Entries that were added with other cycles than before; the last ones count. None was ever seen of one compiler, so
-        they mean that modules of different compilers or machines were mixed.
+        Number of times that an entry was added again with different cycles, which replace the former ones. No conflicts have
+        been observed with a single compiler, so they indicate that modules of different compilers or machines were mixed.
     """
 
     def __init__(self) -> None:
@@ -141,18 +144,18 @@ class LatencyTable:
         return signature in self._rows
 
     def rows(self, signature: str) -> Mapping[int, int]:
-        """Cycles by pattern; empty for a signature without entries."""
+        """Cycles of a signature by pattern; empty if there are no entries."""
         return self._rows.get(signature, {})
 
     def add(self, assignment: Assignment, signatures: Mapping[str, StepSignature]) -> int:
-        """Take over what a compiled module says of its steps; returns the number of new entries.
+        """Add the estimates of a compiled module; returns the number of new entries.
 
         Parameters
         ----------
         assignment
-            Of :func:`stowplan.frontends.hlo.placed.read_assignment`.
+            The module, from :func:`stowplan.frontends.hlo.placed.read_assignment`.
         signatures
-            Of each of the program's steps, by name.
+            Signatures of the program's steps by name.
         """
         before = len(self)
         for name, placement in assignment.steps.items():
@@ -163,7 +166,7 @@ class LatencyTable:
         return len(self) - before
 
     def merge(self, other: LatencyTable) -> None:
-        """Take over all entries of another table."""
+        """Add all entries of another table."""
         for signature, rows in other._rows.items():
             for pattern, cycles in rows.items():
                 self._set(signature, other._leaves[signature], pattern, cycles)
@@ -171,7 +174,7 @@ class LatencyTable:
         self.conflicts += other.conflicts
 
     def only(self, signatures: Iterable[str]) -> LatencyTable:
-        """The entries of some signatures: what a program needs of a table of many."""
+        """A new table with the entries of these signatures only, for example those of one program."""
         table = LatencyTable()
         table.compiles, table.conflicts = self.compiles, self.conflicts
         for signature in sorted({*signatures} & self._rows.keys()):
@@ -180,13 +183,13 @@ class LatencyTable:
         return table
 
     def copy(self) -> LatencyTable:
-        """A table of its own with the same entries."""
+        """A new table with the same entries."""
         table = LatencyTable()
         table.merge(self)
         return table
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON, by way of a temporary file; equal tables give equal bytes."""
+        """Write the table to a JSON file, atomically; equal tables give equal bytes."""
         rows = {
             signature: {
                 format(pattern, f"0{self._leaves[signature]}b")[::-1] if self._leaves[signature] else "": cycles
@@ -198,12 +201,12 @@ class LatencyTable:
 
     @classmethod
     def load(cls, path: str | Path) -> LatencyTable:
-        """Read a file, plain or gzip; raises :class:`~stowplan.errors.InputError` naming file and place."""
+        """Read a JSON file, perhaps compressed by gzip; raises :class:`~stowplan.errors.InputError` if it is no table."""
         return cls.decode(files.read_bytes(path), source=path)
 
     @classmethod
     def decode(cls, data: bytes, source: str | Path | None = None) -> LatencyTable:
-        """Read JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and place."""
+        """Read the bytes of a JSON file; raises :class:`~stowplan.errors.InputError` if they are no table."""
         stored = _TableFile.decode(data, source)
         table = cls()
         table.compiles = stored.compiles

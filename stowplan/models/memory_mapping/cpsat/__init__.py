@@ -1,24 +1,23 @@
-"""Complete CP-SAT model of memory mapping, in both stall modes, offsets included.
+"""The complete CP-SAT model of memory mapping: residencies, copies, offsets, with stalls allowed or forbidden.
 
-:func:`solve` finds and proves optimal plans of problems of up to some hundred uses, and gives plans and bounds beyond. Its
-parts: ``variables``, ``constraints`` (with the objective), ``offsets``, ``hint``. Why the model is complete is argued in
-``docs/reference/memory-mapping-models.md``; constraints name its lemmas.
+:func:`solve` finds and proves optimal plans of problems with up to a few hundred uses, and gives plans and bounds for larger
+ones. ``docs/reference/memory-mapping-models.md`` proves that the model is complete; constraints name its lemmas.
 
-:func:`improve` solves the same model of a :class:`Neighbourhood` of a plan: some tensors within a window, all else as it is.
-Its parts: ``neighbourhood`` (what is free, as a small problem), ``fixed_part`` (the rest, as constants) and ``improve``. The
-plan it starts from is a :class:`~stowplan.models.memory_mapping.copy_engine.PlanTimeline`.
+:func:`improve` solves the same model for a :class:`Neighbourhood` of a plan (large-neighbourhood search): only some tensors
+within a window of steps may change, and everything else stays as it is. The plan is given as a
+:class:`~stowplan.models.memory_mapping.copy_engine.PlanTimeline`.
 
-Each file knows only those before it:
+Each file imports only files that come before it in this list:
 
-- ``decisions``: a plan as the exact model sees it
-- ``fixed_part``: what stands around a neighbourhood
-- ``neighbourhood``: a small problem cut out of a large one
+- ``decisions``: the decisions of a plan that the model represents
+- ``fixed_part``: the part of a plan outside a neighbourhood, as constants
+- ``neighbourhood``: the free part of a neighbourhood, as a small problem
 - ``variables``: variables of the complete model, tensor by tensor
 - ``constraints``: constraints and objective of the complete model
-- ``offsets``: offsets
-- ``hint``: values of all variables from any valid plan
+- ``offsets``: offsets of residencies, by first fit and as variables of the model
+- ``hint``: values of all variables for any valid plan
 - ``model``: the complete model
-- ``improve``: improving a plan within a neighbourhood
+- ``improve``: the improvement of a plan within a neighbourhood
 """
 
 from stowplan.models.memory_mapping.cpsat.improve import Improvement, improve

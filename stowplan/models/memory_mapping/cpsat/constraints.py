@@ -1,7 +1,8 @@
 """Constraints and objective of the complete model.
 
-Every valid plan that is worth having satisfies the constraints, and every solution is a valid plan. Each names the lemma (L1 to
-L8) of ``docs/reference/memory-mapping-models.md`` that it rests on, or a rule of ``docs/reference/memory-mapping.md``.
+For every valid plan some plan that is at least as good satisfies the constraints, and every solution gives a valid plan. Each
+constraint names the lemma (L1 to L8) of ``docs/reference/memory-mapping-models.md`` that it rests on, or the rule of
+``docs/reference/memory-mapping.md`` that it expresses.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from stowplan.models.memory_mapping.latency import Affine, StepLatency
 
 
 class Constraints:
-    """Adds all constraints but those of latency and offsets."""
+    """Adds all constraints except those of latencies and offsets."""
 
     def __init__(self, variables: Variables):
         self.v = variables
@@ -48,7 +49,8 @@ class Constraints:
         self._add_channels()
 
     def _add_tensor(self, tensor: TensorVariables) -> None:
-        self.v.look_at_clock()
+        """Add the constraints of one tensor, and its memory at each step to the load."""
+        self.v.check_stop()
         sequence, model = tensor.sequence, self.model
         occupied: defaultdict[int, list[Literal]] = defaultdict(list)
         for j, here in enumerate(tensor.access):
@@ -73,7 +75,8 @@ class Constraints:
             self._load[step] += [(units, literal) for literal in literals]
 
     def _add_landing(self, tensor: TensorVariables, here: AccessVariables, before: AccessVariables, j: int) -> None:
-        """How an access comes to find its tensor landed: kept, copied in, or begun by itself (L4); then it is fast (L5)."""
+        """How a tensor can be landed at an access: kept, copied in, or begun by the access (L4). Then the access is fast
+        (L5)."""
         model = self.model
         if here.keep is not None and here.keep is not before.landed and j:
             assert before.landed is not None
@@ -86,7 +89,7 @@ class Constraints:
             model.add(tensor.uniform == (0 if here.landed is None else here.landed))
 
     def _add_gap(self, tensor: TensorVariables, j: int, occupied: defaultdict[int, list[Literal]]) -> None:
-        """Who takes up space in gap ``j``: the tensor kept, or lingering to the end of a loop (L1), or on its way in."""
+        """What occupies memory in gap ``j``: a kept tensor, one that lingers to the end of a loop (L1), or a copy-in."""
         sequence, here = tensor.sequence, tensor.access[j]
         if not len(sequence):
             return
@@ -104,7 +107,7 @@ class Constraints:
                 occupied[step].append(literal)
 
     def _add_copy_in(self, copy: CopyInVariables) -> None:
-        """When a copy-in begins (L6), how long its place is taken, and by when it ends (L3, L7)."""
+        """When a copy-in begins (L6), how long it occupies memory, and when it must end (L3, L7)."""
         model, v = self.model, self.v
         model.add(copy.begin >= v.open[copy.first]).only_enforce_if(copy.is_made)
         before = None
@@ -124,7 +127,7 @@ class Constraints:
     def _add_copy_out(
         self, tensor: TensorVariables, write: int, copy: CopyOutVariables, occupied: defaultdict[int, list[Literal]]
     ) -> None:
-        """One copy-out of what a fast write left (L3): when it begins (L6), ends (L7), and needs its residency."""
+        """The copy-out of the content of a fast write (L3): when it begins (L6), ends (L7), and needs its residency."""
         model, v, sequence = self.model, self.v, tensor.sequence
         fast = tensor.access[write].fast
         assert fast is not None
@@ -143,9 +146,9 @@ class Constraints:
         for step, needed in copy.needs.items():
             while j < len(sequence) and sequence.accesses[j].step < step:
                 j += 1
-            self._stand(tensor, j, step, needed, copy, occupied)
+            self._require_residency(tensor, j, step, needed, copy, occupied)
 
-    def _stand(
+    def _require_residency(
         self,
         tensor: TensorVariables,
         j: int,
@@ -154,7 +157,7 @@ class Constraints:
         copy: CopyOutVariables,
         occupied: defaultdict[int, list[Literal]],
     ) -> None:
-        """Where a copy-out needs it, its residency stands at ``step``, access ``j`` or in the gap before it (L1)."""
+        """If a copy-out needs it, its residency covers ``step``, which is at access ``j`` or in the gap before it (L1)."""
         model, sequence, here = self.model, tensor.sequence, tensor.access[j]
         if j < len(sequence) and (step == sequence.accesses[j].step or sequence.is_glued(j)):
             if here.keep is None:
@@ -175,11 +178,11 @@ class Constraints:
         occupied[step].append(extends)
 
     def _add_slow_memory(self, tensor: TensorVariables) -> None:
-        """Slow reads, copies in and the end of the program find valid content in slow memory (``stale_slow``, L3)."""
+        """Slow reads, copies-in and the end of the program find valid content in slow memory (``stale_slow``, L3)."""
         sequence, model = tensor.sequence, self.model
         for j in range(len(sequence) + 1):
             m = sequence.last_write[j]
-            # Without a fast write, slow memory holds what a program input or a slow write left there.
+            # Without a fast write, slow memory still has the valid content of a program input or of a slow write.
             fast = tensor.access[m].fast if m >= 0 else None
             if fast is None:
                 continue
@@ -194,7 +197,8 @@ class Constraints:
                 self._add_slow_read(tensor, fast, copy, j)
 
     def _add_slow_read(self, tensor: TensorVariables, written: Literal, copy: CopyOutVariables | None, j: int) -> None:
-        """If access ``j`` reads slowly what was written fast, the copy-out is complete by then (L3, L7)."""
+        """If access ``j`` is a slow read of content that was written to fast memory, its copy-out is complete by then (L3,
+        L7)."""
         model, v, sequence, read = self.model, self.v, tensor.sequence, tensor.access[j].fast
         boundary = int(sequence.copy.prev[sequence.accesses[j].step])
         otherwise = [] if read is None else [read]
@@ -215,15 +219,15 @@ class Constraints:
         model.add(end <= v.left[boundary]).only_enforce_if(*happens, at_once)
 
     def _add_capacity(self) -> None:
-        """Occupied units of alignment at every step (``overlap``); what offsets need beyond that is not said here."""
+        """The occupied units at every step stay within the capacity (``overlap``). Offsets are handled separately."""
         capacity = -(-self.problem.capacity // self.problem.alignment)
         for step, load in self._load.items():
-            room = capacity if self.v.fixed_part is None else self.v.fixed_part.space.room(step)
-            if sum(units for units, _ in load) > room:
-                self.model.add(sum(units * literal for units, literal in load) <= room)
+            free_units = capacity if self.v.fixed_part is None else self.v.fixed_part.space.free_units(step)
+            if sum(units for units, _ in load) > free_units:
+                self.model.add(sum(units * literal for units, literal in load) <= free_units)
 
     def _add_channels(self) -> None:
-        """No more copies at once than channels; in which order is not said (L6)."""
+        """No more copies run at once than there are channels. Their order is not constrained (L6)."""
         copies = [
             copy.interval
             for tensor in self.v.tensors
@@ -239,7 +243,7 @@ class Constraints:
             self.model.add_cumulative(copies, [1] * len(copies), self.problem.channels)
 
     def _add_borders(self, fixed_part: FixedPart) -> None:
-        """Who is in fast memory where the neighbourhood begins and ends: as in the given plan."""
+        """Which tensors are in fast memory at the first and at the last boundary of a neighbourhood: as in the given plan."""
         model = self.model
         new: list[Literal] = []
         for number, tensor in enumerate(self.v.tensors):
@@ -256,7 +260,8 @@ class Constraints:
             model.add(sum(new) <= (fixed_part.preloads or 0))
 
     def _fixed_copies(self, fixed_part: FixedPart) -> list[cp_model.IntervalVar]:
-        """Copies that are made in any case (L6, L7), and the time in which the channel is busy with those before."""
+        """Intervals of the copies outside the neighbourhood (L6, L7), and of the time in which earlier copies use the
+        channel."""
         model, v = self.model, self.v
         latest = v.floor_until[-1] + v.slack_ps
         for boundary, moment in fixed_part.waits.items():
@@ -282,16 +287,16 @@ Expression: TypeAlias = cp_model.LinearExpr | int
 
 
 class StepTerms:
-    """Latency of one run of a step, as an expression.
+    """The latency of one run of a step, as an expression.
 
     Attributes
     ----------
     expression
-        Exact where it is minimised.
-    value : int variable or None
-        Variable that stands for the largest of several pieces.
+        The latency in ps; exact if it is minimized.
+    value : integer variable or None
+        The variable for the largest of several pieces.
     rows : dict of int to literal
-        Literal of every row of a table.
+        For a table: the literal of every entry, by its mask.
     """
 
     def __init__(self, model: cp_model.CpModel, latency: StepLatency, fast: Sequence[Literal | None], name: str):
@@ -304,6 +309,7 @@ class StepTerms:
             self._add_pieces(model, latency, fast, name)
 
     def _add_pieces(self, model: cp_model.CpModel, latency: StepLatency, fast: Sequence[Literal | None], name: str) -> None:
+        """Latency as the maximum of affine pieces: an integer variable with a lower bound for each piece."""
         pieces = latency.possible([literal is not None for literal in fast])
         if len(pieces) == 1:
             self.expression = _expression(pieces[0], fast)
@@ -315,6 +321,7 @@ class StepTerms:
             model.add(self.value >= _expression(piece, fast))
 
     def _add_table(self, model: cp_model.CpModel, latency: StepLatency, fast: Sequence[Literal | None], name: str) -> None:
+        """Latency from a table: a Boolean variable for each row, of which exactly one is true."""
         bits = list(enumerate(latency.table_uses))
         never = sum(1 << bit for bit, use in bits if fast[use] is None)
         self.rows = {mask: model.new_bool_var(f"row{name}.{mask}") for mask in range(len(latency.table)) if not mask & never}
@@ -334,7 +341,7 @@ def _expression(piece: Affine, fast: Sequence[Literal | None]) -> Expression:
 
 
 class Objective:
-    """Adds latencies and the objective: with stalls the moment the last boundary is left, without the sum of latencies (L7)."""
+    """Adds latencies and the objective: the time at which the last boundary is left, or the sum of latencies without stalls."""
 
     def __init__(self, variables: Variables, lower_bound_ps: int | None = None):
         problem, model = variables.problem, variables.model
@@ -364,7 +371,7 @@ class Objective:
         model.minimize(self.expression)
 
     def _total(self, fixed_part: FixedPart) -> cp_model.IntVar:
-        """End of the program after a neighbourhood: the largest of a few moments plus constants (L8)."""
+        """The end of the program after a neighbourhood: the largest of a few times plus constants (L8)."""
         variables, model = self._variables, self._variables.model
         assert fixed_part.tail_ps is not None
         self.total = model.new_int_var(0, fixed_part.most_ps, "total")

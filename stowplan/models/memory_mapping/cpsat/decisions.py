@@ -1,4 +1,4 @@
-"""A plan as the exact model sees it: decisions at accesses and in gaps, and the order of the copies; offsets apart."""
+"""The decisions of a plan that the exact model represents, at accesses and in gaps, and the order of copies; no offsets."""
 
 from __future__ import annotations
 
@@ -16,35 +16,38 @@ Direction = Literal["in", "out"]
 
 @dataclass(slots=True)
 class CopyOut:
-    """A copy of a version out to slow memory."""
+    """A copy-out of the content that an access wrote."""
 
     start: int
+    """Boundary at which it is queued."""
     until: int
-    """First boundary at which the residency no longer stands for the sake of this copy."""
+    """Boundary up to which the copy needs the residency."""
 
 
 @dataclass(slots=True)
 class TensorDecisions:
-    """Decisions for one tensor. *Landed* is resident with content: while a copy-in is in flight, it is not landed."""
+    """The decisions for one tensor. It is *landed* if it is resident with its content, that is, not while it is copied in."""
 
     landed: list[bool]
+    """[accesses] whether it is landed at the access."""
     fast: list[bool]
+    """[accesses] whether the access is served from fast memory."""
     keep: list[bool]
-    """Landed all through the gap before the access; at the first access: preloaded."""
+    """[accesses] whether it is landed throughout the gap before the access; at the first access: preloaded."""
     copy_in: dict[int, int] = field(default_factory=dict)
-    """Access before which a copy-in lands, and the boundary at which it starts."""
+    """By access before which a copy-in is complete: the boundary at which the copy is queued."""
     copy_out: dict[int, CopyOut] = field(default_factory=dict)
-    """Write access whose content is copied out."""
+    """By access: the copy-out of the content that it writes."""
 
     @staticmethod
     def all_slow(count: int) -> TensorDecisions:
-        """Nothing in fast memory, for a tensor of ``count`` accesses."""
+        """The decisions to keep a tensor with ``count`` accesses out of fast memory."""
         return TensorDecisions([False] * count, [False] * count, [False] * count)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyKey:
-    """A copy, named by its tensor and the access before which it lands or whose content it brings out."""
+    """Identifies a copy by its tensor and the access before which it is complete (in) or whose content it saves (out)."""
 
     tensor: int
     direction: Direction
@@ -53,20 +56,21 @@ class CopyKey:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """One residency, without its offset."""
+    """A residency during the steps ``[start, end)``, without its offset."""
 
     tensor: int
     start: int
     end: int
     preloaded: bool
     first: int
-    """First access that finds the tensor landed."""
+    """First access at which the tensor is landed."""
     last: int
+    """Last access at which the tensor is landed."""
 
 
 @dataclass
 class Decisions:
-    """Decisions for all tensors, and the copies in queue order."""
+    """The decisions for all tensors, and the copies in queue order."""
 
     problem: Problem
     sequences: Sequence[TensorAccesses]
@@ -80,7 +84,7 @@ class Decisions:
         ]
 
     def window(self, key: CopyKey) -> CopyWindow:
-        """CopyWindow and duration of a copy."""
+        """Window and duration of a copy."""
         sequence, chosen = self.sequences[key.tensor], self.tensors[key.tensor]
         tensor = self.problem.tensors[key.tensor]
         if key.direction == "in":
@@ -90,7 +94,7 @@ class Decisions:
         return CopyWindow(chosen.copy_out[key.access].start, end, tensor.copy_out_ps)
 
     def fast_uses(self) -> list[bool]:
-        """For each use of the program, whether it is fast."""
+        """[uses] whether each use of the program is fast."""
         fast = [False] * self.problem.use_count
         for sequence, chosen in zip(self.sequences, self.tensors, strict=True):
             for access, served in zip(sequence.accesses, chosen.fast, strict=True):
@@ -99,20 +103,20 @@ class Decisions:
         return fast
 
     def moments(self) -> Moments:
-        """The run on the copy engine; with floor latencies where stalls are forbidden."""
+        """The times that the copy engine computes; with the least latencies of steps if stalls are forbidden."""
         problem = self.problem
         waits = problem.stalls == "allowed"
         durations = step_durations(problem, self.fast_uses()) if waits else problem.floors_ps
         return play([self.window(key) for key in self.queue], durations, waits=waits, channels=problem.channels)
 
     def objective_ps(self) -> int:
-        """Objective of the plan."""
+        """Objective of the plan in ps."""
         if self.problem.stalls == "allowed":
             return self.moments().left[-1]
         return sum(step_durations(self.problem, self.fast_uses()))
 
     def plan(self, offsets: Sequence[int]) -> Plan:
-        """The plan, with one offset for each of :meth:`stays`."""
+        """The plan with these offsets in bytes, one for each of :meth:`stays`."""
         copies = []
         for key in self.queue:
             window = self.window(key)
@@ -133,7 +137,8 @@ class Decisions:
 
 
 def copy_out_end(sequence: TensorAccesses, chosen: TensorDecisions, write: int) -> int:
-    """When the copy-out must be complete: before the first slow read of what it brings, or when its residency ends."""
+    """Boundary at which a copy-out must be complete: before the first slow read of its content, or when it frees its
+    residency."""
     end = chosen.copy_out[write].until
     for j in range(write + 1, min(sequence.next_write(write + 1) + 1, len(sequence))):
         if sequence.accesses[j].read is not None and not chosen.fast[j]:
@@ -142,6 +147,7 @@ def copy_out_end(sequence: TensorAccesses, chosen: TensorDecisions, write: int) 
 
 
 def _stays(sequence: TensorAccesses, chosen: TensorDecisions) -> Iterator[Stay]:
+    """The residencies of one tensor, by start."""
     count = len(sequence)
     first = 0
     while first < count:

@@ -1,8 +1,9 @@
-"""What stands around a neighbourhood: everything of a plan that a small model takes as given.
+"""The part of a plan outside a neighbourhood, as constants of the neighbourhood's model.
 
-A neighbourhood is a problem of its own, with fewer tensors and steps. The rest of the plan enters its model as constants:
-places that are taken, copies that are made in any case, moments before which the channel is busy or a boundary waits, and
-what follows. ``neighbourhood`` makes them. Moments are in ps from the moment the neighbourhood's first boundary is reached.
+A neighbourhood is a problem of its own, with fewer tensors and steps (``neighbourhood``). The rest of the plan enters its model
+as constants: occupied bytes, copies that take place in any case, times until which the channel is busy or a boundary waits, and
+the time from the end of the window to the end of the program. Times are in ps, counted from the time at which the
+neighbourhood's first boundary is reached.
 """
 
 from __future__ import annotations
@@ -18,57 +19,62 @@ from stowplan.models.memory_mapping.accesses import IntArray
 
 
 class Moment(NamedTuple):
-    """A boundary of the whole program, seen from a neighbourhood in which several steps may be merged into one."""
+    """The time of a boundary of the program, relative to a neighbourhood in which several steps may be merged into one."""
 
     boundary: int
     """The neighbourhood's boundary at or before it."""
     after_ps: int = 0
-    """How long after that boundary is left, where it lies inside a merged step."""
+    """Time since that boundary was left, if the moment is inside a merged step."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedCopy:
-    """A copy that is made in any case; when it begins is open."""
+    """A copy outside the neighbourhood, which takes place in any case. The time at which it begins is free."""
 
     place: int
-    """Its place in the plan's list of copies."""
+    """Its index in the plan's list of copies."""
     queued: Moment
+    """When it is queued."""
     due: Moment | None
-    """None where the program waits for it after the neighbourhood."""
+    """When it must be complete; None if the program waits for it only after the neighbourhood."""
     duration_ps: int
     begin_ps: int
-    """When it begins in the given plan."""
+    """Time at which it begins in the given plan."""
     tail_ps: int = 0
-    """From its end to the end of the program, if that waits for nothing else; for a copy that is due later."""
+    """For a copy that is due after the neighbourhood: time from its end to the end of the program, without other waits."""
     latest_end_ps: int = 0
-    """When it must be complete where nothing may stall; for a copy that is due later."""
+    """For a copy that is due after the neighbourhood: time at which it must be complete if stalls are not allowed."""
 
 
 @dataclass(frozen=True)
 class FixedPart:
-    """Constants of a neighbourhood's model.
+    """The constants of a neighbourhood's model.
 
     Attributes
     ----------
     floor_until : sequence of int
-        Least moment of every boundary; where nothing may stall, its moment.
+        Earliest time of every boundary; with a frozen clock, its time.
     slack_ps : int
-        How much later any boundary may be reached.
+        Largest delay of any boundary.
     busy : sequence of (int, int)
-        When copies that were queued before begin and end, as far as they are not complete.
+        Begin and end of copies that were queued before the window and are not complete when it begins.
     waits : mapping
-        Boundaries, and moments before which they are not left.
+        By boundary that waits for such copies: the time before which it is not left.
+    copies : sequence of FixedCopy
+        Copies of other tensors that are queued within the window.
     tail_ps : int or None
-        From the last boundary to the end of the program if nothing delays it; None where moments are fixed, and the objective
-        is the sum of the latencies.
+        Time from the last boundary to the end of the program if nothing delays it. None with a frozen clock, where the
+        objective is the sum of the latencies.
     most_ps : int
         Objective of the given plan.
     entering, leaving : mapping of int to int
-        Offsets (units of alignment) of tensors that are resident at the first or the last boundary.
-    given_in, given_out : mapping of int to sequence of int
-        For each tensor, the boundaries at which the given plan queues its copies in, and at which its copies out are due.
+        Offsets, in units of the alignment, of tensors that are resident at the first or the last boundary.
     preloads : int or None
-        How many tensors may newly be preloaded; None where the neighbourhood does not begin with the program.
+        Number of further tensors that may be preloaded; None if the neighbourhood does not begin with the program.
+    given_in, given_out : mapping of int to sequence of int
+        For each tensor, the boundaries at which the given plan queues its copies-in, and at which its copies-out must end.
+    space : FixedSpace
+        Memory that other tensors occupy.
     """
 
     floor_until: Sequence[int]
@@ -87,16 +93,16 @@ class FixedPart:
 
 
 class FixedSpace:
-    """Space that residencies outside the model take, in units of alignment.
+    """The memory that residencies outside the neighbourhood occupy, in units of the alignment.
 
     Parameters
     ----------
     boundaries
-        Program boundary of each of the neighbourhood's boundaries.
+        Boundary of the program for each boundary of the neighbourhood.
     start, end, low, high
-        Steps and units of the residencies, all of shape ``[R]``.
+        Steps ``[start, end)`` and units ``[low, high)`` of the residencies, all of shape ``[R]``.
     capacity
-        Units of fast memory.
+        Size of fast memory in units.
     """
 
     def __init__(self, boundaries: Sequence[int], start: IntArray, end: IntArray, low: IntArray, high: IntArray, capacity: int):
@@ -104,14 +110,14 @@ class FixedSpace:
         order = np.argsort(low, kind="stable")
         self._start, self._end, self._low, self._high = start[order], end[order], low[order], high[order]
         self._capacity = capacity
-        self._known: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._cached_gaps: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def gaps(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Ranges ``[low, high)`` that nothing takes at any moment between two boundaries of the neighbourhood."""
+        """Ranges of units ``[low, high)`` that are free during all steps between two boundaries of the neighbourhood."""
         begin, end = self._boundaries[first], self._boundaries[last]
         if begin >= end:
             return [(0, self._capacity)]
-        if (begin, end) not in self._known:
+        if (begin, end) not in self._cached_gaps:
             meets = (self._start < end) & (self._end > begin)
             gaps, top = [], 0
             for low, high in zip(self._low[meets].tolist(), self._high[meets].tolist(), strict=True):
@@ -120,15 +126,15 @@ class FixedSpace:
                 top = max(top, high)
             if top < self._capacity:
                 gaps.append((top, self._capacity))
-            self._known[begin, end] = gaps
-        return self._known[begin, end]
+            self._cached_gaps[begin, end] = gaps
+        return self._cached_gaps[begin, end]
 
-    def room(self, step: int) -> int:
-        """Units that are free all through one of the neighbourhood's steps."""
+    def free_units(self, step: int) -> int:
+        """Number of units that are free during the whole of one step of the neighbourhood."""
         return sum(high - low for low, high in self.gaps(step, step + 1))
 
     def offsets(self, first: int, last: int, units: int) -> cp_model.Domain | None:
-        """Offsets at which ``units`` are free all the time between two boundaries; None where all fit."""
+        """Offsets at which ``units`` are free during all steps between two boundaries; None if every offset is free."""
         gaps = self.gaps(first, last)
         if gaps == [(0, self._capacity)]:
             return None

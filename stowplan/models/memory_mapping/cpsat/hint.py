@@ -1,6 +1,6 @@
-"""From any valid plan to decisions of the kind the model holds, and to values of all variables: a complete hint.
+"""Converts any valid plan into decisions that the model can represent, and into values of all variables: a complete hint.
 
-The decisions are those of the same plan, or of a better one; ``constraints`` says why there always are such.
+The decisions are those of the plan or of a better one. ``docs/reference/memory-mapping-models.md`` proves that they exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stowplan.models.memory_mapping.plan import Copy, Plan, Residency, by_tensor
 
 
 def decisions_of(variables: Variables, plan: Plan) -> Decisions:
-    """Decisions of a valid plan, cleared of what serves nothing."""
+    """The decisions of a valid plan, without residencies and copies that serve no use."""
     plan = with_whole_copies(variables.problem, plan)
     fast_uses = set(plan.fast_uses)
     residencies = by_tensor(sorted(plan.residencies, key=lambda item: item.start))
@@ -36,16 +36,16 @@ def decisions_of(variables: Variables, plan: Plan) -> Decisions:
 
 
 def offsets_of(decisions: Decisions, plan: Plan) -> dict[int, list[int]]:
-    """For each tensor, and each of its accesses, the offset of the residency it lies in, or 0.
+    """For each tensor, the offset in bytes of the residency that covers each of its accesses, or 0.
 
-    The decisions are those for the plan: every residency of theirs is part of one of the plan's, and keeps its place.
+    The decisions must come from the plan, so that each of their residencies is part of one of the plan.
     """
     residencies_of = by_tensor(plan.residencies)
     placed = {number: [0] * len(sequence) for number, sequence in enumerate(decisions.sequences)}
     for stay in decisions.stays():
         sequence = decisions.sequences[stay.tensor]
         step = sequence.accesses[stay.first].step
-        offset = next(held.offset for held in residencies_of[stay.tensor] if held.start <= step < held.end)
+        offset = next(residency.offset for residency in residencies_of[stay.tensor] if residency.start <= step < residency.end)
         if sequence.uniform:
             placed[stay.tensor] = [offset] * len(sequence)
         placed[stay.tensor][stay.first : stay.last + 1] = [offset] * (stay.last + 1 - stay.first)
@@ -53,7 +53,7 @@ def offsets_of(decisions: Decisions, plan: Plan) -> dict[int, list[int]]:
 
 
 class _TensorReader:
-    """Reads the decisions for one tensor off a plan."""
+    """Determines the decisions for one tensor from a plan."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class _TensorReader:
         self.queue: list[tuple[int, CopyKey]] = []
 
     def read(self) -> TensorDecisions:
-        """All decisions; :attr:`queue` then holds the copies that are left, with their places in the plan's queue."""
+        """All decisions. :attr:`queue` then has the copies that remain, with their positions in the plan's queue."""
         for residency in self.residencies:
             self._read_residency(residency)
         return self.chosen
@@ -85,7 +85,7 @@ class _TensorReader:
         copy_in = next(
             ((place, copy) for place, copy in self.copies if copy.direction == "in" and copy.start == residency.start), None
         )
-        # Where a pure write begins a residency, the one before it ends.
+        # A write that needs no old content begins a new residency, and the one before it ends.
         part: list[int] = []
         for j in inside:
             if sequence.is_dead(j) and self.was_fast[j]:
@@ -95,7 +95,7 @@ class _TensorReader:
         self._read_part(part, residency, copy_in)
 
     def _read_part(self, part: list[int], residency: Residency, copy_in: tuple[int, Copy] | None) -> None:
-        """One residency, or one content of it; ``part`` lists its accesses."""
+        """Process the accesses ``part`` of a residency, which find the same content or update it in place."""
         sequence, chosen = self.sequence, self.chosen
         is_begun = bool(part) and sequence.may_begin_by_write(part[0])
         if not is_begun and copy_in is not None:
@@ -123,7 +123,7 @@ class _TensorReader:
             self.queue.append((place, CopyKey(sequence.tensor, "out", write)))
 
     def _copies_out(self, part: list[int], last: int) -> list[tuple[int, int, CopyOut]]:
-        """For each fast write whose content is needed: place in the queue, access, and the copy-out that is complete first."""
+        """For each fast write whose content slow memory needs: queue position, access, and the copy-out that ends first."""
         sequence, copies = self.sequence, []
         for write in part:
             if sequence.accesses[write].write is None or not self.was_fast[write]:
@@ -146,7 +146,7 @@ class _TensorReader:
         return copies
 
     def _is_needed(self, write: int, following: int, last: int) -> bool:
-        """Somebody reads the content of ``write`` from slow memory: a later access, or who takes the program's output."""
+        """Whether the content of ``write`` is needed in slow memory: by a later access, or as an output of the program."""
         sequence = self.sequence
         if following == len(sequence) and sequence.is_output:
             return True
@@ -164,15 +164,15 @@ def hint_values(
     placed: dict[int, list[int]],
     moments: Moments,
 ) -> dict[int, int]:
-    """Value of every variable, by its index.
+    """The value of every variable by its index.
 
     Parameters
     ----------
     placed
-        For each tensor, and each of its accesses, the offset in bytes of the residency it lies in, or 0; used with ``offsets``
-        only.
+        For each tensor, the offset in bytes of the residency that covers each of its accesses, or 0. Used only with
+        ``offsets``.
     moments
-        The run, with a begin for each copy in the queue of ``decisions``.
+        The times of boundaries, and of each copy in the queue of ``decisions``.
     """
     values = _Values()
     if not variables.forbidden:
@@ -218,6 +218,7 @@ class _Values:
 def _hint_tensor(
     values: _Values, tensor: TensorVariables, chosen: TensorDecisions, decisions: Decisions, begin: dict[CopyKey, int]
 ) -> None:
+    """Set the values of all variables of a tensor."""
     sequence = tensor.sequence
     values.set(tensor.uniform, any(chosen.landed))
     count = len(sequence)
@@ -237,6 +238,7 @@ def _hint_tensor(
 def _hint_copy_in(
     values: _Values, here: AccessVariables, chosen: TensorDecisions, key: CopyKey, begin: dict[CopyKey, int]
 ) -> None:
+    """Set the values of the variables of a copy into fast memory."""
     copy = here.copy_in
     if copy is None:
         return
@@ -255,6 +257,7 @@ def _hint_copy_out(
     decisions: Decisions,
     begin: dict[CopyKey, int],
 ) -> None:
+    """Set the values of the variables of a copy out of fast memory."""
     copy = tensor.access[key.access].copy_out
     if copy is None:
         return

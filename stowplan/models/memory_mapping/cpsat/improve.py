@@ -1,4 +1,4 @@
-"""Improving a plan within a neighbourhood: build its model, hint it with the plan, solve it, put the plan together."""
+"""Improves a plan within a neighbourhood: builds the model, hints it with the plan, solves it, and assembles the new plan."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 
 
 class LocalRun(NamedTuple):
-    """A run of a neighbourhood on the copy engine."""
+    """The times of a neighbourhood, as the copy engine computes them."""
 
     moments: Moments
-    """Begins are those of the queue of the decisions."""
+    """Times of boundaries, and of the copies in the queue of the decisions."""
     fixed_begin: list[int]
+    """Times at which the copies of the fixed part begin."""
 
 
 def play_locally(neighbourhood: Neighbourhood, decisions: Decisions) -> LocalRun:
-    """Play decisions beside the fixed part, on one channel; copies are queued in the order of the given plan."""
+    """Simulate decisions together with the fixed part, on one channel; copies keep the queue order of the given plan."""
     fixed, plan = neighbourhood.fixed_part, neighbourhood.timeline.plan
     places = {
         (number, copy.direction, neighbourhood.boundary(copy.start)): place
@@ -37,7 +38,7 @@ def play_locally(neighbourhood: Neighbourhood, decisions: Decisions) -> LocalRun
         for place, copy in neighbourhood.timeline.copies[tensor]
         if neighbourhood.start <= copy.start < neighbourhood.end
     }
-    # Of each copy what orders it, its number in the queue of the decisions (``~number`` of a fixed one), and its window.
+    # For each copy: its sort key, its number in the queue of the decisions (``~number`` for a fixed copy), and its window.
     queue: list[tuple[tuple[int, bool, int, int], int, CopyWindow]] = []
     for number, copy in enumerate(fixed.copies):
         queued, due = copy.queued, copy.due or Moment(neighbourhood.problem.horizon + 1)
@@ -59,12 +60,12 @@ def play_locally(neighbourhood: Neighbourhood, decisions: Decisions) -> LocalRun
         due_ps=fixed.waits,
     )
     begin = {number: moment for (_, number, _), moment in zip(queue, moments.begin, strict=True)}
-    own = tuple(begin[number] for number in range(len(decisions.queue)))
-    return LocalRun(replace(moments, begin=own), [begin[~number] for number in range(len(fixed.copies))])
+    starts = tuple(begin[number] for number in range(len(decisions.queue)))
+    return LocalRun(replace(moments, begin=starts), [begin[~number] for number in range(len(fixed.copies))])
 
 
 def total_ps(neighbourhood: Neighbourhood, run: LocalRun) -> int:
-    """When the program ends after a run of its neighbourhood."""
+    """Time in ps at which the program ends, from the times of its neighbourhood."""
     fixed = neighbourhood.fixed_part
     assert fixed.tail_ps is not None
     total = run.moments.left[-1] + fixed.tail_ps
@@ -75,7 +76,7 @@ def total_ps(neighbourhood: Neighbourhood, run: LocalRun) -> int:
 
 
 class Merger:
-    """Puts a solution of a neighbourhood back into the plan."""
+    """Replaces the part of the plan that a neighbourhood covers by a solution of its model."""
 
     def __init__(self, neighbourhood: Neighbourhood, model: MemoryMappingModel, value: Value):
         self._neighbourhood = neighbourhood
@@ -87,23 +88,23 @@ class Merger:
             for access, start in decided.copy_in.items():
                 decided.copy_in[access] = min(start, int(sequence.copy.prev[last - 1]))
         self._moved: dict[tuple[int, int], int] = {}
-        """New starts of copies in that are fixed: by tensor and old start."""
+        """New start of each fixed copy-in that moves, by tensor and old start."""
 
     def plan(self) -> Plan:
-        """The plan."""
-        neighbourhood, given = self._neighbourhood, self._neighbourhood.timeline.plan
+        """The whole new plan."""
+        neighbourhood, former = self._neighbourhood, self._neighbourhood.timeline.plan
         copies = self._copies()
         residencies = self._residencies()
         problem = neighbourhood.timeline.facts.problem
         begin, end = problem.first_use[neighbourhood.start], problem.first_use[neighbourhood.end]
         free = set(neighbourhood.free)
-        fast = {use for use in given.fast_uses if not (begin <= use < end and problem.tensor_of_use[use] in free)}
+        fast = {use for use in former.fast_uses if not (begin <= use < end and problem.tensor_of_use[use] in free)}
         chosen = self._decisions.fast_uses()
         fast |= {origin for origin, served in zip(neighbourhood.use_of, chosen, strict=True) if served and origin >= 0}
         return without_idle(
             neighbourhood,
             msgspec.structs.replace(
-                given,
+                former,
                 residencies=tuple(sorted(residencies, key=lambda item: (item.start, item.tensor))),
                 copies=tuple(copies),
                 fast_uses=tuple(sorted(fast)),
@@ -111,13 +112,13 @@ class Merger:
         )
 
     def _copies(self) -> list[Copy]:
-        """All copies: in the window by when they begin.
+        """All copies; those in the window are ordered by the time at which they begin.
 
-        A free copy is queued at the last boundary before it begins; fixed ones that begin later are queued no earlier, which
-        lets their residencies start later too.
+        A free copy is queued at the last boundary before it begins. Fixed copies that begin later are not queued earlier than
+        that, so their residencies may also start later.
         """
         neighbourhood, value, variables = self._neighbourhood, self._value, self._complete.variables
-        given, free = neighbourhood.timeline.plan.copies, set(neighbourhood.free)
+        former, free = neighbourhood.timeline.plan.copies, set(neighbourhood.free)
         queue: list[tuple[int, int, Copy]] = []
         for key in self._decisions.queue:
             window = self._decisions.window(key)
@@ -132,7 +133,7 @@ class Merger:
             )
             queue.append((value(chosen.begin), len(queue), copy))
         for fixed, begin in zip(neighbourhood.fixed_part.copies, variables.fixed_begin, strict=True):
-            queue.append((value(begin), len(queue), given[fixed.place]))
+            queue.append((value(begin), len(queue), former[fixed.place]))
         queue.sort(key=lambda item: item[:2])
         inside: list[Copy] = []
         latest = neighbourhood.start
@@ -146,13 +147,14 @@ class Merger:
             inside.append(msgspec.structs.replace(copy, start=start))
             latest = max(latest, start)
         between = variables.leaves_between_steps
-        # Who takes a place left between two steps comes after who leaves it.
+        # A copy-in that takes bytes freed between two steps is queued behind the copy-out that frees them.
         inside.sort(key=lambda copy: (copy.start, not (between and copy.direction == "out" and copy.start == copy.end)))
-        before = [copy for copy in given if copy.start < neighbourhood.start]
-        after = [copy for copy in given if copy.start >= neighbourhood.end]
+        before = [copy for copy in former if copy.start < neighbourhood.start]
+        after = [copy for copy in former if copy.start >= neighbourhood.end]
         return [*before, *inside, *after]
 
     def _residencies(self) -> list[Residency]:
+        """All residencies: those outside the neighbourhood, and those of the solution, joined where the window cuts them."""
         neighbourhood = self._neighbourhood
         free = set(neighbourhood.free)
         residencies = []
@@ -191,53 +193,56 @@ class Merger:
 
 
 def without_idle(neighbourhood: Neighbourhood, plan: Plan) -> Plan:
-    """The plan without residencies that serve nothing, and without their copies."""
+    """The plan without residencies in which no use is fast, and without their copies."""
     facts = neighbourhood.timeline.facts
     fast = set(plan.fast_uses)
-    kept: list[Residency] = []
+    remaining: list[Residency] = []
     dropped: list[Residency] = []
     for stay in plan.residencies:
         accesses = facts.sequences[stay.tensor].accesses
         serves = any(stay.start <= access.step < stay.end and fast.intersection(access.uses) for access in accesses)
-        (kept if serves else dropped).append(stay)
+        (remaining if serves else dropped).append(stay)
     if not dropped:
         return plan
-    gone = {(stay.tensor, stay.start, stay.end) for stay in dropped}
+    removed = {(stay.tensor, stay.start, stay.end) for stay in dropped}
     between = facts.problem.evictions == "between_steps"
     ends, ends_gone = ({(stay.tensor, stay.end) for stay in stays} for stays in (plan.residencies, dropped))
 
     def is_kept(copy: Copy) -> bool:
         if copy.direction == "in":
-            return not any(copy.tensor == tensor and copy.start == start for tensor, start, _ in gone)
+            return not any(copy.tensor == tensor and copy.start == start for tensor, start, _ in removed)
         if between and copy.start == copy.end and (copy.tensor, copy.end) in ends:
             return (copy.tensor, copy.end) not in ends_gone
-        return not any(copy.tensor == tensor and start <= copy.start < end for tensor, start, end in gone)
+        return not any(copy.tensor == tensor and start <= copy.start < end for tensor, start, end in removed)
 
-    return msgspec.structs.replace(plan, residencies=tuple(kept), copies=tuple(copy for copy in plan.copies if is_kept(copy)))
+    return msgspec.structs.replace(
+        plan, residencies=tuple(remaining), copies=tuple(copy for copy in plan.copies if is_kept(copy))
+    )
 
 
-#: Literals of a neighbourhood's model, at most.
+#: Largest number of literals of a neighbourhood's model.
 MAX_LITERALS = 30_000
 
 LocalStatus = Literal["optimal", "feasible", "none", "infeasible", "empty"]
 
 
 class Improvement(NamedTuple):
-    """What a neighbourhood gave."""
+    """The result of solving a neighbourhood."""
 
     status: LocalStatus
-    """``optimal``: the model was solved to its end. ``infeasible``: a frozen clock does not allow even the plan given, which
-    stalls. ``none``: nothing found in time. ``empty``: nothing to decide, or too much."""
+    """``optimal``: the model was solved to optimality. ``feasible``: a solution was found. ``infeasible``: with a frozen clock
+    there is no solution, as the given plan stalls. ``none``: no solution was found in time. ``empty``: there is nothing to
+    decide, or the model would be too large."""
     plan: Plan | None
-    """The whole plan; its objective is not set, and it may be worse than the one given. None where nothing was found."""
+    """The whole plan, None if no solution was found. Its objective is not set, and it may be worse than the given plan."""
     seconds: float = 0.0
-    """Of solving."""
+    """Time of solving."""
     deterministic: float = 0.0
-    """The same in CP-SAT's deterministic seconds."""
+    """Time of solving in CP-SAT's deterministic seconds."""
 
 
 class NeighbourhoodModel:
-    """The complete model of a neighbourhood, hinted with the plan it was made from.
+    """The complete model of a neighbourhood, which can be hinted with the plan that the neighbourhood was built from.
 
     Raises
     ------
@@ -257,7 +262,7 @@ class NeighbourhoodModel:
         return self.complete.model
 
     def add_hint(self) -> dict[int, int]:
-        """Hint at the given plan, completely; returns the values of all variables, by index."""
+        """Let the solver start from the given plan. The hint is complete; returns the values of all variables by index."""
         neighbourhood, variables = self.neighbourhood, self.complete.variables
         decisions = decisions_of(variables, neighbourhood.plan)
         run = play_locally(neighbourhood, decisions)
@@ -271,34 +276,30 @@ class NeighbourhoodModel:
         return values
 
     def extract(self, value: Value) -> Plan:
-        """The whole plan of a solution.
+        """The whole plan of a solution. Its objective is not set.
+
+        The plan is valid, unless a copy's window lies in a merged step or the clock is frozen; then the caller has to check it.
 
         Parameters
         ----------
         value
-            Gives the value of a variable of the model.
-
-        Returns
-        -------
-        Plan
-            Its objective is not set. Whether it is valid is for the caller to see: it is, except perhaps where a copy's window
-            lies in a merged step or the clock is frozen.
+            Returns the value of a variable of the model in the solution.
         """
         return Merger(self.neighbourhood, self.complete, value).plan()
 
 
 def improve(neighbourhood: Neighbourhood, **limits: Unpack[Limits]) -> Improvement:
-    """Best plan in a neighbourhood, by CP-SAT on one worker.
+    """Find the best plan in a neighbourhood with CP-SAT, by default with one worker.
 
     Parameters
     ----------
     limits
-        As :func:`stowplan.models.cpsat_runner.run` takes them, for solving; building is not counted.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.run`. They apply to solving; building is not counted.
 
     Returns
     -------
     Improvement
-        The whole plan with what was found put in, where anything was.
+        The whole plan with the solution inserted, if one was found.
 
     Raises
     ------

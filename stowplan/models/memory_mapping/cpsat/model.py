@@ -1,6 +1,6 @@
-"""The complete model: variables, constraints, objective; hints in, plans out.
+"""The complete model: it combines variables, constraints and objective, takes plans as hints, and returns plans.
 
-It is solved first without offsets, then, where no offsets fit its optimum, with them.
+:func:`solve` solves it first without offsets. If no offsets fit the optimal solution, it is solved again with offsets.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.outcome import Best, Outcome
 
-#: Literals of a model, at most: solving gets nowhere long before.
+#: Largest number of literals of a model. CP-SAT makes no progress on models that are far smaller than this.
 MAX_SIZE = 200_000
 
 
 class MemoryMappingModel:
-    """CP-SAT model of a problem.
+    """The CP-SAT model of a problem.
 
     Parameters
     ----------
     problem
         Any problem, except one with several channels and a copy that takes no time.
     offsets
-        Whether offsets are part of the model. Without them it says of space only that sizes fit, and is a relaxation: a
-        solution's residencies may turn out to have no offsets.
+        Whether offsets are part of the model. Without them, the model only requires that the sizes of residencies fit at every
+        step. It is then a relaxation, and there may be no offsets for a solution.
     lower_bound_ps
         A proven lower bound on the objective.
     sequences
-        Of the problem, where they are known.
+        The access sequences of the problem, if they are available.
     fixed_part
-        What stands around a neighbourhood.
+        For a neighbourhood: the rest of the plan as constants.
     should_stop
-        Asked for every tensor.
+        Called for every tensor; building ends when it returns True.
 
     Raises
     ------
     BuildStopped
-        Where ``should_stop`` says so.
+        ``should_stop`` returned True.
     NotImplementedError
-        With several channels, if a copy takes no time: intervals of no length do not queue. For any problem of more than
-        :data:`MAX_SIZE` literals.
+        The model would have more than :data:`MAX_SIZE` literals, or there are several channels and a copy takes no time
+        (intervals of length 0 do not queue).
     """
 
     def __init__(
@@ -88,10 +88,15 @@ class MemoryMappingModel:
         self.model = self.variables.model
 
     def add_hint(self, plan: Plan) -> dict[int, int] | None:
-        """Hint the solver at a valid plan, completely; replaces any hint before it.
+        """Let the solver start from a valid plan. The hint is complete and replaces an earlier one.
 
-        The hinted solution may be better than the plan, as it is cleared of what serves nothing. Returns the
-        values of all variables, by index; None, and hints nothing, where the plan is worse than everything in slow memory.
+        The hinted solution may be better than the plan, since useless residencies and copies are left out.
+
+        Returns
+        -------
+        dict or None
+            The values of all variables by index. None, and there is no hint, if the plan is worse than the one with everything
+            in slow memory.
         """
         decisions = decisions_of(self.variables, plan)
         if decisions.objective_ps() > self.problem.all_slow_ps:
@@ -102,12 +107,13 @@ class MemoryMappingModel:
         return values
 
     def values_of(self, decisions: Decisions, plan: Plan, moments: Moments) -> dict[int, int]:
-        """Value of every variable, by its index, for decisions read off a plan, whose offsets they keep."""
+        """The value of every variable by index, for decisions that were determined from a plan; offsets are those of the
+        plan."""
         placed = offsets_of(decisions, plan) if self.offsets is not None else {}
         return hint_values(self.variables, self.objective, decisions, self.offsets, placed, moments)
 
     def decisions(self, value: Value) -> Decisions:
-        """Decisions of a solution, with every copy queued as late as its begin allows."""
+        """The decisions of a solution. Every copy is queued as late as the time at which it begins allows."""
         variables = self.variables
         chosen: list[TensorDecisions] = []
         between = variables.leaves_between_steps
@@ -127,7 +133,7 @@ class MemoryMappingModel:
                     allow_empty = between or end < decided.copy_out[j].until
                     start = self._latest_start(copy_out, begin, end, value, allow_empty=allow_empty)
                     decided.copy_out[j].start = start
-                    # Who takes the place comes after who leaves it (L7).
+                    # A copy-in that takes freed bytes is queued behind the copy-out that frees them (L7).
                     queue.append((start, not (between and start == end), begin, copy_out.duration_ps, key))
         queue.sort(key=lambda item: item[:4])
         return Decisions(self.problem, variables.sequences, chosen, [item[4] for item in queue])
@@ -143,21 +149,21 @@ class MemoryMappingModel:
         return start
 
     def extract(self, value: Value, *, time_limit: float = 10.0, exact: bool = True) -> Plan | None:
-        """Plan of a solution.
+        """The plan of a solution.
 
         Parameters
         ----------
         value
-            Gives the value of a variable of the model.
+            Returns the value of a variable of the model in the solution.
         time_limit
-            Seconds for offsets.
+            Time limit in seconds for finding offsets.
         exact
-            Whether CP-SAT looks for offsets where first fit finds none.
+            Whether CP-SAT searches for offsets if first fit finds none.
 
         Returns
         -------
         Plan or None
-            With its objective recomputed; None where no offsets are found.
+            The plan with its recomputed objective; None if no offsets are found.
         """
         decisions = self.decisions(value)
         offsets = pack(self.problem, self.variables.sequences, decisions.stays(), time_limit=time_limit, exact=exact)
@@ -165,7 +171,7 @@ class MemoryMappingModel:
 
 
 def size_estimate(sequences: Sequence[TensorAccesses]) -> int:
-    """About how many literals the model has: one for each step that a copy may be under way in."""
+    """Approximate number of literals of the model: one for each step during which a copy may be under way."""
     total = 0
     for sequence in sequences:
         for j, access in enumerate(sequence.accesses):
@@ -178,6 +184,7 @@ def size_estimate(sequences: Sequence[TensorAccesses]) -> int:
 
 
 def _read_tensor(tensor: TensorVariables, value: Value, *, between: bool) -> TensorDecisions:
+    """The decisions for one tensor in a solution; starts of copies are not determined yet."""
     sequence = tensor.sequence
     decided = TensorDecisions.all_slow(len(sequence))
 
@@ -199,7 +206,7 @@ def _read_tensor(tensor: TensorVariables, value: Value, *, between: bool) -> Ten
 
 
 def _serves(tensor: TensorVariables, decided: TensorDecisions, write: int, value: Value) -> bool:
-    """Whether anyone needs the content of access ``write`` in slow memory."""
+    """Whether a slow read, a copy-in or the end of the program needs the content of access ``write`` in slow memory."""
     sequence = tensor.sequence
     following = sequence.next_write(write + 1)
     if following == len(sequence) and sequence.is_output:
@@ -213,13 +220,13 @@ def _serves(tensor: TensorVariables, decided: TensorDecisions, write: int, value
     return False
 
 
-#: Part of the time that is left which may go into finding offsets for a solution that is not optimal.
+#: Fraction of the remaining time for finding offsets of a solution that is not optimal.
 PACKING_SHARE = 0.2
 
-#: Part of the time in which a problem with stalls is first solved without them, where there is no hint.
+#: Fraction of the time in which a problem with stalls is first solved without stalls, if there is no hint.
 STALL_FREE_SHARE = 0.3
 
-#: Probing thousands of literals of residencies and copies takes longer than it saves.
+#: Parameters of CP-SAT without probing, which takes longer than it saves with thousands of literals.
 WITHOUT_PROBING = {"cp_model_probing_level": 0}
 
 
@@ -233,25 +240,26 @@ def solve(
     on_bound: Callable[[int], None] | None = None,
     **work: Unpack[Work],
 ) -> Outcome[Plan]:
-    """Best plan of a problem, with a proven bound.
+    """Find the best plan of a problem and a proven bound.
 
     Parameters
     ----------
     time_limit
-        Seconds, building included.
+        Limit in seconds, including the time to build the model.
     hint
         A valid plan to start from.
     lower_bound_ps
-        A proven bound, such as :class:`~stowplan.models.memory_mapping.milp.segments.SegmentBounds` gives.
+        A proven lower bound, for example from :class:`~stowplan.models.memory_mapping.milp.segments.SegmentBounds`.
     on_plan, on_bound
         Called with every better plan and bound, from the solver's threads.
     work
-        As :func:`stowplan.models.cpsat_runner.run` takes it; a ``deterministic_limit`` is for each of the two models.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.run`. A ``deterministic_limit`` applies to each of the two
+        models, without and with offsets.
 
     Returns
     -------
     Outcome
-        There always are a plan, that which uses no fast memory, and a bound.
+        There always are a bound and a plan, in the worst case the one that uses no fast memory.
 
     Raises
     ------
@@ -271,6 +279,8 @@ def solve(
 
 
 class _Search(Best[Plan]):
+    """The state of :func:`solve`: the best plan and bound, and the time that is left."""
+
     def __init__(
         self,
         problem: Problem,
@@ -293,16 +303,17 @@ class _Search(Best[Plan]):
 
     @property
     def is_done(self) -> bool:
-        """Proven optimal, out of time, or told to stop."""
+        """Whether the best plan is proven optimal, time has run out, or ``should_stop`` returned True."""
         return self.is_optimal or self.left <= 0 or (self._should_stop is not None and self._should_stop())
 
     def offer_bound(self, bound: int | None) -> None:
-        """Keep the bound where it is the best so far, and where the model holds all plans: it has no sliced prefetches."""
+        """Keep the bound if it is the best so far. The model has no sliced prefetches, so with them its bounds are not
+        valid."""
         if self.problem.prefetches != "sliced":
             super().offer_bound(bound)
 
     def start_without_stalls(self) -> None:
-        """Look for a plan without stalls: its model is much the smaller one, and its plans are valid here, at the same cost."""
+        """Search for a plan without stalls. That model is much smaller, and its plans are valid at the same objective."""
         if self.is_done:
             return
         work = self._work.copy()
@@ -314,7 +325,7 @@ class _Search(Best[Plan]):
             self.offer_plan(msgspec.structs.replace(outcome.plan, problem=self.problem.digest))
 
     def run(self, *, offsets: bool) -> None:
-        """Solve the model with or without offsets, within what is left of the time."""
+        """Solve the model, with or without offsets, within the remaining time."""
         try:
             model = MemoryMappingModel(
                 self.problem, offsets=offsets, lower_bound_ps=self.bound, should_stop=lambda: self.is_done

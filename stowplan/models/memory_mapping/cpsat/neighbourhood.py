@@ -1,13 +1,16 @@
-"""A small problem cut out of a large one: some tensors within a time window, while the rest of a plan stays as it is.
+"""A neighbourhood of a plan for large-neighbourhood search, as a small problem.
 
-The *time axis* of a neighbourhood has a boundary of its own wherever one of its tensors may change. The steps in between are
-merged, so that its size depends on what is free and not on the program. Two steps are added, one before that writes what
-enters the window with content that slow memory lacks, and one after that reads what leaves it resident. What the window cuts,
-keeps its place there.
+Only some tensors may change, and only within a window of steps; they are called *free*. The rest of the plan stays as it is and
+enters the model as constants (see ``fixed_part``).
 
-All else is constant (see ``fixed_part``). On one channel with stalls the model's objective is exact but for copies and stalls
-inside merged steps, which may not get worse. A *frozen clock* is cheaper: the moments of the given plan stand still, and
-copies must be hidden as if nothing got faster. Either way only the replay of the whole plan says what it costs.
+The *time axis* of a neighbourhood has a boundary wherever one of its tensors may change. The steps in between are merged, so
+the size of the problem depends on the number of free decisions and not on the length of the program. Two steps are added. One
+before the window writes the tensors that enter it with content that slow memory lacks, and one after it reads the tensors that
+are resident when it ends. Residencies that extend beyond the window keep their offset there.
+
+With one channel and stalls, the model's objective is exact, except for copies and stalls inside merged steps, which must not
+get worse. A *frozen clock* makes the model smaller: the times of boundaries are those of the given plan, and copies must be
+complete in time as if no step became faster. In both cases only a replay of the whole plan gives its objective.
 """
 
 from __future__ import annotations
@@ -27,18 +30,19 @@ from stowplan.models.memory_mapping.problem import Loop, Piece, Step, border_ste
 
 
 class Neighbourhood:
-    """What is free, as a problem beside a fixed part; ``problem``, ``sequences``, ``fixed_part`` and ``plan`` describe it.
+    """A neighbourhood of a plan: ``problem`` is its small problem, ``plan`` the part of the plan, ``fixed_part`` the constants.
 
     Parameters
     ----------
     timeline
         The plan to improve.
     tensors
-        Which may change; those that cannot (copied across a border of the window, say) stay as they are.
+        Tensors that may change. Those that cannot, for example because they are copied across a border of the window, stay as
+        they are.
     start, end
-        Boundaries of the window, moved outwards to the next that lie in no loop.
+        Boundaries of the window. They are moved outwards to the next boundaries that lie in no loop.
     detail
-        Boundaries that the time axis has at least, if the window has that many.
+        Smallest number of boundaries of the time axis, if the window has that many.
     frozen
         Whether the clock is frozen.
     """
@@ -59,7 +63,7 @@ class Neighbourhood:
         self.axis = self._make_axis(detail)
         """Boundaries of the program; boundary ``i`` of the axis is boundary ``i + 1`` of the problem."""
         self.use_of: list[int] = []
-        """Use of the program for each of the problem's, -1 for those of the two steps added."""
+        """For each use of the small problem, its number in the program; -1 for those of the two added steps."""
         self._make_problem()
         self.plan = self._make_plan()
         self.fixed_part = self._make_fixed_part()
@@ -67,14 +71,15 @@ class Neighbourhood:
     # ---------------------------------------------------------------------------------------------------- what is free
 
     def _may_change(self, tensor: int) -> bool:
+        """Whether decisions of a tensor in the neighbourhood may change without a change outside of it."""
         timeline, facts = self.timeline, self.timeline.facts
-        # The problem of a neighbourhood has no asynchronous operations: what they hold stays as it is.
+        # The small problem has no asynchronous operations, so the tensors that they use stay as they are.
         if not facts.is_candidate[tensor] or facts.sequences[tensor].in_flight:
             return False
         for _, copy in timeline.copies[tensor]:
             if copy.start < self.start < copy.end or copy.start < self.end < copy.end:
                 return False
-            # What leaves its place between two steps right at a border belongs to neither side.
+            # A tensor that is evicted between two steps, exactly at a border, belongs to neither side.
             if timeline.leaves_at(tensor, self.start) or timeline.leaves_at(tensor, self.end):
                 return False
         sequence = facts.sequences[tensor]
@@ -89,12 +94,13 @@ class Neighbourhood:
         return [access for access in accesses if self.start <= access.step < self.end]
 
     def _across(self, tensor: int, boundary: int) -> Residency | None:
-        """The residency that stands on both sides of a boundary."""
+        """The residency that covers the steps on both sides of a boundary; None if there is none."""
         return next((r for r in self.timeline.residencies[tensor] if r.start < boundary < r.end), None)
 
     # ------------------------------------------------------------------------------------------------------- time axis
 
     def _make_axis(self, detail: int) -> list[int]:
+        """Boundaries of the original problem between which the small problem has one step each, ascending."""
         timeline, problem = self.timeline, self.timeline.facts.problem
         points = {self.start, self.end}
         steps = sorted({access.step for accesses in self.inside for access in accesses})
@@ -118,18 +124,19 @@ class Neighbourhood:
         return [point for point in sorted(points) if self.start <= point <= self.end and not closed[point]]
 
     def boundary(self, point: int) -> int:
-        """The problem's boundary for one of the program's that is on the axis."""
+        """The boundary of the small problem for a boundary of the program, which must be on the axis."""
         place = bisect_left(self.axis, point)
         assert self.axis[place] == point
         return place + 1
 
     def point(self, boundary: int) -> int:
-        """The program's boundary for one of the problem's."""
+        """The boundary of the program for a boundary of the small problem."""
         return self.axis[min(max(0, boundary - 1), len(self.axis) - 1)]
 
     # --------------------------------------------------------------------------------------------------------- problem
 
     def _make_problem(self) -> None:
+        """Build the small problem: a step at each border, and the steps of the neighbourhood, some of them merged."""
         timeline, problem = self.timeline, self.timeline.facts.problem
         numbers = {tensor: number for number, tensor in enumerate(self.free)}
         saved = [timeline.is_slow_valid(tensor, self.start) for tensor in self.free]
@@ -141,7 +148,7 @@ class Neighbourhood:
             and (accesses or self.leaving[number] is not None or timeline.is_slow_needed(self.free[number], self.end))
         ]
         self.is_begun = [number in begun for number in range(len(self.free))]
-        """Tensors that enter with content that slow memory lacks: the step before the window writes it."""
+        """[free tensors] whether it enters with content that slow memory lacks, so that the added first step writes it."""
         read = [number for number, cut in enumerate(self.leaving) if cut is not None]
         steps = [self._border_step("enter", begun, is_output=True)]
         for first, last in zip(self.axis, self.axis[1:], strict=False):
@@ -183,17 +190,17 @@ class Neighbourhood:
         return Step("merged", "merged", 1, (), (Piece(base, (), ()),))
 
     def _reduced(self, index: int, numbers: dict[int, int]) -> Step:
-        """A step with all uses decided but those of free tensors."""
+        """A step in which all uses are fixed except those of free tensors."""
         facts = self.timeline.facts
         step, first = facts.problem.steps[index], facts.problem.first_use[index]
-        kept = [first + place for place, use in enumerate(step.uses) if use.tensor in numbers]
-        if not kept:
+        positions = [first + place for place, use in enumerate(step.uses) if use.tensor in numbers]
+        if not positions:
             return self._merged(index, index + 1)
-        self.use_of += kept
+        self.use_of += positions
         return restricted(step, numbers, self.timeline.fast[first : first + len(step.uses)])
 
     def _with_borders(self, cut: TensorAccesses, whole: TensorAccesses) -> TensorAccesses:
-        """Accesses of a tensor cut out; one that has accesses beyond the window is internal to no loop in it."""
+        """Accesses of a free tensor. If the tensor is internal to a loop only because the window cuts it, it may be copied."""
         if cut.may_copy or not whole.may_copy:
             return cut
         return replace(cut, may_copy=True, residency=cut.copy)
@@ -201,7 +208,7 @@ class Neighbourhood:
     # ------------------------------------------------------------------------------------------------------------ plan
 
     def _make_plan(self) -> Plan:
-        """The given plan, as one of the problem's; its objective is not set."""
+        """The given plan as a plan of the small problem. Its objective is not set."""
         timeline, last = self.timeline, self.problem.horizon
         residencies: list[Residency] = []
         copies: list[tuple[int, Copy]] = []
@@ -237,6 +244,7 @@ class Neighbourhood:
     # ---------------------------------------------------------------------------------------------------- fixed part
 
     def _make_fixed_part(self) -> FixedPart:
+        """Collect what the model needs to know of the fixed decisions: times, copies, offsets and preloads."""
         timeline, problem = self.timeline, self.timeline.facts.problem
         moments, zero = timeline.moments, timeline.moments.reached[self.start]
         align, fast = problem.alignment, set(self.plan.fast_uses)
@@ -293,7 +301,7 @@ class Neighbourhood:
         return given
 
     def _may_keep(self, number: int) -> bool:
-        """Whether a tensor that enters with its slow copy valid may have a use for staying."""
+        """Whether a tensor that enters, and whose content slow memory has, too, may profit from staying resident."""
         sequence = self.sequences[number]
         return len(sequence) > 0 and not sequence.is_dead(0)
 
@@ -304,13 +312,13 @@ class Neighbourhood:
         return self.problem.floor_until
 
     def _moment(self, point: int, absolute_ps: int) -> Moment:
-        """Where a moment at a boundary of the window lies on the axis."""
+        """A time at a boundary of the program, relative to the boundaries of the axis."""
         place = bisect_right(self.axis, point) - 1
         is_on_axis = self.axis[place] == point and not self.is_frozen
         return Moment(place + 1, 0 if is_on_axis else absolute_ps - self.timeline.moments.left[self.axis[place]])
 
     def _waits(self, before: Collection[int], zero: int) -> dict[int, int]:
-        """Boundaries that wait for copies queued before the window."""
+        """By boundary that waits for copies queued before the window: the time until which it waits."""
         timeline, waits = self.timeline, dict[int, int]()
         for place in before:
             due = timeline.plan.copies[place].end
@@ -320,7 +328,7 @@ class Neighbourhood:
         return waits
 
     def _fixed_copies(self, zero: int, busy: Collection[tuple[int, int]]) -> list[FixedCopy]:
-        """Copies queued in the window for tensors that are not free."""
+        """The copies of other tensors that are queued within the window."""
         timeline, moments = self.timeline, self.timeline.moments
         free, copies = set(self.free), []
         inside = [

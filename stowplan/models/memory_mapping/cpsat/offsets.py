@@ -1,4 +1,4 @@
-"""Offsets: packing residencies whose times are known, and the same as constraints inside the complete model."""
+"""Offsets of residencies: a packing for fixed times (:func:`pack`), and variables of the complete model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ from stowplan.models.memory_mapping.problem import Problem
 def pack(
     problem: Problem, sequences: Sequence[TensorAccesses], stays: Sequence[Stay], *, time_limit: float, exact: bool = True
 ) -> tuple[int, ...] | None:
-    """Give every residency an offset; those of a uniform alias group share one. None where none were found.
+    """Find an offset for every residency; residencies of a uniform alias group get the same offset.
 
-    First fit in a few orders, and where that fails, unless not ``exact``, CP-SAT on one worker for at most ``time_limit``
-    seconds.
+    First fit is tried in a few orders. If it fails and ``exact`` is true, CP-SAT searches with one worker for at most
+    ``time_limit`` seconds.
+
+    Returns
+    -------
+    tuple of int or None
+        Offsets in bytes, in the order of ``stays``; None if none were found.
     """
     blocks = _blocks(problem, sequences, stays)
     orders = (
@@ -42,20 +47,23 @@ def pack(
 
 @dataclass(frozen=True)
 class _Block:
-    """Residencies that share an offset."""
+    """Residencies that must have the same offset."""
 
     members: tuple[int, ...]
+    """Numbers of the residencies."""
     times: tuple[tuple[int, int], ...]
+    """Their steps ``[start, end)``."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     units: int
-    """Units of alignment that these take."""
+    """Size in units of the alignment, rounded up."""
 
 
 def _blocks(problem: Problem, sequences: Sequence[TensorAccesses], stays: Sequence[Stay]) -> list[_Block]:
+    """Group residencies that must have the same offset."""
     groups: dict[tuple[int, int], list[int]] = {}
     for number, stay in enumerate(stays):
-        # A uniform group has one key for all its residencies, any other tensor one for each.
+        # All residencies of a uniform alias group have the same key; those of other tensors have a key each.
         groups.setdefault((stay.tensor, -1 if sequences[stay.tensor].uniform else number), []).append(number)
     blocks = []
     for (tensor, _), members in groups.items():
@@ -84,6 +92,7 @@ def _first_fit(problem: Problem, blocks: Sequence[_Block]) -> list[tuple[_Block,
 
 
 def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_limit: float) -> tuple[int, ...] | None:
+    """Offsets by CP-SAT: rectangles of time and memory that do not overlap."""
     model = cp_model.CpModel()
     places = [model.new_int_var(0, (problem.capacity - block.size) // problem.alignment, "") for block in blocks]
     times, memory = [], []
@@ -100,7 +109,10 @@ def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_l
 
 
 class OffsetVariables:
-    """Offsets within the complete model: rectangles of time and memory for accesses, gaps, copies in and what stays on."""
+    """Adds offsets to the complete model: rectangles of time and memory for accesses, gaps, copies-in and extended residencies.
+
+    No two rectangles overlap.
+    """
 
     def __init__(self, variables: Variables):
         self._variables = variables
@@ -109,7 +121,7 @@ class OffsetVariables:
         self._times: list[cp_model.IntervalVar] = []
         self._memory: list[cp_model.IntervalVar] = []
         self.access: list[list[cp_model.IntVar | None]] = []
-        """For each tensor and access the offset of its residency, in units of alignment."""
+        """For each tensor and access, the variable of its residency's offset, in units of the alignment."""
         self._sizes: list[tuple[cp_model.IntVar, list[cp_model.IntVar]]] = []
         for tensor in variables.tensors:
             self._add_tensor(tensor)
@@ -118,7 +130,7 @@ class OffsetVariables:
         self._model.add_no_overlap_2d(self._times, self._memory)
 
     def _add_tensor(self, tensor: TensorVariables) -> None:
-        self._variables.look_at_clock()
+        self._variables.check_stop()
         sequence, model = tensor.sequence, self._model
         columns: list[cp_model.IntVar | None] = []
         self.access.append(columns)
@@ -177,12 +189,15 @@ class OffsetVariables:
         *,
         backwards: bool,
     ) -> None:
-        """A rectangle from ``border`` on, or back from it, as long as there are true literals, which begin at the border."""
+        """Add a rectangle that starts at ``border``, or ends there if ``backwards``, and covers as many steps as literals hold.
+
+        The literals that hold are those next to the border.
+        """
         model = self._model
         units = -(-sequence.size // self._alignment)
         present = literals[-1] if backwards else literals[0]
         for number, literal in enumerate(literals):
-            # A literal that is the one before it says no more of the shorter segment.
+            # If two neighbouring literals are the same, the shorter rectangle needs no constraint of its own.
             if backwards and (number == 0 or literal is not literals[number - 1]):
                 self._avoid_fixed(literal, border - len(literals) + number, border, place, units)
             if not backwards and (number + 1 == len(literals) or literal is not literals[number + 1]):
@@ -198,14 +213,14 @@ class OffsetVariables:
         self._memory.append(model.new_optional_fixed_size_interval_var(place, units, present, ""))
 
     def _avoid_fixed(self, present: cp_model.IntVar, start: int, end: int, place: cp_model.IntVar, units: int) -> None:
-        """Keep a residency off the places that others take, outside the model."""
+        """Keep a residency off the bytes of residencies outside the neighbourhood."""
         fixed_part = self._variables.fixed_part
         free = None if fixed_part is None else fixed_part.space.offsets(start, end, units)
         if free is not None:
             self._model.add_linear_expression_in_domain(place, free).only_enforce_if(present)
 
     def _add_borders(self, fixed_part: FixedPart) -> None:
-        """Residencies that the neighbourhood's first or last boundary cuts keep their place."""
+        """Residencies that extend beyond the first or last boundary of the neighbourhood keep their offset."""
         model = self._model
         for number, offset in fixed_part.entering.items():
             first, place = self._variables.tensors[number].access[0], self.access[number][0]
@@ -218,6 +233,6 @@ class OffsetVariables:
             model.add(place == offset)
 
     def hint_sizes(self, values: dict[int, int]) -> None:
-        """Set the lengths of rectangles from the literals that make them, which ``values`` holds."""
+        """Set the lengths of growing rectangles in ``values``, which must already have the values of their literals."""
         for length, literals in self._sizes:
             values[length.index] = sum(values[literal.index] for literal in literals)

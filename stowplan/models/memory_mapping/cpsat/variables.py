@@ -1,6 +1,6 @@
-"""Variables of the complete model, tensor by tensor.
+"""The variables of the complete model, tensor by tensor.
 
-A literal that can only be false is None, so that nothing is built for choices that a problem does not offer.
+A literal that can only be false is None, so that no constraints are built for choices that a problem does not have.
 """
 
 from __future__ import annotations
@@ -17,83 +17,98 @@ from stowplan.models.memory_mapping.problem import Problem
 
 Literal = cp_model.IntVar
 
-#: Copies of a neighbourhood lie within so many times their duration of the use they serve or the write they save, or within so
-#: many boundaries: few plans want more, and every boundary is a literal.
+#: In a neighbourhood, the window of a copy next to the use that needs it, or the write whose content it saves, is limited to
+#: this multiple of the copy's duration, or to this number of boundaries if that is longer. Few plans need longer windows, and
+#: every boundary costs a literal.
 REACH, LEAST_REACH = 4, 6
 
 
 class BuildStopped(Exception):  # noqa: N818 - nothing is wrong
-    """Building a model was ended by whoever asked for it."""
+    """The caller of the construction of a model asked it to stop."""
 
 
 @dataclass
 class CopyInVariables:
-    """A copy-in that lands before some access."""
+    """The variables of an optional copy-in that is complete before some access."""
 
     is_made: Literal
+    """Whether the copy takes place."""
     first: int
     """First boundary at which it may start."""
     end: int
     """Boundary at which it must be complete."""
     begin: cp_model.IntVar
+    """Time in ps at which it begins on its channel."""
     interval: cp_model.IntervalVar
     duration_ps: int
     resident: dict[int, Literal]
-    """For each step from ``first`` to the access: the copy has started, and its place is taken; once true, true to the end."""
+    """For each step from ``first`` up to the access: whether the copy has been queued and occupies its bytes. Once true, it is
+    true for all later steps."""
 
 
 @dataclass
 class CopyOutVariables:
-    """A copy-out of what some access wrote."""
+    """The variables of an optional copy-out of the content that some access wrote."""
 
     is_made: Literal
+    """Whether the copy takes place."""
     first: int
     """First boundary at which it may start."""
     limit: int
     """Boundary at which it must be complete: the next write, or the end."""
     begin: cp_model.IntVar
+    """Time in ps at which it begins on its channel."""
     interval: cp_model.IntervalVar
     duration_ps: int
     needs: dict[int, Literal]
-    """For each step from the write to ``limit``: the residency stands for this copy's sake; once false, false to the end."""
+    """For each step from the write up to ``limit``: whether the copy needs the residency. Once false, it is false for all later
+    steps."""
     extends: dict[int, Literal] = field(default_factory=dict)
-    """For each such step in a gap that may be left early: only for the sake of this copy."""
+    """For each such step in a gap in which the residency might end: whether only this copy keeps the residency there."""
     at_once: dict[int, Literal] = field(default_factory=dict)
-    """For a slow read, several channels: the copy has the empty window right before the read."""
+    """With several channels, by slow read: whether the copy has the empty window right before the read."""
 
 
 @dataclass
 class AccessVariables:
-    """One access of one tensor."""
+    """The variables of one access of one tensor, and of the gap before it. A variable that is None can only be false."""
 
     landed: Literal | None = None
+    """Whether the tensor is resident with its content at the access."""
     fast: Literal | None = None
+    """Whether the access is served from fast memory."""
     keep: Literal | None = None
-    """Landed all through the gap before the access; at the first access: preloaded."""
+    """Whether the tensor is resident with its content throughout the gap before the access; at the first access: preloaded."""
     begun: Literal | None = None
+    """Whether a residency begins with the access, which writes without reading."""
     copy_in: CopyInVariables | None = None
+    """The copy-in that is complete before the access."""
     copy_out: CopyOutVariables | None = None
+    """The copy-out of the content that the access writes."""
     lingers: Literal | None = None
-    """Of the gap before the access: left, but only after the loop that the access before it lies in."""
+    """Whether the residency ends in the gap before the access, but not before the loop around the previous access ends."""
 
 
 @dataclass
 class TensorVariables:
-    """All variables of one tensor; one entry in ``access`` for each access, and one more for the gap after the last."""
+    """All variables of one tensor."""
 
     sequence: TensorAccesses
     access: list[AccessVariables]
+    """One entry for each access, and one more for the gap after the last access."""
     uniform: Literal | None = None
+    """For a uniform alias group: whether all its uses are fast."""
 
 
 class Variables:
-    """All variables of a problem.
+    """All variables of the model of a problem.
 
     Attributes
     ----------
-    reached, open, left : one int variable for each boundary, where stalls are allowed; else constants
-        Moments in ps at which a boundary is reached, queues its copies, and is left. With one channel ``open`` is ``reached``
-        for copies that start, and ``left`` for those that end (L7 of ``docs/reference/memory-mapping-models.md``).
+    reached, open, left : one integer variable for each boundary
+        Times in ps at which the boundary is reached, queues its copies, and is left; constants if stalls are forbidden. With
+        one channel, ``open`` is the same as ``reached``, and copies that end at a boundary must be complete when it is
+        ``left`` (L7 of ``docs/reference/memory-mapping-models.md``).
     """
 
     def __init__(
@@ -111,26 +126,26 @@ class Variables:
         self.savings = Savings(problem)
         self.forbidden = problem.stalls == "forbidden"
         self.leaves_between_steps = problem.evictions == "between_steps" and not self.forbidden
-        """Whether a copy-out in an empty window needs no step of its residency."""
+        """Whether a copy-out with an empty window may be the end of its residency."""
         self.floor_until: Sequence[int] = problem.floor_until
         self.slack_ps = 0 if self.forbidden else problem.all_slow_ps - self.floor_until[-1]
-        """How much later than after least latencies any boundary may be reached: no more than with everything slow."""
+        """Largest delay of any boundary over the sum of least latencies: that of the plan with everything in slow memory."""
         if fixed_part is not None:
             self.floor_until, self.slack_ps = fixed_part.floor_until, fixed_part.slack_ps
         self._first, self._last = (0, problem.horizon) if fixed_part is None else (1, problem.horizon - 1)
-        """Boundaries between which copies are made: not in the steps that a neighbourhood adds."""
+        """First and last boundary for copies, which excludes the two steps that a neighbourhood adds."""
         self._make_moments()
         self.tensors = [self._make_tensor(sequence) for sequence in self.sequences]
         self.fixed_begin: list[cp_model.IntVar] = []
-        """When each copy of the fixed part begins."""
+        """Times at which the copies of the fixed part begin."""
         self.fast: list[Literal | None] = [None] * problem.use_count
         for variables in self.tensors:
             for access, chosen in zip(variables.sequence.accesses, variables.access, strict=False):
                 for use in access.uses:
                     self.fast[use] = chosen.fast
 
-    def look_at_clock(self) -> None:
-        """Raise :class:`BuildStopped` where building is to stop; called for every tensor."""
+    def check_stop(self) -> None:
+        """Raise :class:`BuildStopped` if ``should_stop`` returns True; called for every tensor."""
         if self._should_stop is not None and self._should_stop():
             raise BuildStopped
 
@@ -139,6 +154,8 @@ class Variables:
         return self.model.new_bool_var(name)
 
     def _make_moments(self) -> None:
+        """Create the times at every boundary: when it is reached, left, and open for copies."""
+
         def moments(name: str) -> list[cp_model.IntVar]:
             return [
                 self.model.new_int_var(floor, floor + self.slack_ps, f"{name}{boundary}")
@@ -153,7 +170,8 @@ class Variables:
         self.open = moments("open") if self.problem.channels > 1 else self.reached
 
     def _make_tensor(self, sequence: TensorAccesses) -> TensorVariables:
-        self.look_at_clock()
+        """Create all variables of a tensor; none if fast memory gains nothing for it."""
+        self.check_stop()
         count = len(sequence)
         variables = TensorVariables(sequence, [AccessVariables() for _ in range(count + 1)])
         if not count or not self.savings.is_candidate(sequence):
@@ -175,6 +193,7 @@ class Variables:
         return variables
 
     def _make_landing(self, variables: TensorVariables, j: int) -> None:
+        """Create the variables that say whether a tensor is in fast memory at an access, and how it came there."""
         sequence, here = variables.sequence, variables.access[j]
         name = f"{sequence.tensor}.{j}"
         before = variables.access[j - 1].landed if j else None
@@ -198,6 +217,7 @@ class Variables:
             here.fast = self.literal(f"fast{name}")
 
     def _make_copy_in(self, sequence: TensorAccesses, j: int) -> CopyInVariables | None:
+        """Create the variables of a copy into fast memory before an access; None if there is no time for it."""
         duration = self.problem.tensors[sequence.tensor].copy_in_ps
         window = sequence.copy_in_window(j, in_flight=True) or sequence.copy_in_window(j)
         if window is None:
@@ -205,11 +225,11 @@ class Variables:
         first, end = max(window[0], self._first), window[1]
         if first > end:
             return None
-        first = self._recent(sequence, first, end, duration)
+        first = self._first_copy_start(sequence, first, end, duration)
         latest = self._latest_start(first, end, duration) if self.forbidden else end
         if latest is None:
             return None
-        # What leaves a neighbourhood may be copied out there: not at the boundary at which it would come in.
+        # A tensor that is resident at the end of a neighbourhood may be copied out there, which must be a later boundary.
         latest = min(latest, int(sequence.copy.prev[self._last - 1])) if self.fixed_part is not None else latest
         if latest < first:
             return None
@@ -227,15 +247,17 @@ class Variables:
         return CopyInVariables(is_made, first, end, begin, interval, duration, resident)
 
     def _make_copy_out(self, variables: TensorVariables, write: int) -> None:
-        """Copy-out of what access ``write`` writes, where the tensor may have it in fast memory."""
+        """Add the copy-out of the content that access ``write`` writes, if it can be in fast memory."""
         sequence, here = variables.sequence, variables.access[write]
         if sequence.accesses[write].write is None or here.fast is None or not sequence.may_copy:
             return
         first = int(sequence.copy.next[sequence.accesses[write].step + 1])
         following = sequence.next_write(write + 1)
         duration = self.problem.tensors[sequence.tensor].copy_out_ps
-        limit = self._soon(sequence, first, min(int(sequence.copy.prev[sequence.gap(following)[1]]), self._last), duration)
-        # The residency stands during step ``first`` at least, or the copy would have no step to run in nor to be waited for.
+        limit = self._last_copy_end(
+            sequence, first, min(int(sequence.copy.prev[sequence.gap(following)[1]]), self._last), duration
+        )
+        # The residency covers at least step ``first``; otherwise the copy would have no step during which it could run.
         least = self._earliest_end(first, limit, duration) if self.forbidden else first + (not self.leaves_between_steps)
         if least is None or least > limit:
             return
@@ -252,30 +274,31 @@ class Variables:
         begin, interval = self._make_interval(f"out{name}", is_made, first, limit, duration)
         here.copy_out = CopyOutVariables(is_made, first, limit, begin, interval, duration, needs)
 
-    def _recent(self, sequence: TensorAccesses, first: int, end: int, duration_ps: int) -> int:
-        """First boundary at which a neighbourhood lets a copy-in start, which is due at ``end``."""
+    def _first_copy_start(self, sequence: TensorAccesses, first: int, end: int, duration_ps: int) -> int:
+        """First boundary at which a neighbourhood lets a copy-in start that must be complete at ``end``."""
         if self.fixed_part is None:
             return first
-        given = [start for start in self.fixed_part.given_in[sequence.tensor] if first <= start <= end]
+        starts = [start for start in self.fixed_part.given_in[sequence.tensor] if first <= start <= end]
         start = max(first, end - LEAST_REACH)
         while start > first and self.floor_until[end] - self.floor_until[start] < REACH * duration_ps:
             start -= 1
-        return min([int(sequence.copy.next[start]), *given])
+        return min([int(sequence.copy.next[start]), *starts])
 
-    def _soon(self, sequence: TensorAccesses, first: int, limit: int, duration_ps: int) -> int:
-        """Boundary by which a neighbourhood has a copy-out complete that may start at ``first``."""
+    def _last_copy_end(self, sequence: TensorAccesses, first: int, limit: int, duration_ps: int) -> int:
+        """Last boundary at which a neighbourhood lets a copy-out end that may start at ``first``."""
         if self.fixed_part is None:
             return limit
-        given = [end for end in self.fixed_part.given_out[sequence.tensor] if first <= end <= limit]
-        # A copy in an empty window stands until the boundary after.
-        given = [min(limit, int(sequence.copy.next[end + 1])) for end in given]
+        ends = [end for end in self.fixed_part.given_out[sequence.tensor] if first <= end <= limit]
+        # The residency of a copy with an empty window ends at the next boundary.
+        ends = [min(limit, int(sequence.copy.next[end + 1])) for end in ends]
         end = min(limit, first + LEAST_REACH)
         while end < limit and self.floor_until[end] - self.floor_until[first] < REACH * duration_ps:
             end += 1
-        return max([int(sequence.copy.prev[end]), *given])
+        return max([int(sequence.copy.prev[end]), *ends])
 
     def _latest_start(self, first: int, end: int, duration_ps: int) -> int | None:
-        """Last boundary from ``first`` on from which a copy is complete by ``end`` without stalls; None where there is none."""
+        """Last boundary, from ``first`` on, at which a copy can start and end by ``end`` without stalls; None if there is
+        none."""
         free = self.sequences[0].copy.free
         for start in range(end - 1, first - 1, -1):
             if free[start] and self.floor_until[end] - self.floor_until[start] >= duration_ps:
@@ -283,7 +306,8 @@ class Variables:
         return None
 
     def _earliest_end(self, first: int, limit: int, duration_ps: int) -> int | None:
-        """First boundary up to ``limit`` by which a copy from ``first`` is complete without stalls, or None."""
+        """First boundary, up to ``limit``, by which a copy that starts at ``first`` ends without stalls; None if there is
+        none."""
         free = self.sequences[0].copy.free
         for end in range(first + 1, limit + 1):
             if free[end] and self.floor_until[end] - self.floor_until[first] >= duration_ps:

@@ -1,7 +1,7 @@
-"""The bound of the relaxation by a MILP solver of one's choice: in this process, or any program that PuLP can call.
+"""The bound of the relaxation by a MILP solver that the user chooses, in this process or as a program that PuLP calls.
 
-The linear relaxation always runs on the built-in HiGHS, which finds the windows that matter. Then the named solver takes the
-MILP, and takes it again with the windows that its solution violates.
+The linear relaxation is always solved with the built-in HiGHS, which finds the windows that matter. Then the chosen solver
+solves the MILP, repeatedly with the windows that its last solution violates.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.solve import check_solver, solve
 from stowplan.models.outcome import Best
 
-#: Part of the time for the linear relaxation.
+#: Fraction of the time for the linear relaxation.
 LINEAR_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class ExternalBound:
-    """What a solver proved about a memory-mapping problem."""
+    """The bound that a solver proved for a memory-mapping problem."""
 
     bound_ps: int
-    """Proven: no valid plan is faster."""
+    """Proven lower bound on the objective of every valid plan."""
     optimal: bool
-    """Solved to the end, and the solution violates no window: this relaxation has no better bound."""
+    """Whether the MILP was solved to optimality and its solution violates no window, so that this relaxation has no better
+    bound."""
     formulation: Formulation
-    """The last round's model."""
+    """The model of the last round."""
 
 
 def bound_with(
@@ -47,30 +48,27 @@ def bound_with(
     on_bound: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> ExternalBound:
-    """Bound a problem from below with a solver by name (:func:`stowplan.models.mip.solve.solvers` lists those there are).
+    """Compute a lower bound for a problem with a solver that is chosen by name.
 
     Parameters
     ----------
+    solver
+        Name of the solver; :func:`stowplan.models.mip.solve.solvers` lists the available ones.
     time_limit
-        Seconds, building included.
+        Limit in seconds, including the time to build the model.
     plan
         A valid plan to start from.
     node_limit
-        Nodes of each MILP, for solvers in process.
+        Largest number of nodes of each MILP, for solvers in this process.
     on_bound
-        Called with every better bound, in ps; now and then from another thread.
+        Called with every better bound in ps, possibly from another thread.
     should_stop
-        Asked now and then.
-
-    Returns
-    -------
-    ExternalBound
-        The bound, and the last model.
+        The search ends when this returns True.
 
     Raises
     ------
     UsageError
-        The solver is not there.
+        The solver is not available.
     """
     check_solver(solver)
     began = time.monotonic()

@@ -1,10 +1,11 @@
-"""From a valid plan to a point of the relaxation, and from the relaxation's solution to what it says of each access.
+"""Converts valid plans into solutions of the relaxation, and solutions of the relaxation into hints.
 
-The point has values of all columns and is no worse than the plan: a start for any solver. That there is one for *every* valid
-plan is what makes the relaxation's bound a bound; the tests draw plans and check it, in whole numbers and without a solver.
+The solution for a plan has values of all columns and costs no more than the plan, so any solver can start from it. The bound of
+the relaxation is valid because there is such a solution for *every* valid plan. Tests check this on random plans, in whole
+numbers and without a solver.
 
-As a guide the relaxation is solved with the windows of the copy channels, and to the end where time allows: without windows it
-brings in far more than the channels can copy.
+For a hint, the relaxation is solved with the windows of the copy channels, to optimality if time allows. Without windows it
+would copy in far more than the channels can.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray
 
 
 def add_hint(formulation: Formulation, plan: Plan) -> FloatArray:
-    """A point of the matrix for a valid plan, shape ``[columns]``: a ``start`` for :func:`stowplan.models.mip.solve.solve`."""
+    """Scaled values of all columns for a valid plan, shape ``[columns]``, as ``start`` of
+    :func:`stowplan.models.mip.solve.solve`."""
     return formulation.scaled(hint_values(formulation, plan))
 
 
 def hint_values(formulation: Formulation, plan: Plan) -> IntArray:
-    """Values of all columns in the model's own units, shape ``[columns]``, for a valid plan of the problem.
+    """Values of all columns in unscaled units, shape ``[columns]``, for a valid plan of the problem.
 
-    The point satisfies every row, and its objective is at most the plan's. It says less than the plan does (no offsets, no
-    order of copies), and in places better: reads that gain by it are fast wherever the tensor is resident. For a plan slower
-    than having everything in slow memory it is the point that stands for that.
+    The values satisfy every row, and their objective is at most that of the plan. It may be lower, since reads that become
+    faster by it are fast whenever the tensor is resident. For a plan that is slower than having everything in slow memory, the
+    values of the latter are returned.
     """
     model = formulation.model
     values = _decisions(model, plan)
@@ -48,7 +50,7 @@ def hint_values(formulation: Formulation, plan: Plan) -> IntArray:
 
 
 def _decisions(model: RelaxationModel, plan: Plan) -> dict[int, int]:
-    """Values of the columns that decide something."""
+    """Values of the columns that are decisions of a plan."""
     values: dict[int, int] = {}
     fast_uses = set(plan.fast_uses)
     residencies = by_tensor(plan.residencies)
@@ -66,7 +68,7 @@ def _decisions(model: RelaxationModel, plan: Plan) -> dict[int, int]:
 
 
 class _TensorReader:
-    """Reads one tensor's columns off its residencies and copies."""
+    """Determines the values of one tensor's columns from its residencies and copies."""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class _TensorReader:
         self._chosen: set[int] = set()
 
     def read(self, residency: Residency, copies_in: list[Copy]) -> None:
-        """Take over one residency, as far as it serves anything."""
+        """Process one residency; accesses before its copy-in is complete do not count."""
         sequence = self._sequence
         copy = next((copy for copy in copies_in if copy.start == residency.start), None)
         ready = residency.start if copy is None else copy.end
@@ -91,7 +93,7 @@ class _TensorReader:
         part: list[int] = []
         for j in inside:
             if sequence.is_dead(j):
-                # A write that needs nothing from before begins a residency of its own, be it inside another one.
+                # In the relaxation, a write that needs no old content begins a new residency, even inside another one.
                 self._land(part, residency, copy)
                 part = [j]
             elif part or sequence.accesses[j].step >= ready:
@@ -99,7 +101,7 @@ class _TensorReader:
         self._land(part, residency, copy)
 
     def _land(self, part: list[int], residency: Residency, copy: Copy | None) -> None:
-        """One content of a residency: the accesses that find it there."""
+        """Process the accesses of a residency that find the same content there."""
         sequence = self._sequence
         fast = [j for j in part if self._was_fast[j]]
         if not fast:
@@ -125,7 +127,7 @@ class _TensorReader:
             self._chosen.add(column)
 
     def values(self, copies_out: list[Copy]) -> dict[int, int]:
-        """Values of the columns, copies out included."""
+        """Values of the columns, including those of the given copies-out."""
         sequence = self._sequence
         hinted: dict[int, int] = {}
         for j, here in enumerate(self._columns):
@@ -146,9 +148,9 @@ def _total(values: dict[int, int], columns: Terms) -> int:
 
 
 def _waits(model: RelaxationModel, plan: Plan, values: dict[int, int]) -> list[int] | None:
-    """How long each boundary waits for copies, in ps; None where the plan is slower than all slow.
+    """Waits of the boundaries for copies, in ps; None if the plan is slower than having everything in slow memory.
 
-    All copies of the plan are played, needed or not, with steps as fast as the point has them: no later than in the plan.
+    All copies of the plan are simulated with the latencies that the columns give, which are at most those of the plan.
     """
     problem = model.problem
     durations = step_durations(problem, [bool(_total(values, columns)) for columns in model.fast])
@@ -162,14 +164,14 @@ def _waits(model: RelaxationModel, plan: Plan, values: dict[int, int]) -> list[i
 
 
 def _choose_tables(model: RelaxationModel, values: dict[int, int]) -> None:
-    """Steps whose table has a column for each entry, or for each subset of some uses: that which the uses choose."""
+    """Set the columns of tables of latencies: the column of the entry, or of the subset of uses, that applies is 1."""
     problem = model.problem
     for step, columns, fast in zip(problem.steps, model.latency_columns, problem.by_step(model.fast), strict=True):
         if step.table is None or len(columns) < 2:
             continue
         open_uses = [use for use in step.table.uses if fast[use]]
         if len(open_uses) > MAX_HULL_USES:
-            # Before them stands the column of the latency: the rows only bound it from below, but copies need all of its time.
+            # The first column is the latency itself. The rows bound it only from below, but copies need the whole latency.
             here = [bool(_total(values, fast[use])) for use in range(len(step.uses))]
             values[columns[0]] = step.latency_ps(here)
             columns = columns[1:]
@@ -179,17 +181,17 @@ def _choose_tables(model: RelaxationModel, values: dict[int, int]) -> None:
         values |= {column: int(place == entry) for place, column in enumerate(columns)}
 
 
-def _complete(formulation: Formulation, known: dict[int, int]) -> IntArray:
-    """Values of the other columns: those that equations fix, and of the rest the least that the rows allow."""
+def _complete(formulation: Formulation, given_values: dict[int, int]) -> IntArray:
+    """Complete the values: columns that equations determine get their value, the others the smallest that the rows allow."""
     model, matrix = formulation.model, formulation.integers
     values = np.zeros(len(model.cost), dtype=np.int64)
     is_open = np.ones(len(model.cost), dtype=bool)
-    for column, value in known.items():
+    for column, value in given_values.items():
         values[column], is_open[column] = value, False
     starts, indices, data = matrix.indptr, matrix.indices, matrix.data
     by_column = matrix.tocsc()
     lower, upper = formulation.rows.lower, formulation.rows.upper
-    # How many open columns each row has.
+    # Number of open columns in each row.
     unknown = np.add.reduceat(np.append(is_open[indices], False).astype(np.int64), starts[:-1]) * (np.diff(starts) > 0)
     ready = [row for row in range(matrix.shape[0]) if unknown[row] == 1 and lower[row] == upper[row]]
 
@@ -201,7 +203,7 @@ def _complete(formulation: Formulation, known: dict[int, int]) -> IntArray:
                 ready.append(row)
 
     def side(row: int, limit: int) -> tuple[int, int, int]:
-        """The one open column of a row, its coefficient, and what is left of a side for it."""
+        """The only open column of a row, its coefficient, and the part of the row's limit that is left for it."""
         entries = slice(starts[row], starts[row + 1])
         place = int(np.flatnonzero(is_open[indices[entries]])[0])
         coefficient = int(data[entries][place])
@@ -227,19 +229,19 @@ def _complete(formulation: Formulation, known: dict[int, int]) -> IntArray:
 
 
 def relaxation_hint(problem: Problem, effort: Effort) -> tuple[Hint | None, int]:
-    """Values of the plain linear relaxation, and the bound that it proves (ps).
+    """A hint with the values of the plain linear relaxation, and the bound in ps that it proves.
 
     Parameters
     ----------
     problem
         Any problem.
     effort
-        When to end. Stopped between two rounds of windows, the values are those of the last round.
+        Limits of the search. If it ends between two rounds of windows, the values are those of the last round.
 
     Returns
     -------
     tuple
-        None instead of a hint where not even the first linear program was solved, or there is nothing to decide.
+        The hint, None if not even the first linear program was solved or there is nothing to decide; and the bound.
     """
     if effort.is_over():
         return None, problem.floor_ps
@@ -254,7 +256,7 @@ def relaxation_hint(problem: Problem, effort: Effort) -> tuple[Hint | None, int]
 
 
 def of_values(model: RelaxationModel, values: FloatArray) -> Hint:
-    """The hint that a solution stands for; ``values`` of shape ``[columns]``."""
+    """The hint that corresponds to a solution of the relaxation; ``values`` has shape ``[columns]``."""
     values = np.clip(values, 0.0, 1.0)
     fast: list[float] = []
     keep: list[float] = []

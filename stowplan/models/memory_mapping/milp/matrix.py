@@ -1,10 +1,12 @@
-"""The relaxation as one matrix, scaled and with readable names, for solvers other than the built-in HiGHS.
+"""The relaxation as one matrix, scaled and with readable names, for files and for solvers other than the built-in HiGHS.
 
-The built-in search adds rows of the copy channels (*windows*) as solutions violate them; a model that leaves the house has to
-bring them along. :func:`linear_windows` finds those that the linear relaxation needs, :func:`all_windows` lists every one.
+The built-in search adds rows of the copy channels (*windows*) when solutions violate them. A model for another solver must
+contain them from the start. :func:`linear_windows` finds the windows that the linear relaxation needs, and :func:`all_windows`
+lists every window.
 
-Columns of time are in a unit of a power of ten picoseconds, so that the objective's range is some thousands; decisions are 0
-or 1; rows are divided by powers of ten. All numbers so keep the digits of the picoseconds and bytes they stand for.
+Columns of time are in a unit that is a power of ten picoseconds, such that the range of the objective is a few thousand.
+Decisions are 0 or 1, and rows are divided by powers of ten. All numbers thus keep the decimal digits of the picoseconds and
+bytes that they represent.
 """
 
 from __future__ import annotations
@@ -24,36 +26,37 @@ from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.milp.tightening import Window, WindowSeparator
 from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, Rows, proven
 
-#: The objective's range is scaled to between this and ten times this.
+#: After scaling, the range of the objective is between this and ten times this.
 OBJECTIVE_RANGE = 1e3
 
-#: Other continuous columns, and rows, are scaled to numbers of at most about this.
+#: Approximate largest number of other continuous columns, and of rows, after scaling.
 LARGEST = 1e3
 
-#: Characters of a tensor's name that names of columns keep.
+#: Largest number of characters of a tensor's name in the names of columns.
 MAX_NAME = 40
 
-#: Rounds without progress after which no more windows are looked for.
+#: Number of rounds without progress after which the search for windows ends.
 PATIENCE = 30
 
 
 @dataclass(frozen=True)
 class Formulation:
-    """A relaxation with a fixed set of windows, in its own integers and as a scaled matrix."""
+    """A relaxation with a fixed set of windows, in whole numbers and as a scaled matrix."""
 
     model: RelaxationModel
     matrix: MatrixModel
-    """Objective in units of :attr:`unit_ps`, its constant apart."""
+    """The scaled matrix. Its objective is in units of :attr:`unit_ps`."""
     unit_ps: int
     scale: FloatArray
-    """Value of each column in its own units, for 1 in the matrix; shape ``[columns]``."""
+    """[columns] unscaled value of each column for 1 in the matrix."""
     row_scale: FloatArray
+    """[rows] factor by which each row was multiplied."""
     rows: Rows
-    """All rows, those of the windows last."""
+    """All rows in whole numbers; those of the windows come last."""
 
     @cached_property
     def spread_ps(self) -> int:
-        """All slow less the least latency of all steps: no objective worth having lies outside."""
+        """The all-slow latency minus the least latency of all steps, in ps: the range of interesting objectives."""
         return max(1, self.model.problem.all_slow_ps - self.model.floor_until[-1])
 
     @cached_property
@@ -62,26 +65,26 @@ class Formulation:
         return self.rows.matrix(len(self.model.cost))
 
     def bound_ps(self, bound: float) -> int:
-        """Bound in whole picoseconds from what a solver claims for the matrix, less what its tolerances may amount to."""
+        """The bound in whole picoseconds that a solver's bound for the matrix proves, after subtracting its tolerances."""
         return proven(bound, self.spread_ps / self.unit_ps, unit=self.unit_ps)
 
     def own_units(self, values: FloatArray) -> FloatArray:
-        """Values of the columns in picoseconds, units of memory and 0/1, from those of the matrix."""
+        """Values of the columns in picoseconds, units of memory or 0/1, from values for the scaled matrix."""
         return values * self.scale
 
     def scaled(self, values: IntArray) -> FloatArray:
-        """The reverse of :meth:`own_units`."""
+        """The inverse of :meth:`own_units`."""
         result: FloatArray = values / self.scale
         return result
 
 
 def formulate(model: RelaxationModel, windows: Sequence[Window] = (), *, names: bool = True) -> Formulation:
-    """The relaxation as a matrix, with rows for these windows.
+    """Build the matrix of a relaxation, with rows for these windows.
 
     Parameters
     ----------
     names
-        Without names it is made faster.
+        Whether columns and rows get readable names; without, building is faster.
     """
     extra = WindowSeparator(model).rows(windows)
     rows = _joined(model.rows, extra)
@@ -92,11 +95,13 @@ def formulate(model: RelaxationModel, windows: Sequence[Window] = (), *, names: 
     unit = int(10 ** max(0, math.floor(math.log10(spread / OBJECTIVE_RANGE))))
     scale = np.where(is_integer, 1.0, _power_of_ten(upper - lower))
     scale[np.array([*model.stall, *model.clock], dtype=np.int64)] = unit
-    own = rows.matrix(columns)
-    scaled = sparse.csr_matrix(own.astype(np.float64) @ sparse.diags(scale)) if columns else own.astype(np.float64)
+    coefficients = rows.matrix(columns)
+    scaled = (
+        sparse.csr_matrix(coefficients.astype(np.float64) @ sparse.diags(scale)) if columns else coefficients.astype(np.float64)
+    )
     largest = abs(scaled).max(axis=1).toarray().ravel() if columns and rows.lower else np.zeros(len(rows.lower))
     power = _power_of_ten(largest)
-    # Divided by powers of ten, not multiplied by their inverses, the numbers keep their few digits.
+    # Divide by powers of ten instead of multiplying by their inverses, so that the numbers keep their few decimal digits.
     scaled.data /= np.repeat(power, np.diff(scaled.indptr))
     low, high = np.array(rows.lower, dtype=np.float64), np.array(rows.upper, dtype=np.float64)
     matrix = MatrixModel(
@@ -116,7 +121,7 @@ def formulate(model: RelaxationModel, windows: Sequence[Window] = (), *, names: 
 
 
 def _power_of_ten(largest: FloatArray) -> FloatArray:
-    """What brings a number to at most ``LARGEST``: 1 where it is there."""
+    """The smallest powers of ten, at least 1, that divide these numbers to at most ``LARGEST``."""
     over = np.maximum(1.0, largest / LARGEST)
     result: FloatArray = 10.0 ** np.ceil(np.log10(over))
     return result
@@ -134,7 +139,7 @@ def _joined(first: Rows, second: Rows) -> Rows:
 
 
 def all_windows(model: RelaxationModel) -> list[Window]:
-    """Every window that some copy must run in: as many as pairs of boundaries, so for small problems only."""
+    """Every window in which some copy must run. There are about as many as pairs of boundaries: for small problems only."""
     jobs = [job for job in model.jobs if job.duration_ps]
     return [
         (start, end)
@@ -152,19 +157,19 @@ def linear_windows(
     should_stop: Callable[[], bool] | None = None,
     on_bound: Callable[[int], None] | None = None,
 ) -> list[Window]:
-    """Windows that solutions of the linear relaxation violate, round by round until there are none or time is up."""
+    """Windows that solutions of the linear relaxation violate, found in rounds until there are none or time runs out."""
     search = RelaxationSearch(model, Effort(time.monotonic() + time_limit, seed, should_stop=should_stop), on_bound)
     search.linear(patience=PATIENCE)
-    return [*search.windows.given]
+    return [*search.windows.returned]
 
 
 class _Labels:
-    """Names of columns and rows: what they say, of which tensor, at which step."""
+    """Readable names of columns and rows: their meaning, the tensor and the step."""
 
     def __init__(self, model: RelaxationModel):
         self._model = model
         self._owner = [""] * len(model.cost)
-        """What each column belongs to: a tensor, or the name of a family of rows."""
+        """[columns] the owner of each column: a tensor, or the name of a family of rows."""
         self.columns = [""] * len(model.cost)
         for number, (sequence, accesses) in enumerate(zip(model.sequences, model.access, strict=True)):
             tensor = f"t{number}.{_plain(model.problem.tensors[number].name)}"
@@ -196,12 +201,12 @@ class _Labels:
             self.columns[column], self._owner[column] = name, owner
 
     def rows(self, rows: Rows, windows: Sequence[Window]) -> list[str]:
-        """A name for every row; the windows' rows stand last."""
+        """A name for every row; the rows of the windows come last."""
         owners: list[str] = [""] * len(rows.lower)
         for row, (start, end) in enumerate(pairwise(rows.starts)):
             for column in rows.columns[start:end]:
                 owner = self._owner[column]
-                # A row of memory, of the clock or of a latency is named for that; of levels, for the last one it joins.
+                # Rows of memory, elapsed time or latency are named after that, and rows of levels after the last level.
                 if _rank(owner) >= _rank(owners[row]):
                     owners[row] = owner
         first = len(owners) - len(windows)
@@ -221,5 +226,5 @@ def _kind(owner: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """A tensor's name with nothing in it that readers of LP files trip over."""
+    """A tensor's name without characters that readers of LP files reject, and shortened."""
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._") else "_" for letter in name)[:MAX_NAME]

@@ -1,22 +1,26 @@
 """Columns and rows of the linear relaxation of memory mapping, in exact integers.
 
-The relaxation speaks of logical time only through accesses and gaps (:mod:`~stowplan.models.memory_mapping.accesses`). Of
-each tensor it asks
+The relaxation represents logical time only by accesses and gaps (:mod:`~stowplan.models.memory_mapping.accesses`). Its main
+decisions for each tensor are:
 
-* ``landed`` residency at access ``j``, the sum of: kept since access ``j - 1``; copied in within the gap before it; copied in
-  *in flight* over access ``j - 1``, which is then read from slow memory; begun by a pure write; preloaded;
-* ``out[m, j]``: the content that access ``m`` wrote fast is copied out in time for access ``j`` (or for the end).
+* ``landed`` at access ``j``: whether the tensor is in fast memory, with its content, at this access. It is the sum of the ways
+  to get there: kept since access ``j - 1``; copied in within the gap before ``j``; copied in *in flight*, that is, started
+  before access ``j - 1``, which then reads slow memory; begun by a write that needs no old content; preloaded.
+* ``out[m, j]``: whether the content that access ``m`` wrote to fast memory is copied out in time for access ``j``, or for the
+  end of the program.
 
-Every valid plan gives values to the columns that satisfy all rows (lemma B1 of ``docs/reference/memory-mapping-models.md``),
-so the least cost over the rows is a lower bound on the objective of every plan. Rows:
+Every valid plan corresponds to values of the columns that satisfy all rows (lemma B1 of
+``docs/reference/memory-mapping-models.md``). The smallest cost over the rows is therefore a lower bound on the objective of
+every plan. There are rows for:
 
 * capacity: the occupied units at each step, as a chain of differences between steps, which keeps the matrix sparse;
-* slow memory: who reads a tensor from it, or copies it in, finds the content valid;
-* time: the latency of each step and, where stalls are allowed, a wait at each boundary;
-* copy channels: rows over windows, made on demand (:mod:`~stowplan.models.memory_mapping.milp.tightening`).
+* slow memory: slow reads and copies-in find valid content there;
+* time: the latency of each step and, if stalls are allowed, a wait at each boundary;
+* copy channels: rows over windows of time, added on demand (:mod:`~stowplan.models.memory_mapping.milp.tightening`).
 
-What the relaxation leaves out: offsets, the order of copies, how long before its first use a copied tensor takes up space,
-and all but the hull of tables of latencies. Of that space it knows what a copy's duration forces where stalls are forbidden.
+The relaxation leaves out offsets, the order of copies, and how long before its first use a copied tensor occupies memory,
+except for the time that the duration of the copy forces if stalls are forbidden. Tables of latencies are relaxed to convex
+hulls.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from stowplan.models.memory_mapping.latency import Savings
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import Program
 
-#: Boundaries from one reading of the clock to the next: rows over long windows stay short by it.
+#: Every how many boundaries there is a column for the elapsed time. It keeps rows over long windows short.
 BLOCK = 32
 
 #: A sum of columns, each with coefficient one.
@@ -37,45 +41,51 @@ Terms = tuple[int, ...]
 
 @dataclass(slots=True)
 class CopyJob:
-    """A copy that must run between two boundaries if ``column`` (less ``minus``, where given) is one."""
+    """A copy that must run between two boundaries if ``column`` minus ``minus`` is one."""
 
     column: int
     minus: int | None
-    """Column of the same copy with an earlier deadline, whose share is counted there."""
+    """Column of the same copy with an earlier deadline, which is counted separately; None if there is none."""
     release: int
+    """Boundary at which the copy may start."""
     deadline: int
+    """Boundary at which the copy must be complete."""
     duration_ps: int
 
 
 @dataclass(slots=True)
 class AccessColumns:
-    """Columns of one access of one tensor."""
+    """Columns of one access of one tensor. A column that is None can only be 0."""
 
     landed: Terms = ()
-    """Resident with content, at the access."""
+    """Columns whose sum says whether the tensor is resident with its content at the access."""
     fast: Terms = ()
-    """Served from fast memory."""
+    """Columns whose sum says whether the access is served from fast memory."""
     keep: int | None = None
-    """Kept, landed, through the gap before the access."""
+    """Whether the tensor stays resident with its content through the gap before the access."""
     copy_in: int | None = None
+    """Whether it is copied in within that gap."""
     in_flight: int | None = None
+    """Whether it is copied in by a copy that starts before the previous access."""
     begun: int | None = None
+    """Whether a residency begins with this access, which writes without reading."""
     preload: int | None = None
+    """Whether it is preloaded; only at the first access."""
 
 
 class RelaxationModel(Program):
-    """All columns and the initial rows for one problem, in whole numbers.
+    """All columns and the initial rows of the relaxation of one problem, in whole numbers.
 
     Attributes
     ----------
     lower, upper, cost : list of int, one for each column
-        Bounds and objective coefficients, in ps, units of memory, or plain 0/1.
+        Bounds and objective coefficients. Columns are in ps, in units of memory, or 0/1.
     is_integer : list of bool
-        Whether the column is a decision of a plan.
+        Whether the column is a 0/1 decision of a plan.
     offset_ps
         Constant part of the objective.
     jobs
-        Copies and their windows, for the rows of the channels.
+        Copies and their windows, for the rows of the copy channels.
     """
 
     def __init__(self, problem: Problem):
@@ -86,25 +96,25 @@ class RelaxationModel(Program):
         self.jobs: list[CopyJob] = []
         self.access: list[list[AccessColumns]] = []
         self.fast: list[Terms] = [()] * problem.use_count
-        """Columns whose sum is 1 where the use is fast, for each use."""
+        """For each use, columns whose sum is 1 if the use is fast."""
         self.out: list[dict[tuple[int, int], int]] = []
         self.floor_until = problem.floor_until
         self.units = -(-problem.capacity // problem.alignment)
-        """Capacity, in units of the alignment."""
+        """Size of fast memory in units of the alignment."""
         self.events: list[tuple[int, int, int]] = []
-        """(step, column, units): from this step on the column, where 1, occupies so many more (or fewer) units."""
+        """(step, column, units): if the column is 1, this number of units more (or fewer) is occupied from this step on."""
         self._preloads: list[int] = []
         self.levels: dict[int, int] = {}
-        """Column of the occupied units from a step on, by that step."""
+        """By step, the column of the occupied units from that step on."""
         self.latency_columns: list[range] = []
-        """For each step: the columns that its latency alone brought."""
+        """[steps] the columns that were added for the latency of the step."""
         self.latency_rows: list[range] = []
-        """For each step: the rows that its latency brought."""
+        """[steps] the rows that were added for the latency of the step."""
         self.memory_rows: dict[int, int] = {}
-        """Rows that limit memory during one step, and that step; empty where there are ``levels``."""
+        """By row that limits memory during one step, that step; empty if there are ``levels``."""
         self.savings = Savings(problem)
         self.first_column: list[int] = []
-        """Of each tensor."""
+        """[tensors] first column of the tensor."""
         for sequence in self.sequences:
             self.first_column.append(len(self.cost))
             self._columns_of(sequence).build()
@@ -116,11 +126,11 @@ class RelaxationModel(Program):
         self._add_time()
 
     def _columns_of(self, sequence: TensorAccesses) -> TensorColumns:
-        """What makes the columns and rows of one tensor."""
+        """The builder of the columns and rows of one tensor."""
         return TensorColumns(self, sequence)
 
     def occupy(self, columns: Terms, size: int, start: int, end: int) -> None:
-        """The columns, where 1, occupy ``size`` bytes during the steps ``[start, end)``."""
+        """Record that each of the columns, if 1, occupies ``size`` bytes during the steps ``[start, end)``."""
         if start >= end:
             return
         units = -(-size // self.problem.alignment)
@@ -129,10 +139,11 @@ class RelaxationModel(Program):
             self.events.append((end, column, -units))
 
     def offer_preload(self, column: int) -> None:
-        """Count the column among the preloads."""
+        """Count a column in the limit on preloads."""
         self._preloads.append(column)
 
     def _add_capacity(self) -> None:
+        """Add a column for the occupied units at each step at which they can change, and the rows that define it."""
         by_step: dict[int, dict[int, int]] = {}
         for step, column, units in self.events:
             change = by_step.setdefault(step, {})
@@ -150,10 +161,10 @@ class RelaxationModel(Program):
             self.rows.add(terms, 0, 0)
 
     def _add_time(self) -> None:
-        """Latency of every step, and where stalls are allowed the moment at which every step begins."""
+        """Add the latencies of all steps to the objective and, if stalls are allowed, the waits and the elapsed time."""
         problem = self.problem
         self.step_terms: list[tuple[int, list[tuple[int, int]]]] = []
-        """For each step: constant, and terms, of ``weight * latency`` in ps."""
+        """[steps] ``weight * latency`` in ps, as a constant and terms."""
         for step, latency, fast in zip(problem.steps, self.savings.latencies, problem.by_step(self.fast), strict=True):
             first, first_row = len(self.cost), len(self.rows.lower)
             self.step_terms.append(latency.add_to(self, fast, step.weight))
@@ -164,15 +175,16 @@ class RelaxationModel(Program):
             for column, value in terms:
                 self.cost[column] += value
         self.stall: list[int] = []
-        """Where stalls are allowed: column of the wait at each boundary, in ps; shape ``[T + 1]``."""
+        """Column of the wait at each boundary, in ps, shape ``[T + 1]``; empty if stalls are forbidden."""
         self.clock: list[int] = []
-        """Where stalls are allowed: column of the moment at which every ``BLOCK``-th boundary is reached, in ps."""
+        """Column of the time at which every ``BLOCK``-th boundary is reached, in ps; empty if stalls are forbidden."""
         if problem.stalls == "allowed":
             self._add_stalls()
 
     def _add_stalls(self) -> None:
+        """Add a column for the stall at every boundary, and columns for the times at every ``BLOCK``-th boundary."""
         problem = self.problem
-        # No plan worth having is slower than the one that keeps everything in slow memory.
+        # Plans that are slower than the one with everything in slow memory can be ignored.
         most = problem.all_slow_ps - self.floor_until[-1]
         self.stall = [self.column(most, cost=1, integer=False) for _ in range(problem.horizon + 1)]
         for start in range(0, problem.horizon + 1, BLOCK):
@@ -184,11 +196,11 @@ class RelaxationModel(Program):
 
     @property
     def least_ps(self) -> int:
-        """What is known of the objective before anything is solved: without columns, what it is with everything slow."""
+        """Lower bound on the objective before anything is solved. Without columns, it is the optimum: everything slow."""
         return self.floor_until[-1] if self.cost else self.offset_ps
 
     def between(self, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
-        """Time from reaching boundary ``start`` to reaching boundary ``end``, waits included: constant and terms, in ps."""
+        """Time from reaching boundary ``start`` to reaching boundary ``end``, with waits, as a constant and terms in ps."""
         constant, terms = 0, [(column, 1) for column in self.stall[start:end]]
         for step in range(start, end):
             constant += self.step_terms[step][0]
@@ -196,7 +208,7 @@ class RelaxationModel(Program):
         return constant, terms
 
     def elapsed(self, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
-        """As :meth:`between`, and the waits at ``end`` too; over few terms, by way of the clock."""
+        """The time of :meth:`between` plus the wait at ``end``. It has few terms, as it uses the columns of elapsed time."""
         first, last = -(-start // BLOCK), end // BLOCK
         if first >= last:
             constant, terms = self.between(start, end)
@@ -209,7 +221,7 @@ class RelaxationModel(Program):
 
 
 class TensorColumns:
-    """Columns and rows of one tensor."""
+    """Builds the columns and rows of one tensor."""
 
     def __init__(self, model: RelaxationModel, sequence: TensorAccesses):
         self.model = model
@@ -224,7 +236,7 @@ class TensorColumns:
         self.uniform = -1
 
     def build(self) -> None:
-        """Add them all to the model."""
+        """Add all columns and rows of the tensor to the model."""
         model, sequence = self.model, self.sequence
         model.access.append(self.columns)
         model.out.append(self.out)
@@ -242,7 +254,7 @@ class TensorColumns:
         self._slow_memory()
 
     def _land(self, j: int) -> None:
-        """How the tensor may be resident at access ``j``."""
+        """Add the columns for the ways in which the tensor can be resident at access ``j``."""
         model, sequence, here = self.model, self.sequence, self.columns[j]
         before = self.columns[j - 1].landed if j else ()
         if sequence.is_glued(j):
@@ -279,7 +291,7 @@ class TensorColumns:
             model.rows.add([(self.uniform, -1), *((column, 1) for column in parts)], 0, 0)
 
     def _serve(self, j: int) -> None:
-        """Whether access ``j`` is served from fast memory: always, where it is landed and that is never slower."""
+        """Add the choice whether access ``j`` is fast; there is none if the tensor is landed and fast is never slower."""
         here, access = self.columns[j], self.sequence.accesses[j]
         here.fast = here.landed
         model = self.model
@@ -290,11 +302,12 @@ class TensorColumns:
             model.rows.add([(column, 1), *((part, -1) for part in here.landed)], upper=0)
 
     def _occupy(self, j: int) -> None:
+        """Record the memory that the tensor occupies at access ``j`` and in the gap before it."""
         model, sequence, here = self.model, self.sequence, self.columns[j]
         step = sequence.accesses[j].step
         model.occupy(here.landed, sequence.size, step, step + 1)
         first, last = sequence.gap(j)
-        # A segment's preload may stand for a copy that has brought some slices by then (B7).
+        # A preload of a segment may represent a copy that has brought only some slices by then (B7).
         preload = None if self.sliced else here.preload
         through = self.columns[j - 1].landed if sequence.is_glued(j) else _terms(here.keep, preload)
         model.occupy(through, sequence.size, first, last)
@@ -304,21 +317,21 @@ class TensorColumns:
             self._occupy_copied(j, first, last)
 
     def _copied_in(self, j: int, window: tuple[int, int]) -> int:
-        """Column: copied in within gap ``j``."""
+        """Add and return the column that says whether the tensor is copied in within gap ``j``."""
         column = self.model.column(1)
         self.model.jobs.append(CopyJob(column, None, *window, self.copy_in_ps))
         return column
 
     def _occupy_copied(self, j: int, first: int, last: int) -> None:
-        """What is copied in for access ``j`` takes up memory in the gap from the start of the copy on, if not before."""
+        """Record the memory that a tensor copied in for access ``j`` occupies in the gap, from its latest start on."""
         here, sequence = self.columns[j], self.sequence
-        # The start is no later than the copy's duration allows; the last slice's may be.
+        # A copy starts no later than its duration allows, but its last slice may start later.
         end = int(sequence.copy.prev[last])
         start = self._latest_start(end, self.copy_in_ps) if self.forbidden and not self.sliced else end
         self.model.occupy(_terms(here.copy_in, here.in_flight), sequence.size, max(first, start), last)
 
     def _slow_memory(self) -> None:
-        """Slow reads, copies in and the end of the program find valid content in slow memory."""
+        """Require that slow reads, copies-in and the end of the program find valid content in slow memory."""
         sequence = self.sequence
         count = len(sequence)
         earlier: dict[int, int] = {}
@@ -326,7 +339,7 @@ class TensorColumns:
             m = sequence.last_write[j]
             is_read = j < count and sequence.accesses[j].read is not None
             is_needed = is_read or (j == count and sequence.is_output)
-            # Without a fast write there is nothing to bring back: what a program input or a slow write left is valid.
+            # Without a fast write, slow memory still has the valid content of a program input or of a slow write.
             if m < 0 or not is_needed or not self.columns[m].landed:
                 continue
             column = self._copy_out(m, j, earlier.get(m))
@@ -335,21 +348,25 @@ class TensorColumns:
             self._need(m, j, column)
 
     def _need(self, m: int, j: int, out: int | None) -> None:
+        """Require column ``out``, if access ``m`` is a fast write and access ``j`` or the end needs slow memory."""
         rows, written = self.model.rows, self.columns[m].fast
-        less_out = [] if out is None else [(out, -1)]
+        minus_out = [] if out is None else [(out, -1)]
         was_fast = [(column, 1) for column in written]
         if j == len(self.sequence):
-            rows.add(was_fast + less_out, upper=0)
+            rows.add(was_fast + minus_out, upper=0)
             return
         here = self.columns[j]
         if here.fast != written:
-            rows.add(was_fast + less_out + [(column, -1) for column in here.fast], upper=0)
+            rows.add(was_fast + minus_out + [(column, -1) for column in here.fast], upper=0)
         copied = _terms(here.copy_in, here.in_flight)
         if copied:
-            rows.add(was_fast + less_out + [(column, 1) for column in copied], upper=1)
+            rows.add(was_fast + minus_out + [(column, 1) for column in copied], upper=1)
 
     def _copy_out(self, m: int, j: int, earlier: int | None) -> int | None:
-        """Column: what access ``m`` wrote fast is copied out by access ``j``; None where no window is long enough."""
+        """Add the column that says whether the content that access ``m`` wrote is copied out by access ``j``.
+
+        ``earlier`` is the column of the same copy with an earlier deadline. Returns None if no window is long enough.
+        """
         model, sequence = self.model, self.sequence
         window = self._feasible(sequence.copy_out_window(j), self.copy_out_ps)
         if window is None:
@@ -361,7 +378,7 @@ class TensorColumns:
         return column
 
     def _feasible(self, window: tuple[int, int] | None, duration_ps: int) -> tuple[int, int] | None:
-        """The window, where a copy of this duration may run in it."""
+        """The window if a copy of this duration can run in it; otherwise None."""
         if window is None or not self.forbidden:
             return window
         start, end = window
@@ -369,7 +386,7 @@ class TensorColumns:
         return window if start < end and until[end] - until[start] >= duration_ps else None
 
     def _latest_start(self, end: int, duration_ps: int) -> int:
-        """Last boundary at which a copy may start to be complete by ``end``, where stalls are forbidden."""
+        """Last boundary at which a copy can start and be complete by ``end``, if stalls are forbidden."""
         until = self.model.floor_until
         start = end - 1
         while until[end] - until[start] < duration_ps:

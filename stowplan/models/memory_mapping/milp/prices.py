@@ -1,4 +1,4 @@
-"""Prices from the row duals of a linear relaxation, step by step, and those of a program from those of its segments."""
+"""Prices for certificates: from the row duals of a linear relaxation, and for a program from the prices of its segments."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from stowplan.models.mip.matrix import FloatArray
 
 
 def prices_of(search: RelaxationSearch, duals: FloatArray) -> Prices:
-    """Prices by the duals of the last linear program, of shape ``[rows]``."""
+    """The prices that correspond to the duals of the last linear program, which have shape ``[rows]``."""
     return _Reader(search, duals).prices()
 
 
 class _Reader:
-    """What the rows of a search are about (memory at a step, the latency of one, a window) and what their duals say."""
+    """Assigns the duals of rows to what the rows are about: memory at a step, the latency of a step, or a window."""
 
     def __init__(self, search: RelaxationSearch, duals: FloatArray):
         self._search, self._model, self._duals = search, search.model, duals
         self._matrix = search.solver.matrix
         self._source = {row: row for row in range(len(duals))}
-        """The row that each was made from, by one cut or several."""
+        """[rows] the original row from which a row was derived, by one cut or several."""
         for row, origin in search.cut_rows.items():
             self._source[row] = self._source[origin.row]
 
@@ -35,7 +35,7 @@ class _Reader:
         if not model.memory_rows:
             self._of_levels(prices)
         for row, source in self._source.items():
-            # A rounded window is taken for the window itself.
+            # The dual of a cut of a window counts for the window itself.
             if source in self._search.window_rows:
                 start, end = self._search.window_rows[source]
                 prices.channel[start:end] += max(0.0, -duals[row])
@@ -46,14 +46,14 @@ class _Reader:
         return prices
 
     def _of_levels(self, prices: Prices) -> None:
-        """Memory as a chain of levels: a level at its upper bound has a reduced cost."""
+        """Set the prices of memory of a model with levels: they are the reduced costs of levels at their upper bounds."""
         by_column = self._matrix.tocsc()
         for step, column in self._model.levels.items():
             entries = slice(by_column.indptr[column], by_column.indptr[column + 1])
             prices.memory[step] = max(0.0, float(self._duals[by_column.indices[entries]] @ by_column.data[entries]))
 
     def _earnings(self, prices: Prices) -> None:
-        """What a step's latency, or the rows of it, pay for the columns that say whether a use is fast."""
+        """Set the earnings of fast uses: the amounts by which the latency and its rows favour the columns of fast uses."""
         model, matrix, duals = self._model, self._matrix, self._duals
         step_of = {row: step for step, rows in enumerate(model.latency_rows) for row in rows}
         by_step: list[list[int]] = [[] for _ in model.latency_rows]
@@ -66,7 +66,7 @@ class _Reader:
         for step, (uses, rows) in enumerate(zip(model.problem.by_step(range(model.problem.use_count)), by_step, strict=True)):
             paid: dict[int, float] = {}
             if not model.latency_columns[step]:
-                # One affine piece: its terms are in the objective, and in the time that passes for copies.
+                # The latency is one affine piece. Its terms are in the objective, and in the time that passes for copies.
                 for column, value in model.step_terms[step][1]:
                     paid[column] = paid.get(column, 0.0) - factor[step] * value
             for row in rows:
@@ -75,15 +75,15 @@ class _Reader:
                     paid[column] = paid.get(column, 0.0) + duals[row] * matrix.data[at]
             for use in uses:
                 if model.fast[use]:
-                    # Two uses of one tensor share their columns: one of them earns for both.
+                    # Two uses of one tensor share their columns, so one of them gets the earnings of both.
                     prices.access[use] = paid.pop(model.fast[use][0], 0.0)
                 else:
-                    # No plan has it fast, so that it may earn all that it might save.
+                    # No plan makes this use fast, so any earnings are valid, up to the largest saving.
                     weight, latency = model.problem.steps[step].weight, model.savings.latencies[step]
                     prices.access[use] = factor[step] * weight * latency.most_gained(use - uses[0])
 
     def _cuts(self) -> list[CutPrice]:
-        """Cuts of memory that bind."""
+        """The cuts of memory whose duals are not zero."""
         cuts = []
         for row, origin in self._search.cut_rows.items():
             step = self._model.memory_rows.get(self._source[row])
@@ -99,42 +99,52 @@ class _Reader:
 
 @dataclass(frozen=True)
 class PricedSegment:
-    """Steps ``[start, end)``, what prices say of them, and the prices, which count from its first step and use."""
+    """A segment of steps ``[start, end)`` with prices and the bound that they prove."""
 
     start: int
     end: int
     bound_ps: int
+    """Lower bound on the time of the segment in any plan."""
     use: int
+    """Number of the segment's first use in the program."""
     prices: Prices
+    """Prices of the segment, counted from its first step and use."""
 
 
 @dataclass
 class PriceBook:
-    """Prices of segments, and of the program from the best disjoint ones.
+    """Keeps the best prices of segments, and combines those of disjoint segments into prices of the program.
 
     Parameters
     ----------
-    floor_until, uses
-        Of the program: least time up to each boundary; number of uses.
+    floor_until
+        Lower bound on the time up to each boundary of the program, in ps.
+    uses
+        Number of uses of the program.
     """
 
     floor_until: Sequence[int]
     uses: int
     segments: dict[tuple[int, int], PricedSegment] = field(default_factory=dict)
 
-    def take(self, search: RelaxationSearch, start: int, end: int, use: int, uses: int, tensors: Sequence[int]) -> bool:
-        """Take in the duals of a search of the steps ``[start, end)``; whether they say more than was known of them.
+    def add(self, search: RelaxationSearch, start: int, end: int, use: int, uses: int, tensors: Sequence[int]) -> bool:
+        """Add the prices of a search of the steps ``[start, end)``, if they prove a better bound than those so far.
 
         Parameters
         ----------
         use, uses
-            Its first use, and how many it has.
+            Number of the segment's first use in the program, and its number of uses.
         tensors
-            Numbers of its tensors in the program.
+            Numbers in the program of the segment's tensors.
+
+        Returns
+        -------
+        bool
+            Whether the prices were added.
         """
         duals, bound = search.solver.duals(), search.solver.lp_bound()
-        known = self.segments.get((start, end))
-        if duals is None or bound is None or (known is not None and known.bound_ps >= bound):
+        previous = self.segments.get((start, end))
+        if duals is None or bound is None or (previous is not None and previous.bound_ps >= bound):
             return False
         prices = prices_of(search, duals)
         steps = end - start
@@ -142,13 +152,13 @@ class PriceBook:
         def numbered(turned: Sequence[int]) -> tuple[int, ...]:
             return tuple(sorted(tensors[tensor] for tensor in turned))
 
-        # What a step beyond the segment stands for, the rest of the program, is no step of it.
+        # The problem of a segment may have an additional step for the rest of the program, whose prices are dropped.
         cuts = [
             CutPrice(cut.step, tuple((divisor, numbered(turned)) for divisor, turned in cut.rounds), cut.price)
             for cut in prices.cuts
             if cut.step < steps
         ]
-        own = Prices(
+        prices_of_segment = Prices(
             memory=prices.memory[:steps],
             channel=prices.channel[:steps],
             access=prices.access[:uses],
@@ -156,15 +166,15 @@ class PriceBook:
             cuts=cuts,
         )
         for row, (first, last) in search.part_rows.items():
-            # What the part takes at least is proven by prices of its own.
+            # The lower bound on the time of a part is proven by the prices of that part.
             part = self.segments.get((start + first, start + last))
             if part is not None and duals[row] > 0:
-                own.add(part.prices, first, part.use - use, float(duals[row]))
-        self.segments[start, end] = PricedSegment(start, end, bound, use, own)
+                prices_of_segment.add(part.prices, first, part.use - use, float(duals[row]))
+        self.segments[start, end] = PricedSegment(start, end, bound, use, prices_of_segment)
         return True
 
     def total(self) -> Prices:
-        """Prices of the program."""
+        """Prices of the program: those of the disjoint segments with the best total bound."""
         ending: dict[int, list[PricedSegment]] = {}
         for segment in self.segments.values():
             ending.setdefault(segment.end, []).append(segment)

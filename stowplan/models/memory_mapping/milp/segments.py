@@ -1,12 +1,14 @@
-"""A bound from bounds of segments of the program, small enough for a MILP solver, then twice as long, and so on.
+"""A lower bound for a long program from bounds of its segments.
 
-Memory is tight in a few segments of most programs, and what one of them loses depends little on the others. So the program is
-cut into segments, each a problem of its own whose optimum is no more than what the segment takes in any plan
-(:class:`SegmentProblems`). Each is bounded by its detailed relaxation
-(:mod:`~stowplan.models.memory_mapping.milp.tightening`), first linear, then with cuts. Then pairs of neighbours become one
-segment, whose relaxation also knows what its parts take at least; up to the whole. After that the same is done again, from
-shorter segments on, with integers. The bound of the program is the best sum over disjoint segments (lemma B5 of
-``docs/reference/memory-mapping-models.md``); steps in none of them take their least latency.
+In most programs memory is tight only in a few segments, and the time that one of them loses depends little on the others. The
+program is therefore cut into segments, each of which is a problem of its own. The optimum of such a problem is at most the time
+that the segment takes in any plan of the program (:class:`SegmentProblems`).
+
+Each segment is bounded by its detailed relaxation (:mod:`~stowplan.models.memory_mapping.milp.tightening`), first by a linear
+program, then with cuts. Then pairs of neighbours are joined into one segment, whose relaxation also has the bounds of its parts
+as rows, and so on up to the whole program. Finally the same is done with integers, starting from shorter segments. The bound of
+the program is the best sum over disjoint segments; steps outside of them count with their least latency (lemma B5 of
+``docs/reference/memory-mapping-models.md``).
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ from stowplan.models.mip.matrix import INFINITE
 
 
 class SegmentProblems:
-    """Segments of one program, each as a problem of its own."""
+    """Builds the problems of segments of one program."""
 
     def __init__(self, problem: Problem):
         self._problem = problem
         self._accesses = accesses_of(problem)
 
     def between(self, start: int, end: int) -> Problem:
-        """The problem of the steps ``[start, end)``; both boundaries lie outside all loops."""
+        """The problem of the steps ``[start, end)``. Both boundaries must lie outside all loops."""
         problem = self._problem
         number: dict[int, int] = {}
         for step in problem.steps[start:end]:
@@ -51,7 +53,8 @@ class SegmentProblems:
                     info,
                     is_input=info.is_input or not is_whole,
                     is_output=info.is_output and end == problem.horizon,
-                    # Without members an alias group may be fast here and slow elsewhere.
+                    # An alias group that extends beyond the segment may be fast here and slow elsewhere, so the rule that
+                    # its uses are all fast or all slow is dropped.
                     members=info.members if is_whole and tensor not in needed else (),
                 )
             )
@@ -69,61 +72,61 @@ class SegmentProblems:
         )
 
     def _is_needed(self, tensor: int, boundary: int) -> bool:
-        """Whether the content at the boundary is read later, or is the program's output."""
+        """Whether the tensor's content at the boundary is read later, or is an output of the program."""
         following = next((access for access in self._accesses[tensor] if access.step >= boundary), None)
         return self._problem.tensors[tensor].is_output if following is None else following.read is not None
 
 
-#: Uses in the shortest segments, and in those whose linear relaxation is solved first.
+#: Number of uses in the shortest segments, and in the segments whose linear relaxation is solved first.
 SHORT_USES = 250
 LONG_USES = 1000
 
-#: Uses in the longest segments.
+#: Largest number of uses in a segment.
 MOST_USES = 4000
 
-#: Losses below this part of what lies between the least latency and all slow are as good as none.
+#: Losses below this fraction of the difference between the all-slow and the least latency are ignored.
 NEGLIGIBLE = 1e-5
 
-#: Seconds that a segment gets at least.
+#: Smallest time limit of a segment in seconds.
 LEAST_SECONDS = 1.0
 
-#: Part of the time left that the segments of one length may take, and what one of them may take of an equal share.
+#: Fraction of the remaining time for all segments of one length, and the multiple of an equal share that one of them may use.
 LEVEL_SHARE = 0.5
 SHARES = 2.0
 
 
 @dataclass
 class Segment:
-    """Steps ``[start, end)``, and what is known of them."""
+    """A segment of steps ``[start, end)`` and the bound on its time."""
 
     start: int
     end: int
     floor_ps: int
-    """Sum of the least latencies."""
+    """Sum of the least latencies of its steps."""
     bound_ps: int
-    """Proven: no plan spends less time here."""
+    """Proven lower bound on the time that the segment takes in any plan."""
 
     @property
     def loss_ps(self) -> int:
-        """What is lost over the least latencies at least."""
+        """Lower bound on the time by which any plan exceeds the least latencies in this segment."""
         return self.bound_ps - self.floor_ps
 
 
 @dataclass
 class SegmentBounds:
-    """Bounds of segments and of the whole.
+    """Computes bounds of segments and combines them into a bound of the program.
 
     Parameters
     ----------
     problem
         Any problem.
     effort
-        When to end; with an ``iteration_limit`` work is limited by it for each segment, and equal runs give equal results as
-        long as time does not bind.
+        Limits of the search. An ``iteration_limit`` applies to each segment; with it, and unless the time limit ends the
+        search, equal runs give equal results.
     on_bound
         Called with every better bound of the whole program, in ps.
     on_prices
-        Called with what linear relaxations say that memory and time are worth, whenever that may prove more.
+        Called with prices of the program (Lagrange multipliers for certificates) whenever they may prove a better bound.
     """
 
     problem: Problem
@@ -132,7 +135,7 @@ class SegmentBounds:
     on_prices: Callable[[Prices], None] | None = None
     bound: int = field(init=False)
     segments: list[Segment] = field(init=False, default_factory=list)
-    """Every segment that was bounded."""
+    """All segments that have been bounded."""
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -140,10 +143,10 @@ class SegmentBounds:
         self._floor_until, self._first_use = problem.floor_until, problem.first_use
         self._negligible_ps = NEGLIGIBLE * max(0, problem.all_slow_ps - problem.floor_ps)
         self.bound = problem.floor_ps
-        self._book = PriceBook(problem.floor_until, problem.use_count)
+        self._price_book = PriceBook(problem.floor_until, problem.use_count)
 
     def run(self, *, integer: bool = True) -> None:
-        """Work until nothing is left to do, or time is up; without ``integer`` by linear programs only."""
+        """Compute bounds until there is nothing left to do or time runs out; without ``integer``, by linear programs only."""
         long = self._linear()
         self._climb(long, integer=False)
         if not integer:
@@ -151,13 +154,13 @@ class SegmentBounds:
         short = self._divide(SHORT_USES)
         hopeful = self._hopeful(short, long)
         if not hopeful and len(long) == 1:
-            # Integers may lose what fractions do not.
+            # The MILP may prove a loss although the linear relaxation does not.
             short = hopeful = self._divide(self.problem.use_count + 1)
         self._bound_all(hopeful, integer=True)
         self._climb(short, integer=True)
 
     def _climb(self, level: list[Segment], *, integer: bool) -> None:
-        """Bound segments made of two of a level, then of two of those, and so on."""
+        """Bound segments joined from pairs of neighbours, then from pairs of those, and so on."""
         while len(level) > 1 and not self.effort.is_over():
             pairs = [level[place : place + 2] for place in range(0, len(level), 2)]
             level = [self._join(pair) for pair in pairs]
@@ -168,11 +171,11 @@ class SegmentBounds:
             self._bound_all(lossy, integer=integer)
 
     def _is_fit(self, segment: Segment) -> bool:
-        """Whether its linear program can be solved in reasonable time."""
+        """Whether the segment is small enough for its linear program to be solved in reasonable time."""
         return self._first_use[segment.end] - self._first_use[segment.start] <= MOST_USES
 
     def _linear(self) -> list[Segment]:
-        """Bound long segments by linear programs, then with cuts, those first where most is lost."""
+        """Bound long segments by linear programs, and then with cuts, in descending order of their losses."""
         long = self._divide(LONG_USES)
         searches: list[tuple[Segment, RelaxationSearch]] = []
         for segment in sorted(long, key=self._potential_ps, reverse=True):
@@ -181,27 +184,28 @@ class SegmentBounds:
             searches.append((segment, self._open(segment, self.effort.left)))
             searches[-1][1].linear()
             self._price(*searches[-1])
-        self._hand_on()
+        self._report_prices()
         for segment, search in sorted(searches, key=lambda item: item[0].loss_ps, reverse=True):
             if segment.loss_ps > self._negligible_ps:
                 search.cut()
                 self._price(segment, search)
-        self._hand_on()
+        self._report_prices()
         return long
 
     def _price(self, segment: Segment, search: RelaxationSearch) -> None:
-        """Keep the prices of a segment's last linear program."""
+        """Keep the prices of a segment's last linear program, if anybody asks for prices."""
         if self.on_prices is not None:
             first, end = self._first_use[segment.start], self._first_use[segment.end]
             tensors = [*dict.fromkeys(self.problem.tensor_of_use[first:end])]
-            self._book.take(search, segment.start, segment.end, first, end - first, tensors)
+            self._price_book.add(search, segment.start, segment.end, first, end - first, tensors)
 
-    def _hand_on(self) -> None:
+    def _report_prices(self) -> None:
+        """Report the current prices of the program."""
         if self.on_prices is not None:
-            self.on_prices(self._book.total())
+            self.on_prices(self._price_book.total())
 
     def _divide(self, uses: int) -> list[Segment]:
-        """The program in segments of about so many uses each, divided outside loops."""
+        """Divide the program, outside loops, into segments of about this number of uses each."""
         free = Boundaries(self.problem.horizon, self.problem.loops).free
         ends = [0]
         for boundary in range(1, self.problem.horizon):
@@ -214,7 +218,7 @@ class SegmentBounds:
         return Segment(start, end, floor, floor)
 
     def _join(self, parts: list[Segment]) -> Segment:
-        """Neighbours as one segment, which takes no less time than they do."""
+        """Join neighbours into one segment, whose bound is at least the sum of theirs."""
         if len(parts) == 1:
             return parts[0]
         joined = self._new(parts[0].start, parts[-1].end)
@@ -222,12 +226,12 @@ class SegmentBounds:
         return joined
 
     def _potential_ps(self, segment: Segment) -> int:
-        """What fast memory could save at most."""
+        """Upper limit on the time that fast memory can save in the segment."""
         steps = self.problem.steps[segment.start : segment.end]
         return sum(step.weight * step.latency_ps([False] * len(step.uses)) for step in steps) - segment.floor_ps
 
     def _hopeful(self, short: list[Segment], long: list[Segment]) -> list[Segment]:
-        """Short segments in which the linear relaxations of the long ones lose something."""
+        """Short segments that overlap a long segment with a loss and in which fast memory can save time."""
         lossy = [segment for segment in long if segment.loss_ps > self._negligible_ps]
         return [
             segment
@@ -237,15 +241,15 @@ class SegmentBounds:
         ]
 
     def _bound_all(self, segments: list[Segment], *, integer: bool) -> None:
-        """Bound segments of one level, those that promise most first."""
-        todo = sorted(segments, key=lambda segment: (segment.loss_ps, self._potential_ps(segment)), reverse=True)
+        """Bound segments of one length, those with the largest losses first."""
+        pending = sorted(segments, key=lambda segment: (segment.loss_ps, self._potential_ps(segment)), reverse=True)
         is_last = integer and any(segment.end - segment.start == self.problem.horizon for segment in segments)
         level_end = time.monotonic() + self.effort.left * (1.0 if is_last else LEVEL_SHARE)
-        for place, segment in enumerate(todo):
+        for place, segment in enumerate(pending):
             if self.effort.is_over():
                 return
-            # A segment may take more than its share: most take far less.
-            share = SHARES * (level_end - time.monotonic()) / (len(todo) - place)
+            # A segment may use more than an equal share of the time, since most segments need far less.
+            share = SHARES * (level_end - time.monotonic()) / (len(pending) - place)
             search = self._open(segment, min(self.effort.left, max(LEAST_SECONDS, share)))
             search.linear()
             self._price(segment, search)
@@ -253,20 +257,21 @@ class SegmentBounds:
             self._price(segment, search)
             if integer:
                 search.integral()
-        self._hand_on()
+        self._report_prices()
 
     def _open(self, segment: Segment, seconds: float) -> RelaxationSearch:
+        """Build the relaxation of a segment, with a time limit in seconds."""
         model = DetailedModel(self._problems.between(segment.start, segment.end))
         parts = self._add_parts(model, segment)
         effort = replace(self.effort, end=time.monotonic() + seconds)
-        search = RelaxationSearch(model, effort, lambda bound: self._note(segment, bound))
+        search = RelaxationSearch(model, effort, lambda bound: self._record_bound(segment, bound))
         search.part_rows = parts
         self.segments.append(segment)
-        self._note(segment, search.bound)
+        self._record_bound(segment, search.bound)
         return search
 
     def _add_parts(self, model: DetailedModel, segment: Segment) -> dict[int, Window]:
-        """Rows: the parts of a segment take no less than is known of each (B6); their boundaries."""
+        """Add a row for the bound of each part of a segment (B6); returns the boundaries of the parts by row."""
         rows: dict[int, Window] = {}
         for part in self.segments:
             is_inside = segment.start <= part.start and part.end <= segment.end
@@ -277,7 +282,8 @@ class SegmentBounds:
                 model.add_row(terms, part.bound_ps - constant, INFINITE)
         return rows
 
-    def _note(self, segment: Segment, bound_ps: int) -> None:
+    def _record_bound(self, segment: Segment, bound_ps: int) -> None:
+        """Record a bound of a segment, and report the program's bound if it improves."""
         if bound_ps <= segment.bound_ps:
             return
         segment.bound_ps = bound_ps
@@ -288,7 +294,7 @@ class SegmentBounds:
                 self.on_bound(total)
 
     def _best(self, start: int, end: int) -> int:
-        """Most that disjoint segments within these steps say of them, with the least latencies between them."""
+        """The best bound on the steps ``[start, end)`` from disjoint segments, and least latencies between them."""
         ending: dict[int, list[Segment]] = {}
         for segment in self.segments:
             if start <= segment.start and segment.end <= end:

@@ -1,4 +1,4 @@
-"""Solving one relaxation: rounds of linear programs with more windows of the copy channels, then its MILP.
+"""Solves one relaxation with HiGHS: linear programs in rounds, with violated rows added in each, and then its MILP.
 
 HiGHS gets a scaled copy of the relaxation, in which picoseconds and bytes become numbers near one.
 """
@@ -19,24 +19,24 @@ from stowplan.models.memory_mapping.milp.tightening import Rounding, RoundingCut
 from stowplan.models.mip.matrix import FloatArray, IntArray, MatrixModel, Rows, proven, proven_bound, row_scales, sides
 from stowplan.models.mip.with_highs import TIGHT, interrupt_when, one_thread, pass_model, tighten
 
-#: The objective's range is scaled to this, so that HiGHS's tolerances (1e-7, and 1e-9 with integers) are tiny parts of it.
+#: The range of the objective after scaling. HiGHS's tolerances (1e-7, and 1e-9 with integers) are then tiny fractions of it.
 OBJECTIVE_RANGE = 1e4
 
-#: Moments of time are scaled to this range.
+#: The range of columns of time after scaling.
 TIME_RANGE = 1e3
 
 
 class ScaledHighs:
-    """A relaxation in HiGHS. Rows may be added; values, duals and bounds are in the model's own units.
+    """A relaxation in HiGHS, to which rows can be added. Values, duals and bounds are in the units of the unscaled model.
 
     Parameters
     ----------
     model
-        Columns and first rows.
+        Columns and initial rows.
     seed
-        Random seed of HiGHS, which runs on one thread and so repeats itself.
+        Random seed of HiGHS, which runs on one thread so that runs are repeatable.
     should_stop
-        Asked now and then while HiGHS runs.
+        Called repeatedly while HiGHS runs; the run ends when it returns True.
     """
 
     def __init__(self, model: RelaxationModel, seed: int, should_stop: Callable[[], bool] | None = None):
@@ -51,19 +51,19 @@ class ScaledHighs:
         gain = max(1, problem.all_slow_ps - model.floor_until[-1])
         self._objective_scale = OBJECTIVE_RANGE / gain
         self.unit_ps = 1 / self._objective_scale
-        """What 1 in the objective of HiGHS stands for."""
+        """Picoseconds for 1 in the objective of HiGHS."""
         self._scale = np.maximum(1, self._upper - self._lower).astype(np.float64)
         self._scale[np.array(model.stall + model.clock, dtype=np.int64)] = max(1.0, gain / TIME_RANGE)
         self._row_scale = self._scales(self._matrix)
         self._places = np.arange(len(self._row_scale))
-        """Of each row in HiGHS, where others may have rows and columns of their own."""
+        """Number in HiGHS of each row, as a subclass or caller may have added further rows there."""
         self._highs = self.highs = one_thread(seed)
         interrupt_when(self._highs, should_stop)
         self._pass_model()
 
     @property
     def matrix(self) -> sparse.csr_matrix:
-        """All rows, in whole numbers."""
+        """The coefficients of all rows, in whole numbers."""
         return self._matrix
 
     def set_option(self, name: str, value: Any) -> None:
@@ -94,7 +94,7 @@ class ScaledHighs:
         pass_model(self._highs, model)
 
     def add_rows(self, rows: Rows) -> int:
-        """Add rows to the model that is being solved; the number of the first."""
+        """Add rows to the model; returns the number of the first one."""
         matrix = rows.matrix(len(self._cost))
         lower, upper = np.array(rows.lower, dtype=np.int64), np.array(rows.upper, dtype=np.int64)
         scale = self._scales(matrix)
@@ -109,7 +109,7 @@ class ScaledHighs:
         return len(self._row_lower) - count
 
     def require_integers(self) -> None:
-        """From now on solve the MILP."""
+        """Make the integer columns integer, so that from now on the MILP is solved."""
         tighten(self._highs)
         columns = np.flatnonzero(np.array(self._model.is_integer)).astype(np.int32)
         kinds = np.full(len(columns), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
@@ -117,13 +117,13 @@ class ScaledHighs:
 
     def run(self, time_limit: float) -> highspy.HighsModelStatus:
         """Solve for at most ``time_limit`` seconds."""
-        # HiGHS counts the time of all runs together.
+        # HiGHS's time limit applies to the time of all runs together.
         self.set_option("time_limit", self._highs.getRunTime() + max(0.0, time_limit))
         self._highs.run()
         return self._highs.getModelStatus()
 
     def values(self) -> FloatArray | None:
-        """Values of the columns, in their own units; None where there is no solution."""
+        """Values of the columns in unscaled units; None if there is no solution."""
         solution = self._highs.getSolution()
         if not solution.value_valid:
             return None
@@ -131,7 +131,7 @@ class ScaledHighs:
         return values
 
     def duals(self) -> FloatArray | None:
-        """Row duals of the last LP, in the model's own units; None where there are none."""
+        """Row duals of the last linear program in unscaled units; None if there are none."""
         solution = self._highs.getSolution()
         if not solution.dual_valid:
             return None
@@ -139,11 +139,11 @@ class ScaledHighs:
         return duals
 
     def cuts(self, finder: RoundingCuts, values: FloatArray, limit: int, should_stop: Callable[[], bool]) -> Rows:
-        """Cuts of the present rows that values violate."""
+        """Cuts of the current rows that a solution violates; see :meth:`RoundingCuts.find`."""
         return finder.find(self._matrix, self._row_lower, self._row_upper, values, limit, should_stop)
 
     def lp_bound(self) -> int | None:
-        """Bound proven by the duals of the last LP; None where there are none."""
+        """The bound in ps that the duals of the last linear program prove, computed in exact arithmetic; None without duals."""
         duals = self.duals()
         if duals is None:
             return None
@@ -151,42 +151,43 @@ class ScaledHighs:
         return bound + self._model.offset_ps
 
     def mip_bound(self) -> int | None:
-        """What the dual bound of the last MILP proves (:func:`stowplan.models.mip.matrix.proven`); None where it has none."""
+        """The bound in ps that the last MILP proves (:func:`stowplan.models.mip.matrix.proven`); None if it has none."""
         bound = self._highs.getInfo().mip_dual_bound
         if not np.isfinite(bound):
             return None
         return self._model.offset_ps + proven(bound, OBJECTIVE_RANGE, unit=1.0 / self._objective_scale, tolerance=TIGHT)
 
 
-#: Windows added in one round at most.
+#: Largest number of windows that are added in one round.
 MAX_WINDOWS = 200
 
-#: A window counts as violated from this part of the all-slow latency on.
+#: Smallest violation of a window that counts, as a fraction of the all-slow latency.
 WINDOW_TOLERANCE = 1e-7
 
-#: A round makes progress when it lifts the bound by this part of the gap between the least latency and all slow; rounds end
-#: when ``MAX_IDLE`` in a row make none.
+#: A round makes progress if it raises the bound by this fraction of the difference between the all-slow and the least latency.
+#: Rounds end when ``MAX_IDLE`` in a row make no progress.
 LEAST_PROGRESS = 2e-5
 MAX_IDLE = 2
 
 
-#: Cuts added in one round at most, and what a round must gain, as a part of that gap.
+#: Largest number of cuts that are added in one round, and the progress that a round of cuts must make, as such a fraction.
 MAX_CUTS = 200
 LEAST_GAIN = 2e-4
 
 
 @dataclass(frozen=True)
 class Effort:
-    """When to end."""
+    """The limits of a search."""
 
     end: float
-    """Moment of ``time.monotonic()``."""
+    """Time of ``time.monotonic()`` at which the search ends."""
     seed: int = 0
     iteration_limit: int | None = None
-    """Simplex iterations of a linear program."""
+    """Largest number of simplex iterations of a linear program."""
     node_limit: int | None = None
-    """Nodes of a branch and bound."""
+    """Largest number of nodes of branch and bound."""
     should_stop: Callable[[], bool] | None = None
+    """The search ends when this returns True."""
 
     @property
     def left(self) -> float:
@@ -194,23 +195,23 @@ class Effort:
         return self.end - time.monotonic()
 
     def is_over(self) -> bool:
-        """Whether to end now."""
+        """Whether the search must end now."""
         return self.left <= 0 or (self.should_stop is not None and self.should_stop())
 
 
 class RelaxationSearch:
-    """A model, its solver, and the best bound so far.
+    """Solves a relaxation step by step: :meth:`linear`, then :meth:`cut`, then :meth:`integral`, each of which is optional.
 
     Attributes
     ----------
     bound : int
-        Proven lower bound, in ps.
+        Proven lower bound on the objective, in ps.
     values : array of shape ``[columns]``, or None
-        The last solution: of the MILP where it found one, else of the linear program.
+        The last solution: that of the MILP if it found one, otherwise that of the linear program.
     solution : array of shape ``[columns]``, or None
-        The last optimum of a linear program, kept where a later one is not solved to the end.
+        The last optimal solution of a linear program. It stays if a later program is not solved to optimality.
     optimal : bool
-        Solved to the end, all windows included.
+        Whether the relaxation is solved to optimality, and its solution violates no window.
     """
 
     def __init__(self, model: RelaxationModel, effort: Effort, on_bound: Callable[[int], None] | None = None):
@@ -228,11 +229,11 @@ class RelaxationSearch:
         self._tolerance_ps = WINDOW_TOLERANCE * max(1, problem.all_slow_ps)
         self.bound = model.least_ps
         self.window_rows: dict[int, Window] = {}
-        """Windows of the rows that were added for them."""
+        """By row that was added for a window: the window."""
         self.cut_rows: dict[int, Rounding] = {}
-        """What the rows of cuts were made from."""
+        """By row that was added for a cut: how the cut was derived."""
         self.part_rows: dict[int, Window] = {}
-        """Boundaries of the parts of which rows say what they take at least."""
+        """By row that gives a lower bound on the time of a part of the program: the boundaries of that part."""
         self.values: FloatArray | None = None
         self.solution: FloatArray | None = None
         self.rounds = 0
@@ -243,14 +244,14 @@ class RelaxationSearch:
         return self.solver.run(self.effort.left)
 
     def offer(self, bound: int | None) -> None:
-        """Take over a proven bound, where it is better."""
+        """Keep and report a proven bound if it is better than the one so far."""
         if bound is not None and bound > self.bound:
             self.bound = bound
             if self._on_bound is not None:
                 self._on_bound(bound)
 
     def add_windows(self) -> bool:
-        """Add what the last solution violates; whether there was anything."""
+        """Add the windows that the last solution violates; returns whether there were any."""
         assert self.values is not None
         windows = self.windows.find(self.values, tolerance_ps=self._tolerance_ps, limit=MAX_WINDOWS)
         if windows:
@@ -259,7 +260,7 @@ class RelaxationSearch:
         return bool(windows)
 
     def linear(self, patience: int = MAX_IDLE) -> None:
-        """Solve the linear relaxation, round by round with more windows; ends after so many rounds without progress."""
+        """Solve the linear relaxation in rounds, each with more windows, until ``patience`` rounds make no progress."""
         idle = 0
         while self.model.cost and not self.effort.is_over():
             before = self.bound
@@ -277,7 +278,7 @@ class RelaxationSearch:
                 return
 
     def cut(self) -> None:
-        """Rounds of linear programs with cuts that integers satisfy, after :meth:`linear`; windows where they are violated."""
+        """Solve further rounds of linear programs with rounding cuts and violated windows, after :meth:`linear`."""
         model = self.model
         finder = RoundingCuts(
             np.array(model.lower, dtype=np.int64),
@@ -305,7 +306,7 @@ class RelaxationSearch:
             idle = 0 if self.bound - before >= LEAST_GAIN * self._gain else idle + 1
 
     def integral(self) -> None:
-        """Solve the MILP, again with the windows that its solutions violate; after :meth:`linear`."""
+        """Solve the MILP, after :meth:`linear`, and repeat it with windows that its solution violates."""
         if self.values is None or not self.model.cost:
             return
         self.optimal = False

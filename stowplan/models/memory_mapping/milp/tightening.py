@@ -1,21 +1,22 @@
-"""What makes the plain relaxation tighter: rows that its solutions violate (windows, cuts), and more detail in time.
+"""Tightens the plain relaxation: rows that solutions violate (windows, cuts), and more detail about the time of copies.
 
-*Windows* are rows of the copy channels: copies that must run within a window take no more time than passes in it (lemma B2 of
-``docs/reference/memory-mapping-models.md``). Where stalls are forbidden, that is the time the steps of the window take at
-least. Where they are allowed, it is a sum of columns, waits included. There are as many rows as pairs of boundaries; only
-those that a solution violates are added.
+*Windows* are rows of the copy channels. Copies that must run within a window of time take no more time than passes in it
+(lemma B2 of ``docs/reference/memory-mapping-models.md``). If stalls are forbidden, that time is the least time that the steps
+of the window can take. If they are allowed, it is a sum of columns, including waits. There is a window for each pair of
+boundaries; only those that a solution violates are added.
 
-*Rounding cuts* are mixed-integer rounding of the rows, in whole numbers: they hold for every plan, whatever a solver errs.
-The formula is lemma B4 (Marchand and Wolsey, "Aggregation and mixed integer rounding to solve MIPs", 2001). Before it,
-columns x near one are replaced by ``1 - x``, and columns s by their distance from a bound.
+*Rounding cuts* come from mixed-integer rounding of rows. They are computed in whole numbers, so they hold for every plan,
+whatever numerical errors a solver makes. The formula is lemma B4 (Marchand and Wolsey, "Aggregation and mixed integer rounding
+to solve MIPs", 2001). Before rounding, 0/1 columns x near one are replaced by ``1 - x``, and continuous columns by their
+distance from a bound.
 
-*Detail in time* says how long copies take up memory. The plain relaxation lets a tensor leave fast memory before it is copied
-out, and one that is copied in take up no memory before its use. Here both are told apart by *when* the copy ends or starts.
-The boundaries of a gap are divided into groups, short ones next to the access at hand, where most copies run, and longer ones
-farther away. A copy out that ends in a group keeps its tensor resident up to the group's first boundary. A copy in that
-starts in a group takes up memory from the group's last boundary on, and has the shorter window of the group on the copy
-channels (lemma B3). Memory is a row for each step at which it is fullest, rather than a chain of levels: cuts find covers in
-it.
+*Detail in time* is about the memory that copies occupy. In the plain relaxation a tensor can leave fast memory before its
+copy-out ends, and a tensor that is copied in occupies no memory before its use. :class:`DetailedModel` distinguishes *when* a
+copy ends or starts. The boundaries of a gap are divided into groups: short ones next to the access, where most copies run, and
+longer ones farther away. A copy-out that ends in a group keeps its tensor resident up to the group's first boundary. A copy-in
+that starts in a group occupies memory from the group's last boundary on, and must run in a shorter window (lemma B3). Memory is
+limited by a row for each step at which it can be fullest, instead of a chain of levels, since cover cuts can be found in such
+rows.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, Rows
 
 Window = tuple[int, int]
 
-#: See :func:`_diverse`.
+#: Largest overlap of two windows that are added in the same round, as a fraction of their union (:func:`_diverse`).
 MOST_OVERLAP = 0.6
 
 
 class WindowSeparator:
-    """Finds violated windows, and makes rows of them."""
+    """Finds windows that a solution violates, and builds their rows."""
 
     def __init__(self, model: RelaxationModel):
         self.model = model
@@ -49,18 +50,22 @@ class WindowSeparator:
         self._deadline = np.array([job.deadline for job in jobs], dtype=np.int64)
         self._duration = np.array([job.duration_ps for job in jobs], dtype=np.int64)
         self._channels = model.problem.channels
-        self.given: dict[Window, None] = {}
-        """All windows that it gave, in this order."""
+        self.returned: dict[Window, None] = {}
+        """All windows that :meth:`find` has returned, in their order."""
 
     def find(self, values: FloatArray, *, tolerance_ps: float, limit: int) -> list[Window]:
-        """For each deadline the window that ``values`` violates most; of these at most ``limit``, none given before.
+        """Find new violated windows: for each deadline the most violated one, and of these the ``limit`` most violated.
 
-        Windows that share most of their time say nearly the same, so the less violated of two such is left for another round.
+        Windows that share most of their time are nearly equivalent, so only the most violated of them is returned.
 
         Parameters
         ----------
         values : shape ``[columns]``
             A solution of the relaxation.
+        tolerance_ps
+            Smallest violation in ps that counts.
+        limit
+            Largest number of windows.
         """
         if not len(self._column):
             return []
@@ -73,7 +78,7 @@ class WindowSeparator:
         demand = share[active] * self._duration[active]
         order = np.argsort(self._deadline[active], kind="stable")
         ends, first = np.unique(self._deadline[active][order], return_index=True)
-        # load[k]: demand of the copies released at starts[k] or later, with a deadline up to the one at hand.
+        # load[k]: demand of the copies released at starts[k] or later, with a deadline up to the current one.
         load = np.zeros(len(starts))
         offset = self._channels * arrive[starts]
         violated: list[tuple[float, int, int]] = []
@@ -85,15 +90,15 @@ class WindowSeparator:
             excess = load[:reach] + offset[:reach]
             best = int(np.argmax(excess))
             violation = float(excess[best]) - self._channels * float(leave[end])
-            if violation > tolerance_ps and (int(starts[best]), end) not in self.given:
+            if violation > tolerance_ps and (int(starts[best]), end) not in self.returned:
                 violated.append((-violation, int(starts[best]), end))
         violated.sort()
         windows = _diverse([(start, end) for _, start, end in violated], limit)
-        self.given |= dict.fromkeys(windows)
+        self.returned |= dict.fromkeys(windows)
         return windows
 
     def _moments(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """When each boundary is reached and when it is left, in ps; shapes ``[T + 1]``."""
+        """Times in ps at which each boundary is reached and left, in a solution; shapes ``[T + 1]``."""
         model = self.model
         if not model.stall:
             floors = np.array(model.floor_until, dtype=np.float64)
@@ -104,7 +109,7 @@ class WindowSeparator:
         return leave - stall, leave
 
     def rows(self, windows: Iterable[Window]) -> Rows:
-        """One row for each window."""
+        """The rows of these windows, one for each."""
         model, rows = self.model, Rows()
         for start, end in windows:
             inside = np.flatnonzero((self._release >= start) & (self._deadline <= end))
@@ -121,12 +126,12 @@ class WindowSeparator:
 
 
 def _diverse(windows: list[Window], limit: int) -> list[Window]:
-    """The first windows of a list, without those that overlap an earlier one by more than ``MOST_OVERLAP`` of their union."""
+    """Select up to ``limit`` windows, skipping those that overlap a selected one by more than ``MOST_OVERLAP``."""
     chosen: list[Window] = []
     for start, end in windows:
         if len(chosen) == limit:
             break
-        # Counted in boundaries, of which even an empty window has one.
+        # Lengths are counted in boundaries, so that an empty window has length 1.
         if all(
             min(end, other_end) - max(start, other_start) + 1
             <= MOST_OVERLAP * (max(end, other_end) - min(start, other_start) + 1)
@@ -136,44 +141,45 @@ def _diverse(windows: list[Window], limit: int) -> list[Window]:
     return chosen
 
 
-#: A row with more slack than this part of its largest term is left alone.
+#: No cut is tried for a row whose slack is more than this fraction of its largest coefficient.
 MOST_SLACK = 0.25
 
-#: Divisors tried on a row: coefficients of the most fractional columns, and parts of them.
+#: Divisors that are tried for a row: the coefficients of this many of its most fractional columns, and these parts of them.
 COEFFICIENTS = 6
 PARTS = (1, 2, 3, 4)
 
-#: A cut is violated by at least this part of its norm.
+#: Smallest violation of a cut, as a fraction of its norm.
 LEAST_VIOLATION = 1e-3
 
-#: Largest number in a cut: sums of products with values must not lose digits.
+#: Largest number in a cut, so that sums of products with values do not lose digits.
 LARGEST = 1 << 50
 
 
 class Rounding(NamedTuple):
-    """How a cut was made."""
+    """How a cut was derived from a row."""
 
     row: int
     """The row that was rounded."""
     divisor: int
     turned: IntArray
-    """Columns x that were replaced by 1 - x; of a row of memory tensors, whose columns count together."""
+    """Columns x that were replaced by 1 - x. For a row of memory they are tensors, since their columns are treated as one."""
 
 
 _Found = tuple[float, IntArray, IntArray, int, int, IntArray]
 
 
 class RoundingCuts:
-    """Finds violated cuts of one relaxation.
+    """Finds rounding cuts of one relaxation that a solution violates.
 
     Parameters
     ----------
     lower, upper, is_integer : shape ``[columns]``
-        Integer columns are 0/1 in every plan.
+        Bounds of the columns. Integer columns are 0/1 in every plan.
     owner : shape ``[columns]``
         Tensor of each column, for rows of memory.
     memory_rows
-        Rows in which at most one column of each tensor is 1, all with one coefficient: they are rounded as one.
+        Rows that limit memory. At most one column of each tensor is 1 in such a row, and they all have the same coefficient, so
+        they are rounded as one column.
     """
 
     def __init__(
@@ -191,7 +197,7 @@ class RoundingCuts:
         self._is_binary = is_integer & (lower == 0) & (upper == 1)
         self._found: set[tuple[bytes, bytes]] = set()
         self.origins: list[Rounding] = []
-        """Where the cuts that were found last come from, in their order."""
+        """How each of the cuts that were found last was derived, in their order."""
 
     def find(
         self,
@@ -202,7 +208,7 @@ class RoundingCuts:
         limit: int,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Rows:
-        """The most violated cuts from rows of a matrix, at most ``limit``, none found before."""
+        """The most violated new cuts from the rows of a matrix, at most ``limit``; ``values`` is a solution."""
         activity = matrix @ values
         fractional = self._is_binary & (values > 1e-5) & (values < 1 - 1e-5)
         candidates: list[tuple[float, IntArray, IntArray, int, Rounding]] = []
@@ -234,11 +240,14 @@ class RoundingCuts:
         return rows
 
     def added(self, first: int) -> None:
-        """The cuts that were found last are now rows, from this number on: cuts of memory are rows of memory."""
+        """Record that the cuts that were found last have become rows, from number ``first`` on.
+
+        Cuts of rows of memory count as rows of memory, too.
+        """
         self._memory_rows |= {at for at, origin in enumerate(self.origins, first) if origin.row in self._memory_rows}
 
     def _round_tensors(self, columns: IntArray, coefficients: IntArray, side: int, values: FloatArray) -> _Found | None:
-        """The same for a row of memory: the columns of a tensor are one."""
+        """The most violated cut of a row of memory, in which the columns of a tensor are treated as one; see :meth:`_round`."""
         tensors, first, place = np.unique(self._owner[columns], return_index=True, return_inverse=True)
         if (coefficients != coefficients[first][place]).any():
             return None
@@ -247,9 +256,9 @@ class RoundingCuts:
         cut = self._round(tensors, coefficients[first], side, together, 0 * one, one, is_binary=one > 0)
         if cut is None:
             return None
-        taken = dict(zip(cut[1].tolist(), cut[2].tolist(), strict=True))
-        own = np.array([taken.get(tensor, 0) for tensor in tensors.tolist()], dtype=np.int64)[place]
-        return cut[0], columns[own != 0], own[own != 0], *cut[3:]
+        cut_of_tensor = dict(zip(cut[1].tolist(), cut[2].tolist(), strict=True))
+        cut_coefficients = np.array([cut_of_tensor.get(tensor, 0) for tensor in tensors.tolist()], dtype=np.int64)[place]
+        return cut[0], columns[cut_coefficients != 0], cut_coefficients[cut_coefficients != 0], *cut[3:]
 
     def _round(
         self,
@@ -261,9 +270,15 @@ class RoundingCuts:
         high: IntArray,
         is_binary: npt.NDArray[np.bool_] | None = None,
     ) -> _Found | None:
-        """The most violated cut of one row ``<= side``: violation, columns, coefficients, side; divisor, turned columns."""
+        """The most violated cut of one row ``coefficients @ values <= side``; None if no cut is violated.
+
+        Returns
+        -------
+        tuple or None
+            Violation, columns, coefficients and right-hand side of the cut, the divisor, and the turned columns.
+        """
         binary = self._is_binary[columns] if is_binary is None else is_binary
-        # Distance of continuous columns from the nearer bound; of binary ones above one half likewise.
+        # Replace continuous columns, and binary ones above one half, by their distance from the nearer bound.
         flipped = (values - low) > (high - values)
         shift = int(sum((coefficients * np.where(flipped, high, low)).astype(object)))
         turned = np.where(flipped, -coefficients, coefficients)
@@ -282,18 +297,19 @@ class RoundingCuts:
         if best is None:
             return None
         divisor = best[1]
-        own = np.zeros_like(turned)
-        own[binary], own[~binary] = _rounded(a, divisor, rest % divisor), c
+        rounded = np.zeros_like(turned)
+        rounded[binary], rounded[~binary] = _rounded(a, divisor, rest % divisor), c
         own_side = (divisor - rest % divisor) * (rest // divisor)
-        # Back to the columns themselves.
-        final = np.where(flipped, -own, own)
+        # Express the cut in the original columns again.
+        final = np.where(flipped, -rounded, rounded)
         own_side += int(sum((final * np.where(flipped, high, low)).astype(object)))
-        kept = final != 0
-        if not kept.any() or abs(final).max() > LARGEST or abs(own_side) > LARGEST:
+        nonzero = final != 0
+        if not nonzero.any() or abs(final).max() > LARGEST or abs(own_side) > LARGEST:
             return None
-        return best[0], columns[kept], final[kept], own_side, divisor, columns[flipped & binary]
+        return best[0], columns[nonzero], final[nonzero], own_side, divisor, columns[flipped & binary]
 
     def _divisors(self, a: IntArray, x: FloatArray) -> list[int]:
+        """Divisors to try for a row with coefficients ``a`` of binary columns with values ``x``."""
         open_places = np.flatnonzero((x > 1e-5) & (a != 0))
         order = open_places[np.argsort(-np.minimum(x, 1 - x)[open_places], kind="stable")]
         sizes = list(dict.fromkeys(abs(a[order]).tolist()))[:COEFFICIENTS]
@@ -301,25 +317,27 @@ class RoundingCuts:
 
 
 def _rounded(a: IntArray, divisor: int, rest: int) -> IntArray:
+    """Coefficients after mixed-integer rounding (lemma B4)."""
     result: IntArray = (divisor - rest) * (a // divisor) + np.maximum(0, a % divisor - rest)
     return result
 
 
-#: Tensors smaller than this part of the capacity stay as they are.
+#: Tensors smaller than this fraction of the capacity are modelled without detail in time.
 LEAST_SIZE = 1 / 128
 
-#: So many groups next to the access hold one boundary each; each group beyond is longer than the one before by this factor.
+#: The first groups next to the access, this many, have one boundary each. Each further group is longer by this factor.
 SINGLE = 4
 GROWTH = 1.5
 
-#: First and last boundary of a group.
+#: A group of boundaries: the first and the last one.
 Group = tuple[int, int]
 
 
 class DetailedModel(RelaxationModel):
-    """A :class:`RelaxationModel` whose larger tensors take up memory while they are copied.
+    """A :class:`RelaxationModel` in which larger tensors occupy memory while they are copied.
 
-    ``copy_in`` and ``out`` columns mean what they do there; columns for the groups of each come on top. ``levels`` stays empty.
+    The columns ``copy_in`` and ``out`` have the same meaning; further columns say in which group the copy starts or ends.
+    ``levels`` stays empty.
     """
 
     def _columns_of(self, sequence: TensorAccesses) -> TensorColumns:
@@ -334,16 +352,17 @@ class DetailedModel(RelaxationModel):
         present: dict[int, int] = {}
         has_grown = False
         for step in sorted(by_step):
-            # What is there just before something leaves contains all that was there since something last left.
+            # The set of columns that occupy memory is maximal just before one of them ends.
             if has_grown and any(units < 0 for _, units in by_step[step]):
                 self._limit(present, step - 1)
                 has_grown = False
             for column, units in by_step[step]:
                 present[column] = present.get(column, 0) + units
                 has_grown |= units > 0
-        # Everything leaves at the end of the program at the latest.
+        # All columns end with the program at the latest, so no set is missed.
 
     def _limit(self, present: dict[int, int], step: int) -> None:
+        """Add a row that limits the units of these columns to the capacity, unless all of them fit together."""
         terms = [(column, units) for column, units in present.items() if units]
         if sum(units for _, units in terms) > self.units:
             self.memory_rows[len(self.rows.lower)] = step
@@ -351,11 +370,11 @@ class DetailedModel(RelaxationModel):
 
 
 class _DetailedColumns(TensorColumns):
-    """Columns and rows of one tensor, its copies divided by time."""
+    """Builds the columns and rows of one tensor, with separate columns for the groups in which copies start or end."""
 
     def _copied_in(self, j: int, window: Group) -> int:
         model, (first, end) = self.model, window
-        # In slices, it is the last that takes up the whole place, and the first that begins to copy (B7).
+        # Of a copy in slices, only the last slice makes it occupy all its bytes, and the first one begins to copy (B7).
         latest = self._latest_start(end, self.copy_in_ps) if self.forbidden and not self.sliced else end
         column = model.column(1)
         parts = []
@@ -391,7 +410,7 @@ class _DetailedColumns(TensorColumns):
             part = model.column(1)
             leaving.append((part, 1))
             model.jobs.append(CopyJob(part, None, release, high, self.copy_out_ps))
-            # What has just been written stays for one more step: its copy starts after the write.
+            # Content that was just written stays resident for one more step, since its copy starts after the write.
             stays_on = m == j - 1 and first < last and model.problem.evictions == "whole_steps"
             until = max(low, first + 1) if stays_on else low
             model.occupy((part,), sequence.size, first, until)
@@ -411,13 +430,13 @@ class _DetailedColumns(TensorColumns):
         return column
 
     def _free(self, first: int, last: int) -> list[int]:
-        """Boundaries from ``first`` to ``last`` at which a copy may start or end."""
+        """Boundaries from ``first`` to ``last`` at which a copy may start or end; both inclusive."""
         free = self.sequence.copy.free
         return [boundary for boundary in range(first, last + 1) if free[boundary]]
 
 
 def _groups(boundaries: Sequence[int]) -> list[Group]:
-    """Divide boundaries, those next to the access first."""
+    """Divide boundaries, which are ordered by their distance from the access, into groups."""
     result: list[Group] = []
     start, length = 0, 1.0
     while start < len(boundaries):

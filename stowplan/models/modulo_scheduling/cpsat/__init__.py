@@ -1,11 +1,11 @@
 """Exact modulo scheduling with CP-SAT: a model for one initiation interval (II), and the search over IIs around it.
 
-Each file knows only those before it:
+Each file imports only files that come before it in this list:
 
-- ``places``: space alone
-- ``resources``: what values take on their way
-- ``model``: modulo scheduling at one initiation interval, as a CP-SAT model
-- ``questions``: two more questions that the model answers
+- ``places``: variables and constraints of tiles, and a model that minimizes the II without slots
+- ``resources``: constraints of links, memory ports and memory words
+- ``model``: the complete model at one initiation interval
+- ``questions``: why there is no plan, and the plan that is closest to an earlier one
 - ``solve``: the search over initiation intervals
 """
 

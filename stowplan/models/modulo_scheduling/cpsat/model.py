@@ -1,9 +1,10 @@
-"""Modulo scheduling at one initiation interval, as a CP-SAT model: variables, constraints, objective.
+"""The CP-SAT model of modulo scheduling at one initiation interval (II): variables, constraints, objective.
 
-Space and time are apart. Every group of instructions has a tile. With unlimited delays and single links only the instructions
-on cycles need times, for all others can wait until a slot is free
-(:func:`~stowplan.models.modulo_scheduling.assemble.list_schedule`). Where slots decide more than that
-(:attr:`Structure.slotted`), the others concerned have a slot and no round. Such a model is small, and exact all the same.
+Every group of instructions has a tile. The time of an instruction is II · round + slot, but not every instruction needs a time
+in the model. With unlimited delays and single links, only instructions on recurrences do, since all others can wait until a
+slot of their tile is free (:func:`~stowplan.models.modulo_scheduling.assemble.list_schedule`). Some further instructions may
+need a slot, but no round (:attr:`Structure.slotted`). Such a *partial* model is small and still exact. A *whole* model has the
+times of all instructions; it is needed for limited delays, for routes over several links, and for the makespan.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ from stowplan.models.modulo_scheduling.cpsat.resources import Links, Ports, Word
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.structure import Structure
 
-#: IIs up to this have a literal for each instruction, tile and slot where all instructions are timed; beyond it, and
-#: where few are, tile and slot are one number for each, all different.
+#: For IIs up to this, a model with the times of all instructions has a literal for each instruction, tile and slot. Other
+#: models combine tile and slot of each instruction into one number, and require that all these numbers differ.
 MOST_LITERAL_SLOTS = 4
 
 
 class ModuloModel(PlaceModel):
-    """A built model.
+    """The CP-SAT model of a problem at one II.
 
     Parameters
     ----------
     ii
         Initiation interval.
     last_time
-        Largest time.
+        Largest time in clocks.
     whole
-        Whether all instructions have times and all values arrive in time. Otherwise slots that matter, and cycles.
+        Whether all instructions have times. Otherwise only those on recurrences have times, and some others have slots.
     links
-        Whether to model what values take on their way, one value a link and clock; a whole model only.
+        Whether to model the routes of values over links; only for a whole model.
     makespan
-        (least, largest) makespan, to minimise it; a whole model only. None looks for any plan.
+        (least, largest) makespan, which is then minimized; only for a whole model. With None, any plan will do.
     relax
-        What to leave out; what is found then is no plan.
+        Constraints to leave out. A solution is then not a valid plan.
     windows
-        Tiles that each instruction may stand on; None for all.
+        Tiles that each instruction may be on; None for all tiles.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class ModuloModel(PlaceModel):
         self._has_rounds = set(range(structure.count) if whole else structure.recurrent)
         self._last_time = last_time
         self._has_literals = links or (ii <= MOST_LITERAL_SLOTS and len(self.timed) == structure.count)
-        # What follows from all constraints together need not hold where some are left out.
+        # These bounds follow from all constraints together, so they need not hold if some are left out.
         self._bounds = time_bounds(structure, ii, whole=whole) if relax == COMPLETE else []
         if any(bound.is_refuted for bound in self._bounds):
             self.model.add_bool_or([])
             self._bounds = []
-        #: Whether sets of instructions whose times are bounded against each other may be put anywhere, by whole rounds.
+        #: Whether sets of instructions whose times are bounded relative to each other may be shifted by whole rounds.
         limited = self.problem.rules.max_delay is not None and self.problem.is_synchronous
         self._may_move = not whole or (limited and makespan is None)
         self._time_variables()
@@ -88,7 +89,7 @@ class ModuloModel(PlaceModel):
             self._makespan_objective(*makespan)
 
     def _time_variables(self) -> None:
-        """time = ii · round + slot."""
+        """Add slots and rounds of the timed instructions, with time = II · round + slot."""
         model, ii = self.model, self.ii
         self.slot: dict[int, cp_model.IntVar] = {}
         self.round: dict[int, cp_model.IntVar] = {}
@@ -109,14 +110,15 @@ class ModuloModel(PlaceModel):
                     model.add(self.slot[number] == pin.slot)
 
     def _spans(self) -> dict[int, tuple[int, int]]:
-        """Least and most time of instructions that may be moved by whole rounds, all that are bounded by them too.
+        """Smallest and largest time of instructions in sets that may be shifted by whole rounds.
 
-        The anchor of each set is in a given round; and as all slots may be turned by as much, that of the first, the largest,
-        is in slot 0. What has a pinned time, or slot, may not be moved, or turned.
+        The anchor of each set is fixed to one round. Since all slots may also be rotated together, the anchor of the first set,
+        which is the largest, is fixed to slot 0. Sets with pinned times are not shifted, and with any pinned time or slot,
+        nothing is rotated.
         """
         spans: dict[int, tuple[int, int]] = {}
         timed = {self.problem.number[pin.instruction] for pin in self.problem.pins if pin.time is not None}
-        slots = 1 if self._may_turn else self.ii
+        slots = 1 if self._may_rotate else self.ii
         for bound in self._bounds if self._may_move else []:
             if timed.isdisjoint(bound.members):
                 windows = bound.windows(bound.anchor, self._last_time)
@@ -129,12 +131,12 @@ class ModuloModel(PlaceModel):
         return spans
 
     @property
-    def _may_turn(self) -> bool:
-        """Whether all slots may be turned by as much."""
+    def _may_rotate(self) -> bool:
+        """Whether all slots may be rotated together: no time and no slot is pinned."""
         return all(pin.time is None and pin.slot is None for pin in self.problem.pins)
 
     def _bound_constraints(self) -> None:
-        """What is known beforehand (:mod:`stowplan.models.modulo_scheduling.bounds`)."""
+        """Add bounds on differences of times, and sets that share a tile (:mod:`stowplan.models.modulo_scheduling.bounds`)."""
         model = self.model
         for bound in self._bounds:
             anchor = self.time[bound.members[bound.anchor]]
@@ -147,7 +149,10 @@ class ModuloModel(PlaceModel):
                     model.add(one == two)
 
     def _slot_constraints(self) -> None:
-        """No two timed instructions in one slot of a tile, nor their results; ``at[number][tile][slot]`` where literals are."""
+        """No two timed instructions, and no two of their results, share a slot of a tile.
+
+        If the model has literals for slots, they are ``at[number][tile][slot]``.
+        """
         model, ii, latency = self.model, self.ii, self.problem.latencies
         apart = not self.structure.has_one_latency and ii > 1
         self.at: dict[int, list[list[cp_model.IntVar]]] = {}
@@ -178,7 +183,7 @@ class ModuloModel(PlaceModel):
                     model.add_at_most_one(self.at[number][tile][(slot - latency[number]) % ii] for number in self.timed)
 
     def _done(self, number: int) -> cp_model.IntVar:
-        """Slot in which the result of a timed instruction is there."""
+        """Slot in which a timed instruction has its result."""
         if number not in self._results:
             after = self.problem.latencies[number] % self.ii
             turns = self.model.new_bool_var(f"result {number} in the next round")
@@ -188,6 +193,7 @@ class ModuloModel(PlaceModel):
         return self._results[number]
 
     def _value_constraints(self) -> None:
+        """Require that values arrive in time, by differences of times."""
         limit, component = self.problem.rules.max_delay, self.structure.component
         for edge in self.structure.precedences:
             if self.relax.recurrences:
@@ -197,7 +203,7 @@ class ModuloModel(PlaceModel):
                 waits -= edge.clocks or 0
                 if waits < 0 or (limit is not None and edge.clocks is None and waits > limit):
                     self.model.add_bool_or([])
-            # Unless all have times, whole cycles move until their inputs are there.
+            # In a partial model, recurrences as a whole are later shifted until their inputs have arrived.
             elif self.whole or component[edge.source] == component[edge.target]:
                 self.value_constraint(edge, self.time[edge.source], self.time[edge.target])
 
@@ -208,11 +214,15 @@ class ModuloModel(PlaceModel):
         self.model.minimize(self.makespan)
 
     def add_hint(self, plan: Plan, *, complete: bool = True) -> None:
-        """Start the solver from a plan; ``complete`` for a whole model and a plan of its II, otherwise only tiles count."""
+        """Let the solver start from a plan.
+
+        With ``complete``, which needs a whole model and a plan with its II, every variable gets a value; otherwise only the
+        tiles are hinted.
+        """
         if not complete:
             self.hint_places(plan)
             return
-        tiles = self.turned(plan)
+        tiles = self.mapped_tiles(plan)
         values = [*self.place_values(tiles, plan)]
         for number in self.timed:
             time = plan.times[number]
@@ -231,30 +241,30 @@ class ModuloModel(PlaceModel):
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan | None:
-        """Plan of a solution; times that the model left out by list scheduling.
+        """The plan of a solution. Times that the model leaves out are found by list scheduling.
 
         Parameters
         ----------
         value
-            Gives the value of a variable of the model.
+            Returns the value of a variable of the model in the solution.
 
         Returns
         -------
         Plan or None
-            None where starts would share a tile, or what ``relax`` left out is missed.
+            None if starts would share a tile or no complete plan can be built.
         """
         structure = self.structure
         tiles = self.extract_tiles(value)
-        known = {number: self.ii * value(self.round[number]) + value(self.slot[number]) for number in self.timed}
-        times = self._first_rounds(known) if self.whole else list_schedule(structure, self.ii, tiles, known)
+        known_times = {number: self.ii * value(self.round[number]) + value(self.slot[number]) for number in self.timed}
+        times = self._first_rounds(known_times) if self.whole else list_schedule(structure, self.ii, tiles, known_times)
         if times is None:
             return None
         routes = None if self.links is None else self.links.routes(tiles, value)
         return make_plan(structure, self.ii, tiles, times, routes)
 
-    def _first_rounds(self, known: Mapping[int, int]) -> list[int]:
-        """Times of a whole model, by number, as early as what was moved can be."""
-        times = [known[number] for number in self.timed]
+    def _first_rounds(self, known_times: Mapping[int, int]) -> list[int]:
+        """Times of a whole model, [instructions], with flows shifted to be as early as possible."""
+        times = [known_times[number] for number in self.timed]
         if not self._may_move:
             return times
         timed = {self.structure.flow[self.problem.number[pin.instruction]] for pin in self.problem.pins if pin.time is not None}
@@ -263,25 +273,27 @@ class ModuloModel(PlaceModel):
             first[flow] = min(time, first.get(flow, time))
         late = {flow: 0 if flow in timed else self.ii * (time // self.ii) for flow, time in first.items()}
         times = [time - late[flow] for flow, time in zip(self.structure.flow, times, strict=True)]
-        early = min(times, default=0) if self._may_turn else 0
+        early = min(times, default=0) if self._may_rotate else 0
         return [time - early for time in times]
 
 
 def size(structure: Structure, ii: int, *, links: bool) -> int:
-    """Number of literals of a model in which all instructions are timed, roughly."""
+    """Approximate number of literals of a model in which all instructions have times."""
     machine = structure.problem.machine
     slots = ii if links or ii <= MOST_LITERAL_SLOTS else 1
     return structure.count * slots * machine.tiles * (1 + (1 + len(machine.links)) * links)
 
 
 def latest_time(structure: Structure, ii: int, timed: Sequence[int]) -> int:
-    """A time that need not be passed: if there is a plan at an II, there is one whose timed instructions are no later.
+    """A limit on times: if there is a plan at an II, there is one in which no instruction of ``timed`` is later than this.
 
-    With tiles and slots given, times are rounds: differences bounded from both sides. Their least solution is a longest path,
-    with no instruction twice. Its steps are at most one value's way or, backwards, the distance of an edge (where delays are
-    limited, or the words of values that are sent to tiles). Pins hold one instruction; from it paths lead both ways.
+    For fixed tiles and slots, the rounds are the unknowns, and their differences are bounded from both sides. The smallest
+    solution is given by longest paths without repeated instructions. A step of such a path is at most the latency and transport
+    of one value or, backwards, the distance of an edge (if delays are limited, or by the words of buffers). A pin fixes one
+    instruction, from which paths lead in both directions.
 
-    With limited delays all that values link lies within a span; what they link moves by whole IIs, to begin within the first.
+    With limited delays, connected instructions lie within a bounded span, and the span can be shifted by whole IIs to begin
+    within the first II.
     """
     problem = structure.problem
     if len(timed) == structure.count and not any(pin.time is not None for pin in problem.pins):

@@ -1,8 +1,11 @@
-"""Space alone: which tile every group of instructions stands on, within reach of each other, and all that follows from it.
+"""Variables and constraints of tiles: on which tile each group of instructions is, and the reach of links between them.
 
-:func:`bands` leaves few tiles for each instruction: a first plan for large graphs on a row of tiles. The loop body is laid
-along the row, step by step, each in a narrow band. That proves nothing, but what is left is quickly searched. Butterflies fit
-so: a stage on two tiles, the next one tile further.
+:class:`LeastIIModel` minimizes the II with these constraints and recurrences alone, without slots.
+
+:func:`bands` restricts each instruction to a few tiles, for a first plan of large graphs on a row of tiles. The loop body is
+laid out along the row, and the instructions of each depth get a narrow band of tiles. That proves nothing, but the restricted
+model is solved quickly. It suits butterfly networks, in which each stage needs two tiles and the next stage is one tile
+further.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.differences import farthest
 from stowplan.models.modulo_scheduling.plan import Plan
-from stowplan.models.modulo_scheduling.structure import Precedence, Structure, longest_ways, representatives, symmetries
+from stowplan.models.modulo_scheduling.structure import Precedence, Structure, longest_paths, representatives, symmetries
 
 
 @dataclass(frozen=True)
 class Relax:
-    """Constraints to leave out, to find out which of them is to blame."""
+    """Families of constraints that are left out of a model, to find out which of them make it infeasible."""
 
     siblings: bool = False
     starts: bool = False
@@ -31,15 +34,23 @@ class Relax:
     recurrences: bool = False
 
 
-#: Nothing left out.
+#: No constraints are left out.
 COMPLETE = Relax()
 
 
 class PlaceModel:
-    """Variables and constraints of places.
+    """The variables and constraints of tiles, which all models of this folder share.
 
-    ``ii`` is the initiation interval, a number or a variable; ``windows`` the tiles that each instruction may stand on,
-    all of them where None.
+    Parameters
+    ----------
+    ii
+        The initiation interval, a number or a variable.
+    model
+        The CP-SAT model that variables and constraints are added to.
+    relax
+        Constraints to leave out.
+    windows
+        Tiles that each instruction may be on; None for all tiles.
     """
 
     def __init__(
@@ -68,12 +79,12 @@ class PlaceModel:
             self._start_constraints()
 
     def _place_variables(self, windows: Sequence[range] | None) -> None:
-        """``on[group][tile]``: the group stands there."""
+        """Add the variables ``on[group][tile]``, which say whether the group is on the tile."""
         structure, model = self.structure, self.model
         tiles = range(self.problem.machine.tiles)
-        # Windows may be the same for no two tiles: then each tile stands for itself.
+        # Windows may treat all tiles differently, so they exclude the use of symmetries.
         self._least = representatives([tuple(tiles)] if windows is not None else symmetries(self.problem))
-        # The group with most neighbours stands for all in breaking symmetry: only on tiles that are least of their kind.
+        # Symmetry breaking: the group with most neighbours may only be on the smallest of several equivalent tiles.
         degree = [0] * len(structure.members)
         for edge in structure.between:
             degree[structure.group[edge.source]] += 1
@@ -91,22 +102,23 @@ class PlaceModel:
                     model.add(self.on[group][tile] == 0)
 
     def tile(self, number: int) -> list[cp_model.IntVar]:
-        """Literals of an instruction's tiles."""
+        """The literals of an instruction's tiles, by tile."""
         return self.on[self.structure.group[number]]
 
     def _capacity_constraints(self) -> None:
+        """Limit the instructions and memory words on each tile."""
         machine, members = self.problem.machine, self.structure.members
-        room = machine.memories * machine.memory_depth
+        capacity = machine.memories * machine.memory_depth
         words = self.structure.words
         for tile in range(machine.tiles):
             load = sum(len(inside) * self.on[group][tile] for group, inside in enumerate(members))
             self.model.add(load <= self.ii)
             self.model.add(load <= machine.instruction_depth)
-            if sum(words) > room:
-                self.model.add(sum(words[group] * self.on[group][tile] for group in range(len(members))) <= room)
+            if sum(words) > capacity:
+                self.model.add(sum(words[group] * self.on[group][tile] for group in range(len(members))) <= capacity)
 
     def _reach_constraints(self) -> None:
-        """Producer and consumer within reach: each tile of one implies the tiles around it for the other."""
+        """Producer and consumer are within reach: the tile of one implies that the other is on a tile that links reach."""
         group = self.structure.group
         tiles = range(self.problem.machine.tiles)
         into = [[one for one in tiles if self.hops[one][two] is not None] for two in tiles]
@@ -126,7 +138,7 @@ class PlaceModel:
                 self.model.add_at_most_one(self.tile(number)[tile] for number in family)
 
     def _start_constraints(self) -> None:
-        """One start of each set of choices, on different tiles."""
+        """There is one start of each set of choices, and all starts are on different tiles."""
         choices = self.structure.start_choices
         if len(choices) < 2:
             return
@@ -145,7 +157,7 @@ class PlaceModel:
             self.model.add_at_most_one(starts[tile] for starts in self._starts.values())
 
     def value_constraint(self, edge: Precedence, source: Any, target: Any) -> None:
-        """A value arrives in time, and within the longest delay; ``source`` and ``target`` are times of issue."""
+        """A value arrives in time and waits at most the largest delay; ``source`` and ``target`` are times of issue."""
         latency, limit = self.problem.latencies[edge.source], self.problem.rules.max_delay
         delay = target - source + self.ii * edge.distance - latency - self._clocks(edge)
         self.model.add(delay >= 0)
@@ -153,12 +165,12 @@ class PlaceModel:
             self.model.add(delay <= limit)
 
     def _clocks(self, edge: Precedence) -> Any:
-        """Clocks that a value is on its way."""
+        """Transport time of a value in clocks, as an expression or a number."""
         group = self.structure.group
         return self._hops_between(group[edge.source], group[edge.target]) if edge.clocks is None else edge.clocks
 
     def _hops_between(self, one: int, two: int) -> Any:
-        """Clocks between the tiles of two groups, as a sum of steps: a literal for each number of clocks to reach."""
+        """Clocks between the tiles of two groups, as a sum with a literal for each number of clocks to reach."""
         if one == two:
             return 0
         key = (one, two)
@@ -182,23 +194,23 @@ class PlaceModel:
         return sum(height * further for height, further in self._steps[key])
 
     def extract_tiles(self, value: Value) -> list[int]:
-        """Tile of each instruction."""
+        """Tile of each instruction in a solution."""
         place = [next(tile for tile, literal in enumerate(row) if value(literal)) for row in self.on]
         return [place[group] for group in self.structure.group]
 
     def hint_places(self, plan: Plan) -> None:
-        """Hint the tiles of a plan, and nothing more."""
-        cpsat_runner.add_hint(self.model, self.place_values(self.turned(plan), plan), complete=False)
+        """Give the tiles of a plan as an incomplete hint."""
+        cpsat_runner.add_hint(self.model, self.place_values(self.mapped_tiles(plan), plan), complete=False)
 
-    def turned(self, plan: Plan) -> list[int]:
-        """Tiles of a plan, turned so that they break symmetry as the model does."""
+    def mapped_tiles(self, plan: Plan) -> list[int]:
+        """Tiles of a plan, mapped by a symmetry such that they respect the model's symmetry breaking."""
         if not self.structure.count:
             return []
         twin = self._least[plan.tiles[self.structure.members[self.anchor][0]]]
         return [twin[tile] for tile in plan.tiles]
 
     def place_values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
-        """Values of the variables of space, for the turned tiles of a plan."""
+        """Values of the variables of tiles, for tiles of a plan from :meth:`mapped_tiles`."""
         members = self.structure.members if tiles else []
         for group, inside in enumerate(members):
             for tile, literal in enumerate(self.on[group]):
@@ -217,15 +229,16 @@ class PlaceModel:
 
 
 def longest_way(structure: Structure) -> int:
-    """Clocks that a value is on its way at most, nominal ones included."""
+    """Largest transport time of a value in clocks, over links or the asynchronous fabric."""
     sent = (precedence.clocks for precedence in structure.precedences if precedence.clocks is not None)
     return max([farthest(structure.problem), *sent])
 
 
 class LeastIIModel(PlaceModel):
-    """The least II that space and recurrences allow, as a variable to minimise; slots are left out.
+    """A model that minimizes the II subject to the constraints of tiles and recurrences; slots are left out.
 
-    A bound for every problem, and the answer wherever no cycle needs two slots at once.
+    Its optimum is a lower bound on the II of every plan. It is the least II if no two instructions on recurrences need the same
+    slot.
     """
 
     def __init__(self, structure: Structure, least: int, most: int):
@@ -234,7 +247,7 @@ class LeastIIModel(PlaceModel):
         super().__init__(structure, self.ii, model, COMPLETE)
         problem = structure.problem
         hops = longest_way(structure)
-        # Longest paths, with no instruction twice.
+        # Times are at most the length of a longest path without repeated instructions.
         last = (max(problem.latencies, default=0) + hops) * max(len(structure.recurrent) - 1, 0)
         self.time = {number: model.new_int_var(0, last, f"time {number}") for number in structure.recurrent}
         component = structure.component
@@ -245,17 +258,17 @@ class LeastIIModel(PlaceModel):
         model.minimize(self.ii)
 
     def extract(self, value: Value) -> Plan | None:
-        """Plan of a solution.
+        """The plan of a solution.
 
         Parameters
         ----------
         value
-            Gives the value of a variable of the model.
+            Returns the value of a variable of the model in the solution.
 
         Returns
         -------
         Plan or None
-            None where two instructions want one slot, and the model left slots out.
+            None if two instructions would need the same slot, since the model leaves slots out.
         """
         ii = value(self.ii)
         tiles = self.extract_tiles(value)
@@ -268,20 +281,20 @@ class LeastIIModel(PlaceModel):
         return None if scheduled is None else make_plan(self.structure, ii, tiles, scheduled)
 
 
-#: Tiles of a band.
+#: Number of tiles in a band.
 WIDTH = 3
 
 
 def bands(structure: Structure, width: int = WIDTH) -> list[range] | None:
-    """For each instruction the tiles of its band; None where the machine is no row, or has no room for bands."""
+    """[instructions] tiles of its band; None if the machine is not a row of tiles, or is too short for bands."""
     machine = structure.problem.machine
     if machine.columns != 1 or machine.tiles <= width:
         return None
-    # Edges of this iteration on the longest way to each instruction.
-    ways = ((edge.source, edge.target, 1) for edge in structure.problem.edges if edge.distance == 0)
-    depth = longest_ways(ways, [0] * structure.count)
+    # Number of edges on the longest path to each instruction within one iteration.
+    arcs = ((edge.source, edge.target, 1) for edge in structure.problem.edges if edge.distance == 0)
+    depth = longest_paths(arcs, [0] * structure.count)
     deepest = max(depth, default=0)
-    # One tile further for each step; slower where the graph is deeper than the row is long.
+    # The band moves by one tile for each level of depth, or by less if the graph is deeper than the row is long.
     slope = min(1.0, (machine.tiles - width) / max(deepest, 1))
     first = (machine.tiles - width - slope * deepest) / 2
     starts = [int(first + slope * level) for level in depth]

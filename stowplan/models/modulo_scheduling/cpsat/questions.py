@@ -1,11 +1,12 @@
-"""Two more questions that the model answers: why there is no plan, and which plan is closest to an earlier one.
+"""Two further uses of the model: why there is no plan (:func:`explain`), and the plan that is closest to an earlier one.
 
-There is no plan because of a family of constraints without which there would be one.
+:func:`explain` leaves out one family of constraints after the other. If there is a plan without a family, that family is
+reported as a reason.
 
-The closest schedule of one initiation interval changes the fewest decisions of an earlier one. Its model is the whole one
-(:class:`~stowplan.models.modulo_scheduling.cpsat.model.ModuloModel`) without its breaking of symmetry, which would forbid the
-earlier tiles. A Boolean variable for each instruction is 1 only where it keeps tile and time, one for each value only where
-both its ends do: then it goes and waits as it did.
+:func:`solve_closest` finds the schedule at one initiation interval that changes the fewest decisions of an earlier schedule.
+It uses the complete :class:`~stowplan.models.modulo_scheduling.cpsat.model.ModuloModel`, but without symmetry breaking, which
+would forbid the earlier tiles. A Boolean variable for each instruction says that it keeps its tile and time, and one for each
+value that both its ends do, so that it keeps its route and delay. The sum of these variables is maximized.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 
-#: Part of the whole budget for each family.
+#: Fraction of the whole budget for each family of constraints.
 SHARE = 0.05
 
 
 def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
-    """One sentence: no plan at any II up to ``ii``, and the rules without which there is one."""
+    """A sentence which says that there is no plan at any II up to ``ii``, and the rules without which there would be one."""
     families = {
         "siblings stand on different tiles": (structure, Relax(siblings=True)),
         "starts stand on different tiles": (structure, Relax(starts=True)),
@@ -36,22 +37,22 @@ def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
         "recurrences must keep up": (structure, Relax(recurrences=True)),
         "readers of one variable share a tile": (Structure(_without_variables(structure.problem)), COMPLETE),
     }
-    guilty = []
+    responsible = []
     for words, (facts, relax) in families.items():
         if budget.is_spent:
             break
         last_time = latest_time(facts, ii, facts.recurrent)
         model = ModuloModel(facts, ii, last_time=last_time, relax=relax)
         if budget.run(model.model, SHARE, seed=seed).is_found:
-            guilty.append(words)
+            responsible.append(words)
     refuted = f"no tiles fit, at any initiation interval up to {ii} (proven)"
-    if not guilty:
+    if not responsible:
         return f"{refuted}; no single rule is to blame"
-    return f"{refuted}; it could be mapped without the rule that {', or without the rule that '.join(guilty)}"
+    return f"{refuted}; it could be mapped without the rule that {', or without the rule that '.join(responsible)}"
 
 
 def _without_variables(problem: Problem) -> Problem:
-    """The problem with a constant for every variable."""
+    """The problem with every tile-memory variable replaced by a constant."""
 
     def stripped(instruction: Instruction) -> Instruction:
         operands = tuple(Operand(constant=0.0) if operand.variable is not None else operand for operand in instruction.operands)
@@ -60,35 +61,35 @@ def _without_variables(problem: Problem) -> Problem:
     return msgspec.structs.replace(problem, instructions=tuple(map(stripped, problem.instructions)), variables=())
 
 
-#: Models with more literals than this are not built.
+#: Largest number of literals; larger models are not built.
 MOST_LITERALS = 100_000
 
 
 def literals(structure: Structure, ii: int) -> int:
-    """Number of literals of the model, roughly."""
+    """Approximate number of literals of the model."""
     return size(structure, ii, links=structure.problem.rules.pass_through)
 
 
 def solve_closest(
     structure: Structure, earlier: Sequence[tuple[int, int] | None], start: Plan, makespan: int, **limits: Unpack[Limits]
 ) -> Plan | None:
-    """The closest plan of the II of ``start``.
+    """Find the plan with the II of ``start`` that is closest to an earlier plan.
 
     Parameters
     ----------
     earlier
-        Earlier tile and time of each instruction; None for one that has none.
+        Earlier (tile, time) of each instruction; None for a new instruction.
     start
-        A valid plan.
+        A valid plan to start from.
     makespan
-        Clocks that the plan may take at most, no fewer than ``start`` does.
+        Largest makespan in clocks; at least that of ``start``.
     limits
-        As :func:`stowplan.models.cpsat_runner.run` takes them.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.run`.
 
     Returns
     -------
     Plan or None
-        Unverified; None where the model is too large, or nothing was found.
+        An unverified plan; None if the model would be too large or no plan was found.
     """
     problem = structure.problem
     links = problem.rules.pass_through
@@ -122,5 +123,5 @@ def solve_closest(
             model.add_implication(both, keeps[edge.target])
             values.append(both)
     model.maximize(sum(keeps.values()) + sum(values))
-    done = cpsat_runner.run(model, **limits)
-    return built.extract(done.value) if done.is_found else None
+    result = cpsat_runner.run(model, **limits)
+    return built.extract(result.value) if result.is_found else None

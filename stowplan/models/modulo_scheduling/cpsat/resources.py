@@ -1,5 +1,7 @@
-"""What values take on their way: links, one value a link and clock; over the asynchronous fabric, ports that requests find, and
-words in tile memory.
+"""Resources that values need on their way: links, which carry one value in each clock, ports of memory, and words of tile
+memory.
+
+Ports and buffers in tile memory are for values that are sent over the asynchronous fabric.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from stowplan.models.modulo_scheduling.plan import Plan
 
 
 class Links:
-    """For every value a set of links that leads from its producer to all consumers, without ways around.
+    """Chooses, for every value, links that lead from its producer to all its consumers without detours.
 
-    No way is longer than the least clocks between two tiles, so a value leaves each tile at one known clock, and its consumers
-    share the links up to there.
+    Every route takes the least number of clocks between the two tiles. A value therefore leaves each tile at one known clock,
+    and its consumers share the links up to that tile.
 
     Parameters
     ----------
     parent
-        Tiles of all instructions.
+        The model with the tiles of all instructions.
     ii
         Initiation interval.
     at
@@ -58,6 +60,7 @@ class Links:
                 parent.model.add_at_most_one(users[source] for source in sorted(users))
 
     def _value(self, source: int, targets: list[int]) -> None:
+        """Add the variables and constraints for the value of one producer."""
         parent, model, ii = self.parent, self.parent.model, self.ii
         home = parent.tile(source)
         tiles = range(self._machine.tiles)
@@ -83,7 +86,7 @@ class Links:
             for tile, link, _ in self._wires:
                 self._busy[tile, link, 0][source] = uses[tile, link]
             return
-        # phase: the slot in which the value leaves a tile.
+        # The phase is the slot in which the value leaves a tile.
         phases = [[model.new_bool_var(f"value {source} leaves {tile} in {slot}") for slot in range(ii)] for tile in tiles]
         self._phases[source] = phases
         latency = parent.problem.latencies[source]
@@ -101,7 +104,7 @@ class Links:
                 self._busy[tile, link, slot][source] = busy
 
     def values(self, plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
-        """Values of all variables for the routes of a plan."""
+        """Values of all variables of this object for the routes of a plan."""
         problem, ii = self.parent.problem, self.ii
         used: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for edge, route in zip(problem.edges, plan.routes, strict=True):
@@ -134,33 +137,33 @@ class Links:
                         yield self._busy[tile, link, slot][source], is_used
 
     def routes(self, tiles: Sequence[int], value: Value) -> list[tuple[int, ...]]:
-        """Links of every edge, in the problem's order: back from the consumer along links in use."""
+        """The links of every edge in a solution, in the problem's order, found backwards from the consumer."""
         back: dict[tuple[int, int], tuple[int, int]] = {}
         for source, uses in self.uses.items():
             for tile, link, end in self._wires:
                 if value(uses[tile, link]):
                     back.setdefault((source, end), (tile, link))
-        ways: list[tuple[int, ...]] = []
+        routes: list[tuple[int, ...]] = []
         for edge in self.parent.problem.edges:
             route: list[int] = []
             if edge.asynchronous:
-                ways.append(())
+                routes.append(())
                 continue
             tile = tiles[edge.target]
             while tile != tiles[edge.source]:
                 tile, link = back[edge.source, tile]
                 route.append(link)
-            ways.append(tuple(reversed(route)))
-        return ways
+            routes.append(tuple(reversed(route)))
+        return routes
 
 
 class Ports:
-    """No more requests to memory in a slot than the interfaces that serve their tiles have ports.
+    """Limits the memory requests in each slot to the ports of the interfaces that serve their tiles.
 
     Parameters
     ----------
     slot
-        Slot of issue of every memory access, where ports are scarce.
+        Variable of the slot of each memory access; needed only if ports are scarce.
     """
 
     def __init__(self, parent: PlaceModel, ii: int, slot: Mapping[int, cp_model.IntVar]):
@@ -181,7 +184,7 @@ class Ports:
                 model.add(sum(self._request(which, number, done) for number in accesses) <= limit.most)
 
     def _request(self, which: int, number: int, done: int) -> cp_model.IntVar:
-        """Whether an access makes its request in this slot, on a tile of the limit."""
+        """A literal for: the access makes its request in this slot and is on a tile of the limit."""
         parent, tiles = self.parent, self._limits[which].tiles
         issues = self._issues[number][self._issue(number, done)]
         if tiles.issuperset(parent.structure.allowed[parent.structure.group[number]]):
@@ -195,7 +198,7 @@ class Ports:
         return (done - self.parent.problem.latencies[number]) % self._ii
 
     def values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
-        """Values of all variables, for the turned tiles of a plan."""
+        """Values of all variables of this object, for tiles of a plan from :meth:`PlaceModel.mapped_tiles`."""
         for number, literals in self._issues.items():
             for at, literal in enumerate(literals):
                 yield literal, plan.times[number] % self._ii == at
@@ -205,14 +208,14 @@ class Ports:
 
 
 class Words:
-    """Variables and values from the asynchronous fabric fit the memories of the tiles.
+    """Requires that variables and buffers of asynchronous values fit into the memories of the tiles.
 
     Parameters
     ----------
     time
-        Time of every instruction; None counts the fewest words that values take in any plan.
+        Time of every instruction. With None, each buffer counts with the fewest words that it needs in any plan.
     last_time
-        Largest time.
+        Largest time in clocks.
     """
 
     def __init__(self, parent: PlaceModel, ii: int, time: Mapping[int, Any] | None, last_time: int):
@@ -220,13 +223,13 @@ class Words:
         self._words: list[cp_model.IntVar] = []
         self._there: list[list[cp_model.IntVar]] = []
         structure, machine, model = parent.structure, parent.problem.machine, parent.model
-        room = machine.memories * machine.memory_depth
+        capacity = machine.memories * machine.memory_depth
         longest = max((distance for buffer in structure.buffers for _, distance in buffer.readers), default=0)
         fewest = [structure.least_words(buffer, ii) for buffer in structure.buffers]
         most = fewest if time is None else [last_time // ii + longest + 1 for _ in fewest]
-        if not fewest or sum(structure.words) + sum(most) <= room:
+        if not fewest or sum(structure.words) + sum(most) <= capacity:
             return
-        if max(fewest) > room:
+        if max(fewest) > capacity:
             model.add_bool_or([])
             return
         used: list[list[Any]] = [[] for _ in range(machine.tiles)]
@@ -236,23 +239,23 @@ class Words:
                 for tile, literal in enumerate(on):
                     used[tile].append(least * literal)
                 continue
-            words = model.new_int_var(least, room, f"words of {buffer.source}")
+            words = model.new_int_var(least, capacity, f"words of {buffer.source}")
             starts = [number for number in structure.sources if structure.flow[number] == structure.flow[buffer.source]]
             for reader, distance in buffer.readers:
                 for start in starts:
                     model.add(ii * words >= time[reader] + ii * distance - time[start] + 1)
-            there = [model.new_int_var(0, room, f"words of {buffer.source} on {tile}") for tile in range(machine.tiles)]
+            there = [model.new_int_var(0, capacity, f"words of {buffer.source} on {tile}") for tile in range(machine.tiles)]
             for tile, literal in enumerate(on):
-                model.add(there[tile] >= words - room * (1 - literal))
+                model.add(there[tile] >= words - capacity * (1 - literal))
                 used[tile].append(there[tile])
             self._words.append(words)
             self._there.append(there)
         for tile, terms in enumerate(used):
             variables = [used * parent.on[group][tile] for group, used in enumerate(structure.words) if used]
-            model.add(sum([*terms, *variables]) <= room)
+            model.add(sum([*terms, *variables]) <= capacity)
 
     def values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
-        """Values of all variables, for the turned tiles of a plan."""
+        """Values of all variables of this object, for tiles of a plan from :meth:`PlaceModel.mapped_tiles`."""
         structure = self.parent.structure
         for buffer, words, there in zip(structure.buffers, self._words, self._there, strict=False):
             count = structure.words_of(buffer, self._ii, plan.times)

@@ -1,4 +1,8 @@
-"""The search over initiation intervals: refuted from below, found from above, then the shortest iteration at the least one."""
+"""The search over initiation intervals (II).
+
+IIs are refuted from below while plans are searched at larger ones, until both meet. Then the makespan is minimized at the best
+II.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,17 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.outcome import Best, Outcome
 
-#: Parts of the limit: the first try at the least II, each try at a larger one, and what is kept for the makespan.
+#: Fractions of the budget: for the first attempt at the least II, for each attempt at a larger one, and the part that is
+#: reserved for the makespan.
 FIRST_SHARE, STEP_SHARE, MAKESPAN_SHARE = 0.2, 0.1, 0.2
 
-#: And the first try at the largest II, where delays are limited.
+#: Fraction of the budget for the first attempt at the largest II, if delays are limited.
 NARROW_SHARE = 0.3
 
-#: Models of all times larger than this many literals are not built: they would take longer than they save.
+#: Largest number of literals of models in which all instructions have times. Larger models would take longer than they save.
 MOST_LITERALS = 400_000
 
-#: Bounds beyond this are those of models without solutions.
+#: Bounds beyond this mean that the model has no solutions.
 MOST_BOUND = 1 << 40
 
 Answer = Literal["feasible", "infeasible", "unknown"]
@@ -35,20 +40,20 @@ Answer = Literal["feasible", "infeasible", "unknown"]
 def solve(
     problem: Problem, *, incumbent: Callable[[], Plan | None] | None = None, **search: Unpack[Search[Plan]]
 ) -> Outcome[Plan]:
-    """Best plan of a problem, with a proven bound; or the proof that there is none.
+    """Find the best plan of a problem and a proven bound, or prove that there is no plan.
 
     Parameters
     ----------
     incumbent
-        Asked between two models for a better valid plan that was found elsewhere.
+        Called between two models for the best valid plan that other candidates have found.
     search
-        As :func:`stowplan.models.cpsat_runner.find_plan` takes it: limits for all models together, building included, a hint,
-        what to call.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks. The limits apply to
+        all models together, including the time to build them.
 
     Returns
     -------
     Outcome
-        Best plan, bound, and why there is no plan where that is proven; running out of time is never ``infeasible``.
+        The best plan and bound; for an infeasible problem the reason. Running out of time is never reported as ``infeasible``.
     """
     run = _Search(problem, incumbent, search)
     reason = find_obstacle(problem, run.structure)
@@ -60,21 +65,21 @@ def solve(
         run.find_least_ii()
     if run.no_plan_at_all:
         return Outcome("infeasible", None, None, run.reason)
-    run.shorten()
+    run.minimize_makespan()
     return run.outcome()
 
 
 class _Search(Best[Plan]):
-    """``least``: all smaller IIs are refuted. ``plan``: the best so far."""
+    """The state of :func:`solve`. All IIs smaller than ``least`` are refuted, and ``plan`` is the best plan so far."""
 
-    def __init__(self, problem: Problem, elsewhere: Callable[[], Plan | None] | None, search: Search[Plan]):
+    def __init__(self, problem: Problem, incumbent: Callable[[], Plan | None] | None, search: Search[Plan]):
         super().__init__(lambda plan: plan.objective, search.get("on_plan"), search.get("on_bound"), 0)
         self.problem = problem
         self.structure = Structure(problem)
         self.budget = Budget(search["time_limit"], search.get("deterministic_limit"), search.get("should_stop"))
         self.reason: str | None = None
-        self.elsewhere = elsewhere
-        #: IIs that no bound refutes; none where there is an obstacle.
+        self.incumbent = incumbent
+        #: IIs that no bound refutes; empty if there is an obstacle.
         self.iis = unrefuted_iis(problem, self.structure).iis
         self.least = min(self.iis, default=problem.machine.spoke_depth + 1)
         self.path = critical_path(problem, self.structure)
@@ -84,32 +89,32 @@ class _Search(Best[Plan]):
         self._refuted: set[int] = set()
         rules = problem.rules
         timed_pins = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
-        #: Whether times follow from places: then an II that is possible makes all larger ones possible.
+        #: Whether times can always be found for given tiles. Then, if one II is possible, all larger ones are.
         self.places_decide = rules.max_delay is None and not rules.pass_through and not timed_pins
         fixed = bool(self.structure.recurrent or self.structure.port_limits)
         slots_may_meet = not self.structure.has_one_latency and fixed
-        #: Whether places and cycles that do at an II do at all larger ones.
+        #: Whether tiles, and times on recurrences, that are valid at an II remain valid at all larger ones.
         self._is_monotone = rules.max_delay is None and not timed_pins and not slots_may_meet
         self._everything = list(range(self.structure.count))
 
-    def look_elsewhere(self) -> None:
-        """Take in a better plan of others."""
-        plan = None if self.elsewhere is None else self.elsewhere()
+    def adopt_incumbent(self) -> None:
+        """Adopt the best plan of other candidates if it is better."""
+        plan = None if self.incumbent is None else self.incumbent()
         if plan is not None and (self.plan is None or plan.objective < self.plan.objective):
             self.plan = plan
 
     @property
     def no_plan_at_all(self) -> bool:
-        """Every II is refuted."""
+        """Whether every II is refuted."""
         return self.plan is None and self.least > self.most
 
     @property
     def is_final(self) -> bool:
-        """No smaller II is left to try."""
+        """Whether no smaller II is left to try."""
         return self.least > self.most if self.plan is None else self.plan.ii <= self.least
 
     def refute(self, below: int) -> None:
-        """All IIs smaller than ``below`` have no plan."""
+        """Record that no II smaller than ``below`` has a plan."""
         self.least = next((ii for ii in self.iis if ii >= max(self.least, below)), self.most + 1)
         if self.least <= self.most:
             self.offer_bound(encode_objective(self.least, self.path))
@@ -117,7 +122,7 @@ class _Search(Best[Plan]):
     # Initiation intervals
 
     def start_without_links(self) -> bool:
-        """Look first for a plan in which no value passes through a tile; False where time is up after it."""
+        """If values may pass through tiles, first search for a plan without; returns False if time runs out meanwhile."""
         if not self.problem.rules.pass_through or self.plan is not None:
             return True
         one, any_number = self.problem.machine.one_link, self.problem.machine.any_links
@@ -139,31 +144,31 @@ class _Search(Best[Plan]):
         return not self.budget.is_spent
 
     def find_least_ii(self) -> None:
-        """Refute IIs from below, and find plans at larger ones where that takes long, until both meet."""
+        """Refute IIs from below, and search for plans at larger ones if that takes long, until both meet."""
         if self.is_final:
             return
         if self.problem.rules.max_delay is not None:
-            self.narrow()
+            self.search_with_limited_delays()
             return
         if self.attempt(self.least, FIRST_SHARE) == "feasible":
             return
         self.raise_bound()
         share = STEP_SHARE
         while not self.is_final and not self.budget.is_spent and self._spare > 0:
-            self.look_elsewhere()
+            self.adopt_incumbent()
             if self.is_final:
                 break
             both = self.places_decide and self._is_monotone
-            learnt = self.close_in(share) if both else self.sweep(share)
-            share = share if learnt else 2 * share
+            made_progress = self.bisect_step(share) if both else self.sweep(share)
+            share = share if made_progress else 2 * share
 
     @property
     def _spare(self) -> float:
-        """Share of the budget for IIs."""
-        return self.budget.left_share - (MAKESPAN_SHARE if self.plan is not None else 0.0)
+        """Fraction of the budget that is left for the search over IIs."""
+        return self.budget.remaining_share - (MAKESPAN_SHARE if self.plan is not None else 0.0)
 
     def raise_bound(self) -> None:
-        """Refute many IIs at once, with the II as a variable; what it finds is often a plan."""
+        """Refute many IIs at once by a model in which the II is a variable. It often finds a plan, too."""
         if self.budget.is_spent or self.is_final:
             return
         model = LeastIIModel(self.structure, self.least, self.most)
@@ -173,8 +178,8 @@ class _Search(Best[Plan]):
             self.refute(self.most + 1)
             self.reason = explain(self.structure, self.most, self.budget, self._seed)
 
-    def close_in(self, share: float) -> bool:
-        """One step where larger IIs are easier: False where nothing was learnt."""
+    def bisect_step(self, share: float) -> bool:
+        """One step of the search if larger IIs are easier; returns False if the step gave no result."""
         if self.plan is None:
             return self.attempt(self.most, share) != "unknown" or self.attempt_bands(share)
         if self.plan.ii - self.least == 1:
@@ -185,7 +190,7 @@ class _Search(Best[Plan]):
         return self._spare > 0 and self.attempt(self.least, min(share, self._spare)) != "unknown"
 
     def attempt_bands(self, share: float) -> bool:
-        """Look for a plan at the largest II among few places; whether there is one."""
+        """Search for a plan at the largest II with few allowed tiles (:func:`.places.bands`); returns whether there is one."""
         windows = bands(self.structure)
         if windows is None or self.budget.is_spent:
             return False
@@ -194,13 +199,13 @@ class _Search(Best[Plan]):
         model = ModuloModel(self.structure, self.most, last_time=last_time, windows=windows)
         return self.run(model, share, keep=True) == "feasible"
 
-    def narrow(self) -> None:
-        """With limited delays: a large II first, where times alone decide, then halves; the least in between."""
+    def search_with_limited_delays(self) -> None:
+        """The search with limited delays: the largest II first, then bisection, and attempts at the least II in between."""
         share, tried = STEP_SHARE, set[int]()
         if self.plan is None and self.attempt_whole(self.iis[-1], NARROW_SHARE) != "feasible":
             self.raise_bound()
         while not self.is_final and not self.budget.is_spent and self._spare > 0:
-            self.look_elsewhere()
+            self.adopt_incumbent()
             above = self.most + 1 if self.plan is None else self.plan.ii
             left = [ii for ii in self.iis if self.least <= ii < above and ii not in tried | self._refuted]
             if not left:
@@ -213,8 +218,8 @@ class _Search(Best[Plan]):
                 self.attempt(self.least, min(share / 2, self._spare))
 
     def sweep(self, share: float) -> bool:
-        """IIs one by one, where one that is possible says nothing of larger ones: False where some are left open."""
-        every = True
+        """Try IIs one by one, if a possible II says nothing about larger ones; returns False if some remain undecided."""
+        is_complete = True
         for ii in self.iis:
             if ii < self.least:
                 continue
@@ -225,11 +230,11 @@ class _Search(Best[Plan]):
             answer = self.attempt(ii, min(share, self._spare))
             if answer == "feasible":
                 break
-            every = every and answer == "infeasible"
-        return every
+            is_complete = is_complete and answer == "infeasible"
+        return is_complete
 
     def attempt(self, ii: int, share: float) -> Answer:
-        """Look for a plan at an II, with a share of the whole budget; keep what is learnt."""
+        """Search for a plan at an II with a fraction of the whole budget, and record the result."""
         places = ModuloModel(
             self.structure,
             ii,
@@ -237,7 +242,7 @@ class _Search(Best[Plan]):
         )
         answer = self.run(places, share, keep=self.places_decide)
         if answer == "infeasible" and (self._is_monotone or ii == self.least):
-            # Where it is monotone, a plan at a smaller II would do at this one too.
+            # If the problem is monotone, a plan at a smaller II would also be one at this II.
             self.refute(ii + 1)
             if self.no_plan_at_all:
                 self.reason = explain(self.structure, self.most, self.budget, self._seed)
@@ -245,22 +250,22 @@ class _Search(Best[Plan]):
             return answer
         if self.places_decide and (answer == "unknown" or (self.plan is not None and self.plan.ii <= ii)):
             return answer
-        # Limits on delays and fixed times may keep places from being a plan, and so may words of values that are sent to tiles.
+        # Tiles need not give a plan if delays are limited, times are fixed, or buffers of asynchronous values need memory.
         self.places_decide = False
         return self.attempt_whole(ii, share)
 
     def attempt_whole(self, ii: int, share: float) -> Answer:
-        """As :meth:`attempt`, with the times of all instructions."""
+        """Search for a plan at an II with a model that has the times of all instructions; see :meth:`attempt`."""
         if size(self.structure, ii, links=self.problem.rules.pass_through) > MOST_LITERALS:
             return "unknown"
-        whole = ModuloModel(
+        model = ModuloModel(
             self.structure,
             ii,
             last_time=latest_time(self.structure, ii, self._everything),
             whole=True,
             links=self.problem.rules.pass_through,
         )
-        answer = self.run(whole, share, keep=True)
+        answer = self.run(model, share, keep=True)
         self._refuted.update([ii] if answer == "infeasible" else [])
         while self.least in self._refuted:
             self.refute(self.least + 1)
@@ -270,9 +275,9 @@ class _Search(Best[Plan]):
 
     # Makespan
 
-    def shorten(self) -> None:
-        """Make one iteration as short as it can be at the II of the plan."""
-        self.look_elsewhere()
+    def minimize_makespan(self) -> None:
+        """Minimize the makespan at the II of the plan."""
+        self.adopt_incumbent()
         if self.plan is None or self.budget.is_spent or self.is_optimal:
             return
         plan = self.plan
@@ -300,22 +305,30 @@ class _Search(Best[Plan]):
         proves: bool = False,
         refutes: bool = False,
     ) -> Answer:
-        """Solve a model; ``keep`` its plans.
+        """Solve a model with a fraction of the budget.
 
-        Its bounds count where it ``proves`` makespans at the least II, or ``refutes`` IIs.
+        Parameters
+        ----------
+        keep
+            Whether its solutions give plans.
+        proves
+            Whether its bounds are bounds on the makespan at the least II.
+        refutes
+            Whether its bounds are bounds on the II.
         """
         if self.plan is not None and isinstance(model, ModuloModel) and model.makespan is None:
             model.add_hint(self.plan, complete=False)
         parameters = {}
         if isinstance(model, ModuloModel) and model.makespan is None:
-            # What was left open is tried again in another way: full linear relaxations prove some that search does not.
+            # An II that remained undecided is tried again with full linear relaxations, which prove some cases that search
+            # alone does not.
             if model.ii in self._tried:
                 parameters["linearization_level"] = 2
             self._tried.add(model.ii)
         if self.budget.is_spent:
             return "unknown"
 
-        def take_bound(bound: int | None) -> None:
+        def handle_bound(bound: int | None) -> None:
             if bound is None or bound > MOST_BOUND:
                 return
             if proves and isinstance(model, ModuloModel):
@@ -323,7 +336,7 @@ class _Search(Best[Plan]):
             elif refutes:
                 self.refute(bound)
 
-        def take_plan(value: Value) -> None:
+        def handle_plan(value: Value) -> None:
             self.offer_plan(model.extract(value))
 
         outcome = self.budget.run(
@@ -332,8 +345,8 @@ class _Search(Best[Plan]):
             workers=self._workers,
             seed=self._seed,
             parameters=parameters,
-            on_solution=take_plan if keep else None,
-            on_bound=take_bound if proves or refutes else None,
+            on_solution=handle_plan if keep else None,
+            on_bound=handle_bound if proves or refutes else None,
         )
-        take_bound(outcome.bound)
+        handle_bound(outcome.bound)
         return "feasible" if outcome.is_found else "infeasible" if outcome.status == "infeasible" else "unknown"
