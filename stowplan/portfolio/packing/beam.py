@@ -1,16 +1,21 @@
-"""Beam search from the bottom up: many unfinished packings side by side, of which the least wasteful go on.
+"""Beam search from the bottom up: it extends many partial packings in parallel and keeps those that waste least.
 
-A *state* is a skyline (how high the placed buffers reach, for every section) and what waits. Its lowest valley takes a buffer
-that lives within it, and what of the valley lies before that buffer is closed; or the valley is raised to its lower neighbour.
-Within a height, every section has so much room to waste: its load is known. A state dies when a section has wasted more, and
-the others are compared by what they have wasted of that room, so that it is spared where it is scarce; by the area that they
-cover with it; and by the lives of what they have placed, since short ones are easily placed later. Of states that have placed
-the same buffers the best goes on. Beam search by waste is what does best for packing strips and for cutting (Libralesso and
-Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO challenge glass cutting problem", 2021).
+A *state* is a partial packing. It consists of a skyline, that is, how high the placed buffers reach in each section, and of the
+buffers that wait to be placed. A state has two kinds of successors. Either the lowest valley of the skyline takes a buffer
+whose life lies within it; the part of the valley before that buffer is then closed. Or the valley is raised to its lower
+neighbour.
+
+For a given height, every section can waste at most the height minus its load. A state is dropped once some section has wasted
+more. The others are ranked by three quantities: the waste, weighted so that it counts more in sections that can spare less; the
+area that the placed buffers cover; and how long these buffers live, because short ones are easily placed later. Of several
+states that have placed the same buffers only the best is kept. Beam search guided by waste is among the best methods for strip
+packing and cutting (Libralesso and Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO challenge glass cutting
+problem", 2021).
 
 Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
 
-:class:`Part` runs beams of many widths, forwards and backwards in time, at the bound and between bound and height.
+:class:`Part` runs beams of many widths, forwards and backwards in time, at the bound and at heights between bound and best
+plan.
 """
 
 from __future__ import annotations
@@ -31,88 +36,93 @@ from stowplan.portfolio.packing.orders import Floats
 
 _FAR = 1 << 62
 
-#: Times that a valley is raised before a buffer is placed, at most: so often that a state leaves it open what to place.
+#: Numbers of times that the valley of a state is raised before a buffer is placed: 0 and 1.
 _RAISES = 2
 
 
 class BeamParameters(Parameters, frozen=True):
-    """Parameters of the beam."""
+    """Parameters of beam search."""
 
     successors: int = 40
-    """Successors for each state that goes on, at most."""
+    """Maximum number of successors for each state of the beam width."""
     spare: float = 0.01
-    """Part of the height that a section can spare beside its room: with none, the first unit that the fullest section wastes
-    would count more than everything else.
+    """Part of the height that is added to what a section can waste: without it, the first unit that the fullest section wastes
+    would outweigh everything else.
     """
     numbers: int = 12_000_000
-    """Numbers in the arrays of all states, at most."""
+    """Numbers in the arrays of all states, which limits the beam width."""
     at_bound: int = 1000
-    """States side by side in the narrowest beam at the bound or capacity; restarts follow Luby's sequence."""
+    """Width in states of the narrowest beam at the bound or capacity; the widths of restarts follow Luby's sequence."""
     above: int = 300
-    """States side by side in the narrowest beam at heights above."""
+    """Width in states of the narrowest beam at heights above the bound."""
     aims: tuple[float, ...] = (0.5, 0.8, 0.3)
-    """Parts of the way from bound to height to aim at: a beam that misses the bound mostly finds what it aims at."""
+    """Parts of the way from the bound to the best height at which beams look for plans, one after the other: a beam that misses
+    the bound mostly finds such a plan.
+    """
     halves: tuple[int, ...] = (5, 6, 4, 5, 8)
-    """Halves of a power of how much long lives count, run by run."""
+    """Twice the exponent of the mean life in the score of a state, run by run."""
     noises: tuple[float, ...] = (0.0, 0.1, 0.1, 0.05)
-    """Parts of a state's worth by which it may be off, run by run."""
+    """Part of the score of a state that is added to it at random, run by run."""
 
 
 PARAMS = parameters(BeamParameters, __name__)
 
 
-#: Waste that every state is said to have, so that there is something to compare before there is any.
+#: Waste that is added to every state, so that states without any waste can still be compared by area and lives.
 _BEGINNING = 0.01
 
 
 class Lives(NamedTuple):
-    """Buffers, those of an early begin first."""
+    """The buffers as columns, sorted by their begin. All arrays but the last are [n]."""
 
     size: Ints
     align: Ints
     begin: Ints
     end: Ints
     first: Ints
-    """[sections + 1] First buffer that begins in a section or later."""
+    """[sections + 1] for each section the first buffer that begins in it or later."""
 
 
 class States(NamedTuple):
-    """States of one beam; the arrays are of one row for each, those of numbers of one element."""
+    """The states of one beam as columns: each array has one row or one element for each state."""
 
     level: Ints2D
-    """[states, sections] how high the placed buffers reach; ``_FAR`` where nothing waits any more."""
+    """[states, sections] how high the placed buffers reach, in units; ``_FAR`` if no waiting buffer lives in the section."""
     left: Ints2D
-    """[states, sections] units that wait."""
+    """[states, sections] size of the waiting buffers that live in the section, in units."""
     waits: Signs2D
-    """[states, n] 1 where a buffer waits."""
+    """[states, n] 1 for buffers that wait."""
     waste: Floats
+    """[states] weighted waste so far."""
     area: Floats
-    """What is covered."""
+    """[states] area of the placed buffers, in units times sections."""
     lives: Floats
-    """Sections that placed buffers live through."""
+    """[states] sum of the lives of the placed buffers, in sections."""
     key: Ints
-    """Of the set of placed buffers."""
+    """[states] hash of the set of placed buffers."""
 
 
 def _states(count: int, n: int, sections: int) -> States:
-    """Empty arrays for ``count`` states."""
+    """Arrays for ``count`` states."""
     level, left = np.empty((count, sections), np.int64), np.empty((count, sections), np.int64)
     waste, area, lives = np.zeros(count), np.zeros(count), np.zeros(count)
     return States(level, left, np.empty((count, n), np.int8), waste, area, lives, np.zeros(count, np.int64))
 
 
 class Beam:
-    """Buffers ready to be packed again and again; for data that :attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`.
+    """The buffers of one problem, prepared for many beam searches.
 
     Parameters
     ----------
+    data
+        Buffers without gaps, fixed offsets and overlaps (:attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`).
     mirrored
-        Whether time runs backwards: valleys are filled from their end.
+        Whether time runs backwards, so that valleys are filled from their end.
     """
 
     def __init__(self, data: Data, mirrored: bool = False):
         begin, end = (data.sections - data.end, data.sections - data.begin) if mirrored else (data.begin, data.end)
-        # By begin, so that those that begin within a valley are neighbours.
+        # Sorted by begin, so that the buffers that begin within a valley are contiguous.
         self._order = np.lexsort((end, begin))
         size, align, begin, end = (column[self._order] for column in (data.size, data.align, begin, end))
         self._lives = Lives(size, align, begin, end, np.searchsorted(begin, np.arange(data.sections + 1)))
@@ -121,7 +131,7 @@ class Beam:
 
     @property
     def widest(self) -> int:
-        """States side by side, at most."""
+        """The largest beam width, in states, that the arrays allow."""
         return max(
             16,
             PARAMS.numbers // (2 * (2 * self._sections + len(self._order) // 8) + 4 * PARAMS.successors + 3 * len(self._order)),
@@ -130,27 +140,27 @@ class Beam:
     def pack(
         self, height: int, width: int, halves: int, chance: np.random.Generator, noise: float, should_stop: Callable[[], bool]
     ) -> tuple[Ints | None, int]:
-        """Look for a plan.
+        """Look for a plan within a height.
 
         Parameters
         ----------
         height
-            Units that it must not exceed.
+            Largest height of the plan, in units.
         width
-            States side by side; no more than :attr:`widest` are kept.
+            Beam width in states, at most :attr:`widest`.
         halves
-            How much long lives count: twice the power of the mean life in what states are compared by.
+            Twice the exponent of the mean life in the score of a state: how much it counts to have placed long lives.
         chance
-            What sets of buffers are told apart by, and noise.
+            Source of the noise, and of the random numbers that sets of buffers are hashed with.
         noise
-            Part by which the worth of a state may be off.
+            Part of the score of a state that is added to it at random.
         should_stop
-            Asked after each buffer.
+            Called after each level of the beam, that is, after each placed buffer.
 
         Returns
         -------
         tuple
-            Offsets [n] in units or None, and the number of states.
+            Offsets [n] in units, or None if no plan was found, and the number of states in all levels.
         """
         n, sections = len(self._order), self._sections
         width = min(width, self.widest)
@@ -188,7 +198,7 @@ class Beam:
 
 @njit_inner
 def _lowest(level: Ints, state: int, sections: int) -> tuple[int, int]:
-    """The lowest valley [since, until), the first of them; since is -1 where nothing waits."""
+    """The lowest valley ``[since, until)``, the first one among equals; ``since`` is -1 if no buffer waits."""
     floor, since = _FAR, -1
     for s in range(sections):
         if level[state, s] < floor:
@@ -201,14 +211,14 @@ def _lowest(level: Ints, state: int, sections: int) -> tuple[int, int]:
 
 @njit_inner
 def _raise(level: Ints, state: int, since: int, until: int, wall: int) -> None:
-    """Raise a valley. Loops compile several times faster than slices do."""
+    """Raise a valley to the level ``wall``. It is a loop because slices take several times as long to compile."""
     for s in range(since, until):
         level[state, s] = wall
 
 
 @njit_inner
 def _lower_wall(level: Ints, state: int, since: int, until: int, sections: int) -> int:
-    """Level of the lower neighbour of a valley; ``_FAR`` where it has none."""
+    """Level of the lower neighbour of a valley; ``_FAR`` if it has none."""
     wall = _FAR if since == 0 else level[state, since - 1]
     return wall if until == sections else min(wall, level[state, until])
 
@@ -226,13 +236,26 @@ def expand(
     worth: Floats,
     raised: Ints2D,
 ) -> int:
-    """Successors of states; returns how many.
+    """Find the successors of ``count`` states; returns their number.
 
-    ``children`` [3, ...] gets state, raises and buffer of each, ``worth`` what they are compared by, the less the better.
-    ``price`` [sections + 1] are sums of what a unit of waste costs, and ``halves`` is twice the power of the mean life.
-    ``raised`` [1, sections] is room to work in.
+    Parameters
+    ----------
+    height
+        Largest height of the plan, in units.
+    price
+        [sections + 1] prefix sums of the weight of a unit of waste in each section.
+    depth
+        Number of placed buffers.
+    halves
+        Twice the exponent of the mean life in the score.
+    children
+        [3, most successors] output: for each successor its state, how often the valley was raised, and the placed buffer.
+    worth
+        [most successors] output: the score of each successor; smaller is better.
+    raised
+        [1, sections] scratch space.
     """
-    # Arrays by themselves: in loops the members of a tuple would be counted as references each time.
+    # The arrays are unpacked because numba would count references to the members of a tuple in every iteration.
     size, align, begin, end, first = buffers
     level, left, waits, waste, area, lives, _ = states
     sections, filled, most = len(price) - 1, 0, len(worth)
@@ -244,7 +267,7 @@ def expand(
             since, until = _lowest(raised, 0, sections)
             floor = raised[0, since]
             before = _FAR if since == 0 else raised[0, since - 1]
-            # What may be wasted in all sections before the buffer.
+            # ``room`` is how much every closed section before the buffer may still waste.
             closed, room = since, _FAR
             for i in range(first[since], first[until]):
                 while closed < begin[i]:
@@ -298,10 +321,20 @@ def go_on(
     placed: Ints,
     offset: Ints,
 ) -> int:
-    """Make states of the best successors, in the order of ``ranked``; returns how many.
+    """Build the states of the next level from the best successors, in the order of ``ranked``; returns their number.
 
-    Left out are those that waste too much, and all but the first of those that have placed the same buffers. ``table`` is for
-    finding them; its length is a power of two. ``parent``, ``placed`` and ``offset`` get what was placed, on which state.
+    Successors that waste too much are left out, and so are all but the first of those that have placed the same buffers.
+
+    Parameters
+    ----------
+    ranked
+        The successors in ``children``, best first.
+    names
+        [n] random number of each buffer, for hashing sets of buffers.
+    table
+        Scratch space for a hash table of the sets; its length is a power of two.
+    parent, placed, offset
+        [most states] output: for each new state its predecessor, the placed buffer and its offset in units.
     """
     size, align, begin, end, first = buffers
     level, left, waits, waste, area, lives, key = old
@@ -338,7 +371,7 @@ def go_on(
         for s in range(begin[i], end[i]):
             new_left[count, s] -= size[i]
             new_level[count, s] = top if new_left[count, s] > 0 else _FAR
-        # Where nothing that waits lives within the lowest valley, it can only be raised.
+        # If no waiting buffer lives within the lowest valley, the only thing to do is to raise it.
         fits = True
         since, until = _lowest(new_level, count, sections)
         while fits and since >= 0:
@@ -369,10 +402,10 @@ def go_on(
 
 @dataclass
 class Part(canonical.Part):
-    """Beams for one independent part, with data that :attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`."""
+    """Beam search for one independent part of a problem without gaps, fixed offsets and overlaps."""
 
     should_stop: Callable[[], bool] = lambda: False
-    """Asked after each buffer that all states of a beam have placed."""
+    """Called after each level of a beam."""
     _beams: tuple[Beam, Beam] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -384,9 +417,10 @@ class Part(canonical.Part):
         self._spent = {True: 0, False: 0}
 
     def aim(self, capacity: int | None, floor: int) -> tuple[int, int]:
-        """Height to try next, and width of the beam.
+        """The height to try next, and the width of the beam in states.
 
-        The capacity where there is one; else the bound, and heights between it and the plan at hand, both for the same time.
+        The height is the capacity, if there is one. Otherwise it is the bound or some height between bound and best plan,
+        whichever of the two has taken less work so far.
         """
         self._at_bound = capacity is not None or self.best is None or self._spent[True] <= self._spent[False]
         turn = self._turn = next(self._turns[self._at_bound])
@@ -398,9 +432,9 @@ class Part(canonical.Part):
         )
 
     def run(self, height: int, length: int) -> int:
-        """One beam of ``length`` states for a plan within ``height``; returns its states, all told, but its width at least.
+        """Run one beam of width ``length`` for a plan within ``height``; returns the number of its states.
 
-        A beam that dies at once has cost the arrays of its width.
+        The number is at least the width, because a beam that ends at once has still paid for its arrays.
         """
         turn = self._turn
         self.runs += 1

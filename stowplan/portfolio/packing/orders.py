@@ -1,4 +1,4 @@
-"""Orders in which to place buffers: by what makes them hard to place, weighed at random."""
+"""Keys by which buffers are sorted before they are placed: combinations of features that make a buffer hard to place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ Floats = NDArray[np.float64]
 
 
 def features(data: Data) -> Floats:
-    """[6, n] size, life, sections, area, area in sections (logarithms) and buffers met, each with mean 0 and deviation 1."""
+    """Features of the buffers [6, n], each scaled to mean 0 and standard deviation 1.
+
+    The rows are the logarithms of the size, of the life, of the sections that a buffer lives through, of size times life and of
+    size times sections, and the number of other buffers that are live at some time of its life.
+    """
     size, life, width = (np.log(column.astype(float)) for column in (data.size, data.life, data.end - data.begin))
     started = np.searchsorted(np.sort(data.begin), data.end)
     met = started - np.searchsorted(np.sort(data.end), data.begin, side="right")
@@ -24,10 +28,11 @@ def features(data: Data) -> Floats:
 
 
 def pressure(data: Data) -> Floats:
-    """[n] largest load that a buffer lives through, 1 for the largest of all."""
+    """The largest load during the life of each buffer [n], as a part of the largest load of all."""
     load = table = data.load()
     begin, end = data.begin, data.end
-    # The largest load of every 2^k sections, for one k after the other; two of them cover a life (Bender, Farach-Colton 2000).
+    # A sparse table: the largest load of every 2^k sections, for one k after the other. Two entries cover a life (Bender and
+    # Farach-Colton 2000).
     levels = np.frexp(end - begin)[1] - 1
     peaks = np.zeros(len(begin), np.int64)
     for level in range(int(levels.max(initial=-1)) + 1):
@@ -38,19 +43,19 @@ def pressure(data: Data) -> Floats:
 
 
 def by_key(data: Data, key: Floats) -> Ints:
-    """Buffers of fixed offset first, then by descending key; ties by number."""
+    """The order [n] of the buffers: those with a fixed offset first, then by descending key; ties by number."""
     return np.lexsort((-key, data.fixed < 0)).astype(np.int64)
 
 
-#: (other feature, its weight against size, weight of the pressure) of the greedy's orders; the first is by size alone.
+#: (second feature, its weight against the size, weight of the pressure) of each greedy order; the first sorts by size alone.
 _RECIPES = ((1, 0.0, 0.0), (3, 1.0, 0.0), (2, 1.0, 0.0), (1, 0.95, 0.0), (1, 0.2, 3.0), (2, 0.5, 3.0), (1, 0.5, 0.0))
 
-#: Number of the order that starts with what lives at the peak of the load.
+#: Number of the order that starts with the buffers that are live at the peak of the load.
 PEAK = len(_RECIPES)
 
 
 def greedy_keys(data: Data) -> Iterator[Floats]:
-    """Keys for placing buffers greedily; number :data:`PEAK` is what lives at the peak, then by size."""
+    """Keys [n] for placing buffers greedily; number :data:`PEAK` starts with those live at the peak, then sorts by size."""
     rows, pressed = features(data), pressure(data)
     for row, weight, crowd in _RECIPES:
         yield (1 - weight) * rows[0] + weight * rows[row] + crowd * pressed
@@ -58,7 +63,10 @@ def greedy_keys(data: Data) -> Iterator[Floats]:
 
 
 def random_keys(data: Data, seed: int, simple: bool = True) -> Iterator[Floats]:
-    """Keys without end. The first ones, where wanted, are ``simple`` rules: most pressed, then longest or largest in area."""
+    """An endless sequence of random keys [n].
+
+    If ``simple`` is set, it starts with single features, first combined with the pressure and then alone.
+    """
     rows, pressed = features(data), pressure(data)
     for row in (1, 4, 2, 3, 5) if simple else ():
         yield 1000.0 * pressed + rows[row]
@@ -66,11 +74,12 @@ def random_keys(data: Data, seed: int, simple: bool = True) -> Iterator[Floats]:
         yield rows[row]
     chance = np.random.default_rng(seed)
     while True:
-        # Most pressed first, then those that meet most others, with a little of something else: it wins where little does.
+        # By pressure, then by the number of other live buffers with a little of another feature. This succeeds on problems on
+        # which few orders do.
         share = chance.uniform(0.85, 1.0)
         crowded = share * rows[5] + (1 - share) * rows[chance.integers(1, 5)]
         yield 1000.0 * pressed + crowded + chance.choice([0.02, 0.05]) * chance.normal(size=len(pressed))
-        # Any mix of few features.
+        # A random mix of a few features.
         weights = chance.exponential(1.0, len(rows)) * (chance.random(len(rows)) < 0.4)
         if weights.sum() == 0:
             weights[chance.integers(len(rows))] = 1.0

@@ -1,10 +1,13 @@
-"""Placement outward from the peaks of the load: nothing is wasted there, and more may be the farther away.
+"""Placement outward from the peaks of the load, so that little is wasted where memory is scarcest.
 
-What lives at a peak is stacked without a hole. From there, forwards and backwards in time, buffers come as an allocator sees
-them: what has ended leaves a hole, and each newcomer takes the tightest one. Its waste grows with the distance, while the load
-falls. Where several peaks lie farther apart than two lives are long, each has its stack, and between two of them the one sweep
-meets what the other has placed at the moment of the least load. Stacks are built in several ways, since what is good for one
-side need not be for the other; which ways go best together is found from peak to peak by dynamic programming.
+The buffers that are live at a peak are stacked without a hole. From there the placement sweeps through time in both directions,
+like an allocator at run time: a buffer that ends leaves a hole, and each new buffer takes the tightest hole. The waste of such
+a sweep grows with the distance from the peak, while the load falls.
+
+If several peaks lie farther apart than twice the longest life, each has a stack of its own. Two sweeps then start between two
+peaks and meet at the moment of the least load between them; the second one avoids what the first has placed. Stacks are built
+in several ways, since the best way for one side need not be the best for the other. Dynamic programming from peak to peak finds
+the ways that go best together.
 
 Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
 """
@@ -23,7 +26,7 @@ from stowplan.portfolio.packing.orders import Floats
 
 _FAR = 1 << 62
 
-#: Holes that one sweep may look at, for each buffer on average: with more of them it takes too long.
+#: Holes that a sweep may examine for each buffer on average; a sweep that needs more takes too long and is given up.
 _HOLES = 10_000
 
 
@@ -31,38 +34,45 @@ class PeaksParameters(Parameters, frozen=True):
     """Parameters of placing from the peaks."""
 
     counts: tuple[int, ...] = (1, 2, 3, 5, 8, 13)
-    """Peaks, the highest ones, that are tried one number after the other."""
+    """Numbers of peaks to place from, which are tried one after the other; they are the highest ones."""
     least_peak: float = 0.8
-    """Part of the load below which a peak is none."""
+    """Part of the largest load that a section must reach to count as a peak."""
     lower: float = 0.02
-    """Part of the load by which a peak may be lower than the highest moment in later rounds."""
+    """Part of the largest load by which a peak may be lower than the largest load, in random rounds."""
     shuffle: tuple[float, ...] = (0.0, 0.003, 0.02)
-    """Parts of the places in a stack that are changed, in later rounds."""
+    """Standard deviations of the noise in the order of a stack, in parts of all sections; random rounds choose one of them."""
 
 
 PARAMS = parameters(PeaksParameters, __name__)
 
+#: Numbers of ways to stack the buffers at a peak (:meth:`Peaks._stack`): the best two, and all of them.
 _FEW_WAYS, WAYS = (0, 1), (2, 3, 4, 0, 1)
 
 
 class Side(NamedTuple):
-    """What a sweep, or the two sweeps between two peaks, have placed."""
+    """Buffers that a stack, a sweep, or the two sweeps between two peaks have placed."""
 
     height: int
-    """``_FAR`` where it was too much."""
+    """Height of the placement in units; ``_FAR`` if it reached the limit."""
     buffers: Ints
+    """[m] indices of the buffers."""
     offsets: Ints
+    """[m] their offsets in units."""
 
 
 class Peaks:
-    """Buffers ready to be placed again and again; for data that :attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`.
+    """The buffers of one problem, prepared for many placements.
 
     Parameters
     ----------
+    data
+        Buffers without gaps, fixed offsets and overlaps (:attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`).
     target
         Height in units that is good enough.
+    seed
+        Seed of the random rounds.
     should_stop
-        Asked between two sweeps.
+        Called before each sweep.
     """
 
     def __init__(self, data: Data, target: int, seed: int, should_stop: Callable[[], bool]):
@@ -74,32 +84,36 @@ class Peaks:
         self._limit = _FAR
 
     def tries(self) -> list[tuple[int, Sequence[int]]]:
-        """Numbers of peaks and ways to stack, for :meth:`place`, to try at first."""
+        """The first pairs (number of peaks, ways to stack) to try with :meth:`place`."""
         most = len(self._find_peaks(self._load, PARAMS.counts[-1]))
         counts = [count for count in PARAMS.counts if count <= most]
         return [(count, ways) for ways in (_FEW_WAYS, WAYS) for count in counts]
 
     def place(self, count: int, ways: Sequence[int], limit: int | None, *, at_random: bool = False) -> tuple[int, Ints] | None:
-        """Height in units, and offsets [n]; None where nothing below a ``limit`` was found or it was told to stop.
+        """Place all buffers; returns the height in units and the offsets [n].
+
+        Returns None if every placement reaches ``limit``, or if ``should_stop`` said so.
 
         Parameters
         ----------
         count
-            Peaks, the highest ones.
+            Number of peaks to place from, the highest ones.
         ways
-            Ways to stack what lives there.
+            Numbers of the ways to stack the buffers that are live at a peak.
+        limit
+            Height in units that the placement must stay below; None for no limit.
         at_random
-            Somewhere near the highest moments, and with stacks a little out of order.
+            Whether to vary the placement: peaks near the highest moments, and stacks with some noise in their order.
         """
         limit = self._limit = _FAR if limit is None else limit
         load = self._load
         if at_random:
-            # Every moment is lowered by chance, so that another of the high ones becomes the peak.
+            # The load of every section is lowered at random, so that another high section becomes the peak.
             load = load - (PARAMS.lower * self._chance.random() * load.max() * self._chance.random(len(load))).astype(np.int64)
         peaks = sorted(self._find_peaks(load, count))
         shuffle = float(self._chance.choice(PARAMS.shuffle)) if at_random else 0.0
         stacks = [[self._stack(peak, way, shuffle) for way in ways] for peak in peaks]
-        # By way of the peak: the height up to it, and what that consists of.
+        # For each way to stack the current peak: the best placement of everything up to it, as a list of sides.
         done = [[stack, self._from(peaks[0], stack, mirrored=True)] for stack in stacks[0]]
         for number in range(1, len(peaks)):
             best: list[list[Side]] = []
@@ -126,7 +140,7 @@ class Peaks:
         return height, offsets
 
     def _find_peaks(self, load: Ints, count: int) -> list[int]:
-        """The highest sections, so far from each other that nothing of one meets what lives at another."""
+        """The sections of the highest load, so far apart that no buffer meets the buffers of two peaks."""
         apart = 2 * self._longest
         left, least = load.copy(), PARAMS.least_peak * load.max()
         peaks: list[int] = []
@@ -139,11 +153,12 @@ class Peaks:
         return peaks
 
     def _stack(self, peak: int, way: int, shuffle: float) -> Side:
-        """What lives at a peak, one upon the other."""
+        """The buffers that are live at a peak, one above the other, in an order given by ``way``."""
         buffers = np.flatnonzero((self._begin <= peak) & (self._end > peak))
         since, until = peak - self._begin[buffers], self._end[buffers] - 1 - peak
-        # What began last at the bottom, what ends first at the top: the space that is free before and after stays in one piece.
-        # Or the other way round, by one side alone, or both at the top.
+        # Way 0 has the buffers that begin last at the bottom and those that end first at the top, so that the space that is
+        # free before and after the peak stays in one piece. Way 1 is its reverse, ways 2 and 3 look at one side alone, and way
+        # 4 has at the top whatever begins or ends close to the peak.
         two_sided = np.where(since < until, since, 2 * self._sections - until)
         key: Floats = (two_sided, -two_sided, -until, -since, -np.minimum(since, until))[way].astype(float)
         if shuffle:
@@ -154,13 +169,13 @@ class Peaks:
         return Side(int(top), order, offsets)
 
     def _from(self, peak: int, stack: Side, *, mirrored: bool) -> Side:
-        """From a peak to the end of time, or with ``mirrored`` to its beginning."""
+        """The sweep from a peak to the end of time, or, if ``mirrored``, back to its beginning."""
         buffers = np.flatnonzero(self._end <= peak if mirrored else self._begin > peak)
         none = np.empty(0, np.int64)
         return self._better(lambda at_top: self._sweep(stack, buffers, Side(0, none, none), mirrored, at_top))
 
     def _between(self, first: int, stack: Side, second: int, other: Side) -> Side:
-        """What lives between two peaks and at neither."""
+        """The two sweeps that place the buffers between two peaks."""
         meet = first + 1 + int(self._load[first + 1 : second].argmin())
         inside = (self._begin > first) & (self._end <= second)
         early, late = np.flatnonzero(inside & (self._begin <= meet)), np.flatnonzero(inside & (self._begin > meet))
@@ -179,12 +194,24 @@ class Peaks:
         return self._better(both)
 
     def _better(self, sweep: Callable[[bool], Side]) -> Side:
-        """The lower one with newcomers at the bottom of their holes, or at the top."""
+        """The lower of two sweeps: with each buffer at the bottom of its hole, and with each at the top."""
         low = sweep(False)
         return low if low.height <= self._target else min(low, sweep(True), key=lambda side: side.height)
 
     def _sweep(self, stack: Side, buffers: Ints, beyond: Side, mirrored: bool, at_top: bool) -> Side:
-        """Place ``buffers`` in the order of time; ``stack`` lives before, and ``beyond`` from some moment on to the end."""
+        """Place ``buffers`` in the order of time.
+
+        Parameters
+        ----------
+        stack
+            Placed buffers that are live before the sweep.
+        beyond
+            Placed buffers that come to life during the sweep and stay until its end.
+        mirrored
+            Whether the sweep runs backwards in time.
+        at_top
+            Whether a buffer goes to the top of its hole.
+        """
         if self._should_stop():
             return Side(_FAR, buffers, np.zeros(len(buffers), np.int64))
         begin, end = (self._sections - self._end, self._sections - self._begin) if mirrored else (self._begin, self._end)
@@ -209,7 +236,7 @@ def _height(sides: Sequence[Side]) -> int:
 
 @njit
 def pile(order: Ints, size: Ints, align: Ints, offsets: Ints) -> int:
-    """One upon the other; returns the height, ``offsets`` are in this order."""
+    """Place buffers one above the other in ``order``; returns the height. ``offsets`` is written in the same order."""
     top = 0
     for place in range(len(order)):
         i = order[place]
@@ -220,7 +247,7 @@ def pile(order: Ints, size: Ints, align: Ints, offsets: Ints) -> int:
 
 @njit_inner
 def _insert(low: Ints, high: Ints, count: int, at: int, start: int, stop: int) -> None:
-    """Put a hole before number ``at`` of ``count``."""
+    """Insert the hole ``[start, stop)`` before number ``at`` of ``count`` holes."""
     for k in range(count, at, -1):
         low[k], high[k] = low[k - 1], high[k - 1]
     low[at], high[at] = start, stop
@@ -228,14 +255,14 @@ def _insert(low: Ints, high: Ints, count: int, at: int, start: int, stop: int) -
 
 @njit_inner
 def _remove(low: Ints, high: Ints, count: int, at: int) -> None:
-    """Take hole number ``at`` of ``count`` out."""
+    """Remove number ``at`` of ``count`` holes."""
     for k in range(at, count - 1):
         low[k], high[k] = low[k + 1], high[k + 1]
 
 
 @njit_inner
 def _free(low: Ints, high: Ints, count: int, start: int, stop: int) -> int:
-    """Make [start, stop) a hole, one with its neighbours; returns how many there are."""
+    """Free ``[start, stop)`` and merge it with adjacent holes; returns the new number of holes."""
     at, right = 0, count
     while at < right:
         middle = (at + right) // 2
@@ -274,11 +301,26 @@ def sweep(
     offset: Ints,
     room: Ints,
 ) -> int:
-    """Place buffers in ``order``, by begin, each into the tightest hole; returns the height, ``_FAR`` from ``limit`` on.
+    """Place buffers in the order of their begin, each into the tightest hole; returns the height, or ``_FAR`` at the limit.
 
-    ``leaving`` has these and what lives before them, by end, which is a stack of height ``top`` at known offsets. What is
-    ``beyond``, by offset, lives from its begin on longer than any of the buffers. ``at_top`` says where in its hole a buffer
-    goes. ``offset`` [all] is written; ``room`` [2 len(leaving) + 4] is to work in.
+    Parameters
+    ----------
+    order
+        The buffers to place, by begin.
+    leaving
+        These buffers and those of the stack that is live before them, by end.
+    top
+        Height of the stack, whose buffers have their offsets.
+    beyond_begin, beyond_offset, beyond_size
+        Placed buffers, by offset, that live from their begin until after all the others.
+    at_top
+        Whether a buffer goes to the top of its hole.
+    limit
+        Height in units at which the sweep is given up.
+    offset
+        [all buffers] offsets in units; written for the buffers in ``order``.
+    room
+        [2 len(leaving) + 4] scratch space.
     """
     low, high, count = room[: len(leaving) + 2], room[len(leaving) + 2 :], 1
     low[0], high[0] = top, _FAR
