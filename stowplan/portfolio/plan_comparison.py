@@ -61,7 +61,7 @@ def compare_plans(
         A plan is of another kind, for another problem, or not valid.
     """
     kind = kind_of(problem)
-    checks = [_checked(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True)]
+    checks = [_verified(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True)]
     before, after = (check.objective or 0 for check in checks)
     facts = [kind.facts(problem, plan, check) for plan, check in zip((first, second), checks, strict=True)]
     return PlanComparison(
@@ -71,12 +71,12 @@ def compare_plans(
         second=after,
         difference=after - before,
         percent=100 * (after - before) / before if before and kind.unit.has_ratios else None,
-        facts=_unlike(*facts),
+        facts=_differing_facts(*facts),
         parts=kind.diff(problem, first, second),
     )
 
 
-def _checked(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> Verification[Any]:
+def _verified(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> Verification[Any]:
     """The verifier's report on a plan; raises InputError if the plan is not valid."""
     if not isinstance(plan, kind.plan):
         raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=name)
@@ -84,16 +84,16 @@ def _checked(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> Verifi
         raise InputError("the plan is for another problem, expected two plans of the same input", source=name)
     verification = check(kind, problem, plan)
     if not verification.ok or verification.objective is None:
-        more = f" (and {len(verification.lines) - 1} more)" if len(verification.lines) > 1 else ""
-        raise InputError(f"not a valid plan: {''.join(verification.lines[:1])}{more}", source=name)
+        omitted = f" (and {len(verification.lines) - 1} more)" if len(verification.lines) > 1 else ""
+        raise InputError(f"not a valid plan: {''.join(verification.lines[:1])}{omitted}", source=name)
     return verification
 
 
-def _unlike(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[int | float | None, int | float | None]]:
+def _differing_facts(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[int | float | None, int | float | None]]:
     """The entries of two dictionaries whose numbers differ, as pairs; a value that is no number counts as None."""
 
     def number(value: object) -> int | float | None:
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
-    every = {name: (number(first.get(name)), number(second.get(name))) for name in dict.fromkeys((*first, *second))}
-    return {name: pair for name, pair in every.items() if pair[0] != pair[1]}
+    pairs = {name: (number(first.get(name)), number(second.get(name))) for name in dict.fromkeys((*first, *second))}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -26,11 +26,9 @@ T = TypeVar("T")
 #: Seconds that torch and a policy need to start, on one idle core.
 START_SECONDS = 3.0
 
-#: Largest part of the time limit that a policy may take away from other candidates without being asked for by name.
-POLICY_SHARE = 0.05
-
-#: Largest part of the time limit that a policy gets at all.
-MOST_SHARE = 0.5
+#: The largest part of the time limit that a policy may take away from other candidates without being asked for by name, and the
+#: largest part that it gets at all.
+POLICY_SHARE, MOST_SHARE = 0.05, 0.5
 
 
 @cache
@@ -67,7 +65,7 @@ class PolicySource(Generic[T]):
         return _digest(self.path, status.st_mtime_ns, status.st_size)
 
     @property
-    def described(self) -> str:
+    def file_and_digest(self) -> str:
         """File name and sha256, for the provenance of plans that the policy led to."""
         return f"{self.path.name} sha256:{self.digest}"
 

@@ -40,7 +40,7 @@ def presolve_seconds(context: Context) -> float:
     return min(PRESOLVE_SECONDS, context.remaining())
 
 
-def is_overloaded(context: Context, overload: Overload | None) -> bool:
+def report_if_overloaded(context: Context, overload: Overload | None) -> bool:
     """Report that no plan exists if ``overload`` proves so; returns whether it does."""
     if overload is not None:
         context.note(overload.reason)
@@ -48,7 +48,7 @@ def is_overloaded(context: Context, overload: Overload | None) -> bool:
     return overload is not None
 
 
-def tell_proof(context: Context, outcome: Outcome[Any], source: str) -> None:
+def report_proof(context: Context, outcome: Outcome[Any], source: str) -> None:
     """Report what an exact model has proven: its lower bound, or that no plan exists."""
     if outcome.status == "infeasible":
         context.proven_infeasible(source, {"explanation": outcome.reason} if outcome.reason else None)
@@ -56,6 +56,6 @@ def tell_proof(context: Context, outcome: Outcome[Any], source: str) -> None:
         context.bound(outcome.bound, source)
 
 
-def asks_for_heuristics(context: Context) -> bool:
+def includes_heuristics(context: Context) -> bool:
     """Whether the run includes heuristics, so that the presolver should compute the kind's baseline as well."""
     return "heuristic" in context.options.candidates

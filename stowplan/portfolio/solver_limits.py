@@ -45,7 +45,7 @@ def solver_limits(context: Context, rate: Rate, *, seconds: float | None = None)
     }
 
 
-def reporting(context: Context, source: str, rate: Rate, *, seconds: float | None = None) -> SolverOptions:
+def solver_options(context: Context, source: str, rate: Rate, *, seconds: float | None = None) -> SolverOptions:
     """:func:`solver_limits`, and callbacks that report the solver's plans and bounds under the name ``source``."""
     return {
         **solver_limits(context, rate, seconds=seconds),

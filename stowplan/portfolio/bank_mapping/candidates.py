@@ -11,8 +11,8 @@ from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.portfolio.bank_mapping import choose
-from stowplan.portfolio.presolve import tell_proof
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.presolve import report_proof
+from stowplan.portfolio.solver_limits import solver_options
 
 if TYPE_CHECKING:
     # These load HiGHS and SciPy.
@@ -63,8 +63,8 @@ def cpsat(problem: Problem, context: Context) -> None:
     """The CP-SAT model, hinted with the best plan known."""
     from stowplan.models.bank_mapping.cpsat import solve
 
-    tell_proof(
-        context, solve(problem, hint=context.incumbent()[0], **reporting(context, "cpsat", work_rates.BANK_CPSAT)), "cpsat"
+    report_proof(
+        context, solve(problem, hint=context.incumbent()[0], **solver_options(context, "cpsat", work_rates.BANK_CPSAT)), "cpsat"
     )
 
 

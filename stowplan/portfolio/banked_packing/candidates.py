@@ -19,8 +19,8 @@ from stowplan.models.packing.plan import Plan as Packing
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.packing.quick import quick_plan
-from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
-from stowplan.portfolio.solver_limits import reporting, solver_limits
+from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds
+from stowplan.portfolio.solver_limits import solver_limits, solver_options
 
 if TYPE_CHECKING:
     from stowplan.models.banked_packing.cpsat import Cut
@@ -77,7 +77,7 @@ def presolve(problem: Problem, context: Context) -> None:
     """The simple orders; then the cheapest choice of banks, and a plan of it where simple packings are enough."""
     if _overloaded(problem, context):
         return
-    if asks_for_heuristics(context):
+    if includes_heuristics(context):
         greedy.climb(problem, context.seed(), 0, context.plan, context.closed)
     chosen = _cheapest(problem, context, presolve_seconds(context), [])
     if chosen.bound is not None:
@@ -190,7 +190,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     outcome = model.solve(
         problem,
         hint=context.incumbent()[0],
-        **reporting(context, "cpsat", work_rates.BANKED_CPSAT),
+        **solver_options(context, "cpsat", work_rates.BANKED_CPSAT),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat", {"explanation": "no choice of banks and offsets keeps all buffers apart"})

@@ -10,7 +10,7 @@ from stowplan.kernel.plan_changes import Budget, KeepClose
 from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked
+from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked_boxes
 
 
 class Changes(ByValues):
@@ -73,7 +73,7 @@ class Changes(ByValues):
 
 
 def _boxes(problem: Problem, places: Sequence[Place | None]) -> Boxes:
-    return stacked(
+    return stacked_boxes(
         (bank.capacity for bank in problem.banks),
         (
             (number, buffer.lower, buffer.upper, place, problem.taken(number, place[0]))

@@ -20,8 +20,8 @@ from stowplan.portfolio.memory_mapping.guided import (
 from stowplan.portfolio.memory_mapping.pace import Stagnation, ends_on_stagnation, report_every
 from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
 from stowplan.portfolio.memory_mapping.state import State
-from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds
+from stowplan.portfolio.solver_limits import solver_options
 
 
 class SearchParameters(Parameters, frozen=True):
@@ -48,7 +48,7 @@ def greedy(problem: Problem, context: Context) -> None:
 
 def presolve(problem: Problem, context: Context) -> None:
     """The constructive heuristics, then the complete model, on a small problem."""
-    if asks_for_heuristics(context):
+    if includes_heuristics(context):
         data = arrays.build(problem)
         for _ in _constructed(problem, context, data):
             pass
@@ -187,7 +187,7 @@ def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
             problem,
             hint=plan,
             lower_bound_ps=bound,
-            **reporting(context, "cpsat", work_rates.MAPPING_CPSAT, seconds=seconds),
+            **solver_options(context, "cpsat", work_rates.MAPPING_CPSAT, seconds=seconds),
         )
     except NotImplementedError as error:
         context.note(f"the complete model does not take this problem: {error}")

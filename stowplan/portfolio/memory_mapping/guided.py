@@ -167,7 +167,7 @@ class Guides:
             if self._context.closed():
                 break
             if hint is self._learned:
-                self._context.follows(GUIDE.described)
+                self._context.follows(GUIDE.file_and_digest)
             for state in better_guided(self._data, hint, self._context.closed, objective):
                 if state.totals[0].total < (objective if best is None else best.totals[0].total):
                     best = state

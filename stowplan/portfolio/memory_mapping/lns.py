@@ -198,7 +198,7 @@ class LargeNeighbourhoodSearch:
             self._hint = hint
             self._chooser.follow(hint)
             if hint.source == LEARNED:
-                self._context.follows(GUIDE.described)
+                self._context.follows(GUIDE.file_and_digest)
         clocks = [False, True] if self._problem.stalls == "allowed" and self._problem.channels == 1 else [True]
         known = {arm.way for arm in self.arms}
         added = [Arm(way, frozen) for way in self._chooser.ways if way not in known for frozen in clocks]

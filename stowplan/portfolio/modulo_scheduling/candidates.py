@@ -15,8 +15,8 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, begin, follow, list_scheduling
-from stowplan.portfolio.presolve import asks_for_heuristics, tell_proof
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.presolve import includes_heuristics, report_proof
+from stowplan.portfolio.solver_limits import solver_options
 
 
 class SearchParameters(Parameters, frozen=True):
@@ -115,7 +115,7 @@ def _follow(tally: Tally, context: Context, taken: int) -> int:
 def cpsat(problem: Problem, context: Context) -> None:
     """The exact models, from the best schedule known: of the others, or of list scheduling, which costs little."""
     hint = _hint(problem, context)
-    if hint is not None and context.incumbent()[0] is None and asks_for_heuristics(context):
+    if hint is not None and context.incumbent()[0] is None and includes_heuristics(context):
         # Before the solver is loaded, which takes longer.
         context.plan(hint, "list")
     from stowplan.models.modulo_scheduling import cpsat as model
@@ -124,9 +124,9 @@ def cpsat(problem: Problem, context: Context) -> None:
         problem,
         hint=hint,
         incumbent=context.heard(),
-        **reporting(context, "cpsat", work_rates.MODULO_CPSAT),
+        **solver_options(context, "cpsat", work_rates.MODULO_CPSAT),
     )
-    tell_proof(context, outcome, "cpsat")
+    report_proof(context, outcome, "cpsat")
 
 
 def milp(problem: Problem, context: Context) -> None:
@@ -145,7 +145,7 @@ def milp(problem: Problem, context: Context) -> None:
         on_plan=lambda plan: context.plan(plan, "milp"),
         should_stop=context.closed,
     )
-    tell_proof(context, outcome, "milp")
+    report_proof(context, outcome, "milp")
 
 
 def _hint(problem: Problem, context: Context) -> Plan | None:

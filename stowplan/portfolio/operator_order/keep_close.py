@@ -11,7 +11,7 @@ from stowplan.models.operator_order.plan import Plan, in_order
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, needed_first
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.packing.keep_close import ejected, near_offsets, under
+from stowplan.portfolio.packing.keep_close import near_offsets, offsets_by_ejection, with_capacity
 
 
 class Changes:
@@ -68,7 +68,7 @@ class Changes:
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """The same order with other offsets."""
         lives = Lives(self._problem, self._structure, plan.order)
-        problem = under(lives.packing, ceiling)
+        problem = with_capacity(lives.packing, ceiling)
         for offsets in near_offsets(problem, lives.of_buffers(self._offsets), lives.offsets(plan).offsets, budget):
             yield lives.plan(offsets)
 
@@ -83,5 +83,5 @@ class Changes:
             return lives.quick()
         if lives.peak > ceiling:
             return None
-        offsets = ejected(under(lives.packing, ceiling), lives.of_buffers(self._offsets), self._should_stop)
+        offsets = offsets_by_ejection(with_capacity(lives.packing, ceiling), lives.of_buffers(self._offsets), self._should_stop)
         return lives.quick() if offsets is None else lives.plan(offsets)

@@ -93,18 +93,18 @@ def build(problem: Problem) -> Data:
     rows = [(*pair, least or 0, least is None) for pair, least in separations(problem).items()]
     overlaps = np.array(rows, np.int64).reshape(-1, 4)
     overlaps[:, :2] = np.searchsorted(numbers, overlaps[:, :2])
-    bytes_given = (size, fixed[fixed >= 0], align[align != 1], overlaps[:, 2])
-    unit = gcd(*(int(np.gcd.reduce(column)) for column in bytes_given)) or 1
+    columns_in_bytes = (size, fixed[fixed >= 0], align[align != 1], overlaps[:, 2])
+    unit = gcd(*(int(np.gcd.reduce(column)) for column in columns_in_bytes)) or 1
     overlaps[:, 2] //= unit
-    taking = np.flatnonzero(spans.size[spans.owner])
-    first, last, sections = _sections(spans.start[taking], spans.end[taking])
+    occupying = np.flatnonzero(spans.size[spans.owner])
+    first, last, sections = _sections(spans.start[occupying], spans.end[occupying])
     return Data(
         numbers=numbers,
         size=size // unit,
         align=np.maximum(1, align // unit),
         fixed=np.where(fixed < 0, -1, fixed // unit),
         life=life,
-        piece=np.append(np.searchsorted(spans.owner[taking], numbers), len(taking)),
+        piece=np.append(np.searchsorted(spans.owner[occupying], numbers), len(occupying)),
         first=first,
         last=last,
         unit=unit,
@@ -141,14 +141,14 @@ def select(data: Data, chosen: Ints) -> Data:
     """The arrays of some of the buffers, with time compressed anew. ``chosen`` has their indices in ``data``."""
     counts = np.diff(data.piece)[chosen]
     piece = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    kept = np.arange(piece[-1]) + np.repeat(data.piece[:-1][chosen] - piece[:-1], counts)
-    first, last, sections = _sections(data.first[kept], data.last[kept])
+    pieces = np.arange(piece[-1]) + np.repeat(data.piece[:-1][chosen] - piece[:-1], counts)
+    first, last, sections = _sections(data.first[pieces], data.last[pieces])
     numbers, size, align, fixed, life = (
         column[chosen] for column in (data.numbers, data.size, data.align, data.fixed, data.life)
     )
-    place = np.full(len(data.size), -1)
-    place[chosen] = np.arange(len(chosen))
-    overlaps = np.column_stack([place[data.overlaps[:, :2]], data.overlaps[:, 2:]])
+    index = np.full(len(data.size), -1)
+    index[chosen] = np.arange(len(chosen))
+    overlaps = np.column_stack([index[data.overlaps[:, :2]], data.overlaps[:, 2:]])
     overlaps = overlaps[(overlaps[:, :2] >= 0).all(axis=1)]
     return Data(numbers, size, align, fixed, life, piece, first, last, data.unit, sections, overlaps)
 
@@ -159,15 +159,15 @@ def neighbours(data: Data) -> tuple[Ints, Ints]:
     for i in range(len(data.size)):
         for at in range(int(data.piece[i]), int(data.piece[i + 1])):
             live[i, data.first[at] : data.last[at]] = 1.0
-    meet = live @ live.T > 0
-    np.fill_diagonal(meet, False)
-    start = np.concatenate([[0], np.cumsum(meet.sum(axis=1))]).astype(np.int64)
-    return start, np.nonzero(meet)[1].astype(np.int64)
+    meets = live @ live.T > 0
+    np.fill_diagonal(meets, False)
+    start = np.concatenate([[0], np.cumsum(meets.sum(axis=1))]).astype(np.int64)
+    return start, np.nonzero(meets)[1].astype(np.int64)
 
 
 def export_plan(problem: Problem, data: Data, offsets: Ints) -> Plan:
     """The plan with offsets [n] in units."""
-    every = np.fromiter((buffer.offset or 0 for buffer in problem.buffers), np.int64, len(problem.buffers))
-    every[data.numbers] = offsets * data.unit
-    height = int((every + problem.spans.size).max(initial=0))
-    return Plan(problem=problem.digest, objective=height, offsets=tuple(every.tolist()))
+    offsets_in_bytes = np.fromiter((buffer.offset or 0 for buffer in problem.buffers), np.int64, len(problem.buffers))
+    offsets_in_bytes[data.numbers] = offsets * data.unit
+    height = int((offsets_in_bytes + problem.spans.size).max(initial=0))
+    return Plan(problem=problem.digest, objective=height, offsets=tuple(offsets_in_bytes.tolist()))

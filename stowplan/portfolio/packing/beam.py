@@ -69,10 +69,10 @@ PARAMS = parameters(BeamParameters, __name__)
 
 
 #: Waste that is added to every state, so that states without any waste can still be compared by area and lives.
-_BEGINNING = 0.01
+_BASE_WASTE = 0.01
 
 
-class Lives(NamedTuple):
+class SortedBuffers(NamedTuple):
     """The buffers as columns, sorted by their begin. All arrays but the last are [n]."""
 
     size: Ints
@@ -125,7 +125,7 @@ class Beam:
         # Sorted by begin, so that the buffers that begin within a valley are contiguous.
         self._order = np.lexsort((end, begin))
         size, align, begin, end = (column[self._order] for column in (data.size, data.align, begin, end))
-        self._lives = Lives(size, align, begin, end, np.searchsorted(begin, np.arange(data.sections + 1)))
+        self._buffers = SortedBuffers(size, align, begin, end, np.searchsorted(begin, np.arange(data.sections + 1)))
         self._load = data.load()[::-1].copy() if mirrored else data.load()
         self._sections = data.sections
 
@@ -164,27 +164,38 @@ class Beam:
         """
         n, sections = len(self._order), self._sections
         width = min(width, self.widest)
-        room = height - self._load
-        if room.min() < 0:
+        slack = height - self._load
+        if slack.min() < 0:
             return None, 0
-        price = np.concatenate([[0.0], np.cumsum(1.0 / (room + max(1.0, PARAMS.spare * height)))])
-        names = chance.integers(1, _FAR, n)
+        waste_weight = np.concatenate([[0.0], np.cumsum(1.0 / (slack + max(1.0, PARAMS.spare * height)))])
+        buffer_hashes = chance.integers(1, _FAR, n)
         old, new = _states(width, n, sections), _states(width, n, sections)
         old.level[0], old.left[0], old.waits[0] = 0, self._load, 1
         parent, placed, offset = (np.empty((n, width), np.int64) for _ in range(3))
         children = np.empty((3, width * PARAMS.successors + n), np.int64)
-        worth = np.empty(children.shape[1])
+        score = np.empty(children.shape[1])
         table = np.empty(1 << (4 * width).bit_length(), np.int64)
         raised = np.empty((1, sections), np.int64)
         count, states = 1, 0
         for depth in range(n):
             if should_stop():
                 return None, states
-            filled = expand(count, height, self._lives, price, old, depth, halves, children, worth, raised)
+            count_of_children = expand(count, height, self._buffers, waste_weight, old, depth, halves, children, score, raised)
             if noise > 0:
-                worth[:filled] *= 1.0 + noise * chance.random(filled)
+                score[:count_of_children] *= 1.0 + noise * chance.random(count_of_children)
             moves = parent[depth], placed[depth], offset[depth]
-            count = go_on(np.argsort(worth[:filled]), height, self._lives, price, old, new, names, children, table, *moves)
+            count = next_level(
+                np.argsort(score[:count_of_children]),
+                height,
+                self._buffers,
+                waste_weight,
+                old,
+                new,
+                buffer_hashes,
+                children,
+                table,
+                *moves,
+            )
             states += count
             if count == 0:
                 return None, states
@@ -227,13 +238,13 @@ def _lower_wall(level: Ints, state: int, since: int, until: int, sections: int) 
 def expand(
     count: int,
     height: int,
-    buffers: Lives,
-    price: Floats,
+    buffers: SortedBuffers,
+    waste_weight: Floats,
     states: States,
     depth: int,
     halves: int,
     children: Ints2D,
-    worth: Floats,
+    score: Floats,
     raised: Ints2D,
 ) -> int:
     """Find the successors of ``count`` states; returns their number.
@@ -242,7 +253,7 @@ def expand(
     ----------
     height
         Largest height of the plan, in units.
-    price
+    waste_weight
         [sections + 1] prefix sums of the weight of a unit of waste in each section.
     depth
         Number of placed buffers.
@@ -250,7 +261,7 @@ def expand(
         Twice the exponent of the mean life in the score.
     children
         [3, most successors] output: for each successor its state, how often the valley was raised, and the placed buffer.
-    worth
+    score
         [most successors] output: the score of each successor; smaller is better.
     raised
         [1, sections] scratch space.
@@ -258,7 +269,7 @@ def expand(
     # The arrays are unpacked because numba would count references to the members of a tuple in every iteration.
     size, align, begin, end, first = buffers
     level, left, waits, waste, area, lives, _ = states
-    sections, filled, most = len(price) - 1, 0, len(worth)
+    sections, filled, max_children = len(waste_weight) - 1, 0, len(score)
     for state in range(count):
         for s in range(sections):
             raised[0, s] = level[state, s]
@@ -267,33 +278,37 @@ def expand(
             since, until = _lowest(raised, 0, sections)
             floor = raised[0, since]
             before = _FAR if since == 0 else raised[0, since - 1]
-            # ``room`` is how much every closed section before the buffer may still waste.
-            closed, room = since, _FAR
+            # ``slack`` is how much every closed section before the buffer may still waste.
+            closed, slack = since, _FAR
             for i in range(first[since], first[until]):
                 while closed < begin[i]:
-                    room = min(room, height - floor - left[state, closed])
+                    slack = min(slack, height - floor - left[state, closed])
                     closed += 1
-                if room <= 0 or filled == most:
+                if slack <= 0 or filled == max_children:
                     break
                 if waits[state, i] == 0 or end[i] > until:
                     continue
                 gap = -floor % align[i]
                 low = min(before, floor + gap + size[i]) - floor
-                if begin[i] > since and low > room:
+                if begin[i] > since and low > slack:
                     continue
                 fits = True
                 for s in range(begin[i], end[i] if gap > 0 else begin[i]):
                     fits = fits and floor + gap + left[state, s] <= height
                 if not fits:
                     continue
-                total = wasted + low * (price[begin[i]] - price[since]) + gap * (price[end[i]] - price[begin[i]])
+                total = (
+                    wasted
+                    + low * (waste_weight[begin[i]] - waste_weight[since])
+                    + gap * (waste_weight[end[i]] - waste_weight[begin[i]])
+                )
                 life = (lives[state] + end[i] - begin[i]) / (depth + 1)
                 covered = area[state] + size[i] * (end[i] - begin[i])
                 children[0, filled], children[1, filled], children[2, filled] = state, raises, i
                 power = math.sqrt(life) if halves % 2 else 1.0
                 for _ in range(halves // 2):
                     power *= life
-                worth[filled] = (total + _BEGINNING) / (covered * power)
+                score[filled] = (total + _BASE_WASTE) / (covered * power)
                 filled += 1
             wall = _lower_wall(raised, 0, since, until, sections)
             fits = wall < _FAR
@@ -301,20 +316,20 @@ def expand(
                 fits = fits and wall + left[state, s] <= height
             if not fits:
                 break
-            wasted += (wall - floor) * (price[until] - price[since])
+            wasted += (wall - floor) * (waste_weight[until] - waste_weight[since])
             _raise(raised, 0, since, until, wall)
     return filled
 
 
 @njit
-def go_on(
+def next_level(
     ranked: Ints,
     height: int,
-    buffers: Lives,
-    price: Floats,
+    buffers: SortedBuffers,
+    waste_weight: Floats,
     old: States,
     new: States,
-    names: Ints,
+    buffer_hashes: Ints,
     children: Ints2D,
     table: Ints,
     parent: Ints,
@@ -329,7 +344,7 @@ def go_on(
     ----------
     ranked
         The successors in ``children``, best first.
-    names
+    buffer_hashes
         [n] random number of each buffer, for hashing sets of buffers.
     table
         Scratch space for a hash table of the sets; its length is a power of two.
@@ -339,26 +354,26 @@ def go_on(
     size, align, begin, end, first = buffers
     level, left, waits, waste, area, lives, key = old
     new_level, new_left, new_waits, new_waste, new_area, new_lives, new_key = new
-    sections, count, most = len(price) - 1, 0, len(parent)
+    sections, count, max_states = len(waste_weight) - 1, 0, len(parent)
     for slot in range(len(table)):
         table[slot] = -1
     for child in ranked:
         state, i = children[0, child], children[2, child]
-        name = key[state] ^ names[i]
-        slot = name & (len(table) - 1)
-        while table[slot] >= 0 and new_key[table[slot]] != name:
+        set_hash = key[state] ^ buffer_hashes[i]
+        slot = set_hash & (len(table) - 1)
+        while table[slot] >= 0 and new_key[table[slot]] != set_hash:
             slot = (slot + 1) & (len(table) - 1)
         if table[slot] >= 0:
             continue
         for s in range(sections):
             new_level[count, s], new_left[count, s] = level[state, s], left[state, s]
-        for k in range(len(names)):
+        for k in range(len(buffer_hashes)):
             new_waits[count, k] = waits[state, k]
         wasted = waste[state]
         since, until = _lowest(new_level, count, sections)
         for _ in range(children[1, child]):
             wall = _lower_wall(new_level, count, since, until, sections)
-            wasted += (wall - new_level[count, since]) * (price[until] - price[since])
+            wasted += (wall - new_level[count, since]) * (waste_weight[until] - waste_weight[since])
             _raise(new_level, count, since, until, wall)
             since, until = _lowest(new_level, count, sections)
         floor = new_level[count, since]
@@ -367,7 +382,9 @@ def go_on(
         low = top if since == 0 else min(top, new_level[count, since - 1])
         _raise(new_level, count, since, begin[i], low)
         new_waits[count, i] = 0
-        wasted += (low - floor) * (price[begin[i]] - price[since]) + gap * (price[end[i]] - price[begin[i]])
+        wasted += (low - floor) * (waste_weight[begin[i]] - waste_weight[since]) + gap * (
+            waste_weight[end[i]] - waste_weight[begin[i]]
+        )
         for s in range(begin[i], end[i]):
             new_left[count, s] -= size[i]
             new_level[count, s] = top if new_left[count, s] > 0 else _FAR
@@ -375,27 +392,27 @@ def go_on(
         fits = True
         since, until = _lowest(new_level, count, sections)
         while fits and since >= 0:
-            within = False
+            has_choice = False
             for k in range(first[since], first[until]):
                 if new_waits[count, k] == 1 and end[k] <= until:
-                    within = True
+                    has_choice = True
                     break
-            if within:
+            if has_choice:
                 break
             wall, floor = _lower_wall(new_level, count, since, until, sections), new_level[count, since]
             for s in range(since, until):
                 fits = fits and wall + new_left[count, s] <= height
-            wasted += (wall - floor) * (price[until] - price[since])
+            wasted += (wall - floor) * (waste_weight[until] - waste_weight[since])
             _raise(new_level, count, since, until, wall)
             since, until = _lowest(new_level, count, sections)
         if not fits:
             continue
-        new_waste[count], new_key[count], table[slot] = wasted, name, count
+        new_waste[count], new_key[count], table[slot] = wasted, set_hash, count
         new_area[count] = area[state] + size[i] * (end[i] - begin[i])
         new_lives[count] = lives[state] + end[i] - begin[i]
         parent[count], placed[count], offset[count] = state, i, top - size[i]
         count += 1
-        if count == most:
+        if count == max_states:
             break
     return count
 
@@ -416,7 +433,7 @@ class Part(canonical.Part):
         self._turns = {at_bound: itertools.count() for at_bound in (True, False)}
         self._spent = {True: 0, False: 0}
 
-    def aim(self, capacity: int | None, floor: int) -> tuple[int, int]:
+    def next_target(self, capacity: int | None, floor: int) -> tuple[int, int]:
         """The height to try next, and the width of the beam in states.
 
         The height is the capacity, if there is one. Otherwise it is the bound or some height between bound and best plan,

@@ -25,8 +25,8 @@ from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import HeuristicSearch
-from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds, report_if_overloaded
+from stowplan.portfolio.solver_limits import solver_options
 
 Search = Callable[[Problem, Context], None]
 
@@ -66,50 +66,52 @@ def search(problem: Problem, context: Context) -> None:
 
 def apart(problem: Problem, context: Context) -> None:
     """:func:`search` on the problem without its overlaps, then hill climbing with them."""
-    _search_apart(search, problem, context, "apart")
+    _run_without_overlaps(search, problem, context, "apart")
 
 
-def _search_apart(find: Search, problem: Problem, context: Context, source: str) -> None:
+def _run_without_overlaps(find: Search, problem: Problem, context: Context, source: str) -> None:
     """Run a candidate on the problem without its overlaps, then improve the best plan by hill climbing that uses them.
 
     Every plan without overlaps is also valid with them. A deterministic run spends all the work that it would spend on the
     problem without overlaps, so that permitting overlaps never makes its plan higher.
     """
-    if is_overloaded(context, find_overload(problem)):
+    if report_if_overloaded(context, find_overload(problem)):
         return
     plain = without_overlaps(problem)
     bound = load_bound(plain) if problem.capacity is None else None
     seconds = context.part_of_rest(PARAMS.apart_share)
-    run = _ApartRun(problem, source, context, seconds, bound=bound)
+    run = _RunWithoutOverlaps(problem, source, context, seconds, bound=bound)
     find(plain, run)
     best = run.best
-    known = context.incumbent()[0]
-    if known is not None and (best is None or known.objective < best.objective):
-        best = known
+    shared_best = context.incumbent()[0]
+    if shared_best is not None and (best is None or shared_best.objective < best.objective):
+        best = shared_best
     if best is None or context.closed() or problem.capacity is not None:
         return
     data = arrays.build(problem)
     rounds = context.work(work_rates.PACKING_PAIRS, len(data.size) ** 2 + 20_000, least=20)
-    _climb_apart(problem, context, data, _in_units(best, data), rounds, source)
+    _climb_with_overlaps(problem, context, data, _in_units(best, data), rounds, source)
 
 
-def _climb_apart(problem: Problem, context: Context, data: Data, offsets: Ints, rounds: int | None, source: str) -> None:
+def _climb_with_overlaps(
+    problem: Problem, context: Context, data: Data, offsets: Ints, rounds: int | None, source: str
+) -> None:
     """Hill climbing from a plan, on the problem with its overlaps."""
-    tell = functools.partial(_tell, problem, context, data)
-    HeuristicSearch(data, _target(problem, data), context.seed(), tell, context.closed).climb_from(offsets, source, rounds)
+    report = functools.partial(_report_plan, problem, context, data)
+    HeuristicSearch(data, _target(problem, data), context.seed(), report, context.closed).climb_from(offsets, source, rounds)
 
 
-def _knows_no_overlaps(source: str) -> Callable[[Search], Search]:
-    """Decorator for candidates that do not support overlaps: they solve the problem without them (:func:`_search_apart`).
+def _without_overlap_support(source: str) -> Callable[[Search], Search]:
+    """Decorator for candidates that do not support overlaps: they solve the problem without them.
 
-    Their bounds, which hold only for plans that share no bytes, are dropped.
+    :func:`_run_without_overlaps` says how. Their bounds, which hold only for plans that share no bytes, are dropped.
     """
 
     def decorate(find: Search) -> Search:
         @functools.wraps(find)
         def run(problem: Problem, context: Context) -> None:
             if problem.overlaps:
-                _search_apart(find, problem, context, source)
+                _run_without_overlaps(find, problem, context, source)
             else:
                 find(problem, context)
 
@@ -118,7 +120,7 @@ def _knows_no_overlaps(source: str) -> Callable[[Search], Search]:
     return decorate
 
 
-@_knows_no_overlaps("climb")
+@_without_overlap_support("climb")
 def climb(problem: Problem, context: Context) -> None:
     """The second heuristic for many buffers: placement outward from the peaks, then from the bottom up with other keys."""
     _place_from_peaks(problem, context)
@@ -130,7 +132,7 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
 
     Afterwards go on with random variations as long as no other candidate has found a lower plan.
     """
-    if len(problem.buffers) > PARAMS.many_buffers or is_overloaded(context, find_overload(problem)):
+    if len(problem.buffers) > PARAMS.many_buffers or report_if_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
     if not data.is_plain:
@@ -139,11 +141,11 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
     run = peaks.Peaks(data, target, context.seed(), context.closed)
     tries = itertools.chain(((count, ways, False) for count, ways in run.tries()), itertools.repeat((1, peaks.WAYS, True)))
     # Each of the first tries takes ten sweeps or more.
-    most = context.work(work_rates.PACKING_PLACED, 10 * len(data.size), least=1)
-    for count, ways, at_random in itertools.islice(tries, most):
-        known = context.incumbent()[0]
-        is_behind = known is not None and (best is None or known.objective < best * data.unit)
-        if context.closed() or (at_random and (is_behind or most is not None)):
+    max_tries = context.work(work_rates.PACKING_PLACED, 10 * len(data.size), least=1)
+    for count, ways, at_random in itertools.islice(tries, max_tries):
+        shared_best = context.incumbent()[0]
+        another_is_lower = shared_best is not None and (best is None or shared_best.objective < best * data.unit)
+        if context.closed() or (at_random and (another_is_lower or max_tries is not None)):
             return
         placed = run.place(count, ways, best, at_random=at_random)
         if placed is not None:
@@ -156,7 +158,7 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
 
 def _search(problem: Problem, context: Context, chosen_orders: Collection[int], source: str, stream: int) -> None:
     """Search by beams, skylines or orders, whichever suits the problem; ``stream`` is the number of its random numbers."""
-    if is_overloaded(context, find_overload(problem)):
+    if report_if_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
     n = len(data.size)
@@ -167,9 +169,11 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
         _search_by_beams(problem, context, data, "beam")
         return
     target = _target(problem, data)
-    run = HeuristicSearch(data, target, context.seed(stream), functools.partial(_tell, problem, context, data), context.closed)
+    run = HeuristicSearch(
+        data, target, context.seed(stream), functools.partial(_report_plan, problem, context, data), context.closed
+    )
     is_first = source == "orders"
-    if n > PARAMS.few_buffers and skyline.takes(data) and not (is_first and data.has_gaps):
+    if n > PARAMS.few_buffers and skyline.supports(data) and not (is_first and data.has_gaps):
         # The baseline, first fit, compares all pairs of buffers, which may take too long.
         has_baseline = is_first and n * n <= 2 * work_rates.PACKING_PAIRS.per_second * context.seconds()
         rounds = context.work(work_rates.PACKING_PLACED, n, least=PARAMS.least_rounds)
@@ -178,13 +182,13 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
         run.climb_orders(chosen_orders, source, context.work(work_rates.PACKING_PAIRS, n * n + 20_000, least=20))
 
 
-@_knows_no_overlaps("canonical")
+@_without_overlap_support("canonical")
 def exact(problem: Problem, context: Context) -> None:
     """Exact depth-first search over canonical plans (:mod:`stowplan.portfolio.packing.canonical`)."""
     _exact(problem, context, "canonical")
 
 
-@_knows_no_overlaps("canonical2")
+@_without_overlap_support("canonical2")
 def canonical2(problem: Problem, context: Context) -> None:
     """A second exact search with other orders. How long one takes is a matter of luck, and the luckier of two ends sooner."""
     _exact(problem, context, "canonical2", 1, simple_orders=False)
@@ -192,21 +196,21 @@ def canonical2(problem: Problem, context: Context) -> None:
 
 def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, simple_orders: bool = True) -> None:
     began = time.monotonic()
-    if is_overloaded(context, find_overload(problem)):
+    if report_if_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
-    known = context.incumbent()[0]
-    offsets = None if known is None else _in_units(known, data)
+    shared_best = context.incumbent()[0]
+    offsets = None if shared_best is None else _in_units(shared_best, data)
     search = canonical.start(data, _capacity(problem, data), context.seed(stream), offsets, simple_orders=simple_orders)
-    _close_in(problem, context, data, search, source)
+    _run_and_report(problem, context, data, search, source)
     if search.infeasible:
         _explain(problem, context, source, began)
 
 
-@_knows_no_overlaps("beam2")
+@_without_overlap_support("beam2")
 def beam2(problem: Problem, context: Context) -> None:
     """A second beam search with another seed, because how long one takes is a matter of luck."""
-    if not is_overloaded(context, find_overload(problem)):
+    if not report_if_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
         if len(data.size) > 0:
             _search_by_beams(problem, context, data, "beam2", 1)
@@ -219,7 +223,7 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
     def improved(height: int, offsets: Ints, source: str) -> None:
         nonlocal best
         best = offsets
-        _tell(problem, context, data, height, offsets, source)
+        _report_plan(problem, context, data, height, offsets, source)
 
     target, seed = _target(problem, data), context.seed(stream)
     climbing = HeuristicSearch(data, target, seed, improved, context.closed)
@@ -228,10 +232,10 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
         return
     part_type = functools.partial(beam.Part, should_stop=context.closed)
     search = canonical.start(data, _capacity(problem, data), seed, best, part_type=part_type)
-    _close_in(problem, context, data, search, source)
+    _run_and_report(problem, context, data, search, source)
 
 
-def _tell(problem: Problem, context: Context, data: Data, height: int, offsets: Ints, source: str) -> None:
+def _report_plan(problem: Problem, context: Context, data: Data, height: int, offsets: Ints, source: str) -> None:
     """Report a plan, of ``height`` in units, if it is within the capacity; of a baseline that is not, report that."""
     if problem.capacity is None or height * data.unit <= problem.capacity:
         context.plan(arrays.export_plan(problem, data, offsets), source)
@@ -239,7 +243,7 @@ def _tell(problem: Problem, context: Context, data: Data, height: int, offsets: 
         context.no_plan(source)
 
 
-def _close_in(problem: Problem, context: Context, data: Data, search: canonical.CanonicalSearch, source: str) -> None:
+def _run_and_report(problem: Problem, context: Context, data: Data, search: canonical.CanonicalSearch, source: str) -> None:
     """Run a search that raises the bound and lowers the height until they meet.
 
     Reports each better plan and bound, and passes on to the search the plans and bounds of other candidates.
@@ -251,11 +255,11 @@ def _close_in(problem: Problem, context: Context, data: Data, search: canonical.
         if any(part.bound > bound for part, bound in zip(search.parts, bounds, strict=True)):
             context.bound(search.bound * data.unit, source)
         if search.height is not None:
-            every = np.zeros(len(data.size), np.int64)
+            all_offsets = np.zeros(len(data.size), np.int64)
             index = {int(number): at for at, number in enumerate(data.numbers)}
             for part in search.parts:
-                every[[index[int(number)] for number in part.data.numbers]] = part.offsets
-            context.plan(arrays.export_plan(problem, data, every), source)
+                all_offsets[[index[int(number)] for number in part.data.numbers]] = part.offsets
+            context.plan(arrays.export_plan(problem, data, all_offsets), source)
 
     heard = context.heard()
 
@@ -275,18 +279,29 @@ def _close_in(problem: Problem, context: Context, data: Data, search: canonical.
 
 def presolve(problem: Problem, context: Context) -> None:
     """The presolver of small problems with overlaps: simple orders, a few rounds of climbing, then the CP-SAT model."""
-    if asks_for_heuristics(context) and not is_overloaded(context, find_overload(problem)):
+    if includes_heuristics(context) and not report_if_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
         run = HeuristicSearch(
-            data, _target(problem, data), context.seed(), functools.partial(_tell, problem, context, data), context.closed
+            data,
+            _target(problem, data),
+            context.seed(),
+            functools.partial(_report_plan, problem, context, data),
+            context.closed,
         )
         run.climb_orders(range(orders.PEAK + 1), "orders", PARAMS.climbs_before_beams)
-        plain, best = arrays.build(without_overlaps(problem)), list[Ints]()
-        quick = HeuristicSearch(plain, 0, context.seed(), lambda _, offsets, __: best.append(offsets), context.closed)
+        data_without_overlaps, best = arrays.build(without_overlaps(problem)), list[Ints]()
+        quick = HeuristicSearch(
+            data_without_overlaps, 0, context.seed(), lambda _, offsets, __: best.append(offsets), context.closed
+        )
         quick.climb_orders(range(orders.PEAK + 1), "apart", 0)
         if best:
-            _climb_apart(
-                problem, context, data, best[-1] * plain.unit // data.unit, PARAMS.quick_placed // len(data.size), "apart"
+            _climb_with_overlaps(
+                problem,
+                context,
+                data,
+                best[-1] * data_without_overlaps.unit // data.unit,
+                PARAMS.quick_placed // len(data.size),
+                "apart",
             )
     if not context.closed():
         _solve_model(problem, context, presolve_seconds(context))
@@ -298,7 +313,7 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 
 def _solve_model(problem: Problem, context: Context, seconds: float | None = None) -> None:
-    if is_overloaded(context, find_overload(problem)):
+    if report_if_overloaded(context, find_overload(problem)):
         return
     from stowplan.models.packing import cpsat as model
 
@@ -306,7 +321,7 @@ def _solve_model(problem: Problem, context: Context, seconds: float | None = Non
     outcome = model.solve(
         problem,
         hint=context.incumbent()[0],
-        **reporting(context, "cpsat", work_rates.PACKING_CPSAT, seconds=seconds),
+        **solver_options(context, "cpsat", work_rates.PACKING_CPSAT, seconds=seconds),
     )
     if outcome.status == "infeasible":
         _explain(problem, context, "cpsat", began)
@@ -372,7 +387,7 @@ class InnerRun(Context):
         self._outer, self._is_over, self._is_late = outer, is_over, outer.within_seconds(seconds)
         self._end = time.monotonic() + seconds
         self.best: Plan | None = None
-        self.least = bound
+        self.lower_bound = bound
         self.why: dict[str, Any] | None = None
         """If it is proven that nothing fits, the reason, as details for a result."""
 
@@ -381,7 +396,7 @@ class InnerRun(Context):
         """Whether the best plan is proven optimal, or it is proven that nothing fits."""
         if self.why is not None:
             return True
-        return self.best is not None and (self.least is None or self.best.objective <= self.least)
+        return self.best is not None and (self.lower_bound is None or self.best.objective <= self.lower_bound)
 
     def plan(self, plan: Plan, source: str) -> None:
         """Keep the plan if it is the best so far."""
@@ -390,8 +405,8 @@ class InnerRun(Context):
 
     def bound(self, bound: int, source: str) -> None:
         """Keep the bound if it is the best so far, unless any plan will do."""
-        if self.least is not None:
-            self.least = max(bound, self.least)
+        if self.lower_bound is not None:
+            self.lower_bound = max(bound, self.lower_bound)
 
     def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
         """Keep the reason why nothing fits."""
@@ -399,7 +414,7 @@ class InnerRun(Context):
 
     def incumbent(self) -> tuple[Plan | None, int | None]:
         """The best plan and bound so far."""
-        return self.best, self.least
+        return self.best, self.lower_bound
 
     def closed(self) -> bool:
         """Whether the time is over or the problem is settled."""
@@ -410,7 +425,7 @@ class InnerRun(Context):
         return max(0.0, self._end - time.monotonic())
 
 
-class _ApartRun(InnerRun):
+class _RunWithoutOverlaps(InnerRun):
     """The context of a candidate that solves a problem without its overlaps: it passes plans on, but no bounds.
 
     Parameters

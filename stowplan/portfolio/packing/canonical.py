@@ -68,9 +68,9 @@ class Part:
 
     def __post_init__(self) -> None:
         self._keys = orders.random_keys(self.data, self.seed, self.simple_orders)
-        self._shape = depth_first.Shape(self.data)
+        self._prepared = depth_first.PreparedBuffers(self.data)
 
-    def aim(self, capacity: int | None, floor: int) -> tuple[int, int]:
+    def next_target(self, capacity: int | None, floor: int) -> tuple[int, int]:
         """The height to try next, and the length of the run as a multiple of the shortest.
 
         The height is the capacity, if there is one. Otherwise runs alternate between the bound and heights above it. Each of
@@ -96,7 +96,7 @@ class Part:
         """Search for a plan within ``height``; returns the number of nodes. If it ends, updates ``best`` or ``bound``."""
         self.runs += 1
         order = orders.by_key(self.data, next(self._keys))
-        outcome, nodes, offsets = self._shape.search(height, order, PARAMS.shortest_run * length)
+        outcome, nodes, offsets = self._prepared.search(height, order, PARAMS.shortest_run * length)
         if outcome == depth_first.FOUND:
             self.adopt(offsets)
         elif outcome == depth_first.EXHAUSTED:
@@ -139,15 +139,15 @@ class CanonicalSearch:
     @property
     def finished(self) -> bool:
         """Whether the plan is proven optimal or fits the capacity, or it is proven that nothing fits."""
-        enough = self.bound if self.capacity is None else self.capacity
-        return self.infeasible or (self.height is not None and self.height <= enough)
+        good_enough = self.bound if self.capacity is None else self.capacity
+        return self.infeasible or (self.height is not None and self.height <= good_enough)
 
     def step(self) -> int:
         """One run of the highest part, or of one that has no plan yet; returns the number of nodes."""
-        enough = self.bound if self.capacity is None else self.capacity
-        waiting = [part for part in self.parts if part.best is None or part.best > enough]
+        good_enough = self.bound if self.capacity is None else self.capacity
+        waiting = [part for part in self.parts if part.best is None or part.best > good_enough]
         part = min(waiting, key=lambda run: (run.best is not None, run.runs if run.best is None else -run.best))
-        return part.run(*part.aim(self.capacity, self.bound))
+        return part.run(*part.next_target(self.capacity, self.bound))
 
     def adopt(self, data: Data, offsets: Ints) -> None:
         """Take over, part by part, what is lower in a plan of the whole problem: ``offsets`` [n] of the buffers of ``data``."""
@@ -198,19 +198,19 @@ def start(
     """
     parts = []
     for component in arrays.parts(data):
-        taken = component.fixed + component.size
-        bound = max(int(component.load().max()), int(taken[component.fixed >= 0].max(initial=0)))
+        tops = component.fixed + component.size
+        bound = max(int(component.load().max()), int(tops[component.fixed >= 0].max(initial=0)))
         parts.append(part_type(component, np.empty(0, np.int64), bound, seed, simple_orders))
-    every = CanonicalSearch(parts, capacity)
+    whole_search = CanonicalSearch(parts, capacity)
     if offsets is not None:
-        every.adopt(data, offsets)
+        whole_search.adopt(data, offsets)
     elif capacity is None:
         # Without a first height, runs could only look at the bound.
         for part in parts:
             placed = search.Placements(part.data, lambda: False).first_fit(part.data.size.astype(float))
             if placed is not None:
                 part.adopt(placed[1])
-    return every
+    return whole_search
 
 
 #: Number of buffers that an explanation names.
@@ -246,14 +246,14 @@ class Conflict:
 
 def clip(problem: Problem, numbers: Sequence[int], start: int, end: int) -> Problem:
     """The problem with only these buffers, and with only the part of their lives that lies in ``[start, end)``."""
-    kept: list[Buffer] = []
+    clipped: list[Buffer] = []
     for number in numbers:
         buffer = problem.buffers[number]
         pieces = [(max(start, low), min(end, high)) for low, high in buffer.pieces if low < end and start < high]
         if pieces:
             gaps = tuple((low, high) for (_, low), (high, _) in pairwise(pieces))
-            kept.append(msgspec.structs.replace(buffer, lower=pieces[0][0], upper=pieces[-1][1], gaps=gaps))
-    return msgspec.structs.replace(problem, buffers=tuple(kept), parts=(), results=())
+            clipped.append(msgspec.structs.replace(buffer, lower=pieces[0][0], upper=pieces[-1][1], gaps=gaps))
+    return msgspec.structs.replace(problem, buffers=tuple(clipped), parts=(), results=())
 
 
 def find_conflict(problem: Problem, seed: int, node_limit: int, should_stop: Callable[[], bool]) -> Conflict:
@@ -271,48 +271,48 @@ def find_conflict(problem: Problem, seed: int, node_limit: int, should_stop: Cal
     should_stop
         Ends the search for a smaller conflict, with the same effect.
     """
-    return _Filter(problem, seed, node_limit, should_stop).run()
+    return _DeletionFilter(problem, seed, node_limit, should_stop).run()
 
 
-class _Filter:
+class _DeletionFilter:
     """A deletion filter (Chinneck and Dravnieks 1991): it drops moments and buffers that infeasibility does not depend on."""
 
     def __init__(self, problem: Problem, seed: int, node_limit: int, should_stop: Callable[[], bool]):
         self._problem = problem
         self._seed, self._node_limit, self._should_stop = seed, node_limit, should_stop
-        self._unsure = False
+        self._is_incomplete = False
 
     def run(self) -> Conflict:
         moments = sorted({moment for buffer in self._problem.buffers for piece in buffer.pieces for moment in piece})
-        everyone = [number for number, buffer in enumerate(self._problem.buffers) if buffer.size > 0]
+        numbers = [number for number, buffer in enumerate(self._problem.buffers) if buffer.size > 0]
         # Buffers that do not fit in a span do not fit in a longer one either, so that bisection finds both ends.
         ends = moments[1:-1]
-        last = 1 + bisect_left(ends, True, key=lambda moment: self._refuted(everyone, moments[0], moment))
+        last = 1 + bisect_left(ends, True, key=lambda moment: self._refuted(numbers, moments[0], moment))
         end = moments[last]
         starts = moments[last - 1 : 0 : -1]
-        start = [*starts, moments[0]][bisect_left(starts, True, key=lambda moment: self._refuted(everyone, moment, end))]
+        start = [*starts, moments[0]][bisect_left(starts, True, key=lambda moment: self._refuted(numbers, moment, end))]
         buffers = self._problem.buffers
-        kept = [number for number in everyone if clip(self._problem, [number], start, end).buffers]
+        remaining = [number for number in numbers if clip(self._problem, [number], start, end).buffers]
         # Small buffers are rarely part of a conflict, so they are dropped first: half of all at once, then ever fewer.
-        kept.sort(key=lambda number: (buffers[number].size, number))
-        count = len(kept) // 2
+        remaining.sort(key=lambda number: (buffers[number].size, number))
+        count = len(remaining) // 2
         while count:
             at = 0
-            while at < len(kept):
-                rest = kept[:at] + kept[at + count :]
+            while at < len(remaining):
+                rest = remaining[:at] + remaining[at + count :]
                 if self._refuted(rest, start, end):
-                    kept = rest
+                    remaining = rest
                 else:
                     at += count
             count //= 2
-        return Conflict(start, end, tuple(sorted(kept)), not self._unsure)
+        return Conflict(start, end, tuple(sorted(remaining)), not self._is_incomplete)
 
-    def _refuted(self, numbers: Sequence[int], since: int, until: int) -> bool:
+    def _refuted(self, numbers: Sequence[int], begin: int, end: int) -> bool:
         """Whether a search proves that these buffers do not fit between two moments."""
         if self._should_stop():
-            self._unsure = True
+            self._is_incomplete = True
             return False
-        problem = clip(self._problem, numbers, since, until)
+        problem = clip(self._problem, numbers, begin, end)
         if find_overload(problem) is not None:
             return True
         data = arrays.build(problem)
@@ -321,5 +321,5 @@ class _Filter:
         search = start(data, problem.capacity // data.unit, self._seed)
         # A single proof that is out of reach must not use up all nodes.
         self._node_limit -= search.run(lambda: None, self._should_stop, max(1, self._node_limit // 10))
-        self._unsure |= not search.finished
+        self._is_incomplete |= not search.finished
         return search.infeasible

@@ -46,7 +46,7 @@ class Buffer:
     """Of two buffers at equal offsets the one of lower rank is placed first."""
     place: int
     """Lowest offset above the placed neighbours, in units."""
-    done: int
+    is_placed: int
     """1 if the buffer is placed, at ``offset``."""
     offset: int
     """Offset in units."""
@@ -86,9 +86,9 @@ class Frame:
     """Where they end."""
     candidate_base: int
     """Where the buffers that may be placed next start in the list of candidates."""
-    beyond: int
+    candidate_end: int
     """Where they end."""
-    upcoming: int
+    next_candidate: int
     """The candidate to try next."""
     raises: int
     """Number of raised places when the level was entered; later ones are undone on the way back."""
@@ -96,11 +96,11 @@ class Frame:
     """Number of placed buffers when the level was entered, likewise."""
     scan: int
     """Section from which on to look for the next independent part after the current placement."""
-    lonely: int
+    is_isolated: int
     """1 if the current placement has no open neighbour."""
 
 
-class Shape:
+class PreparedBuffers:
     """The buffers of one part of a problem, prepared for many searches."""
 
     def __init__(self, data: Data):
@@ -222,11 +222,11 @@ def canonical_search(
     n = len(order)
     failed_last = 0
     # The trails for undoing: raised places with their old values, and placed buffers.
-    most = len(others) + 1
-    raised, before, raises = room[:most], room[most : 2 * most], 0
-    stack, placed = room[2 * most : 2 * most + n], 0
+    max_raises = len(others) + 1
+    raised, before, raises = room[:max_raises], room[max_raises : 2 * max_raises], 0
+    stack, placed = room[2 * max_raises : 2 * max_raises + n], 0
     # The lists of all frames, one after the other.
-    lists, length = 2 * most + n, (n + 1) * n + 1
+    lists, length = 2 * max_raises + n, (n + 1) * n + 1
     opens, candidates = room[lists : lists + length], room[lists + length : lists + 2 * length]
     for m in range(n):
         opens[m] = order[m]
@@ -260,8 +260,8 @@ def canonical_search(
                         dead = True
                 if top < raised_floor:
                     raised_floor = top
-            frame.raises, frame.placed, frame.lonely = raises, placed, 0
-            frame.beyond = frame.upcoming = frame.candidate_base
+            frame.raises, frame.placed, frame.is_isolated = raises, placed, 0
+            frame.candidate_end = frame.next_candidate = frame.candidate_base
             if frame.open_base == frame.open_end:
                 step = _SUCCEED
                 continue
@@ -273,7 +273,7 @@ def canonical_search(
                 if section.open == 0:
                     continue
                 buffer = buffers[section.watched]
-                if buffer.done == 0:
+                if buffer.is_placed == 0:
                     at = buffer.place
                     if at < floor or (at == floor and buffer.rank < previous):
                         at = raised_floor
@@ -283,7 +283,7 @@ def canonical_search(
                 for m in range(section.first_member, section.end_member):
                     buffer = buffers[members[m]]
                     at = buffer.place
-                    if buffer.done == 1 or at > section.room:
+                    if buffer.is_placed == 1 or at > section.room:
                         continue
                     if at < floor or (at == floor and buffer.rank < previous):
                         at = raised_floor
@@ -292,7 +292,7 @@ def canonical_search(
                             at = _FAR
                             for k in range(buffer.first_other, buffer.end_other):
                                 other = buffers[others[k]]
-                                if other.done == 0:
+                                if other.is_placed == 0:
                                     at = min(at, max(floor, other.place) + other.units)
                     if at <= section.room:
                         section.watched, dead = members[m], False
@@ -306,12 +306,12 @@ def canonical_search(
                     i = candidates[m]
                     at = buffers[i].place
                     if at < fits_below:
-                        k = frame.beyond
+                        k = frame.candidate_end
                         while k > frame.candidate_base and buffers[candidates[k - 1]].place > at:
                             candidates[k] = candidates[k - 1]
                             k -= 1
                         candidates[k] = i
-                        frame.beyond += 1
+                        frame.candidate_end += 1
             step = _NEXT_CANDIDATE
         elif step == _NEXT_CANDIDATE:
             frame = frames[depth]
@@ -321,23 +321,23 @@ def canonical_search(
             while placed > frame.placed:
                 placed -= 1
                 buffer = buffers[stack[placed]]
-                buffer.done = 0
+                buffer.is_placed = 0
                 for p in range(buffer.first_piece, buffer.end_piece):
                     for s in range(first[p], last[p]):
                         sections[s].room -= buffer.units
                         sections[s].open += 1
                 for s in range(buffer.begin + 1, buffer.end):
                     sections[s].spanning += 1
-            if frame.upcoming >= frame.beyond or frame.lonely == 1:
+            if frame.next_candidate >= frame.candidate_end or frame.is_isolated == 1:
                 if depth == 0:
                     return EXHAUSTED, nodes
                 depth -= 1
                 continue
-            i = candidates[frame.upcoming]
-            frame.upcoming += 1
+            i = candidates[frame.next_candidate]
+            frame.next_candidate += 1
             buffer = buffers[i]
             top = buffer.place + buffer.units
-            buffer.offset, buffer.done, stack[placed] = buffer.place, 1, i
+            buffer.offset, buffer.is_placed, stack[placed] = buffer.place, 1, i
             placed += 1
             for p in range(buffer.first_piece, buffer.end_piece):
                 for s in range(first[p], last[p]):
@@ -346,12 +346,12 @@ def canonical_search(
             for s in range(buffer.begin + 1, buffer.end):
                 sections[s].spanning -= 1
             fails = top > capacity
-            frame.lonely = 1
+            frame.is_isolated = 1
             for k in range(buffer.first_other, buffer.end_other):
                 other = buffers[others[k]]
-                if other.done == 1:
+                if other.is_placed == 1:
                     continue
-                frame.lonely = 0
+                frame.is_isolated = 0
                 if other.place >= top:
                     continue
                 raised[raises], before[raises] = others[k], other.place
@@ -374,16 +374,16 @@ def canonical_search(
             while stop < frame.until and sections[stop].spanning > 0:
                 stop += 1
             frame.scan = stop
-            placement = buffers[candidates[frame.upcoming - 1]]
+            placement = buffers[candidates[frame.next_candidate - 1]]
             m = frame.open_end
             for k in range(frame.open_base, frame.open_end):
                 buffer = buffers[opens[k]]
-                if buffer.done == 0 and buffer.begin >= s and buffer.end <= stop:
+                if buffer.is_placed == 0 and buffer.begin >= s and buffer.end <= stop:
                     opens[m] = opens[k]
                     m += 1
             below = frames[depth + 1]
             below.open_base, below.open_end = frame.open_end, m
-            below.since, below.until, below.candidate_base = s, stop, frame.beyond
+            below.since, below.until, below.candidate_base = s, stop, frame.candidate_end
             below.level, below.previous = placement.offset, placement.rank
             depth += 1
             step = _ENTER

@@ -33,8 +33,8 @@ class Changes(ByValues):
         buffers = earlier.buffers or (given.problem.buffers if given.problem is not None else ())
         if len(buffers) != len(earlier.offsets):
             raise needs_program("packing")
-        known = {buffer.id: offset for buffer, offset in zip(buffers, earlier.offsets, strict=True)}
-        return [known.get(buffer.id) for buffer in self.problem.buffers]
+        earlier_offsets = {buffer.id: offset for buffer, offset in zip(buffers, earlier.offsets, strict=True)}
+        return [earlier_offsets.get(buffer.id) for buffer in self.problem.buffers]
 
     def values(self, plan: Any) -> Sequence[int]:
         """The offsets of a plan."""
@@ -49,12 +49,12 @@ class Changes(ByValues):
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """A function that returns the buffers that now occupy the earlier place of a buffer."""
-        return colliding(packed(self.problem, self.earlier), packed(self.problem, plan.offsets))
+        return colliding(buffer_boxes(self.problem, self.earlier), buffer_boxes(self.problem, plan.offsets))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """Plans of at most ``ceiling`` bytes with fewer changed offsets."""
         capacity = self.problem.capacity
-        problem = under(self.problem, ceiling if capacity is None else min(capacity, ceiling))
+        problem = with_capacity(self.problem, ceiling if capacity is None else min(capacity, ceiling))
         for offsets in near_offsets(problem, self.earlier, plan.offsets, budget):
             yield self.plan(offsets, plan)
 
@@ -94,7 +94,7 @@ def boxes(rows: Iterable[tuple[int, int, int, int, int]]) -> Boxes:
     return Boxes(*(table[:, column].copy() for column in range(5)))
 
 
-def packed(problem: Problem, offsets: Sequence[int | None]) -> Boxes:
+def buffer_boxes(problem: Problem, offsets: Sequence[int | None]) -> Boxes:
     """The boxes of a problem's buffers at these offsets; buffers whose offset is None are left out."""
     rows = problem.spans
     has = np.array([offset is not None for offset in offsets], bool)[rows.owner]
@@ -146,7 +146,7 @@ def near_offsets(
     if not moved(best):
         return
     if len(problem.buffers) < PARAMS.most_buffers:
-        placed = ejected(problem, earlier, budget.is_over)
+        placed = offsets_by_ejection(problem, earlier, budget.is_over)
         if placed is not None and moved(placed) < moved(best):
             yield placed
             best = placed
@@ -187,22 +187,27 @@ def near_places(
     budget
         Limits of time and work.
     """
-    now = list(places)
+    current_places = list(places)
     for space in range(spaces):
-        inside = [number for number, place in enumerate(now) if place[0] == space]
+        inside = [number for number, place in enumerate(current_places) if place[0] == space]
         if not inside:
             continue
         problem = packed_in(space, inside)
         others = len(problem.buffers) - len(inside)
-        before = [place[1] if (place := earlier[number]) is not None and place[0] == space else None for number in inside]
-        current = [*(buffer.offset or 0 for buffer in problem.buffers[:others]), *(now[number][1] for number in inside)]
-        for offsets in near_offsets(problem, [*[None] * others, *before], current, budget, spaces):
+        earlier_offsets = [
+            place[1] if (place := earlier[number]) is not None and place[0] == space else None for number in inside
+        ]
+        current = [
+            *(buffer.offset or 0 for buffer in problem.buffers[:others]),
+            *(current_places[number][1] for number in inside),
+        ]
+        for offsets in near_offsets(problem, [*[None] * others, *earlier_offsets], current, budget, spaces):
             for number, offset in zip(inside, offsets[others:], strict=True):
-                now[number] = space, offset
-            yield now
+                current_places[number] = space, offset
+            yield current_places
 
 
-def stacked(capacities: Iterable[int], rows: Iterable[tuple[int, int, int, Place, int]]) -> Boxes:
+def stacked_boxes(capacities: Iterable[int], rows: Iterable[tuple[int, int, int, Place, int]]) -> Boxes:
     """Boxes from rows (owner, start, end, place, size). Spaces are put one above the other, so that their boxes never meet."""
     base = [0, *accumulate(capacities)]
     return boxes(
@@ -211,7 +216,7 @@ def stacked(capacities: Iterable[int], rows: Iterable[tuple[int, int, int, Place
     )
 
 
-def under(problem: Problem, ceiling: int) -> Problem:
+def with_capacity(problem: Problem, ceiling: int) -> Problem:
     """The problem with the capacity ``ceiling``, but no less than its largest buffer."""
     most = max((buffer.size for buffer in problem.buffers), default=0)
     return msgspec.structs.replace(problem, capacity=max(0, most, min(ceiling, _HIGHEST)))
@@ -221,7 +226,9 @@ def under(problem: Problem, ceiling: int) -> Problem:
 _HIGHEST = (1 << 61) - 1
 
 
-def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callable[[], bool]) -> tuple[int, ...] | None:
+def offsets_by_ejection(
+    problem: Problem, earlier: Sequence[int | None], should_stop: Callable[[], bool]
+) -> tuple[int, ...] | None:
     """Offsets within the capacity, found by an ejection heuristic; None if it finds no place for some buffer.
 
     At first all buffers keep their earlier offsets, and of those that collide the largest do. Each of the others then goes
@@ -242,20 +249,20 @@ def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callab
     neighbours = _neighbours(problem, should_stop)
     if neighbours is None:
         return None
-    least = separations(problem)
-    at: list[int | None] = [None] * len(buffers)
+    distances = separations(problem)
+    placed_at: list[int | None] = [None] * len(buffers)
     cost = [1.0 + (before is not None) for before in earlier]
 
-    def met(number: int, offset: int) -> list[int]:
+    def obstacles(number: int, offset: int) -> list[int]:
         """The placed buffers that are in the way of a buffer at an offset."""
         end = offset + buffers[number].size
         return [
             other
             for other in neighbours[number]
-            if (place := at[other]) is not None
+            if (place := placed_at[other]) is not None
             and place < end
             and offset < place + buffers[other].size
-            and not allows(least, number, other, offset, place)
+            and not allows(distances, number, other, offset, place)
         ]
 
     order = sorted(
@@ -266,51 +273,51 @@ def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callab
             number,
         ),
     )
-    loose = []
+    unplaced = []
     for number in order:
         buffer, before = buffers[number], earlier[number]
-        wanted = buffer.offset if buffer.offset is not None else before
-        fits = wanted is not None and 0 <= wanted <= ceiling - buffer.size and wanted % buffer.alignment == 0
-        if fits and wanted is not None and not met(number, wanted):
-            at[number] = wanted
+        preferred = buffer.offset if buffer.offset is not None else before
+        fits = preferred is not None and 0 <= preferred <= ceiling - buffer.size and preferred % buffer.alignment == 0
+        if fits and preferred is not None and not obstacles(number, preferred):
+            placed_at[number] = preferred
         else:
-            loose.append(number)
-    loose.reverse()
+            unplaced.append(number)
+    unplaced.reverse()
     for _ in range(PARAMS.rounds * len(buffers)):
-        if not loose:
-            return tuple(place or 0 for place in at)
+        if not unplaced:
+            return tuple(place or 0 for place in placed_at)
         if should_stop():
             return None
-        number = loose.pop()
+        number = unplaced.pop()
         best: tuple[float, int, list[int]] | None = None
-        for offset in _places(problem, number, neighbours[number], at, ceiling):
-            out = met(number, offset)
-            if any(buffers[other].offset is not None for other in out):
+        for offset in _places(problem, number, neighbours[number], placed_at, ceiling):
+            in_the_way = obstacles(number, offset)
+            if any(buffers[other].offset is not None for other in in_the_way):
                 continue
-            price = sum(cost[other] for other in out)
-            if best is None or price < best[0]:
-                best = price, offset, out
-            if not price:
+            ejection_cost = sum(cost[other] for other in in_the_way)
+            if best is None or ejection_cost < best[0]:
+                best = ejection_cost, offset, in_the_way
+            if not ejection_cost:
                 break
         if best is None:
             return None
-        at[number] = best[1]
+        placed_at[number] = best[1]
         # The cost of ejecting a buffer grows each time, so that the same buffers do not eject each other for ever.
-        for evicted in best[2]:
-            at[evicted] = None
-            cost[evicted] *= 1.5
-        loose += sorted(best[2], key=lambda other: buffers[other].size)
+        for ejected in best[2]:
+            placed_at[ejected] = None
+            cost[ejected] *= 1.5
+        unplaced += sorted(best[2], key=lambda other: buffers[other].size)
     return None
 
 
-def _places(problem: Problem, number: int, neighbours: list[int], at: list[int | None], ceiling: int) -> list[int]:
+def _places(problem: Problem, number: int, neighbours: list[int], placed_at: list[int | None], ceiling: int) -> list[int]:
     """Offsets to try, ascending: the bottom and the top of the capacity, and right above and below each placed neighbour."""
     buffer = problem.buffers[number]
     if buffer.offset is not None:
         return [buffer.offset] if buffer.offset + buffer.size <= ceiling else []
     offsets = {0, (ceiling - buffer.size) // buffer.alignment * buffer.alignment}
     for other in neighbours:
-        place = at[other]
+        place = placed_at[other]
         if place is not None:
             top, below = place + problem.buffers[other].size, place - buffer.size
             offsets.add(top + -top % buffer.alignment)

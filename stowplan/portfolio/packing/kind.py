@@ -33,7 +33,7 @@ class StartParameters(Parameters, frozen=True):
 PARAMS = parameters(StartParameters, __name__)
 
 
-def _hinted(problem: Problem) -> Plan | None:
+def _plan_of_hints(problem: Problem) -> Plan | None:
     """The plan that the hints of the buffers form, if every buffer has one and the plan is valid."""
     offsets = tuple(buffer.hint for buffer in problem.buffers if buffer.hint is not None)
     if not offsets or len(offsets) < len(problem.buffers):
@@ -43,7 +43,7 @@ def _hinted(problem: Problem) -> Plan | None:
     return plan if verify(problem, plan).ok else None
 
 
-def _stack(problem: Problem) -> Plan | None:
+def _stacked_plan(problem: Problem) -> Plan | None:
     """The plan that puts the buffers one above the other without any reuse of bytes; None if it exceeds the capacity."""
     if any(buffer.offset is not None for buffer in problem.buffers):
         return None
@@ -78,24 +78,24 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return _with_overlaps(problem, options, candidates) if problem.overlaps else candidates
 
 
-def _with_overlaps(problem: Problem, options: Options, plain: Sequence[Candidate]) -> list[Candidate]:
+def _with_overlaps(problem: Problem, options: Options, without_overlaps: Sequence[Candidate]) -> list[Candidate]:
     """The candidates of a problem with overlaps: a search and a model that use them, and the candidates without overlaps.
 
     The latter solve the problem as if no buffers could share bytes and then improve their best plan with overlaps. Bounds that
     they prove do not hold for the original problem, so that they count as heuristics.
     """
-    is_few = len(problem.buffers) <= PARAMS.few_buffers
+    is_small = len(problem.buffers) <= PARAMS.few_buffers
     search = in_caller(Candidate("search", "heuristic", share=0.4), options)
     apart = in_caller(Candidate("apart", "heuristic", share=0.6), options)
-    others = [replace(other, family="heuristic") for other in plain[1:] if other.name != "cpsat"]
+    others = [replace(other, family="heuristic") for other in without_overlaps[1:] if other.name != "cpsat"]
     if len(problem.buffers) > PARAMS.exact_buffers:
         return [search, apart, *others]
-    cpsat = Candidate("cpsat", "exact", share=1.0 if is_few else 0.4)
-    first = [PRESOLVER] if is_few else []
-    return [*first, search, others[0], cpsat, apart, *others[1:]]
+    cpsat = Candidate("cpsat", "exact", share=1.0 if is_small else 0.4)
+    presolvers = [PRESOLVER] if is_small else []
+    return [*presolvers, search, others[0], cpsat, apart, *others[1:]]
 
 
-def _makes_greedy(problem: Problem) -> Candidate:
+def _greedy_candidate(problem: Problem) -> Candidate:
     # A process takes longer to start than the placement of a few buffers.
     is_small = len(problem.buffers) <= PARAMS.few_buffers and not any(buffer.gaps for buffer in problem.buffers)
     return Candidate("greedy", "baseline", place="thread" if is_small else "process")
@@ -169,9 +169,11 @@ KIND = Kind(
     function=_function,
     baselines=(
         # With many buffers the greedy baseline takes long; it is skipped if other candidates have met the bound before.
-        Baseline(name="greedy", maker=_makes_greedy, is_awaited=lambda problem: len(problem.buffers) <= PARAMS.exact_buffers),
-        Baseline(name="hint", plan=_hinted),
-        Baseline(name="stack", plan=_stack),
+        Baseline(
+            name="greedy", maker=_greedy_candidate, is_awaited=lambda problem: len(problem.buffers) <= PARAMS.exact_buffers
+        ),
+        Baseline(name="hint", plan=_plan_of_hints),
+        Baseline(name="stack", plan=_stacked_plan),
     ),
     assumptions=("capacity", "buffers.alignment=1", "buffers.offset"),
     facts=_facts,

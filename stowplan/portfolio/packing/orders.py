@@ -19,9 +19,9 @@ def features(data: Data) -> Floats:
     size times sections, and the number of other buffers that are live at some time of its life.
     """
     size, life, width = (np.log(column.astype(float)) for column in (data.size, data.life, data.end - data.begin))
-    started = np.searchsorted(np.sort(data.begin), data.end)
-    met = started - np.searchsorted(np.sort(data.end), data.begin, side="right")
-    rows = np.stack([size, life, width, size + life, size + width, met.astype(float)])
+    begun_before_end = np.searchsorted(np.sort(data.begin), data.end)
+    concurrent = begun_before_end - np.searchsorted(np.sort(data.end), data.begin, side="right")
+    rows = np.stack([size, life, width, size + life, size + width, concurrent.astype(float)])
     rows -= rows.mean(axis=1, keepdims=True)
     deviation = rows.std(axis=1, keepdims=True)
     return np.asarray(rows / np.where(deviation > 0, deviation, 1.0))
@@ -36,8 +36,8 @@ def pressure(data: Data) -> Floats:
     levels = np.frexp(end - begin)[1] - 1
     peaks = np.zeros(len(begin), np.int64)
     for level in range(int(levels.max(initial=-1)) + 1):
-        some = np.flatnonzero(levels == level)
-        peaks[some] = np.maximum(table[begin[some]], table[end[some] - (1 << level)])
+        of_level = np.flatnonzero(levels == level)
+        peaks[of_level] = np.maximum(table[begin[of_level]], table[end[of_level] - (1 << level)])
         table = np.maximum(table[: -1 << level], table[1 << level :])
     return np.asarray(peaks / max(1, int(load.max(initial=0))), np.float64)
 
@@ -56,10 +56,10 @@ PEAK = len(_RECIPES)
 
 def greedy_keys(data: Data) -> Iterator[Floats]:
     """Keys [n] for placing buffers greedily; number :data:`PEAK` starts with those live at the peak, then sorts by size."""
-    rows, pressed = features(data), pressure(data)
-    for row, weight, crowd in _RECIPES:
-        yield (1 - weight) * rows[0] + weight * rows[row] + crowd * pressed
-    yield rows[0] + 100.0 * (pressed >= 1.0)
+    rows, pressures = features(data), pressure(data)
+    for row, weight, pressure_weight in _RECIPES:
+        yield (1 - weight) * rows[0] + weight * rows[row] + pressure_weight * pressures
+    yield rows[0] + 100.0 * (pressures >= 1.0)
 
 
 def random_keys(data: Data, seed: int, simple: bool = True) -> Iterator[Floats]:
@@ -67,9 +67,9 @@ def random_keys(data: Data, seed: int, simple: bool = True) -> Iterator[Floats]:
 
     If ``simple`` is set, it starts with single features, first combined with the pressure and then alone.
     """
-    rows, pressed = features(data), pressure(data)
+    rows, pressures = features(data), pressure(data)
     for row in (1, 4, 2, 3, 5) if simple else ():
-        yield 1000.0 * pressed + rows[row]
+        yield 1000.0 * pressures + rows[row]
     for row in (4, 2, 1, 5) if simple else ():
         yield rows[row]
     chance = np.random.default_rng(seed)
@@ -77,12 +77,12 @@ def random_keys(data: Data, seed: int, simple: bool = True) -> Iterator[Floats]:
         # By pressure, then by the number of other live buffers with a little of another feature. This succeeds on problems on
         # which few orders do.
         share = chance.uniform(0.85, 1.0)
-        crowded = share * rows[5] + (1 - share) * rows[chance.integers(1, 5)]
-        yield 1000.0 * pressed + crowded + chance.choice([0.02, 0.05]) * chance.normal(size=len(pressed))
+        concurrency = share * rows[5] + (1 - share) * rows[chance.integers(1, 5)]
+        yield 1000.0 * pressures + concurrency + chance.choice([0.02, 0.05]) * chance.normal(size=len(pressures))
         # A random mix of a few features.
         weights = chance.exponential(1.0, len(rows)) * (chance.random(len(rows)) < 0.4)
         if weights.sum() == 0:
             weights[chance.integers(len(rows))] = 1.0
         mixed = weights @ rows / weights.sum()
         noise = chance.choice([0.0, 0.03, 0.1, 0.3]) * chance.normal(size=len(mixed))
-        yield mixed + noise + chance.choice([0.0, 3.0, 1000.0, 1000.0]) * pressed
+        yield mixed + noise + chance.choice([0.0, 3.0, 1000.0, 1000.0]) * pressures

@@ -85,8 +85,8 @@ class Peaks:
 
     def tries(self) -> list[tuple[int, Sequence[int]]]:
         """The first pairs (number of peaks, ways to stack) to try with :meth:`place`."""
-        most = len(self._find_peaks(self._load, PARAMS.counts[-1]))
-        counts = [count for count in PARAMS.counts if count <= most]
+        max_count = len(self._find_peaks(self._load, PARAMS.counts[-1]))
+        counts = [count for count in PARAMS.counts if count <= max_count]
         return [(count, ways) for ways in (_FEW_WAYS, WAYS) for count in counts]
 
     def place(self, count: int, ways: Sequence[int], limit: int | None, *, at_random: bool = False) -> tuple[int, Ints] | None:
@@ -114,23 +114,23 @@ class Peaks:
         shuffle = float(self._chance.choice(PARAMS.shuffle)) if at_random else 0.0
         stacks = [[self._stack(peak, way, shuffle) for way in ways] for peak in peaks]
         # For each way to stack the current peak: the best placement of everything up to it, as a list of sides.
-        done = [[stack, self._from(peaks[0], stack, mirrored=True)] for stack in stacks[0]]
+        best_up_to = [[stack, self._sweep_outward(peaks[0], stack, mirrored=True)] for stack in stacks[0]]
         for number in range(1, len(peaks)):
             best: list[list[Side]] = []
             for stack in stacks[number]:
                 options = [
                     [*sides, stack, side]
-                    for sides, before in zip(done, stacks[number - 1], strict=True)
+                    for sides, before in zip(best_up_to, stacks[number - 1], strict=True)
                     if _height(sides) < limit
-                    for side in [self._between(peaks[number - 1], before, peaks[number], stack)]
+                    for side in [self._sweep_between(peaks[number - 1], before, peaks[number], stack)]
                 ]
                 best.append(min(options, key=_height, default=[Side(_FAR, stack.buffers, stack.offsets)]))
-            done = best
-        done = [
-            [*sides, self._from(peaks[-1], stack, mirrored=False)] if _height(sides) < limit else sides
-            for sides, stack in zip(done, stacks[-1], strict=True)
+            best_up_to = best
+        best_up_to = [
+            [*sides, self._sweep_outward(peaks[-1], stack, mirrored=False)] if _height(sides) < limit else sides
+            for sides, stack in zip(best_up_to, stacks[-1], strict=True)
         ]
-        chosen = min(done, key=_height)
+        chosen = min(best_up_to, key=_height)
         height = _height(chosen)
         if height >= limit:
             return None
@@ -141,15 +141,15 @@ class Peaks:
 
     def _find_peaks(self, load: Ints, count: int) -> list[int]:
         """The sections of the highest load, so far apart that no buffer meets the buffers of two peaks."""
-        apart = 2 * self._longest
-        left, least = load.copy(), PARAMS.least_peak * load.max()
+        distance = 2 * self._longest
+        remaining, threshold = load.copy(), PARAMS.least_peak * load.max()
         peaks: list[int] = []
         while len(peaks) < count:
-            peak = int(left.argmax())
-            if left[peak] < least:
+            peak = int(remaining.argmax())
+            if remaining[peak] < threshold:
                 break
             peaks.append(peak)
-            left[max(0, peak - apart) : peak + apart + 1] = -1
+            remaining[max(0, peak - distance) : peak + distance + 1] = -1
         return peaks
 
     def _stack(self, peak: int, way: int, shuffle: float) -> Side:
@@ -168,13 +168,13 @@ class Peaks:
         top = pile(order, self._size, self._align, offsets)
         return Side(int(top), order, offsets)
 
-    def _from(self, peak: int, stack: Side, *, mirrored: bool) -> Side:
+    def _sweep_outward(self, peak: int, stack: Side, *, mirrored: bool) -> Side:
         """The sweep from a peak to the end of time, or, if ``mirrored``, back to its beginning."""
         buffers = np.flatnonzero(self._end <= peak if mirrored else self._begin > peak)
         none = np.empty(0, np.int64)
-        return self._better(lambda at_top: self._sweep(stack, buffers, Side(0, none, none), mirrored, at_top))
+        return self._lower_of_two(lambda at_top: self._sweep(stack, buffers, Side(0, none, none), mirrored, at_top))
 
-    def _between(self, first: int, stack: Side, second: int, other: Side) -> Side:
+    def _sweep_between(self, first: int, stack: Side, second: int, other: Side) -> Side:
         """The two sweeps that place the buffers between two peaks."""
         meet = first + 1 + int(self._load[first + 1 : second].argmin())
         inside = (self._begin > first) & (self._end <= second)
@@ -191,9 +191,9 @@ class Peaks:
             buffers, offsets = (np.concatenate(parts) for parts in zip(forward[1:], backward[1:], strict=True))
             return Side(max(forward.height, backward.height), buffers, offsets)
 
-        return self._better(both)
+        return self._lower_of_two(both)
 
-    def _better(self, sweep: Callable[[bool], Side]) -> Side:
+    def _lower_of_two(self, sweep: Callable[[bool], Side]) -> Side:
         """The lower of two sweeps: with each buffer at the bottom of its hole, and with each at the top."""
         low = sweep(False)
         return low if low.height <= self._target else min(low, sweep(True), key=lambda side: side.height)
@@ -218,14 +218,14 @@ class Peaks:
         order = buffers[np.lexsort((-self._size[buffers], begin[buffers]))]
         offset = np.zeros(len(self._size), np.int64)
         offset[stack.buffers] = stack.offsets
-        leaving = np.concatenate([stack.buffers, order])
-        leaving = leaving[np.argsort(end[leaving], kind="stable")]
+        by_end = np.concatenate([stack.buffers, order])
+        by_end = by_end[np.argsort(end[by_end], kind="stable")]
         by_offset = np.argsort(beyond.offsets, kind="stable")
         others = beyond.buffers[by_offset]
         height = sweep(
-            order, leaving, begin, end, self._size, self._align, stack.height,
+            order, by_end, begin, end, self._size, self._align, stack.height,
             begin[others], beyond.offsets[by_offset], self._size[others], at_top, self._limit, offset,
-            np.empty(2 * len(leaving) + 4, np.int64),
+            np.empty(2 * len(by_end) + 4, np.int64),
         )  # fmt: skip
         return Side(int(height), order, offset[order])
 
@@ -287,7 +287,7 @@ def _free(low: Ints, high: Ints, count: int, start: int, stop: int) -> int:
 @njit
 def sweep(
     order: Ints,
-    leaving: Ints,
+    by_end: Ints,
     begin: Ints,
     end: Ints,
     size: Ints,
@@ -299,7 +299,7 @@ def sweep(
     at_top: bool,
     limit: int,
     offset: Ints,
-    room: Ints,
+    scratch: Ints,
 ) -> int:
     """Place buffers in the order of their begin, each into the tightest hole; returns the height, or ``_FAR`` at the limit.
 
@@ -307,7 +307,7 @@ def sweep(
     ----------
     order
         The buffers to place, by begin.
-    leaving
+    by_end
         These buffers and those of the stack that is live before them, by end.
     top
         Height of the stack, whose buffers have their offsets.
@@ -319,23 +319,23 @@ def sweep(
         Height in units at which the sweep is given up.
     offset
         [all buffers] offsets in units; written for the buffers in ``order``.
-    room
+    scratch
         [2 len(leaving) + 4] scratch space.
     """
-    low, high, count = room[: len(leaving) + 2], room[len(leaving) + 2 :], 1
+    low, high, count = scratch[: len(by_end) + 2], scratch[len(by_end) + 2 :], 1
     low[0], high[0] = top, _FAR
     first = _FAR
     for k in range(len(beyond_begin)):
         first = min(first, beyond_begin[k])
-    height, left, looked = top, 0, 0
+    height, ended, examined = top, 0, 0
     for i in order:
-        while left < len(leaving) and end[leaving[left]] <= begin[i]:
-            j = leaving[left]
+        while ended < len(by_end) and end[by_end[ended]] <= begin[i]:
+            j = by_end[ended]
             count = _free(low, high, count, offset[j], offset[j] + size[j])
-            left += 1
-        hole, place, tightest, others = -1, 0, _FAR, 0
+            ended += 1
+        hole, place, tightest, next_beyond = -1, 0, _FAR, 0
         is_alone = end[i] <= first
-        looked += count if is_alone else count + len(beyond_begin)
+        examined += count if is_alone else count + len(beyond_begin)
         for k in range(count):
             start = low[k]
             if is_alone and high[k] - start < size[i]:
@@ -343,12 +343,12 @@ def sweep(
             while start < high[k]:
                 stop = high[k]
                 if not is_alone:
-                    while others < len(beyond_begin) and (
-                        beyond_begin[others] >= end[i] or beyond_offset[others] + beyond_size[others] <= start
+                    while next_beyond < len(beyond_begin) and (
+                        beyond_begin[next_beyond] >= end[i] or beyond_offset[next_beyond] + beyond_size[next_beyond] <= start
                     ):
-                        others += 1
-                    if others < len(beyond_begin):
-                        stop = min(stop, beyond_offset[others])
+                        next_beyond += 1
+                    if next_beyond < len(beyond_begin):
+                        stop = min(stop, beyond_offset[next_beyond])
                 lowest = start + -start % align[i]
                 if stop == _FAR:
                     if hole < 0:
@@ -358,11 +358,11 @@ def sweep(
                     place = stop - size[i] - (stop - size[i]) % align[i] if at_top else lowest
                 if stop == high[k]:
                     break
-                start = beyond_offset[others] + beyond_size[others]
+                start = beyond_offset[next_beyond] + beyond_size[next_beyond]
         offset[i] = place
         above = place + size[i]
         height = max(height, above)
-        if height >= limit or looked > _HOLES * (len(order) + 1):
+        if height >= limit or examined > _HOLES * (len(order) + 1):
             return _FAR
         if low[hole] == place and high[hole] == above:
             _remove(low, high, count, hole)

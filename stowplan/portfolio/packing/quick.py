@@ -41,14 +41,16 @@ def quick_plan(problem: Problem, should_stop: Callable[[], bool] = lambda: False
         return None
     data = arrays.build(problem)
     placements = Placements(data, should_stop)
-    is_many = len(data.size) > PARAMS.many and skyline.takes(data)
+    is_many = len(data.size) > PARAMS.many and skyline.supports(data)
     if is_many:
-        placed: tuple[int, arrays.Ints] | None = placements.skyline(next(skyline_keys(data, np.random.default_rng(0), False)))
+        placement: tuple[int, arrays.Ints] | None = placements.skyline(
+            next(skyline_keys(data, np.random.default_rng(0), False))
+        )
     else:
-        placed = placements.first_fit(data.size.astype(np.float64))
-    if placed is None:
+        placement = placements.first_fit(data.size.astype(np.float64))
+    if placement is None:
         return None
-    plan = arrays.export_plan(problem, data, placed[1])
+    plan = arrays.export_plan(problem, data, placement[1])
     if problem.capacity is not None and plan.objective > problem.capacity:
         return None
     # The problem's fixed offsets may collide with each other.
@@ -60,10 +62,10 @@ def quick_plan(problem: Problem, should_stop: Callable[[], bool] = lambda: False
 def greedy(problem: Problem, context: Context) -> None:
     """The candidate that computes the baseline ``greedy`` alone: first fit by descending size."""
     data = arrays.build(problem)
-    placed = Placements(data, context.closed).first_fit(data.size.astype(np.float64))
-    if placed is None:
+    placement = Placements(data, context.closed).first_fit(data.size.astype(np.float64))
+    if placement is None:
         return
-    plan = arrays.export_plan(problem, data, placed[1])
+    plan = arrays.export_plan(problem, data, placement[1])
     if problem.capacity is not None and plan.objective > problem.capacity:
         context.note(f"its plan takes {plan.objective:,} bytes of {problem.capacity:,}")
         context.no_plan("greedy")

@@ -16,7 +16,7 @@ from stowplan.compiled import Ints2D, njit
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.packing import orders, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
-from stowplan.portfolio.packing.sharing import greedy_with_overlaps, meet, partners
+from stowplan.portfolio.packing.sharing import are_live_together, greedy_with_overlaps, partners
 
 #: A function that places all buffers by a key [n]: returns the height in units and the offsets [n], or None if it was stopped.
 Placement = Callable[[orders.Floats], tuple[int, Ints] | None]
@@ -99,15 +99,17 @@ def skyline_keys(data: Data, chance: np.random.Generator, flip: bool) -> Iterato
     The first ones are fixed: they did best on real and synthetic problems. ``flip`` swaps neighbours among them, so that a
     second search starts with others.
     """
-    rows, pressed = orders.features(data), orders.pressure(data)
+    rows, pressures = orders.features(data), orders.pressure(data)
     #: (feature, weight of the size, weight of the pressure)
-    first = [(2, 0.2, 0.0), (2, 0.1, 100.0), (4, 0.0, 0.0), (2, 0.5, 100.0), (2, 0.2, 3.0), (5, 0.0, 0.0), (2, 0.05, 0.0)]
-    first += [(0, 0.0, 100.0)]
+    fixed_mixes = [(2, 0.2, 0.0), (2, 0.1, 100.0), (4, 0.0, 0.0), (2, 0.5, 100.0), (2, 0.2, 3.0), (5, 0.0, 0.0), (2, 0.05, 0.0)]
+    fixed_mixes += [(0, 0.0, 100.0)]
     if flip:
-        first = [first[at ^ 1] for at in range(len(first))]
-    drawn = ((int(chance.choice([2, 5, 4])), chance.uniform(0.0, 0.6), chance.choice([0, 1, 3, 10, 100])) for _ in iter(int, 1))
-    for feature, weight, crowd in itertools.chain(first, drawn):
-        yield (1 - weight) * rows[feature] + weight * rows[0] + crowd * pressed
+        fixed_mixes = [fixed_mixes[at ^ 1] for at in range(len(fixed_mixes))]
+    random_mixes = (
+        (int(chance.choice([2, 5, 4])), chance.uniform(0.0, 0.6), chance.choice([0, 1, 3, 10, 100])) for _ in iter(int, 1)
+    )
+    for feature, weight, pressure_weight in itertools.chain(fixed_mixes, random_mixes):
+        yield (1 - weight) * rows[feature] + weight * rows[0] + pressure_weight * pressures
 
 
 class Climb:
@@ -125,7 +127,7 @@ class Climb:
         Height in units that is good enough.
     chance
         Source of random numbers.
-    first
+    starts_at_peak
         Whether the climb is one of those that always run (see :meth:`HeuristicSearch.climb_orders`).
     by_excess
         Whether plans are compared by the sum of what lies above the target, not by their height. If many moments are crowded,
@@ -140,18 +142,18 @@ class Climb:
         offsets: Ints,
         target: int,
         chance: np.random.Generator,
-        first: bool = False,
+        starts_at_peak: bool = False,
         *,
         by_excess: bool = False,
     ):
         self.place = place
         self.best = height
-        self.first = first
+        self.starts_at_peak = starts_at_peak
         self._target, self._chance = target, chance
         self._key = self._best_key = key
         self._height, self._offsets = self._best_height, self._best_offsets = height, offsets
         self._by_excess = by_excess
-        self._least: int | None = None
+        self._best_worth: int | None = None
         self._stale = 0
 
     def next_key(self, data: Data) -> orders.Floats:
@@ -169,16 +171,16 @@ class Climb:
         line = self._target + (best - self._target) * self._chance.choice([0.0, 0.5, 0.9])
         return np.flatnonzero(offsets + data.size > min(line, height - 1))
 
-    def take(self, data: Data, height: int, offsets: Ints) -> None:
+    def record(self, data: Data, height: int, offsets: Ints) -> None:
         """Take note of the height and the offsets [n] that the last key led to."""
         self._height, self._offsets = height, offsets
-        if self._least is None:
-            self._least = self._worth(data, self._best_height, self._best_offsets)
+        if self._best_worth is None:
+            self._best_worth = self._worth(data, self._best_height, self._best_offsets)
         worth = self._worth(data, height, offsets)
-        self._stale = 0 if worth < self._least else self._stale + 1
+        self._stale = 0 if worth < self._best_worth else self._stale + 1
         # Keys that are only as good are accepted as well, because most changes do not show in the height.
-        if worth <= self._least:
-            self._least, self._best_key = worth, self._key
+        if worth <= self._best_worth:
+            self._best_worth, self._best_key = worth, self._key
             self._best_height, self._best_offsets = height, offsets
         self.best = min(self.best, height)
 
@@ -195,9 +197,9 @@ class LocalClimb(Climb):
         if self._chance.random() >= PARAMS.local:
             return super().next_key(data)
         high = self._too_high(data, self._best_height, self._best_height, self._best_offsets)
-        one = self._chance.choice(high)
+        center = self._chance.choice(high)
         begin, end = data.begin, data.end
-        around = np.flatnonzero((begin < end[one]) & (end > begin[one]))
+        around = np.flatnonzero((begin < end[center]) & (end > begin[center]))
         around = around[self._chance.random(len(around)) < self._chance.choice([1.0, 0.3, 0.1])]
         self._key = self._best_key.copy()
         self._key[around] += self._chance.choice([0.02, 0.1, 0.3, 1.0]) * self._chance.normal(size=len(around))
@@ -259,11 +261,11 @@ class HeuristicSearch:
                 climbs.append(climb)
         # The best two, and those from the order that starts at the peak, which does best if few moments are crowded.
         ranked = sorted(climbs, key=lambda climb: climb.best)
-        chosen = [*ranked[:2], *(climb for climb in climbs if climb.first)]
-        for done in itertools.count():
-            if self._done or done == rounds:
+        chosen = [*ranked[:2], *(climb for climb in climbs if climb.starts_at_peak)]
+        for round_number in itertools.count():
+            if self._is_done or round_number == rounds:
                 return
-            self._go_on(chosen[done % len(chosen)], source)
+            self._continue(chosen[round_number % len(chosen)], source)
 
     def climb_from(self, offsets: Ints, source: str, rounds: int | None) -> None:
         """Climb from a plan.
@@ -282,12 +284,12 @@ class HeuristicSearch:
         """
         climb = self._start(-offsets / max(1, (offsets + self._data.size).max()), self._placements.first_fit, source)
         for _ in itertools.count() if rounds is None else range(rounds):
-            if climb is None or self._done:
+            if climb is None or self._is_done:
                 return
-            self._go_on(climb, source)
+            self._continue(climb, source)
 
     def climb_skylines(self, source: str, rounds: int | None, *, flip: bool, baseline: bool) -> None:
-        """Place from the bottom up by many keys, and climb from the best; for data that :func:`skyline.takes`.
+        """Place from the bottom up by many keys, and climb from the best; for data that :func:`skyline.supports`.
 
         Parameters
         ----------
@@ -303,28 +305,28 @@ class HeuristicSearch:
         keys = skyline_keys(self._data, self._chance, flip)
         climbs: list[Climb] = []
         challenger: Climb | None = None
-        spent = 0
-        for done in itertools.count():
-            if done == PARAMS.first_keys and baseline and not self._done:
+        challenge_rounds = 0
+        for round_number in itertools.count():
+            if round_number == PARAMS.first_keys and baseline and not self._is_done:
                 self._start(next(orders.greedy_keys(self._data)), self._placements.first_fit, "greedy")
-            if self._done or done == rounds:
+            if self._is_done or round_number == rounds:
                 return
-            if done >= PARAMS.first_keys and done % 2 == 0:
-                self._go_on(climbs[done // 2 % len(climbs)], source)
+            if round_number >= PARAMS.first_keys and round_number % 2 == 0:
+                self._continue(climbs[round_number // 2 % len(climbs)], source)
                 continue
             # At first every round tries a new key. Later a new key is climbed from for a while before the comparison.
             if challenger is None:
                 key = next(keys)
                 height, offsets = self._placements.skyline(key)
-                self._take(height, offsets, source)
+                self._record(height, offsets, source)
                 place = self._placements.skyline
                 challenger = LocalClimb(key, place, height, offsets, self._target, self._chance, by_excess=flip)
             else:
-                self._go_on(challenger, source)
-            spent += 1
-            if done < PARAMS.first_keys or spent == PARAMS.challenge:
+                self._continue(challenger, source)
+            challenge_rounds += 1
+            if round_number < PARAMS.first_keys or challenge_rounds == PARAMS.challenge:
                 climbs = sorted([*climbs, challenger], key=lambda climb: climb.best)[: PARAMS.climbs]
-                challenger, spent = None, 0
+                challenger, challenge_rounds = None, 0
 
     @cached_property
     def _chance(self) -> np.random.Generator:
@@ -332,23 +334,23 @@ class HeuristicSearch:
         return np.random.default_rng(self._seed)
 
     @property
-    def _done(self) -> bool:
+    def _is_done(self) -> bool:
         return (self._best is not None and self._best <= self._target) or self._should_stop()
 
-    def _start(self, key: orders.Floats, place: Placement, source: str, first: bool = False) -> Climb | None:
+    def _start(self, key: orders.Floats, place: Placement, source: str, starts_at_peak: bool = False) -> Climb | None:
         placed = place(key)
         if placed is None:
             return None
-        self._take(*placed, source)
-        return None if self._done else Climb(key, place, *placed, self._target, self._chance, first)
+        self._record(*placed, source)
+        return None if self._is_done else Climb(key, place, *placed, self._target, self._chance, starts_at_peak)
 
-    def _go_on(self, climb: Climb, source: str) -> None:
+    def _continue(self, climb: Climb, source: str) -> None:
         placed = climb.place(climb.next_key(self._data))
         if placed is not None:
-            self._take(*placed, source)
-            climb.take(self._data, *placed)
+            self._record(*placed, source)
+            climb.record(self._data, *placed)
 
-    def _take(self, height: int, offsets: Ints, source: str) -> None:
+    def _record(self, height: int, offsets: Ints, source: str) -> None:
         if self._best is None or height < self._best:
             self._best = height
             self._improved(height, offsets, source)
@@ -393,7 +395,7 @@ def greedy(
                 j = who[k]
                 # Buffers whose lives have gaps are compared piece by piece.
                 has_gaps = piece[i + 1] - piece[i] > 1 or piece[j + 1] - piece[j] > 1
-                if has_gaps and not meet(i, j, piece, first, last):
+                if has_gaps and not are_live_together(i, j, piece, first, last):
                     continue
                 start = ceiling + -ceiling % align[i]
                 room = low[k] - start

@@ -15,10 +15,10 @@ def partners(data: Data) -> tuple[Ints, Ints2D]:
     below; and the least distance from the other's offset up to that of i, if the other lies below. Both distances are 0 if the
     two may share bytes only at the same offset.
     """
-    result, operand, least, is_same = data.overlaps.T
+    result, operand, distance, is_same = data.overlaps.T
     above = data.size[operand] * (1 - is_same)
     table = np.concatenate(
-        [np.stack([result, operand, least, above], axis=1), np.stack([operand, result, above, least], axis=1)]
+        [np.stack([result, operand, distance, above], axis=1), np.stack([operand, result, above, distance], axis=1)]
     )
     table = table[np.argsort(table[:, 0], kind="stable")]
     start = np.searchsorted(table[:, 0], np.arange(len(data.size) + 1)).astype(np.int64)
@@ -65,7 +65,7 @@ def greedy_with_overlaps(
                 j = who[k]
                 # Buffers whose lives have gaps are compared piece by piece.
                 has_gaps = piece[i + 1] - piece[i] > 1 or piece[j + 1] - piece[j] > 1
-                if has_gaps and not meet(i, j, piece, first, last):
+                if has_gaps and not are_live_together(i, j, piece, first, last):
                     continue
                 below, above, ranges = size[i], size[j], 1
                 for p in range(partner_start[i], partner_start[i + 1]):
@@ -77,13 +77,13 @@ def greedy_with_overlaps(
                 if below + above <= 0:
                     continue
                 for upper in range(ranges):
-                    too_high, enough = offsets[j] - below * (1 - upper), offsets[j] + above * (upper + 2 - ranges)
+                    too_high, high_enough = offsets[j] - below * (1 - upper), offsets[j] + above * (upper + 2 - ranges)
                     # Insertion sort by the first offset that is too high: the ranges come almost in this order.
                     m = count
                     while m > 0 and low[m - 1] > too_high:
                         low[m], high[m] = low[m - 1], high[m - 1]
                         m -= 1
-                    low[m], high[m] = too_high, enough
+                    low[m], high[m] = too_high, high_enough
                     count += 1
             start, tightest = 0, -1
             for m in range(count):
@@ -108,7 +108,7 @@ def greedy_with_overlaps(
 
 
 @njit_inner
-def meet(i: int, j: int, piece: Ints, first: Ints, last: Ints) -> bool:
+def are_live_together(i: int, j: int, piece: Ints, first: Ints, last: Ints) -> bool:
     """Whether buffers i and j take space at the same time at some moment."""
     p, q = piece[i], piece[j]
     while p < piece[i + 1] and q < piece[j + 1]:

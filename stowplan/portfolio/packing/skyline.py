@@ -31,7 +31,7 @@ class Skyline:
     """The buffers of one problem, prepared for placements by many keys.
 
     Gaps in lives are treated as if the buffers took space in them. Fixed offsets and overlaps are not supported
-    (:func:`takes`).
+    (:func:`supports`).
     """
 
     def __init__(self, data: Data):
@@ -42,7 +42,7 @@ class Skyline:
         self._order, self._leaf = np.empty(n, np.int64), np.empty(n, np.int64)
         self._latest, self._soonest = np.empty(2 * leaves, np.int64), np.empty(2 * leaves, np.int64)
         build_tree(begin, end, self._order, self._leaf, self._latest, self._soonest)
-        self._room = np.empty(2 * leaves + 2 * _DEPTH + 3 * (data.sections + 1) + 2 * (5 * n + 2), np.int64)
+        self._scratch = np.empty(2 * leaves + 2 * _DEPTH + 3 * (data.sections + 1) + 2 * (5 * n + 2), np.int64)
         self._size, self._align, self._begin, self._end = (row[self._order] for row in (data.size, data.align, begin, end))
         self._sections = data.sections
 
@@ -62,13 +62,13 @@ class Skyline:
             self._soonest,
             placed,
             np.empty(len(key), np.int8),
-            self._room,
+            self._scratch,
         )
         offsets[self._order] = placed
         return height, offsets
 
 
-def takes(data: Data) -> bool:
+def supports(data: Data) -> bool:
     """Whether skyline placement supports these buffers: there are some, none has a fixed offset, and there are no overlaps."""
     return len(data.size) > 0 and not len(data.overlaps) and bool((data.fixed < 0).all())
 
@@ -239,31 +239,40 @@ def fill(
     soonest: Ints,
     offsets: Ints,
     waiting: NDArray[np.int8],
-    room: Ints,
+    scratch: Ints,
 ) -> int:
     """Place all buffers; returns the height in units.
 
     All arrays of buffers are in the order of the tree's leaves. ``offsets`` [n] is written, in units. ``waiting`` [n] and
-    ``room``, of the length that :class:`Skyline` allocates, are scratch space.
+    ``scratch``, of the length that :class:`Skyline` allocates, are scratch space.
     """
     n, leaves = len(size), len(latest) // 2
     waiting[:] = 1
-    best, stack, room = room[: 2 * leaves], room[2 * leaves : 2 * leaves + 2 * _DEPTH], room[2 * leaves + 2 * _DEPTH :]
+    best, stack, scratch = (
+        scratch[: 2 * leaves],
+        scratch[2 * leaves : 2 * leaves + 2 * _DEPTH],
+        scratch[2 * leaves + 2 * _DEPTH :],
+    )
     for node in range(leaves, 2 * leaves):
         _update_leaf(node, n, leaves, key, waiting, best)
     for node in range(leaves - 1, 0, -1):
         _update_node(node, key, best)
     # Stretches of equal level, indexed by their first section: the level, the start of the next stretch and of the one before.
     width = sections + 1
-    level, after, before, room = room[:width], room[width : 2 * width], room[2 * width : 3 * width], room[3 * width :]
+    level, after, before, scratch = (
+        scratch[:width],
+        scratch[width : 2 * width],
+        scratch[2 * width : 3 * width],
+        scratch[3 * width :],
+    )
     level[:], before[:] = -1, -1
     level[0], after[0] = 0, sections
     # A heap of stretches that may be the lowest valley; outdated ones stay in it until they are popped. A placement adds at
     # most three. Raising adds one, but it also merges a stretch that a placement has added.
-    levels, starts, count = room[: 5 * n + 2], room[5 * n + 2 :], 1
+    levels, starts, count = scratch[: 5 * n + 2], scratch[5 * n + 2 :], 1
     levels[0], starts[0] = 0, 0
-    height, left = 0, n
-    while left > 0:
+    height, unplaced = 0, n
+    while unplaced > 0:
         floor, since = levels[0], starts[0]
         _pop(levels, starts, count)
         count -= 1
@@ -272,7 +281,7 @@ def fill(
         until = after[since]
         i = _best_within(since, until, n, begin, end, key, waiting, latest, soonest, best, stack)
         if i >= 0:
-            left -= 1
+            unplaced -= 1
             offsets[i] = floor + -floor % align[i]
             top = offsets[i] + size[i]
             height = max(height, top)

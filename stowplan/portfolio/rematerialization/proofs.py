@@ -8,7 +8,7 @@ from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
 from stowplan.portfolio.rematerialization.greedy import Policy, simulated
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.solver_limits import solver_options
 
 
 def too_much(structure: Structure, limit: int, context: Context) -> dict[str, str]:
@@ -48,7 +48,7 @@ def cpsat(problem: Problem, context: Context) -> None:
     from stowplan.models.rematerialization import cpsat as model
 
     hint = context.incumbent()[0]
-    outcome = model.solve(problem, hint=hint, **reporting(context, "cpsat", work_rates.REMAT_CPSAT))
+    outcome = model.solve(problem, hint=hint, **solver_options(context, "cpsat", work_rates.REMAT_CPSAT))
     if outcome.bound is not None:
         context.bound(outcome.bound, "cpsat")
     if outcome.status == "infeasible":

@@ -21,8 +21,8 @@ from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
 from stowplan.parameters import Parameters, parameters
-from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds, tell_proof
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds, report_if_overloaded, report_proof
+from stowplan.portfolio.solver_limits import solver_options
 from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
@@ -67,7 +67,7 @@ PARAMS = parameters(SearchParameters, __name__)
 
 def _begin(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | None:
     """What every heuristic needs; None where there is no map to begin with, or none at all."""
-    if is_overloaded(context, find_overload(problem)):
+    if report_if_overloaded(context, find_overload(problem)):
         return None
     data = build(problem)
     begin = heuristics.any_map(data, context.seed())
@@ -100,7 +100,7 @@ def greedy_dp(problem: Problem, context: Context) -> None:
 
 def presolve(problem: Problem, context: Context) -> None:
     """Greedy-DP, which is a baseline, then CP-SAT, on a small network."""
-    if asks_for_heuristics(context):
+    if includes_heuristics(context):
         greedy_dp(problem, context)
     _solve_cpsat(problem, context, presolve_seconds(context))
 
@@ -216,9 +216,9 @@ def milp(problem: Problem, context: Context) -> None:
         problem,
         hint=context.start_plan,
         incumbent=context.heard(),
-        **reporting(context, "milp", work_rates.TIER_SOLVERS),
+        **solver_options(context, "milp", work_rates.TIER_SOLVERS),
     )
-    tell_proof(context, outcome, "milp")
+    report_proof(context, outcome, "milp")
 
 
 def cpsat(problem: Problem, context: Context) -> None:
@@ -234,9 +234,9 @@ def _solve_cpsat(problem: Problem, context: Context, seconds: float | None) -> N
         problem,
         hint=plan,
         lower_bound_ps=bound,
-        **reporting(context, "cpsat", work_rates.TIER_CPSAT, seconds=seconds),
+        **solver_options(context, "cpsat", work_rates.TIER_CPSAT, seconds=seconds),
     )
-    tell_proof(context, outcome, "cpsat")
+    report_proof(context, outcome, "cpsat")
 
 
 def linear(problem: Problem, context: Context) -> None:
@@ -256,7 +256,7 @@ def counts(problem: Problem, context: Context) -> None:
         hint=context.start_plan,
         incumbent=context.heard() or (lambda: None),
         on_hint=context.hint,
-        **reporting(context, "counts", work_rates.TIER_SOLVERS),
+        **solver_options(context, "counts", work_rates.TIER_SOLVERS),
     )
     if outcome.bound is not None:
         context.bound(outcome.bound, "counts")

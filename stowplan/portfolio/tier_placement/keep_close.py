@@ -12,7 +12,7 @@ from stowplan.models.tier_placement.hint import matched_layers
 from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure, offsets_of, packing_of, plan_of, tiers_of
-from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked
+from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked_boxes
 
 
 class Changes(ByValues):
@@ -77,7 +77,7 @@ class Changes(ByValues):
             yield self.plan(places, plan)
 
     def _boxes(self, places: Sequence[Place | None]) -> Boxes:
-        return stacked(
+        return stacked_boxes(
             (tier.capacity for tier in self._structure.problem.tiers),
             (
                 (number, tensor.first, tensor.last + 1, place, tensor.size)

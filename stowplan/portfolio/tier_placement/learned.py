@@ -12,7 +12,7 @@ from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.policies import PolicySource
-from stowplan.portfolio.presolve import is_overloaded
+from stowplan.portfolio.presolve import report_if_overloaded
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
@@ -63,7 +63,7 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 
 def egrl(problem: Problem, context: Context) -> None:
     """The plan of one forward pass; a note where the policy is for other chips."""
-    if is_overloaded(context, find_overload(problem)):
+    if report_if_overloaded(context, find_overload(problem)):
         return
     policy = POLICY.load()
     if context.closed():
