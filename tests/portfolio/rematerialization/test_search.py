@@ -68,7 +68,7 @@ def test_the_compiled_replay_is_the_verifiers(part: int) -> None:
     for seed in range(30 * part, 30 * part + 30):
         problem = (random_problem if seed % 3 == 2 else training)(seed)
         structure, chance = build(problem), random.Random(seed)
-        graph = engine.make(structure)
+        graph = engine.build_graph(structure)
         work = engine.scratch(graph, structure.ops + 4)
         for _ in range(10):
             runs = list(structure.order)
@@ -85,7 +85,7 @@ def test_the_compiled_replay_is_the_verifiers(part: int) -> None:
 def test_local_search_gives_valid_sequences_and_never_worse_ones(seed: int) -> None:
     problem = limited(seed)
     structure, least = build(problem), least_cost(problem)
-    graph, room = engine.make(structure), 4 * structure.ops
+    graph, room = engine.build_graph(structure), 4 * structure.ops
     runs, best = np.zeros(room, np.int64), np.zeros(room, np.int64)
     runs[: structure.ops] = structure.order
     heat = np.array([1.0, 0.01, 4.0 * max(1, sum(structure.cost))])
