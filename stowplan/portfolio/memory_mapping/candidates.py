@@ -28,18 +28,19 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     deterministic_piece: int = 20
-    """Rounds between two looks at the clock in a deterministic run."""
+    """Rounds between two calls of ``closed`` in a deterministic run."""
     look_every: float = 0.01
-    """Seconds between two looks at the clock in another run."""
+    """Seconds between two calls of ``closed`` in other runs."""
     loss: float = 2e-3
-    """Part of the way from the first plan to the floor that a round may lose at the beginning, at most."""
+    """Largest loss that a round may cause at the beginning, as a part of the difference between the first plan and the
+    floor."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 def greedy(problem: Problem, context: Context) -> None:
-    """The production-style greedy and nothing more."""
+    """The candidate that computes the baseline ``greedy`` alone: the greedy in the style of production compilers."""
     data = arrays.build(problem)
     state, complete = heuristics.run(heuristics.production_greedy(data), context.closed)
     if complete:
@@ -47,7 +48,7 @@ def greedy(problem: Problem, context: Context) -> None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The constructive heuristics, then the complete model, on a small problem."""
+    """The presolver of small problems: the constructive heuristics, then the complete CP-SAT model."""
     if includes_heuristics(context):
         data = arrays.build(problem)
         for _ in _constructed(problem, context, data):
@@ -56,7 +57,7 @@ def presolve(problem: Problem, context: Context) -> None:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Greedy, then other constructive heuristics and those that follow hints, then ruin and recreate until time is up."""
+    """The main heuristic: constructive heuristics, some of them guided by hints, then ruin and recreate."""
     data = arrays.build(problem)
     guides = Guides(problem, context, data)
     best: State | None = None
@@ -74,11 +75,11 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _constructed(problem: Problem, context: Context, data: arrays.Data) -> Iterator[State]:
-    """The constructive heuristics; the greedy, which is the baseline, and those that are better than all before are told."""
+    """Run the constructive heuristics; yields each state, and reports the baseline and every plan better than all before."""
     least = math.inf
     for source, steps in heuristics.constructive(data):
         state, is_complete = heuristics.run(steps, context.closed)
-        # Half a greedy is no baseline.
+        # A greedy that was interrupted is not the baseline.
         source = source if is_complete else "search"
         if source == "greedy" or state.totals[0].total < least:
             context.plan(export_plan(problem, data, state), source)
@@ -89,6 +90,7 @@ def _constructed(problem: Problem, context: Context, data: arrays.Data) -> Itera
 
 
 def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: State, guides: Guides) -> None:
+    """Improve a state by ruin and recreate, and take over better plans of other candidates and of hints."""
     search = new_search(data, state, heuristics.densities(data, 1), context.seed())
     status = search.status[0]
     started = reported = int(status.best)
@@ -104,7 +106,7 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
             note_best(state, search)
             reported = int(status.best)
         before = int(status.best)
-        # Threshold that falls to nothing: small losses are accepted early on.
+        # The accepted loss falls to 0 as time goes by, as in threshold accepting.
         ruin_and_recreate(data, state, search, rounds, PARAMS.loss * (started - floor) * (1.0 - part) ** 2)
         stagnation.add(before - int(status.best))
         if time.monotonic() >= report_at:
@@ -117,7 +119,7 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
                 state = adopted
                 note_best(state, search)
                 reported = int(status.best)
-        # Not before the relaxation's hint is there: plans that follow it are built here.
+        # The search does not end before the relaxation's hint has arrived, because the plans that follow it are built here.
         if may_end and guides.has_heard:
             gap = int(status.best) - max(floor, context.incumbent()[1] or 0)
             if stagnation.is_reached(time.monotonic(), context.remaining(), gap):
@@ -127,7 +129,10 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
 
 
 def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]:
-    """Progress from 0 to 1, and rounds until the next look at the clock: by rounds in deterministic runs, else by time."""
+    """Yield the progress from 0 to 1 and the number of rounds for the next slice.
+
+    In a deterministic run, rounds measure the progress; in others, the time does.
+    """
     total = context.work(work_rates.MAPPING_ROUNDS, problem.use_count + 50, least=50)
     if total is not None:
         for done in range(0, total, PARAMS.deterministic_piece):
@@ -144,7 +149,7 @@ def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]
 
 
 def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int) -> State | None:
-    """A plan of another candidate, where it is better and this state can hold it."""
+    """The state of the best plan of all candidates, if it is better than ``objective`` and a state can represent it."""
     plan, _ = context.incumbent()
     if plan is None or plan.objective >= objective:
         return None
@@ -153,7 +158,10 @@ def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int
 
 
 def relaxation(problem: Problem, context: Context) -> None:
-    """A hint for the others; then bounds from detailed relaxations of segments, first linear, then with cuts and integers."""
+    """The exact candidate ``relaxation``: a hint from the plain linear relaxation, then bounds from relaxations of segments.
+
+    The relaxations of segments are more detailed: first linear programs, then with cuts and integer variables.
+    """
     from stowplan.models.memory_mapping.milp.segments import SegmentBounds
     from stowplan.models.memory_mapping.milp.solve import Effort
 
@@ -174,7 +182,7 @@ def relaxation(problem: Problem, context: Context) -> None:
 
 
 def complete(problem: Problem, context: Context) -> None:
-    """The complete CP-SAT model, hinted with the best plan known; where the problem is beyond it, a note."""
+    """The complete CP-SAT model, with the best plan so far as its hint. Leaves a note if it does not support the problem."""
     _solve_complete(problem, context, context.remaining())
 
 
@@ -199,7 +207,10 @@ def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """The bound of the MILP by CBC, or by GSCIP where CBC is not there or work is limited; starts from the best plan known."""
+    """The bound of the complete MILP, started from the best plan so far.
+
+    The solver is CBC, or GSCIP if CBC is not installed or the run is deterministic.
+    """
     from stowplan.models.memory_mapping.milp.external import bound_with
     from stowplan.models.mip import with_pulp
 
@@ -210,7 +221,7 @@ def milp(problem: Problem, context: Context) -> None:
     outcome = bound_with(
         problem,
         solver,
-        # CBC says what it proved when it ends, so it has to end before this process is ended.
+        # CBC reports its bound only when it ends, so it has to end before this process is stopped.
         time_limit=max(0.5, 0.8 * left - 1.0) if solver == "cbc" else left,
         seed=context.seed(),
         plan=plan,

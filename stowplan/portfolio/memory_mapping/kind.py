@@ -1,4 +1,4 @@
-"""Memory mapping as a kind of problem: how its plans are verified, and its candidates."""
+"""The kind ``memory_mapping``: how its plans are verified and described, and which candidates and baselines it has."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from stowplan.verification import Verification
 
 
 class StartParameters(Parameters, frozen=True):
-    """Parameters of which candidates there are, and where they run."""
+    """Parameters that decide which candidates run, and for how long."""
 
     small_uses: int = 128
-    """Uses, up to so many the complete model is tried for a moment before all else."""
+    """Uses up to which the presolver runs."""
     relaxation_seconds: float = 9e-4
-    """Seconds a use in which the bound of the relaxation grows quickly: its time where others wait for its place."""
+    """Seconds for each use during which the bound of the relaxation grows quickly; it gets this time if others wait for its
+    worker."""
     relaxation_share: tuple[float, float] = (0.4, 0.6)
-    """Parts of the time that the relaxation has at least and at most. Of what is left a large problem's plan gains more than
-    its bound does (docs/results/guidance.md).
+    """Smallest and largest part of the time limit for the relaxation. With the rest of the time, the plan of a large problem
+    gains more than its bound would (docs/results/guidance.md).
     """
     plain_seconds: float = 1e-4
-    """Seconds a use that the plain relaxation takes."""
+    """Seconds for each use that the plain relaxation takes."""
     plain_share: float = 0.5
-    """Part of the limit that the plain relaxation may take: beyond it there is no time for what it says."""
+    """Part of the time limit that the plain relaxation may take; if it takes longer, there is no time to use its result."""
     least_seconds: float = 0.5
-    """Seconds within which nothing but the search can improve plans of a program for which the relaxation takes too long."""
+    """Time limit in seconds below which only the search runs, if the relaxation would take too long."""
     short_seconds: float = 3.0
-    """Seconds of a limit within which one worker is for the search."""
+    """Time limit in seconds up to which a single worker mostly runs the search."""
     short_share: float = 0.25
-    """Part of the search's time that the others have within such a limit."""
+    """Part of the time limit for the other candidates in that case."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -58,11 +59,11 @@ def _all_slow(problem: Problem) -> Plan:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    """Search has a place of its own; the exact candidates, and a policy where places are few, share another."""
+    """The search has a worker of its own; the exact candidates, and the policy if there are few workers, share another."""
     is_small = problem.use_count <= PACE.complete_model_uses
     search = [in_caller(Candidate("search", "heuristic"), options)]
     relaxation = Candidate("relaxation", "exact", proves_only=True)
-    # These go on from other candidates' plans.
+    # These candidates improve plans of the others.
     improving = [Candidate("cpsat", "exact")] if is_small else []
     improving += [Candidate("lns", "exact")] if problem.use_count else []
     milp = Candidate("milp", "exact", share=0.4, proves_only=True, by_name_only=True)
@@ -95,7 +96,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
     if name in ("lns", "lns2"):
-        # Not with the others: it imports ortools.
+        # Imported separately because it imports ortools.
         from stowplan.portfolio.memory_mapping import lns
 
         return {"lns": lns.lns, "lns2": lns.lns2}[name]

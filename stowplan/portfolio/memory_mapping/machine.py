@@ -1,10 +1,12 @@
-"""A plan in the making, compiled: what may be asked of it, and what may be done to it.
+"""The operations on a partial plan, compiled.
 
-What it is says :class:`~stowplan.portfolio.memory_mapping.state.State`. Constructions and searches use what ``__all__`` lists,
-and nothing below it: where residencies stand (``space``), when things happen (``timeline``), how the residencies of one tensor
-come about (``residencies``). It can be asked what an access would :func:`gain`, and what it costs after a change
-(:func:`replay`). Tensors are put in (:func:`insert_first`, :func:`insert_best`) and taken out (:func:`remove`); residencies are
-noted, opened again (:func:`note`, :func:`reopen`, :func:`restart`) and given new offsets (:func:`repack`).
+:class:`~stowplan.portfolio.memory_mapping.state.State` describes the tables of a partial plan. Constructive heuristics and
+searches use only the functions in ``__all__``, which rest on three modules: ``space`` knows which bytes are free, ``timeline``
+when steps and copies happen, and ``residencies`` opens and closes the residencies of a tensor.
+
+:func:`insert_first` and :func:`insert_best` insert a tensor, :func:`remove` removes it. :func:`gain` estimates what an access
+would save, and :func:`replay` returns the objective after a change. :func:`note` saves a residency; :func:`reopen` and
+:func:`restart` restore saved ones. :func:`repack` gives all residencies new offsets.
 """
 
 from __future__ import annotations
@@ -60,26 +62,26 @@ __all__ = [
     "restart",
 ]
 
-# Ways to serve a tensor, combined as bits.
+# Ways to serve a tensor from fast memory; they are bits that can be combined.
 DEFINE = 1
-"""Write it to fast memory where it is defined."""
+"""Write it to fast memory when it is defined."""
 COPY = 2
-"""Copy it in before reads that find it in slow memory."""
+"""Copy it to fast memory before reads, if it is not there."""
 EAGER = 4
-"""Copy it out as soon as it is defined, if slow memory ever needs it, so that dropping it later costs nothing."""
+"""Copy it out as soon as it is defined, if slow memory ever needs it, so that it can be dropped later at no cost."""
 PRELOAD = 8
 """Have it in fast memory before the program starts."""
 RELEASE = 16
-"""Give the place back between uses that lie far apart."""
+"""Free its place between uses that lie far apart."""
 STALL = 32
-"""Copy in even where the program must wait for it."""
+"""Copy it in even if the program must wait for the copy."""
 
-#: Numbers that :func:`way` takes.
+#: Number of ways that :func:`way` distinguishes.
 WAYS = 6
 
 
 def new_state(data: Data) -> State:
-    """Everything in slow memory."""
+    """A state in which all tensors are in slow memory."""
     slots = len(data.accesses) - 1
     windows = data.horizon // STRIDE + 1
     state = State(
@@ -105,7 +107,7 @@ def new_state(data: Data) -> State:
 
 @njit
 def reset(data: Data, state: State) -> None:
-    """Fill a state that is all zero, and play it."""
+    """Initialize a state that is all zero, and compute its timeline."""
     for index in range(len(state.slots)):
         slot = state.slots[index]
         slot.tensor = -1
@@ -127,10 +129,10 @@ def reset(data: Data, state: State) -> None:
 
 @njit_inner
 def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int, skip: int) -> bool:
-    """Serve a tensor that has no residency in one way; False, with no residency left, where that cannot be.
+    """Open residencies for a tensor that has none, in the way ``mode``; False, with no residency left, if that is impossible.
 
-    Its residencies are not in the map of memory: they share no step, so they need not see each other there, and most ways are
-    taken back. :func:`~stowplan.portfolio.memory_mapping.residencies.settle` enters those that stay.
+    The residencies are not yet in the map of memory, because most ways are undone, and because residencies of one tensor share
+    no step. :func:`~stowplan.portfolio.memory_mapping.residencies.settle` enters those that stay.
     """
     row = data.tensors[tensor]
     if row.bytes > data.capacity:
@@ -151,14 +153,14 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
         if done and draft.slot < 0:
             _enter(data, state, tensor, access, mode, policy, skip)
             if draft.slot < 0:
-                # In slow memory, which must have the content by now: a copy-out may end too late.
+                # The access is slow. Slow memory must have the content by now, but a copy-out may end too late for that.
                 done = not row.uniform and not (at.reads and draft.valid > at.low)
                 if at.writes:
                     draft.valid = at.high
     if done and draft.slot >= 0:
         done = _leave(data, state, row.is_output, data.horizon, policy)
     if done and row.uniform:
-        # One residency for all accesses.
+        # A uniform tensor needs one residency for all of its accesses.
         index = state.first_slot[tensor]
         done = index >= 0 and state.slots[index].first == row.first_access and state.slots[index].next < 0
     if not done:
@@ -168,7 +170,7 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
 
 @njit_once
 def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy: int) -> bool:
-    """Let the open residency serve one more access, if the way wants it and there is room."""
+    """Let the open residency serve one more access, if the way wants that and there is space; returns whether it does."""
     draft, row = state.draft[0], data.accesses[access]
     if not state.permits[access - 1] & STAY:
         return False
@@ -190,7 +192,7 @@ def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy
 
 @njit_inner
 def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bool:
-    """Close the open residency, saving its content where slow memory lacks it and needs it by boundary ``limit``."""
+    """Close the open residency, after a copy-out if slow memory needs the content by boundary ``limit``; False if it fails."""
     draft = state.draft[0]
     if needed and draft.unsaved and draft.valid == NEVER and not copy_out(data, state, limit, policy):
         return False
@@ -202,7 +204,7 @@ def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bo
 
 @njit_once
 def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> None:
-    """Open a residency with an access, if the way wants it and there is room and time."""
+    """Open a residency with an access, if the way wants that and there are space and time."""
     draft, tensor_row, row = state.draft[0], data.tensors[tensor], data.accesses[access]
     if not state.permits[access] & ENTER:
         return
@@ -228,7 +230,7 @@ def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy
 
 @njit_once
 def _save_early(data: Data, state: State, tensor: int, access: int, policy: int) -> None:
-    """Copy out what an access has just defined, if slow memory ever needs it and nothing writes it again."""
+    """Copy out the content that an access has just defined, if slow memory ever needs it and nothing writes it again."""
     last = data.tensors[tensor + 1].first_access - 1
     for later in range(access + 1, last + 1):
         if data.accesses[later].writes:
@@ -241,7 +243,7 @@ def _save_early(data: Data, state: State, tensor: int, access: int, policy: int)
 
 @njit_once
 def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
-    """Ways worth trying for a tensor, most likely first, by number from 0 to ``WAYS - 1``; -1 for one not worth it."""
+    """Way number 0 to ``WAYS - 1`` to serve a tensor, the most promising first; -1 if the way is not worth trying."""
     row = data.tensors[tensor]
     several = data.tensors[tensor + 1].first_access - row.first_access > 1
     defines = data.accesses[row.first_access].defines
@@ -266,10 +268,10 @@ def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
 
 @njit_inner
 def insert_first(data: Data, state: State, tensor: int) -> None:
-    """Insert a tensor in the first way that saves anything.
+    """Insert a tensor in the first of two ways that saves anything.
 
-    Written fast if it fits and copied out at once where slow memory needs it; else copied in before each use, at the latest
-    time that hides the copy; best fit.
+    In the first way it is written to fast memory and copied out at once if slow memory needs it. In the second it is copied in
+    before each use, as late as the copy can still be hidden. Offsets are chosen by best fit.
     """
     base = state.totals[0].total
     state.totals[0].insertions += 1
@@ -284,10 +286,10 @@ def insert_first(data: Data, state: State, tensor: int) -> None:
 
 @njit_inner
 def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bool, loss: int, skip: int) -> int:
-    """Put a tensor in the way that saves most, if it loses less than ``loss`` (ps); returns the saving (ps).
+    """Insert a tensor in the way that saves most, or that loses less than ``loss`` (ps); returns the saving (ps).
 
-    Where fast memory can hurt, two tensors may save something only together, and each alone costs. The timeline is up to date
-    before and after.
+    A loss may be worth accepting because two tensors sometimes save time only together, while each alone costs time. The
+    timeline is up to date before and after.
     """
     base = state.totals[0].total
     state.totals[0].insertions += 1
@@ -312,7 +314,7 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
             else:
                 take_back(data, state, tensor)
     if best >= 0 and best & RELEASE:
-        # What this way gives back depends on the timeline that it finds.
+        # This way depends on the current timeline, so that it is repeated instead of restored.
         if is_in:
             take_back(data, state, tensor)
         insert_tensor(data, state, tensor, best, policy, skip)
@@ -327,7 +329,7 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
 
 @njit_once
 def _take_out(data: Data, state: State, tensor: int) -> int:
-    """Take a tensor out and note its residencies in ``state.kept``, in the order in which they began; returns their number."""
+    """Remove a tensor and save its residencies in ``state.kept``, in the order in which they began; returns their number."""
     count = 0
     index = state.first_slot[tensor]
     while index >= 0:
@@ -348,7 +350,7 @@ def _take_out(data: Data, state: State, tensor: int) -> int:
 
 @njit_inner
 def remove(data: Data, state: State, tensor: int) -> None:
-    """Put all accesses of a tensor back into slow memory."""
+    """Remove a tensor from fast memory, so that all of its accesses are slow."""
     index = state.first_slot[tensor]
     while index >= 0:
         unplace(state, index)
@@ -358,7 +360,7 @@ def remove(data: Data, state: State, tensor: int) -> None:
 
 @njit_inner
 def note(source: SlotRow, target: SlotRow) -> None:
-    """Note what a residency is, to open it again."""
+    """Save a residency, to open it again later."""
     target.tensor = source.tensor
     target.first = source.first
     target.last = source.last
@@ -373,7 +375,7 @@ def note(source: SlotRow, target: SlotRow) -> None:
 
 @njit_inner
 def reopen(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
-    """Open residencies again."""
+    """Open the first ``count`` saved residencies again."""
     for position in range(count):
         row = rows[position]
         index = open_slot(data, state, row.tensor, row.first, row.last, row.source, row.start, row.end, row.offset)
@@ -384,7 +386,7 @@ def reopen(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> Non
 
 @njit
 def restart(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
-    """Bring the state to the plan of these residencies."""
+    """Replace the plan of a state by that of the first ``count`` saved residencies."""
     while state.totals[0].placed > 0:
         remove(data, state, state.slots[state.order[state.totals[0].placed - 1]].tensor)
     reopen(data, state, rows, count)
