@@ -184,13 +184,13 @@ def _steps(problem: Problem) -> tuple[Columns, Columns, list[int]]:
     boundaries = Boundaries(problem.horizon, problem.loops)
     pieces = [piece for step in steps for piece in step.pieces]
     table: list[int] = []
-    at: dict[str, list[int]] = {"table": [], "table_use": [], "table_uses": []}
+    table_columns: dict[str, list[int]] = {"table": [], "table_use": [], "table_uses": []}
     for step in steps:
-        at["table"].append(-1 if step.table is None else len(table))
+        table_columns["table"].append(-1 if step.table is None else len(table))
         table += () if step.table is None else step.table.latency_ps
-        at["table_use"].append(len(table))
+        table_columns["table_use"].append(len(table))
         table += () if step.table is None else step.table.uses
-        at["table_uses"].append(0 if step.table is None else len(step.table.uses))
+        table_columns["table_uses"].append(0 if step.table is None else len(step.table.uses))
     columns: Columns = {
         "weight": [step.weight for step in steps],
         "floor": problem.floors_ps,
@@ -198,7 +198,7 @@ def _steps(problem: Problem) -> tuple[Columns, Columns, list[int]]:
         "first_term": [*accumulate((len(step.pieces) * (1 + len(step.uses)) for step in steps), initial=0)],
         "down": boundaries.prev,
         "up": boundaries.next,
-        **at,
+        **table_columns,
     }
     slow = [*chain.from_iterable((piece.base_ps, *piece.slow_ps) for piece in pieces)]
     fast = [*chain.from_iterable((piece.base_ps, *piece.fast_ps) for piece in pieces)]
@@ -211,27 +211,31 @@ def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     ``inner`` [N] has for each tensor the innermost loop that it is internal to, -1 for none.
     """
     tensors, horizon = len(problem.tensors), problem.horizon
-    of = np.array(problem.tensor_of_use, np.int64)
+    owner = np.array(problem.tensor_of_use, np.int64)
     # Uses sorted by tensor, then by step.
-    order = np.argsort(of, kind="stable")
-    of, step = of[order], np.array(problem.step_of_use, np.int64)[order]
+    order = np.argsort(owner, kind="stable")
+    owner, step = owner[order], np.array(problem.step_of_use, np.int64)[order]
     is_output = np.array([use.is_output for step in problem.steps for use in step.uses], np.bool_)[order]
     # Steps of the access of each use: those of the outermost loop that the tensor is outside of, or the step itself.
     low, high = step.copy(), step + 1
     for loop in np.unique(inner) if problem.loops else ():
-        free, here = residency_boundaries(problem, int(loop)), inner[of] == loop
-        low[here], high[here] = free.prev[step[here]], free.next[step[here] + 1]
+        free, affected = residency_boundaries(problem, int(loop)), inner[owner] == loop
+        low[affected], high[affected] = free.prev[step[affected]], free.next[step[affected] + 1]
     # The uses of a tensor during an asynchronous operation that holds it are one access; no copy-in may overlap it.
-    is_held, released = np.zeros(len(of), np.bool_), np.zeros(len(of), np.int64)
-    for held in sorted(problem.in_flight, key=lambda held: held.end):
-        own = slice(*np.searchsorted(of, (held.tensor, held.tensor + 1)))
-        here = (low[own] < held.end) & (high[own] > held.start)
-        low[own][here], high[own][here], is_held[own][here] = min(low[own][here]), max(high[own][here]), True
-    for held in sorted(problem.in_flight, key=lambda held: held.end):
-        own = slice(*np.searchsorted(of, (held.tensor, held.tensor + 1)))
-        released[own][low[own] >= held.end] = held.end
-    new = np.ones(len(of), np.bool_)
-    new[1:] = (np.diff(of) != 0) | (np.diff(low) != 0)
+    is_held, released = np.zeros(len(owner), np.bool_), np.zeros(len(owner), np.int64)
+    for operation in sorted(problem.in_flight, key=lambda operation: operation.end):
+        of_tensor = slice(*np.searchsorted(owner, (operation.tensor, operation.tensor + 1)))
+        affected = (low[of_tensor] < operation.end) & (high[of_tensor] > operation.start)
+        low[of_tensor][affected], high[of_tensor][affected], is_held[of_tensor][affected] = (
+            min(low[of_tensor][affected]),
+            max(high[of_tensor][affected]),
+            True,
+        )
+    for operation in sorted(problem.in_flight, key=lambda operation: operation.end):
+        of_tensor = slice(*np.searchsorted(owner, (operation.tensor, operation.tensor + 1)))
+        released[of_tensor][low[of_tensor] >= operation.end] = operation.end
+    new = np.ones(len(owner), np.bool_)
+    new[1:] = (np.diff(owner) != 0) | (np.diff(low) != 0)
     access, first_use = np.cumsum(new) - 1, np.flatnonzero(new)
     # If the start of such an operation writes the tensor anew, later reads of the operation need no content from before.
     at_start = is_held & (step == low)
@@ -239,13 +243,13 @@ def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     reads, writes, reads_first, begins = (np.bincount(access[kind], minlength=len(first_use)) > 0 for kind in kinds)
     begins &= ~reads_first
     reads &= ~begins
-    of_access, low, high = of[new], low[new], high[new]
+    of_access, low, high = owner[new], low[new], high[new]
     # A residency may begin with the write of a whole new version, but not inside a loop that the tensor lives outside of.
     single = np.zeros(horizon + 1, np.bool_)
     single[[loop.start for loop in problem.loops if loop.end == loop.start + 1]] = True
     is_new_step = new.copy()
     is_new_step[1:] |= np.diff(step) != 0
-    recurs = np.bincount(of[is_new_step], minlength=tensors) > 1
+    recurs = np.bincount(owner[is_new_step], minlength=tensors) > 1
     outside = np.array([tensor.is_input or tensor.is_output for tensor in problem.tensors], np.bool_) | recurs
     defines = writes & ~reads & ((high == low + 1) | begins) & ~(single[low] & outside[of_access])
     columns: Columns = {"low": low, "high": high, "reads": reads, "writes": writes, "defines": defines}
@@ -253,4 +257,4 @@ def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     np.maximum.at(written, access[is_output], step[is_output] + 1)
     columns |= {"released": released[new], "written": written}
     first_access = np.searchsorted(of_access, np.arange(tensors + 1))
-    return columns | {"first_use": np.append(first_use, len(of))}, {"use": order, "step": step}, first_access
+    return columns | {"first_use": np.append(first_use, len(owner))}, {"use": order, "step": step}, first_access

@@ -18,7 +18,7 @@ from stowplan.portfolio.memory_mapping.guided import (
     solve_relaxation,
 )
 from stowplan.portfolio.memory_mapping.pace import Stagnation, ends_on_stagnation, report_every
-from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
+from stowplan.portfolio.memory_mapping.search import new_search, ruin_and_recreate, save_best
 from stowplan.portfolio.memory_mapping.state import State
 from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds
 from stowplan.portfolio.solver_limits import solver_options
@@ -51,7 +51,7 @@ def presolve(problem: Problem, context: Context) -> None:
     """The presolver of small problems: the constructive heuristics, then the complete CP-SAT model."""
     if includes_heuristics(context):
         data = arrays.build(problem)
-        for _ in _constructed(problem, context, data):
+        for _ in _construct_and_report(problem, context, data):
             pass
     _solve_complete(problem, context, presolve_seconds(context))
 
@@ -61,29 +61,29 @@ def search(problem: Problem, context: Context) -> None:
     data = arrays.build(problem)
     guides = Guides(problem, context, data)
     best: State | None = None
-    for state in _constructed(problem, context, data):
+    for state in _construct_and_report(problem, context, data):
         for other in (state, guides.better(int(state.totals[0].total))):
             if other is not None and (best is None or other.totals[0].total < best.totals[0].total):
                 best = other
     if best is None or context.closed() or not problem.use_count:
         return
     if context.start_plan is not None and context.start_plan.residencies:
-        given = import_plan(problem, data, context.start_plan)
-        if given.totals[0].total < best.totals[0].total:
-            best = given
+        imported = import_plan(problem, data, context.start_plan)
+        if imported.totals[0].total < best.totals[0].total:
+            best = imported
     _ruin_and_recreate(problem, context, data, best, guides)
 
 
-def _constructed(problem: Problem, context: Context, data: arrays.Data) -> Iterator[State]:
+def _construct_and_report(problem: Problem, context: Context, data: arrays.Data) -> Iterator[State]:
     """Run the constructive heuristics; yields each state, and reports the baseline and every plan better than all before."""
-    least = math.inf
+    best_total = math.inf
     for source, steps in heuristics.constructive(data):
         state, is_complete = heuristics.run(steps, context.closed)
         # A greedy that was interrupted is not the baseline.
         source = source if is_complete else "search"
-        if source == "greedy" or state.totals[0].total < least:
+        if source == "greedy" or state.totals[0].total < best_total:
             context.plan(export_plan(problem, data, state), source)
-        least = min(least, state.totals[0].total)
+        best_total = min(best_total, state.totals[0].total)
         yield state
         if context.closed():
             return
@@ -93,34 +93,34 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
     """Improve a state by ruin and recreate, and take over better plans of other candidates and of hints."""
     search = new_search(data, state, heuristics.densities(data, 1), context.seed())
     status = search.status[0]
-    started = reported = int(status.best)
-    pause = report_every(problem)
-    report_at = time.monotonic() + pause
+    first_objective = reported = int(status.best)
+    seconds_between = report_every(problem)
+    report_at = time.monotonic() + seconds_between
     floor = problem.floor_ps
     may_end = ends_on_stagnation(problem, context.options)
     stagnation = Stagnation(time.monotonic())
-    for part, rounds in _schedule(problem, context):
-        guided = guides.better(int(status.best))
-        if guided is not None:
-            state = guided
-            note_best(state, search)
+    for progress, rounds in _schedule(problem, context):
+        following_hint = guides.better(int(status.best))
+        if following_hint is not None:
+            state = following_hint
+            save_best(state, search)
             reported = int(status.best)
         before = int(status.best)
         # The accepted loss falls to 0 as time goes by, as in threshold accepting.
-        ruin_and_recreate(data, state, search, rounds, PARAMS.loss * (started - floor) * (1.0 - part) ** 2)
+        ruin_and_recreate(data, state, search, rounds, PARAMS.loss * (first_objective - floor) * (1.0 - progress) ** 2)
         stagnation.add(before - int(status.best))
         if time.monotonic() >= report_at:
-            report_at = time.monotonic() + pause
+            report_at = time.monotonic() + seconds_between
             if status.best < reported:
                 reported = int(status.best)
                 context.plan(export_best(problem, data, search), "search")
             adopted = _adopt(problem, context, data, reported)
             if adopted is not None:
                 state = adopted
-                note_best(state, search)
+                save_best(state, search)
                 reported = int(status.best)
         # The search does not end before the relaxation's hint has arrived, because the plans that follow it are built here.
-        if may_end and guides.has_heard:
+        if may_end and guides.has_followed_hint:
             gap = int(status.best) - max(floor, context.incumbent()[1] or 0)
             if stagnation.is_reached(time.monotonic(), context.remaining(), gap):
                 break
@@ -135,16 +135,16 @@ def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]
     """
     total = context.work(work_rates.MAPPING_ROUNDS, problem.use_count + 50, least=50)
     if total is not None:
-        for done in range(0, total, PARAMS.deterministic_piece):
+        for rounds_done in range(0, total, PARAMS.deterministic_piece):
             if context.closed():
                 return
-            yield done / total, min(PARAMS.deterministic_piece, total - done)
+            yield rounds_done / total, min(PARAMS.deterministic_piece, total - rounds_done)
     else:
-        began, left = time.monotonic(), max(1e-3, context.remaining())
+        began, available = time.monotonic(), max(1e-3, context.remaining())
         rounds = 1
         while not context.closed():
             now = time.monotonic()
-            yield min(1.0, (now - began) / left) if math.isfinite(left) else 0.5, rounds
+            yield min(1.0, (now - began) / available) if math.isfinite(available) else 0.5, rounds
             rounds = max(1, rounds // 2) if time.monotonic() - now > PARAMS.look_every else rounds + 1
 
 
@@ -153,8 +153,8 @@ def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int
     plan, _ = context.incumbent()
     if plan is None or plan.objective >= objective:
         return None
-    given = import_plan(problem, data, plan)
-    return given if given.totals[0].total < objective else None
+    imported = import_plan(problem, data, plan)
+    return imported if imported.totals[0].total < objective else None
 
 
 def relaxation(problem: Problem, context: Context) -> None:

@@ -61,17 +61,17 @@ def import_plan(problem: Problem, data: Data, plan: Plan) -> State:
     sliced prefetches become whole copies.
     """
     plan = with_whole_copies(problem, plan)
-    ins = {(copy.tensor, copy.start): copy.end for copy in plan.copies if copy.direction == "in"}
-    outs: dict[int, list[Copy]] = {}
+    copy_in_ends = {(copy.tensor, copy.start): copy.end for copy in plan.copies if copy.direction == "in"}
+    copies_out: dict[int, list[Copy]] = {}
     for copy in plan.copies:
         if copy.direction == "out":
-            outs.setdefault(copy.tensor, []).append(copy)
+            copies_out.setdefault(copy.tensor, []).append(copy)
     rows: list[SlotRow] = []
     first_access, size = values(data.tensors, "first_access"), values(data.tensors, "bytes")
     low, high = values(data.accesses, "low"), values(data.accesses, "high")
     for residency in plan.residencies:
         tensor = residency.tensor
-        ready = ins.get((tensor, residency.start), residency.start)
+        ready = copy_in_ends.get((tensor, residency.start), residency.start)
         accesses = [
             access
             for access in range(first_access[tensor], first_access[tensor + 1])
@@ -83,9 +83,9 @@ def import_plan(problem: Problem, data: Data, plan: Plan) -> State:
         row.tensor, row.start, row.end, row.offset = tensor, residency.start, residency.end, residency.offset
         row.bytes = size[tensor]
         row.first, row.last, row.next = accesses[0], accesses[-1], -1
-        row.source = PRELOADED if residency.preloaded else COPIED if (tensor, residency.start) in ins else DEFINED
+        row.source = PRELOADED if residency.preloaded else COPIED if (tensor, residency.start) in copy_in_ends else DEFINED
         row.out_start = row.out_end = -1
-        for copy in outs.get(tensor, []):
+        for copy in copies_out.get(tensor, []):
             if residency.start < copy.start and copy.end <= residency.end:
                 row.out_start, row.out_end = copy.start, copy.end
         rows.append(row)

@@ -137,7 +137,7 @@ def better_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: i
     time.
     """
     values = guide(hint)
-    enough = math.inf if objective is None else (1.0 + PARAMS.margin) * objective
+    acceptable = math.inf if objective is None else (1.0 + PARAMS.margin) * objective
     best: State | None = None
     for least in PARAMS.thresholds:
         for by in PARAMS.orders if values.place is None else (BY_PLACE, *PARAMS.orders):
@@ -145,7 +145,7 @@ def better_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: i
             if best is None or state.totals[0].total < best.totals[0].total:
                 best = state
                 yield best
-            if stop() or (by == PARAMS.orders[0] and best.totals[0].total > enough):
+            if stop() or (by == PARAMS.orders[0] and best.totals[0].total > acceptable):
                 return
 
 
@@ -159,21 +159,21 @@ class Guides:
 
     def __init__(self, problem: Problem, context: Context, data: Data):
         self._problem, self._context, self._data = problem, context, data
-        self._taken = 0
+        self._hints_seen = 0
         self._is_first = True
         self._learned: Hint | None = None
-        self._is_alone = relaxes_in_search(context)
+        self._must_relax = relaxes_in_search(context)
         self._reported, self._report_at = -1, 0.0
 
     @property
-    def has_heard(self) -> bool:
+    def has_followed_hint(self) -> bool:
         """Whether a hint of another candidate has arrived and was followed."""
-        return self._taken > 0
+        return self._hints_seen > 0
 
     def better(self, objective: int) -> State | None:
         """The state of the best plan that follows a new hint, if it is better than ``objective``; the plan is reported."""
         best: State | None = None
-        for hint in self._news():
+        for hint in self._new_hints():
             if self._context.closed():
                 break
             if hint is self._learned:
@@ -195,24 +195,24 @@ class Guides:
             self._reported, self._report_at = total, time.monotonic() + report_every(self._problem)
             self._context.plan(export_plan(self._problem, self._data, state), "guided")
 
-    def _news(self) -> list[Hint]:
+    def _new_hints(self) -> list[Hint]:
         """The hints that have arrived or were computed since the last call."""
         hints = self._context.hints()
-        news = [*hints[self._taken :]]
-        self._taken = len(hints)
+        new = [*hints[self._hints_seen :]]
+        self._hints_seen = len(hints)
         if self._is_first:
             self._is_first = False
-            own = [] if hints else self._own()
-            if own:
-                return own
-        if self._is_alone:
-            self._is_alone = False
+            first = [] if hints else self._first_hint()
+            if first:
+                return first
+        if self._must_relax:
+            self._must_relax = False
             hint, bound = solve_relaxation(self._problem, self._context)
             self._context.bound(bound, "relaxation")
-            news += [] if hint is None else [hint]
-        return news
+            new += [] if hint is None else [hint]
+        return new
 
-    def _own(self) -> list[Hint]:
+    def _first_hint(self) -> list[Hint]:
         """A hint that can be computed quickly, for the beginning."""
         problem, context = self._problem, self._context
         self._learned = learned_hint(problem, context) if "learned" in context.options.candidates else None
@@ -244,8 +244,8 @@ def filled_hint(problem: Problem, context: Context) -> Hint | None:
 
 def relaxes_in_search(context: Context) -> bool:
     """Whether the search solves the relaxation itself, because the exact candidate would run only after the search."""
-    wanted = not {"exact", "relaxation"}.isdisjoint(context.options.candidates)
-    return wanted and (context.heard() is None or context.options.workers == 1)
+    is_requested = not {"exact", "relaxation"}.isdisjoint(context.options.candidates)
+    return is_requested and (context.heard() is None or context.options.workers == 1)
 
 
 def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:

@@ -68,29 +68,34 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     improving += [Candidate("lns", "exact")] if problem.use_count else []
     milp = Candidate("milp", "exact", share=0.4, proves_only=True, by_name_only=True)
 
-    named = {*options.candidates}
-    asked_for = [candidate for candidate in (*search, relaxation, *improving) if {candidate.name, candidate.family} & named]
-    policy = learned.candidate(problem, options, len(asked_for))
-    has_place = len(asked_for) < options.workers
-    room = 1.0 - (0.0 if has_place or policy.by_name_only or policy.unavailable else policy.share)
+    requested_names = {*options.candidates}
+    requested = [
+        candidate for candidate in (*search, relaxation, *improving) if {candidate.name, candidate.family} & requested_names
+    ]
+    policy = learned.candidate(problem, options, len(requested))
+    has_free_worker = len(requested) < options.workers
+    share_left = 1.0 - (0.0 if has_free_worker or policy.by_name_only or policy.unavailable else policy.share)
     if options.workers == 1 and options.time_limit <= PARAMS.short_seconds:
-        room = PARAMS.short_share
+        share_left = PARAMS.short_share
     least, most = PARAMS.relaxation_share
-    proving = min(most * room, max(least, PARAMS.relaxation_seconds * problem.use_count / options.time_limit))
-    has_no_time = PARAMS.plain_seconds * problem.use_count > PARAMS.plain_share * options.time_limit
-    has_no_time &= not options.deterministic and search[0] in asked_for
-    relaxation = replace(relaxation, share=proving, by_name_only=has_no_time)
-    if has_no_time and "relaxation" not in options.candidates:
-        proving = 0.0
-    is_last = has_no_time and options.time_limit < PARAMS.least_seconds
-    improving = [replace(candidate, share=(room - proving) / len(improving), by_name_only=is_last) for candidate in improving]
+    proving_share = min(most * share_left, max(least, PARAMS.relaxation_seconds * problem.use_count / options.time_limit))
+    takes_too_long = PARAMS.plain_seconds * problem.use_count > PARAMS.plain_share * options.time_limit
+    takes_too_long &= not options.deterministic and search[0] in requested
+    relaxation = replace(relaxation, share=proving_share, by_name_only=takes_too_long)
+    if takes_too_long and "relaxation" not in options.candidates:
+        proving_share = 0.0
+    only_search_helps = takes_too_long and options.time_limit < PARAMS.least_seconds
+    improving = [
+        replace(candidate, share=(share_left - proving_share) / len(improving), by_name_only=only_search_helps)
+        for candidate in improving
+    ]
 
     candidates = [*search, relaxation]
-    candidates += [*improving, milp, policy] if has_place else [policy, *improving, milp]
+    candidates += [*improving, milp, policy] if has_free_worker else [policy, *improving, milp]
     if 0 < problem.use_count <= PARAMS.small_uses:
         candidates.insert(0, PRESOLVER)
     if is_large(problem, options):
-        candidates.append(Candidate("lns2", "exact", turn="reserve", by_name_only=is_last))
+        candidates.append(Candidate("lns2", "exact", turn="reserve", by_name_only=only_search_helps))
     return candidates
 
 

@@ -127,7 +127,7 @@ def _lns(problem: Problem, context: Context, source: str, stream: int = 0) -> No
 def _start(problem: Problem, context: Context) -> Plan | None:
     """The plan to start from: that of another candidate; in a deterministic run, which has none, a plan built here."""
     if context.heard() is not None:
-        return _given(context)
+        return _wait_for_plan(context)
     data = arrays.build(problem)
     best: Plan | None = context.start_plan
     for _, steps in heuristics.constructive(data):
@@ -141,12 +141,12 @@ def _start(problem: Problem, context: Context) -> Plan | None:
     return best
 
 
-def _given(context: Context) -> Plan | None:
+def _wait_for_plan(context: Context) -> Plan | None:
     """The best plan of all candidates, after waiting some time for one that uses fast memory."""
-    waited = time.monotonic() + min(PARAMS.wait_for_start, context.seconds(0.2))
+    deadline = time.monotonic() + min(PARAMS.wait_for_start, context.seconds(0.2))
     while True:
         plan: Plan | None = context.incumbent()[0]
-        if (plan is not None and plan.residencies) or time.monotonic() >= waited or context.closed():
+        if (plan is not None and plan.residencies) or time.monotonic() >= deadline or context.closed():
             return plan
         time.sleep(0.05)
 
@@ -165,12 +165,12 @@ class LargeNeighbourhoodSearch:
         self._random = random.Random(seed)
         self._changes = Changes(facts)
         self._clock = Stopwatch(context.heard() is None)
-        self._seen: Plan | None = context.incumbent()[0] if self._clock.is_counted else None
+        self._examined_plan: Plan | None = context.incumbent()[0] if self._clock.is_counted else None
         """The plan of another candidate that was examined last."""
-        reckoned = context.units(work_rates.MAPPING_NEIGHBOURHOODS)
-        self._end = math.inf if reckoned is None else self._clock.now() + reckoned
+        work_seconds = context.units(work_rates.MAPPING_NEIGHBOURHOODS)
+        self._end = math.inf if work_seconds is None else self._clock.now() + work_seconds
         self._timeline = PlanTimeline(facts, plan)
-        self._sound = self._timeline
+        self._verified_timeline = self._timeline
         """The last plan that was verified."""
         self._is_careful = self._clock.is_counted
         """Whether every plan is verified when it is found. This starts with the first one that turns out not to be valid."""
@@ -178,13 +178,13 @@ class LargeNeighbourhoodSearch:
         self._report_at = 0.0
         self.arms: list[Arm] = []
         self._untried: list[Arm] = []
-        self._listen()
+        self._update_hints_and_arms()
 
     def run(self) -> None:
         """Solve neighbourhoods until the time is over or the plan is proven optimal."""
         rounds = 0
         while self._chooser.count and not self._is_over():
-            self._listen()
+            self._update_hints_and_arms()
             arm = self._choose()
             arm.learn(*self._round(arm, rounds))
             rounds += 1
@@ -195,7 +195,7 @@ class LargeNeighbourhoodSearch:
         used = ", ".join(f"{arm.way}{'*' if arm.frozen else ''} {arm.count:.0f}" for arm in self.arms)
         self._context.note(f"{rounds} neighbourhoods ({used})")
 
-    def _listen(self) -> None:
+    def _update_hints_and_arms(self) -> None:
         """Follow the latest hint, the learned guide's only if there is no other, and add arms for new ways."""
         hint = min(self._context.hints(), key=lambda hint: hint.source == LEARNED, default=None)
         if hint is not None and hint is not self._hint:
@@ -204,8 +204,8 @@ class LargeNeighbourhoodSearch:
             if hint.source == LEARNED:
                 self._context.follows(GUIDE.file_and_digest)
         clocks = [False, True] if self._problem.stalls == "allowed" and self._problem.channels == 1 else [True]
-        known = {arm.way for arm in self.arms}
-        added = [Arm(way, frozen) for way in self._chooser.ways if way not in known for frozen in clocks]
+        present_ways = {arm.way for arm in self.arms}
+        added = [Arm(way, frozen) for way in self._chooser.ways if way not in present_ways for frozen in clocks]
         self.arms += added
         self._untried += added
 
@@ -251,63 +251,63 @@ class LargeNeighbourhoodSearch:
                     should_stop=self._context.closed,
                 )
                 solving = self._clock.spend(outcome.seconds, work_rates.CPSAT_SECONDS * outcome.deterministic)
-                gain = self._take(outcome.plan)
+                gain = self._accept(outcome.plan)
                 arm.resize(outcome, gain, solving, limit, self._chooser.count)
         return gain, self._clock.now() - began
 
-    def _take(self, plan: Plan | None) -> int:
+    def _accept(self, plan: Plan | None) -> int:
         """Keep a plan if it is better; returns the gain (ps)."""
         if plan is None:
             return 0
-        taken = PlanTimeline(self._facts, plan, self._timeline)
-        gain = self._timeline.objective - taken.objective
+        improved = PlanTimeline(self._facts, plan, self._timeline)
+        gain = self._timeline.objective - improved.objective
         if gain <= 0:
             return 0
-        better = msgspec.structs.replace(plan, objective=taken.objective)
+        better = msgspec.structs.replace(plan, objective=improved.objective)
         if self._is_careful and not verify(self._problem, better).ok:
             return 0
-        taken.plan = better
-        self._changes.add(self._timeline, taken)
-        self._timeline = taken
+        improved.plan = better
+        self._changes.add(self._timeline, improved)
+        self._timeline = improved
         return gain
 
     def _report(self) -> None:
         """Verify and report the plan if it has improved. Not every plan is verified, because that takes too long."""
         if self._timeline.objective < self._reported:
             if self._is_careful or verify(self._problem, self._timeline.plan).ok:
-                self._sound = self._timeline
+                self._verified_timeline = self._timeline
                 self._reported = self._timeline.objective
                 self._context.plan(self._timeline.plan, self._source)
             else:
-                self._timeline, self._is_careful = self._sound, True
+                self._timeline, self._is_careful = self._verified_timeline, True
                 self._context.note("a neighbourhood's plan was not valid: back to the last that was")
         self._report_at = time.monotonic() + report_every(self._problem)
 
     def _adopt(self) -> None:
         """Continue from another candidate's plan if it is better, with this search's own changes if possible."""
         plan, _ = self._context.incumbent()
-        if plan is None or plan is self._seen:
+        if plan is None or plan is self._examined_plan:
             return
-        self._seen = plan
+        self._examined_plan = plan
         theirs = PlanTimeline(self._facts, with_whole_copies(self._problem, plan))
-        both = self._with_own_changes(theirs)
-        if both is not None:
-            self._timeline = self._sound = both
-            self._reported = both.objective
-            self._context.plan(both.plan, self._source)
+        merged = self._with_own_changes(theirs)
+        if merged is not None:
+            self._timeline = self._verified_timeline = merged
+            self._reported = merged.objective
+            self._context.plan(merged.plan, self._source)
         elif theirs.objective < self._timeline.objective:
-            self._timeline = self._sound = theirs
+            self._timeline = self._verified_timeline = theirs
             self._reported = min(self._reported, theirs.objective)
 
     def _with_own_changes(self, theirs: PlanTimeline) -> PlanTimeline | None:
         """Another candidate's plan with the changes of this search; None if that is not valid or not better than both plans."""
-        plan = self._changes.made_in(theirs)
+        plan = self._changes.applied_to(theirs)
         if plan is None:
             return None
-        both = PlanTimeline(self._facts, plan, theirs)
-        both.plan = msgspec.structs.replace(plan, objective=both.objective)
-        is_better = both.objective < min(theirs.objective, self._timeline.objective)
-        return both if is_better and verify(self._problem, both.plan).ok else None
+        merged = PlanTimeline(self._facts, plan, theirs)
+        merged.plan = msgspec.structs.replace(plan, objective=merged.objective)
+        is_better = merged.objective < min(theirs.objective, self._timeline.objective)
+        return merged if is_better and verify(self._problem, merged.plan).ok else None
 
 
 class Standing(NamedTuple):
@@ -351,7 +351,7 @@ class Changes:
             was = {tensor: self._placed(before, tensor).standing for tensor in ordered}
             self._changes.append(Change(was, {tensor: self._placed(after, tensor) for tensor in ordered}))
 
-    def made_in(self, timeline: PlanTimeline) -> Plan | None:
+    def applied_to(self, timeline: PlanTimeline) -> Plan | None:
         """Apply the changes to another plan; None if none can be applied.
 
         A change is applied if all of its tensors are in the other plan as they were before the change. The result need not be

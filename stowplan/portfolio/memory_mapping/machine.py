@@ -17,7 +17,15 @@ import numpy as np
 
 from stowplan.compiled import njit, njit_inner, njit_once, records
 from stowplan.portfolio.memory_mapping.arrays import Data
-from stowplan.portfolio.memory_mapping.residencies import copy_in, copy_out, extend, open_slot, queue_out, settle, take_back
+from stowplan.portfolio.memory_mapping.residencies import (
+    close_residencies,
+    copy_in,
+    copy_out,
+    enter_in_map,
+    extend,
+    open_slot,
+    queue_out,
+)
 from stowplan.portfolio.memory_mapping.space import (
     BEST_FIT,
     FIRST_FIT,
@@ -88,7 +96,7 @@ def new_state(data: Data) -> State:
         slots=records(SlotRow, slots),
         copies=records(CopyRow, 2 * slots),
         order=np.zeros(slots, np.int64),
-        crowd=np.zeros(windows, np.int64),
+        window_counts=np.zeros(windows, np.int64),
         nearby=np.zeros(windows * ROOM, np.int64),
         moments=records(MomentRow, data.horizon + 1),
         began=np.zeros(data.horizon + 1, np.int64),
@@ -164,7 +172,7 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
         index = state.first_slot[tensor]
         done = index >= 0 and state.slots[index].first == row.first_access and state.slots[index].next < 0
     if not done:
-        take_back(data, state, tensor)
+        close_residencies(data, state, tensor)
     return done and state.first_slot[tensor] >= 0
 
 
@@ -212,7 +220,7 @@ def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy
         offset = offset_for(data, state, row.low, row.high, tensor_row.bytes, policy)
         if offset >= 0:
             draft.slot = open_slot(data, state, tensor, access, access, DEFINED, row.low, row.high, offset)
-    elif row.reads and (draft.bold or gain_alone(data, state, access) > 0):
+    elif row.reads and (draft.accepts_loss or gain_alone(data, state, access) > 0):
         if mode & PRELOAD and access == tensor_row.first_access and tensor_row.is_input:
             if state.totals[0].preloads < data.max_preloads:
                 offset = offset_for(data, state, 0, row.high, tensor_row.bytes, policy)
@@ -278,9 +286,9 @@ def insert_first(data: Data, state: State, tensor: int) -> None:
     for mode in (DEFINE | COPY | EAGER, COPY):
         if insert_tensor(data, state, tensor, mode, BEST_FIT, 0):
             if replay(data, state) < base:
-                settle(state, tensor)
+                enter_in_map(state, tensor)
                 return
-            take_back(data, state, tensor)
+            close_residencies(data, state, tensor)
     replay(data, state)
 
 
@@ -293,42 +301,42 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
     """
     base = state.totals[0].total
     state.totals[0].insertions += 1
-    state.draft[0].bold = loss > 0
+    state.draft[0].accepts_loss = loss > 0
     least = base + loss
     best = -1
-    is_in = False
+    is_inserted = False
     count = 0
     for number in range(WAYS):
         mode = way(data, tensor, number, thorough)
         if mode < 0:
             continue
-        if is_in:
-            count = _take_out(data, state, tensor)
-            is_in = False
+        if is_inserted:
+            count = _remove_and_save(data, state, tensor)
+            is_inserted = False
         if insert_tensor(data, state, tensor, mode, policy, skip):
             total = replay(data, state)
             if total < least:
                 least = total
                 best = mode
-                is_in = True
+                is_inserted = True
             else:
-                take_back(data, state, tensor)
+                close_residencies(data, state, tensor)
     if best >= 0 and best & RELEASE:
         # This way depends on the current timeline, so that it is repeated instead of restored.
-        if is_in:
-            take_back(data, state, tensor)
+        if is_inserted:
+            close_residencies(data, state, tensor)
         insert_tensor(data, state, tensor, best, policy, skip)
-        is_in = True
-    if is_in:
-        settle(state, tensor)
-    elif best >= 0 and not is_in:
+        is_inserted = True
+    if is_inserted:
+        enter_in_map(state, tensor)
+    elif best >= 0 and not is_inserted:
         reopen(data, state, state.kept, count)
-    state.draft[0].bold = 0
+    state.draft[0].accepts_loss = 0
     return base - replay(data, state)
 
 
 @njit_once
-def _take_out(data: Data, state: State, tensor: int) -> int:
+def _remove_and_save(data: Data, state: State, tensor: int) -> int:
     """Remove a tensor and save its residencies in ``state.kept``, in the order in which they began; returns their number."""
     count = 0
     index = state.first_slot[tensor]
@@ -341,7 +349,7 @@ def _take_out(data: Data, state: State, tensor: int) -> int:
         position -= 1
         note(state.slots[index], state.kept[position])
         index = state.slots[index].next
-    take_back(data, state, tensor)
+    close_residencies(data, state, tensor)
     return count
 
 
@@ -355,7 +363,7 @@ def remove(data: Data, state: State, tensor: int) -> None:
     while index >= 0:
         unplace(state, index)
         index = state.slots[index].next
-    take_back(data, state, tensor)
+    close_residencies(data, state, tensor)
 
 
 @njit_inner

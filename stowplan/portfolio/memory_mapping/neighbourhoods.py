@@ -63,9 +63,9 @@ class Chooser:
         self._access_gain = access_gains(facts)
         self._gain = np.bincount(self._owner, self._access_gain, len(facts.sequences))
         floor = problem.floor_ps
-        worth = self._gain >= PARAMS.negligible * max(1, problem.all_slow_ps - floor)
-        self._is_worth = worth & np.array(facts.is_candidate, np.bool_)
-        self._worth: Ints = np.flatnonzero(self._is_worth)
+        saves_enough = self._gain >= PARAMS.negligible * max(1, problem.all_slow_ps - floor)
+        self._is_worthwhile = saves_enough & np.array(facts.is_candidate, np.bool_)
+        self._worthwhile: Ints = np.flatnonzero(self._is_worthwhile)
         self._first = np.array([s.accesses[0].step if len(s) else 0 for s in facts.sequences], np.int64)
         self._last = np.array([s.accesses[-1].step if len(s) else -1 for s in facts.sequences], np.int64)
         self.ways: dict[str, Callable[[PlanTimeline, int], Free | None]] = {
@@ -82,14 +82,14 @@ class Chooser:
         It frees tensors for which the plan and the hint disagree and fixes those for which they agree (after Danna, Rothberg
         and Le Pape, "Exploring relaxation induced neighborhoods to improve MIP solutions", Mathematical Programming 102, 2005).
         """
-        self._guess = np.array(hint.values[FAST], np.float64)
+        self._hinted = np.array(hint.values[FAST], np.float64)
         self._steps = np.array([access.step for access in self._accesses], np.int64)
         self.ways["disagreeing"] = self._disagreeing
 
     @property
     def count(self) -> int:
         """Number of tensors worth freeing."""
-        return len(self._worth)
+        return len(self._worthwhile)
 
     def _window(self, timeline: PlanTimeline, count: int) -> Free | None:
         """The tensors that are used in a random segment of the program."""
@@ -104,10 +104,10 @@ class Chooser:
 
     def _lost(self, timeline: PlanTimeline, count: int) -> Free | None:
         """A tensor with slow uses that would save time if they were fast, and tensors that may be in its way."""
-        lost = lost_gains(timeline)[self._worth]
+        lost = lost_gains(timeline)[self._worthwhile]
         if lost.sum() <= 0:
             return None
-        tensor = int(self._worth[self._random.choices(range(len(lost)), weights=lost.tolist())[0]])
+        tensor = int(self._worthwhile[self._random.choices(range(len(lost)), weights=lost.tolist())[0]])
         accesses = self._facts.sequences[tensor].accesses
         slow = [j for j, access in enumerate(accesses) if not timeline.fast[access.uses[0]]]
         j = self._random.choice(slow) if slow else 0
@@ -118,17 +118,17 @@ class Chooser:
     def _disagreeing(self, timeline: PlanTimeline, count: int) -> Free | None:
         """A tensor for which plan and hint disagree, and others nearby for which they do."""
         is_fast = [all(timeline.fast[use] for use in access.uses) for access in self._accesses]
-        apart = np.abs(self._guess - np.array(is_fast, np.float64)) * self._access_gain
+        disagreement = np.abs(self._hinted - np.array(is_fast, np.float64)) * self._access_gain
         tensors = len(self._facts.sequences)
-        by_tensor = np.bincount(self._owner, apart, tensors)[self._worth]
+        by_tensor = np.bincount(self._owner, disagreement, tensors)[self._worthwhile]
         if by_tensor.sum() <= 0:
             return None
-        tensor = int(self._worth[self._random.choices(range(len(by_tensor)), weights=by_tensor.tolist())[0]])
-        own = np.flatnonzero(self._owner == tensor)
-        centre = int(self._steps[self._random.choices(own.tolist(), weights=apart[own].tolist())[0]])
+        tensor = int(self._worthwhile[self._random.choices(range(len(by_tensor)), weights=by_tensor.tolist())[0]])
+        its_accesses = np.flatnonzero(self._owner == tensor)
+        centre = int(self._steps[self._random.choices(its_accesses.tolist(), weights=disagreement[its_accesses].tolist())[0]])
         reach = 2 + self._random.randrange(1 + min(30, self._horizon // 6))
         start, end = max(0, centre - reach), min(self._horizon, centre + reach)
-        near = np.bincount(self._owner, apart * ((self._steps >= start) & (self._steps < end)), tensors)
+        near = np.bincount(self._owner, disagreement * ((self._steps >= start) & (self._steps < end)), tensors)
         others = [other for other in self._alive(start, end) if other != tensor]
         keys = {other: float(near[other]) * (0.2 + self._random.random()) for other in others}
         # Tensors for which plan and hint agree come last, because they may have to make space.
@@ -137,7 +137,7 @@ class Chooser:
 
     def _tight(self, timeline: PlanTimeline, count: int) -> Free | None:
         """The tensor of a residency and those that overlap it in time, which compete for the same memory."""
-        stays = [stay for stay in timeline.plan.residencies if self._is_worth[stay.tensor]]
+        stays = [stay for stay in timeline.plan.residencies if self._is_worthwhile[stay.tensor]]
         if not stays:
             return None
         stay = self._random.choice(stays)
@@ -145,9 +145,9 @@ class Chooser:
 
     def _anywhere(self, timeline: PlanTimeline, count: int) -> Free | None:
         """Random tensors with uses near each other, for the whole of their lives."""
-        if not len(self._worth):
+        if not len(self._worthwhile):
             return None
-        centre = int(self._random.choice(self._worth.tolist()))
+        centre = int(self._random.choice(self._worthwhile.tolist()))
         alive = self._alive(int(self._first[centre]), int(self._last[centre]) + 1)
         chosen = [centre, *[t for t in self._shuffled(alive) if t != centre][: count - 1]]
         return Free(chosen, int(self._first[chosen].min()), int(self._last[chosen].max()) + 1)
@@ -175,8 +175,8 @@ class Chooser:
 
     def _alive(self, start: int, end: int) -> list[int]:
         """The tensors worth freeing whose lives overlap the steps ``[start, end)``."""
-        worth = self._worth
-        return [int(t) for t in worth[(self._first[worth] < end) & (self._last[worth] >= start)]]
+        worthwhile = self._worthwhile
+        return [int(t) for t in worthwhile[(self._first[worthwhile] < end) & (self._last[worthwhile] >= start)]]
 
     def _is_used(self, tensor: int, start: int, end: int) -> bool:
         """Whether a tensor is used in the steps ``[start, end)``."""

@@ -260,17 +260,17 @@ def _price_steps(data: Data, priced: Priced) -> int:
             rest -= data.channels * channel
         else:
             total -= data.channels * channel * row.floor
-        left = rest
+        rest_at_first = rest
         for use in range(row.first_use, data.steps[step + 1].first_use):
             priced.earned[use] = 0
         for first in range(row.first_term, data.steps[step + 1].first_term, length):
             priced.latency[first] = priced.gain[first]
-            paid = min(rest, int(min(max(0.0, priced.share[first]), 1.0) * left))
-            if paid > 0:
-                rest -= paid
-                total += row.weight * paid * priced.gain[first]
+            portion = min(rest, int(min(max(0.0, priced.share[first]), 1.0) * rest_at_first))
+            if portion > 0:
+                rest -= portion
+                total += row.weight * portion * priced.gain[first]
                 for place in range(1, length):
-                    priced.earned[row.first_use + place - 1] -= row.weight * paid * priced.gain[first + place]
+                    priced.earned[row.first_use + place - 1] -= row.weight * portion * priced.gain[first + place]
         total += rest * row.floor
     priced.change[horizon], priced.change[horizon + 1] = 0, 0
     width, level = 1, horizon
@@ -295,7 +295,7 @@ def _cheapest(priced: Priced, horizon: int, start: int, end: int) -> int:
 
 
 @njit_inner
-def _copied(data: Data, priced: Priced, duration: int, start: int, end: int) -> int:
+def _copy_cost(data: Data, priced: Priced, duration: int, start: int, end: int) -> int:
     """The lowest cost of a copy between two boundaries; NEVER if there is not enough time for it."""
     if not data.stalls_allowed and (start >= end or priced.supply[end] - priced.supply[start] < duration):
         return NEVER
@@ -311,7 +311,7 @@ def _left_after(data: Data, priced: Priced, first: int, version: int, end: int) 
 
 
 @njit_inner
-def _come(data: Data, priced: Priced, tensor: int, version: int, last: int) -> tuple[int, int]:
+def _cheapest_copy_in(data: Data, priced: Priced, tensor: int, version: int, last: int) -> tuple[int, int]:
     """The lowest cost of a copy-in that is complete by ``last``, including its memory from the start on; and its start."""
     duration, units = data.tensors[tensor].copy_in, data.tensors[tensor].bytes // priced.alignment
     best, best_start = NEVER, last
@@ -319,20 +319,20 @@ def _come(data: Data, priced: Priced, tensor: int, version: int, last: int) -> t
     for look in range(MOST_LOOKS + 1):
         if start < earliest:
             break
-        paid = _copied(data, priced, duration, start if look < MOST_LOOKS else earliest, end)
+        copy_cost = _copy_cost(data, priced, duration, start if look < MOST_LOOKS else earliest, end)
         # A sliced copy may occupy memory late, because only its first slice has to be early.
-        held = units * (priced.until[last] - priced.until[end if priced.is_sliced else start])
-        if held + paid < best:
-            best, best_start = held + paid, start
+        memory_cost = units * (priced.until[last] - priced.until[end if priced.is_sliced else start])
+        if memory_cost + copy_cost < best:
+            best, best_start = memory_cost + copy_cost, start
         # An earlier start never occupies less memory.
-        if paid == 0 or held >= best or start == 0:
+        if copy_cost == 0 or memory_cost >= best or start == 0:
             break
         start = data.steps[start - 1].down
     return best, best_start
 
 
 @njit_inner
-def _go(data: Data, priced: Priced, tensor: int, version: int, first: int, last: int) -> tuple[int, int]:
+def _cheapest_copy_out(data: Data, priced: Priced, tensor: int, version: int, first: int, last: int) -> tuple[int, int]:
     """The lowest cost of a copy-out after which a tensor leaves fast memory, including its memory until then; and its end."""
     duration, units = data.tensors[tensor].copy_out, data.tensors[tensor].bytes // priced.alignment
     best, best_end = NEVER, last
@@ -342,11 +342,11 @@ def _go(data: Data, priced: Priced, tensor: int, version: int, first: int, last:
             break
         leaves = _left_after(data, priced, first, version, end)
         if leaves <= data.horizon and start <= end:
-            paid = _copied(data, priced, duration, start, end if look < MOST_LOOKS else latest)
-            held = units * (priced.until[leaves] - priced.until[first])
-            if held + paid < best:
-                best, best_end = held + paid, end
-            if paid == 0 or held >= best:
+            copy_cost = _copy_cost(data, priced, duration, start, end if look < MOST_LOOKS else latest)
+            memory_cost = units * (priced.until[leaves] - priced.until[first])
+            if memory_cost + copy_cost < best:
+                best, best_end = memory_cost + copy_cost, end
+            if copy_cost == 0 or memory_cost >= best:
                 break
         if end == data.horizon:
             break
@@ -355,7 +355,7 @@ def _go(data: Data, priced: Priced, tensor: int, version: int, first: int, last:
 
 
 @njit_inner
-def _least(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
+def _cheapest_path(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
     """The lowest cost of a path of a tensor, and its state at the end of the program; ``visits`` records the path.
 
     The accesses of a loop count as one access, so that the order of their writes and reads is relaxed.
@@ -379,12 +379,12 @@ def _least(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
         clean += stay
         start = data.steps[version].up
         if dirty < NEVER and row.can_copy and start <= data.steps[last].down and start < horizon + 1 - priced.is_whole:
-            paid = dirty + stay + _copied(data, priced, row.copy_out, start, data.steps[last].down)
-            if paid < clean:
-                clean, visit.clean = paid, DIRTY
-            paid, end = _go(data, priced, tensor, version, first, last)
-            if dirty + paid < slow:
-                slow, visit.slow, visit.out_end = dirty + paid, DIRTY, end
+            total_cost = dirty + stay + _copy_cost(data, priced, row.copy_out, start, data.steps[last].down)
+            if total_cost < clean:
+                clean, visit.clean = total_cost, DIRTY
+            total_cost, end = _cheapest_copy_out(data, priced, tensor, version, first, last)
+            if dirty + total_cost < slow:
+                slow, visit.slow, visit.out_end = dirty + total_cost, DIRTY, end
         dirty += stay
         if is_end:
             if row.is_output:
@@ -393,26 +393,26 @@ def _least(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
             return least, SLOW if slow == least else LOST if lost == least else CLEAN if clean == least else DIRTY
         here = data.accesses[access]
         if slow < NEVER and row.can_copy and here.reads:
-            paid, start = _come(data, priced, tensor, version, last)
-            if slow + paid < clean:
-                clean, visit.clean, visit.in_start = slow + paid, SLOW, start
-        held = units * (priced.until[here.high] - priced.until[here.low])
+            total_cost, start = _cheapest_copy_in(data, priced, tensor, version, last)
+            if slow + total_cost < clean:
+                clean, visit.clean, visit.in_start = slow + total_cost, SLOW, start
+        memory_cost = units * (priced.until[here.high] - priced.until[here.low])
         earned, chosen = 0, 0
         for use in range(here.first_use, data.accesses[access + 1].first_use):
             value = priced.earned[data.access_uses[use].use]
             earned += value
             chosen += value if row.uniform else max(0, value)
         if here.writes:
-            begun, visit.fast_write = min(clean, dirty), CLEAN if clean <= dirty else DIRTY
+            before_write, visit.fast_write = min(clean, dirty), CLEAN if clean <= dirty else DIRTY
             visit.slow_write = SLOW
             if not here.reads or here.high > here.low + 1:
                 visit.slow_write = SLOW if slow <= lost else LOST
                 slow = min(slow, lost)
-                if slow < begun:
-                    begun, visit.fast_write = slow, visit.slow_write
-            clean, dirty, version = NEVER, begun + held - earned, here.written
+                if slow < before_write:
+                    before_write, visit.fast_write = slow, visit.slow_write
+            clean, dirty, version = NEVER, before_write + memory_cost - earned, here.written
         else:
-            clean, dirty = clean + held - chosen, dirty + held - earned
+            clean, dirty = clean + memory_cost - chosen, dirty + memory_cost - earned
         slow, lost = NEVER if row.uniform else slow, NEVER
         clean, dirty = min(clean, NEVER), min(dirty, NEVER)
         first = here.high
@@ -420,7 +420,7 @@ def _least(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
 
 
 @njit_inner
-def _load(data: Data, priced: Priced, duration: int, start: int, end: int) -> None:
+def _add_traffic(data: Data, priced: Priced, duration: int, start: int, end: int) -> None:
     """Add the traffic of a copy between two boundaries, spread over the cheapest steps in proportion to their lengths."""
     if start < end and duration > 0:
         price, total = _cheapest(priced, data.horizon, start, end), 0.0
@@ -434,14 +434,14 @@ def _load(data: Data, priced: Priced, duration: int, start: int, end: int) -> No
 
 
 @njit_inner
-def _hold(priced: Priced, units: int, start: int, end: int) -> None:
+def _add_memory(priced: Priced, units: int, start: int, end: int) -> None:
     """Add units of memory that are used during the steps ``[start, end)``."""
     priced.change[start] += units
     priced.change[end] -= units
 
 
 @njit_inner
-def _follow(data: Data, priced: Priced, tensor: int, state: int) -> None:
+def _add_usage(data: Data, priced: Priced, tensor: int, state: int) -> None:
     """Walk back along the best path of a tensor and add up its memory, its traffic and its effect on latencies."""
     row, horizon = data.tensors[tensor], data.horizon
     units = row.bytes // priced.alignment
@@ -451,17 +451,17 @@ def _follow(data: Data, priced: Priced, tensor: int, state: int) -> None:
         last = data.accesses[access].low if access < data.tensors[tensor + 1].first_access else horizon
         if state == CLEAN and visit.clean == SLOW:
             end = data.steps[last].down
-            _hold(priced, units, end if priced.is_sliced else visit.in_start, last)
-            _load(data, priced, row.copy_in, visit.in_start, end)
+            _add_memory(priced, units, end if priced.is_sliced else visit.in_start, last)
+            _add_traffic(data, priced, row.copy_in, visit.in_start, end)
             state = SLOW
         if state in (CLEAN, DIRTY):
-            _hold(priced, units, first, last)
+            _add_memory(priced, units, first, last)
             if state == CLEAN and visit.clean == DIRTY:
-                _load(data, priced, row.copy_out, data.steps[visit.version].up, data.steps[last].down)
+                _add_traffic(data, priced, row.copy_out, data.steps[visit.version].up, data.steps[last].down)
                 state = DIRTY
         elif state == SLOW and visit.slow == DIRTY:
-            _hold(priced, units, first, _left_after(data, priced, first, visit.version, visit.out_end))
-            _load(data, priced, row.copy_out, data.steps[visit.version].up, visit.out_end)
+            _add_memory(priced, units, first, _left_after(data, priced, first, visit.version, visit.out_end))
+            _add_traffic(data, priced, row.copy_out, data.steps[visit.version].up, visit.out_end)
             state = DIRTY
         elif state == SLOW:
             state = visit.slow
@@ -471,7 +471,7 @@ def _follow(data: Data, priced: Priced, tensor: int, state: int) -> None:
             return
         here = data.accesses[access - 1]
         if state in (CLEAN, DIRTY):
-            _hold(priced, units, here.low, here.high)
+            _add_memory(priced, units, here.low, here.high)
             for place in range(here.first_use, data.accesses[access].first_use):
                 use, step = data.access_uses[place].use, data.access_uses[place].step
                 if state == DIRTY or row.uniform or priced.earned[use] > 0:
@@ -488,7 +488,7 @@ def _follow(data: Data, priced: Priced, tensor: int, state: int) -> None:
 
 
 @njit_inner
-def _moved(priced: Priced, at: int, value: float, slope: float, most: float) -> float:
+def _stepped(priced: Priced, at: int, value: float, slope: float, most: float) -> float:
     """A coordinate after a step along its subgradient, clipped to ``[0, most]``."""
     if (value <= 0.0 and slope <= 0.0) or (value >= most and slope >= 0.0) or slope == 0.0:
         return value
@@ -498,7 +498,7 @@ def _moved(priced: Priced, at: int, value: float, slope: float, most: float) -> 
 
 
 @njit_once
-def _move(data: Data, priced: Priced, is_first: bool) -> None:
+def _take_step(data: Data, priced: Priced, is_first: bool) -> None:
     """Change all prices and shares by a step along the subgradient; the first one also sets the initial sums of squares."""
     horizon, channels = data.horizon, data.channels
     most = priced.most_channel / priced.unit
@@ -518,7 +518,7 @@ def _move(data: Data, priced: Priced, is_first: bool) -> None:
                         latencies, pieces = latencies + (worth * more) ** 2, pieces + 1
                     else:
                         at = 2 * horizon + piece
-                        priced.share[piece] = _moved(priced, at, share, worth * more, 1.0)
+                        priced.share[piece] = _stepped(priced, at, share, worth * more, 1.0)
                         shares += priced.share[piece]
             for piece in range(row.first_term, data.steps[step + 1].first_term, length):
                 if shares > 1.0 and priced.share[piece] > 0.0:
@@ -528,8 +528,8 @@ def _move(data: Data, priced: Priced, is_first: bool) -> None:
             if is_counting:
                 memory, traffic = memory + rise**2, traffic + slope**2
             else:
-                priced.memory[step] = _moved(priced, step, priced.memory[step], rise, np.inf)
-                priced.channel[step] = _moved(priced, horizon + step, priced.channel[step], slope, most)
+                priced.memory[step] = _stepped(priced, step, priced.memory[step], rise, np.inf)
+                priced.channel[step] = _stepped(priced, horizon + step, priced.channel[step], slope, most)
         if is_counting:
             for at in range(len(priced.squares)):
                 total = memory if at < horizon else traffic if at < 2 * horizon else latencies
@@ -549,11 +549,11 @@ def ascend(data: Data, priced: Priced, steps: int, is_first: bool) -> int:
                 for place in range(data.accesses[row.first_access].first_use, data.accesses[following.first_access].first_use):
                     earns |= priced.earned[data.access_uses[place].use] > 0
                 if earns:
-                    cost, state = _least(data, priced, tensor)
+                    cost, state = _cheapest_path(data, priced, tensor)
                     # A path in slow memory costs nothing, so that a positive cost is never the lowest.
                     if cost < 0:
                         total += cost
-                        _follow(data, priced, tensor, state)
+                        _add_usage(data, priced, tensor, state)
         best = max(best, -(-total // priced.unit))
         if is_first and number == 0:
             # Without prices, every tensor stays in fast memory. Where that takes much of it, memory gets a first price.
@@ -562,5 +562,5 @@ def ascend(data: Data, priced: Priced, steps: int, is_first: bool) -> int:
                 used += priced.change[step]
                 priced.memory[step] = FIRST_PRICE if 2 * used > priced.room else 0.0
         else:
-            _move(data, priced, is_first and number == 1)
+            _take_step(data, priced, is_first and number == 1)
     return best

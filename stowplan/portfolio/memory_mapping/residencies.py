@@ -27,7 +27,7 @@ def open_slot(
 ) -> int:
     """Open a residency that serves the accesses ``first`` to ``last``, and queue its copy-in if it has one; returns its slot.
 
-    The residency is not yet in the map of memory. :func:`settle` enters all residencies of a tensor once they are final.
+    The residency is not yet in the map of memory. :func:`enter_in_map` enters all residencies of a tensor once they are final.
     """
     totals = state.totals[0]
     index = totals.free
@@ -143,7 +143,7 @@ def copy_in(data: Data, state: State, tensor: int, access: int, may_stall: bool,
 
 
 @njit_inner
-def settle(state: State, tensor: int) -> None:
+def enter_in_map(state: State, tensor: int) -> None:
     """Enter the residencies of a tensor into the map of memory, in the order in which they were opened."""
     count = 0
     index = state.first_slot[tensor]
@@ -158,7 +158,7 @@ def settle(state: State, tensor: int) -> None:
 
 
 @njit_inner
-def take_back(data: Data, state: State, tensor: int) -> None:
+def close_residencies(data: Data, state: State, tensor: int) -> None:
     """Close all residencies of a tensor, which are not in the map of memory, so that all of its accesses are slow."""
     totals = state.totals[0]
     while state.first_slot[tensor] >= 0:

@@ -75,12 +75,12 @@ def new_search(data: Data, state: State, density: Floats, seed: int) -> Search:
         density=density,
     )
     search.status[0].random = 1 + (seed * 2654435761 + 88172645463325252) % (RANDOM - 1)
-    note_best(state, search)
+    save_best(state, search)
     return search
 
 
 @njit
-def note_best(state: State, search: Search) -> None:
+def save_best(state: State, search: Search) -> None:
     """Save the plan of the state as the best."""
     status = search.status[0]
     status.best = state.totals[0].total
@@ -252,7 +252,7 @@ def ruin_and_recreate(data: Data, state: State, search: Search, rounds: int, all
         _recreate(data, state, search, count)
         status.rounds += 1
         if totals.total < status.best:
-            note_best(state, search)
+            save_best(state, search)
         elif totals.total > before + allowed * (random_below(search, RANDOM) / RANDOM) ** 3:
             for position in range(count):
                 remove(data, state, search.chosen[position])

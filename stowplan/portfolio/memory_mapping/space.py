@@ -61,7 +61,7 @@ def find_offset(data: Data, state: State, start: int, end: int, size: int, polic
     window = _window(state, start, end)
     listed = state.order if window < 0 else state.nearby
     first = 0 if window < 0 else window * ROOM
-    last = first + (state.totals[0].placed if window < 0 else state.crowd[window])
+    last = first + (state.totals[0].placed if window < 0 else state.window_counts[window])
     best = -1
     best_size = NEVER
     top = 0
@@ -93,7 +93,7 @@ def is_free(state: State, start: int, end: int, bottom: int, top: int) -> bool:
     window = _window(state, start, end)
     listed = state.order if window < 0 else state.nearby
     first = 0 if window < 0 else window * ROOM
-    last = first + (state.totals[0].placed if window < 0 else state.crowd[window])
+    last = first + (state.totals[0].placed if window < 0 else state.window_counts[window])
     for position in range(first, last):
         row = state.slots[listed[position]]
         if row.offset >= top:
@@ -119,19 +119,19 @@ def unplace(state: State, index: int) -> None:
     state.totals[0].placed -= 1
     _delete(state.slots, state.order, 0, state.totals[0].placed, index)
     for window in range(max(0, (slot.start - WIDTH) // STRIDE + 1), (slot.end - 1) // STRIDE + 1):
-        state.crowd[window] -= 1
-        if state.crowd[window] < ROOM:
-            _delete(state.slots, state.nearby, window * ROOM, window * ROOM + state.crowd[window], index)
-        elif state.crowd[window] == ROOM:
-            _list_again(state, window)
+        state.window_counts[window] -= 1
+        if state.window_counts[window] < ROOM:
+            _delete(state.slots, state.nearby, window * ROOM, window * ROOM + state.window_counts[window], index)
+        elif state.window_counts[window] == ROOM:
+            _rebuild_list(state, window)
 
 
 @njit_inner
 def clear(state: State) -> None:
     """Empty the map of memory without changing the slots."""
     state.totals[0].placed = 0
-    for window in range(len(state.crowd)):
-        state.crowd[window] = 0
+    for window in range(len(state.window_counts)):
+        state.window_counts[window] = 0
 
 
 @njit
@@ -160,20 +160,20 @@ def repack(data: Data, state: State, order: Ints, old: Ints) -> bool:
 def _window(state: State, start: int, end: int) -> int:
     """A window with a list that contains the steps ``[start, end)``; -1 if there is none."""
     window = start // STRIDE
-    return window if end <= window * STRIDE + WIDTH and state.crowd[window] <= ROOM else -1
+    return window if end <= window * STRIDE + WIDTH and state.window_counts[window] <= ROOM else -1
 
 
 @njit_inner
 def _enter_windows(state: State, index: int, first: int, last: int) -> None:
     """Enter a slot into the windows ``[first, last)``."""
     for window in range(first, last):
-        if state.crowd[window] < ROOM:
-            _insert(state.slots, state.nearby, window * ROOM, window * ROOM + state.crowd[window], index)
-        state.crowd[window] += 1
+        if state.window_counts[window] < ROOM:
+            _insert(state.slots, state.nearby, window * ROOM, window * ROOM + state.window_counts[window], index)
+        state.window_counts[window] += 1
 
 
 @njit_once
-def _list_again(state: State, window: int) -> None:
+def _rebuild_list(state: State, window: int) -> None:
     """Rebuild the list of a window that had too many residencies."""
     low, high = window * STRIDE, window * STRIDE + WIDTH
     listed = window * ROOM

@@ -123,7 +123,7 @@ class Draft:
     """Boundary from which on the content in slow memory is valid; NEVER if it is not."""
     ended: int
     """Boundary at which its last residency ended."""
-    bold: int
+    accepts_loss: int
     """1 if reads are served from fast memory even if that alone saves nothing."""
 
 
@@ -151,7 +151,7 @@ class State(NamedTuple):
     """[2 S]"""
     order: Ints
     """[S] the map of memory: the slots in use by offset, ``totals.placed`` of them."""
-    crowd: Ints
+    window_counts: Ints
     """[W] number of residencies in each window of time (see ``space``)."""
     nearby: Ints
     """[W * ROOM] the residencies of each window by offset; undefined for windows with more than ROOM residencies."""

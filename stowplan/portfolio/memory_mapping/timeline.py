@@ -188,16 +188,16 @@ def replay(data: Data, state: State) -> int:
     boundary = totals.dirty_from
     totals.reach = -1
     while boundary <= data.horizon:
-        boundary = _play(data, state, boundary)
-        kept = boundary
+        boundary = _simulate(data, state, boundary)
+        unchanged = boundary
         while boundary <= min(totals.dirty_to, data.horizon) and not state.moments[boundary].dirty:
             boundary += 1
         if boundary > totals.dirty_to:
             boundary = data.horizon + 1
-        for later in range(kept, min(boundary, totals.reach + 1)):
+        for later in range(unchanged, min(boundary, totals.reach + 1)):
             state.moments[later].due = 0
         if totals.shift != 0:
-            for later in range(kept, boundary):
+            for later in range(unchanged, boundary):
                 state.began[later] += totals.shift
     totals.dirty_from = data.horizon + 1
     totals.dirty_to = -1
@@ -209,7 +209,7 @@ def replay(data: Data, state: State) -> int:
 
 
 @njit_once
-def _play(data: Data, state: State, changed: int) -> int:
+def _simulate(data: Data, state: State, changed: int) -> int:
     """Simulate past a dirty boundary until the old timeline holds again; returns the boundary from which it does."""
     totals = state.totals[0]
     boundary = changed

@@ -30,7 +30,7 @@ class MuZeroPlayer:
 
     def __init__(self, policy: Policy):
         self.policy = policy
-        self._known: tuple[str, CompiledGame] | None = None
+        self._latest_game: tuple[str, CompiledGame] | None = None
 
     def likeliest(self, problem: Problem, stop: Stop) -> Game | None:
         """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
@@ -52,9 +52,9 @@ class MuZeroPlayer:
         """The game of a problem; that of the latest problem is kept."""
         from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 
-        if self._known is None or self._known[0] != problem.digest:
-            self._known = problem.digest, CompiledGame(problem)
-        return self._known[1]
+        if self._latest_game is None or self._latest_game[0] != problem.digest:
+            self._latest_game = problem.digest, CompiledGame(problem)
+        return self._latest_game[1]
 
 
 def game_of(game: CompiledGame, played: Played) -> Game:
