@@ -102,8 +102,10 @@ class Body:
         return _steps(linked)
 
     def heights(self, ii: int) -> list[int]:
-        """Clocks from the issue of each instruction to the end of the loop body (Rau 1994, HeightR); the II must be feasible
-        for all recurrences."""
+        """Clocks from the issue of each instruction to the end of the loop body (Rau 1994, HeightR).
+
+        The II must be feasible for all recurrences.
+        """
         height = np.array(self.latency, np.int64)
         edges = [precedence for precedence in self.structure.precedences if precedence.source != precedence.target]
         if not edges:

@@ -176,12 +176,12 @@ def test_that_nothing_fits_is_proven_first(
 def test_drafts_by_lot_differ_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = limited(8)
     context, drawn = Recorder(seed=3), list[tuple[int, int, int]]()
-    run = staged._Staged(problem, context, problem.limit or 0)
+    run = staged._StagedSearch(problem, context, problem.limit or 0)
 
-    def draft(self: staged._Staged, aim: int, gap: float, share: float = 0.2, stream: int = 0) -> None:
+    def draft(self: staged._StagedSearch, aim: int, gap: float, share: float = 0.2, stream: int = 0) -> None:
         drawn.append((self.chain[0], self.limit - aim, stream))
 
-    monkeypatch.setattr(staged._Staged, "draft", draft)
+    monkeypatch.setattr(staged._StagedSearch, "draft", draft)
     staged._draw(run, [[2], [5]], 1000)
     # None is of use: after so many no more are made.
     assert len(drawn) == staged.PARAMS.misses == len({stream for *_, stream in drawn})
