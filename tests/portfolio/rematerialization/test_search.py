@@ -166,7 +166,7 @@ def test_that_nothing_fits_is_proven_first(
     def simulated(*_: object) -> None:
         raise AssertionError("nothing is simulated")
 
-    monkeypatch.setattr(candidates, "simulated", simulated)
+    monkeypatch.setattr(candidates, "simulate_within_limit", simulated)
     problem = Problem(tensors=training(0).tensors, ops=training(0).ops, inputs=(0,), outputs=training(0).outputs, limit=0)
     context = Recorder()
     candidate(problem, context)
@@ -182,7 +182,7 @@ def test_drafts_by_lot_differ_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
         drawn.append((self.chain[0], self.limit - aim, stream))
 
     monkeypatch.setattr(staged._StagedSearch, "draft", draft)
-    staged._draw(run, [[2], [5]], 1000)
+    staged._random_drafts(run, [[2], [5]], 1000)
     # None is of use: after so many no more are made.
     assert len(drawn) == staged.PARAMS.misses == len({stream for *_, stream in drawn})
     assert {chain for chain, *_ in drawn} == {2, 5}
@@ -196,7 +196,7 @@ def test_where_nothing_is_within_the_limit_the_least_peak_is_sought(monkeypatch:
     def none(*args: object) -> None:
         return None
 
-    monkeypatch.setattr(candidates, "simulated", none)
+    monkeypatch.setattr(candidates, "simulate_within_limit", none)
     monkeypatch.setattr(candidates, "_improve", none)
     monkeypatch.setattr(Insertion, "repaired", none)
     context = Recorder()

@@ -1,9 +1,9 @@
 """The network of MMap-MuZero: representation encoder, dynamics, and heads (Wang et al. 2023, section 4.3.1 and figure 4).
 
-The encoder makes an embedding of each part of an observation: a ResNet of the memory map, embeddings of ids beside the
-features of each buffer, and small networks for profile, supplies, actions and globals. An MLP over all of them gives the hidden
-state. Dynamics and heads are MLPs. Hidden states are scaled to [0, 1] as in MuZero (Schrittwieser et al. 2020, appendix G).
-:class:`TorchModel` is the network as tree search asks it.
+The encoder embeds each part of an observation: a ResNet reads the memory map, embeddings of ids are added to the features of
+each buffer, and small networks read profile, supplies, actions and globals. An MLP over all of these gives the hidden state.
+Dynamics and heads are MLPs. Hidden states are scaled to [0, 1] as in MuZero (Schrittwieser et al. 2020, appendix G).
+:class:`TorchModel` is the network as a model for tree search.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACTIONS = 3
 
 
 class ObservationTensors(NamedTuple):
-    """:class:`Observations` on a device: the same fields, shapes and types."""
+    """:class:`Observations` as tensors on a device, with the same fields, shapes and types."""
 
     buffers: Tensor
     memory_map: Tensor
@@ -42,10 +42,10 @@ class ObservationTensors(NamedTuple):
 
 
 class Initial(NamedTuple):
-    """What the network makes of B observations."""
+    """The network's outputs for B observations."""
 
     hidden: Tensor
-    """(B, H), entries from 0 to 1."""
+    """(B, H) hidden states, with entries from 0 to 1."""
     policy_logits: Tensor
     """(B, 3), in the order of ``Action``."""
     value_logits: Tensor
@@ -53,7 +53,7 @@ class Initial(NamedTuple):
 
 
 class Recurrent(NamedTuple):
-    """What the network expects after one more action in each of B hidden states."""
+    """The network's predictions after one action in each of B hidden states."""
 
     hidden: Tensor
     reward_logits: Tensor
@@ -63,7 +63,7 @@ class Recurrent(NamedTuple):
 
 
 class MMapNetwork(nn.Module):
-    """Representation, dynamics and prediction; sizes in ``config``. Works on any device."""
+    """Representation, dynamics and prediction networks, with sizes from ``config``; works on any device."""
 
     def __init__(self, config: NetworkConfig):
         super().__init__()
@@ -80,7 +80,7 @@ class MMapNetwork(nn.Module):
         self.reward = Head(config.hidden, config.head_layers, config.reward_bins)
 
     def initial(self, observations: ObservationTensors) -> Initial:
-        """Encode states and predict from them."""
+        """Encode observations and predict policy and value."""
         hidden = to_unit_range(self.encoder(observations))
         return Initial(hidden, self.policy(hidden), self.value(hidden))
 
