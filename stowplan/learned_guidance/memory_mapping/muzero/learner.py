@@ -26,7 +26,7 @@ from stowplan.learned_guidance.nn import Support
 
 
 class Batch(NamedTuple):
-    """S samples, each unrolled for K steps. Beyond the end of a game, rewards and values are 0 and there is no policy target."""
+    """S samples, each unrolled for K steps. Beyond the end of a game, rewards and values are 0 and no policy target is set."""
 
     observations: Observations
     """S rows: the positions at which the unrolling begins."""
