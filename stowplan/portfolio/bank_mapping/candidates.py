@@ -45,7 +45,7 @@ def search(problem: Problem, context: Context) -> None:
         context.note("writers of one tensor do not agree: left to the exact models")
         return
     context.plan(best, "propagation")
-    for start in ([*best.options], choose.one_pass(problem), choose.local(problem)):
+    for start in ([*best.options], choose.propagate_once(problem), choose.local(problem)):
         if agrees(problem, start):
             best = _improve(problem, context, best, start)
 
@@ -54,7 +54,7 @@ def _improve(problem: Problem, context: Context, best: Plan, options: list[int])
     """Local search from ``options``; returns the best plan."""
     may_stay: Sequence[bool] = [True] * len(problem.tensors)
     while not context.closed():
-        options = choose.descended(problem, options, may_stay, context.closed)
+        options = choose.descend(problem, options, may_stay, context.closed)
         stays = choose.by_density(problem, options)
         plan = assemble(problem, options, stays)
         if plan.objective >= best.objective or not agrees(problem, options):
@@ -151,7 +151,7 @@ class _Plans:
                 return
             if self._may_tell:
                 self._context.plan(plan, "rounding")
-            options = choose.descended(problem, options, stays, self._context.closed)
+            options = choose.descend(problem, options, stays, self._context.closed)
 
 
 def _relax(context: Context, built: model.Model, plans: _Plans) -> None:

@@ -114,19 +114,19 @@ def local(problem: Problem) -> list[int]:
     return [option or 0 for option in choice.options]
 
 
-def propagated(problem: Problem) -> list[int]:
+def propagate(problem: Problem) -> list[int]:
     """The options of the paper's propagation to a fixed point.
 
     Operators that the compute unit restricts take their usual option. Layouts are propagated from there along the data, in both
-    directions, until every operator has an option (:func:`one_pass`). Then options are revised until nothing changes. A
+    directions, until every operator has an option (:func:`propagate_once`). Then options are revised until nothing changes. A
     revision must reduce the bytes in conflicting layouts, of which each tensor's count once, so that the revisions end.
     """
     choice = Choice(problem)
     free = [number for number, operator in enumerate(problem.operators) if not operator.restricted]
-    return _revised(choice, one_pass(problem), free, lambda tensor: _in_conflict(choice, tensor), lambda: False)
+    return _revise(choice, propagate_once(problem), free, lambda tensor: _conflicting_bytes(choice, tensor), lambda: False)
 
 
-def one_pass(problem: Problem) -> list[int]:
+def propagate_once(problem: Problem) -> list[int]:
     """The options of one breadth-first pass of propagation from the restricted operators, without revisions."""
     choice = Choice(problem)
     for number, operator in enumerate(problem.operators):
@@ -147,12 +147,12 @@ def one_pass(problem: Problem) -> list[int]:
     return [option or 0 for option in choice.options]
 
 
-def _in_conflict(choice: Choice, tensor: int) -> int:
+def _conflicting_bytes(choice: Choice, tensor: int) -> int:
     """Bytes of the copies to other layouts that a tensor's readers would need if it were on chip."""
-    return _copied(choice.problem, tensor, choice.own_layout(tensor), choice.wanted(tensor))
+    return _copied_bytes(choice.problem, tensor, choice.own_layout(tensor), choice.wanted(tensor))
 
 
-def _copied(problem: Problem, tensor: int, own: int | None, wanted: set[int]) -> int:
+def _copied_bytes(problem: Problem, tensor: int, own: int | None, wanted: set[int]) -> int:
     """Bytes of the copies of a tensor of layout ``own`` to the other layouts ``wanted``."""
     array = problem.tensors[tensor]
     if own is None:
@@ -177,10 +177,10 @@ def cost_of(problem: Problem, tensor: int, own: int | None, wanted: set[int], ma
     outside = off_chip_cost(problem, tensor)
     if not may_stay:
         return outside
-    return min(outside, on_chip_cost(problem, tensor) + problem.copy_weight * _copied(problem, tensor, own, wanted))
+    return min(outside, on_chip_cost(problem, tensor) + problem.copy_weight * _copied_bytes(problem, tensor, own, wanted))
 
 
-def descended(problem: Problem, start: Sequence[int], on_chip: Sequence[bool], should_stop: Callable[[], bool]) -> list[int]:
+def descend(problem: Problem, start: Sequence[int], on_chip: Sequence[bool], should_stop: Callable[[], bool]) -> list[int]:
     """Descent from the options ``start``: change one operator at a time as long as that reduces the cost.
 
     Each tensor counts at its best place; ``on_chip`` says which tensors may stay on chip.
@@ -190,10 +190,10 @@ def descended(problem: Problem, start: Sequence[int], on_chip: Sequence[bool], s
     def cost(tensor: int) -> int:
         return cost_of(problem, tensor, choice.own_layout(tensor), choice.wanted(tensor), on_chip[tensor])
 
-    return _revised(choice, start, range(len(problem.operators)), cost, should_stop)
+    return _revise(choice, start, range(len(problem.operators)), cost, should_stop)
 
 
-def _revised(
+def _revise(
     choice: Choice,
     start: Sequence[int],
     free: Iterable[int],
@@ -284,7 +284,7 @@ def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[flo
     return stays
 
 
-def next_only(problem: Problem, options: Sequence[int]) -> list[bool]:
+def keep_for_next_reader(problem: Problem, options: Sequence[int]) -> list[bool]:
     """Which tensors stay on chip in local mapping: those that the operator right after their writer reads, if they fit."""
     sizes = _sizes(problem, options)
     stays = [False] * len(problem.tensors)
@@ -302,10 +302,10 @@ def next_only(problem: Problem, options: Sequence[int]) -> list[bool]:
 def local_plan(problem: Problem) -> Plan:
     """The plan of local mapping: every operator chooses for itself, and outputs stay on chip for the next operator only."""
     options = local(problem)
-    return assemble(problem, options, next_only(problem, options))
+    return assemble(problem, options, keep_for_next_reader(problem, options))
 
 
 def propagated_plan(problem: Problem) -> Plan:
     """The plan of the paper's global mapping by propagation, with the tensors that save most on chip."""
-    options = propagated(problem)
+    options = propagate(problem)
     return assemble(problem, options, by_density(problem, options))

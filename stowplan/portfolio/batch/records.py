@@ -172,7 +172,9 @@ def only_writer(path: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"cannot lock the folder: {error.strerror or error}", source=path.parent) from error
     if handle is None:
-        raise InputError(f"found another batch{_holder(path)} at work on it, expected one at a time", source=path.parent)
+        raise InputError(
+            f"found another batch{_describe_holder(path)} at work on it, expected one at a time", source=path.parent
+        )
     try:
         with contextlib.suppress(OSError):
             os.ftruncate(handle, 0)
@@ -183,7 +185,7 @@ def only_writer(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _holder(path: Path) -> str:
+def _describe_holder(path: Path) -> str:
     """A note on the process that has the lock; empty if it is not known."""
     try:
         return f" (process {int(path.read_text())})"
@@ -229,16 +231,16 @@ class Journal:
 
     def has(self, name: str, record: Record) -> bool:
         """Whether the journal already has this line for an input."""
-        return self._last.get(name) == _line(name, record)
+        return self._last.get(name) == _make_line(name, record)
 
     def add(self, name: str, record: Record) -> None:
         """Append a line; raises InputError if it cannot be written."""
-        line = _line(name, record)
+        line = _make_line(name, record)
         try:
             self._append(line)
         except OSError as error:
             raise self._unwritable(error) from error
-        self._take(name, line)
+        self._remember_line(name, line)
 
     def close(self) -> None:
         """Close the file, after removing outdated lines."""
@@ -246,7 +248,7 @@ class Journal:
         if self._is_file:
             self._compact()
 
-    def _take(self, name: str, line: bytes) -> None:
+    def _remember_line(self, name: str, line: bytes) -> None:
         """Remember the line of an input."""
         self._has_more |= self._last.pop(name, None) is not None
         self._last[name] = line
@@ -281,7 +283,7 @@ class Journal:
                         f"{error}, expected a result of 'stowplan batch'", source=self._path, place=f"line {number}"
                     ) from error
                 size += len(line)
-                self._take(name, line)
+                self._remember_line(name, line)
 
     def _compact(self) -> None:
         """Rewrite the file without outdated lines."""
@@ -304,6 +306,6 @@ def remove_temporary(folder: Path, name: str) -> None:
             os.unlink(entry)
 
 
-def _line(name: str, record: Record) -> bytes:
+def _make_line(name: str, record: Record) -> bytes:
     """The line of an input."""
     return msgspec.json.encode(Line(name, record)) + b"\n"

@@ -110,7 +110,7 @@ def run_batch(
     output = Path(folder)
     settings = check_settings(settings)
     flag("fresh {}", fresh)
-    most, settings = _room(jobs, memory_budget, settings, scheduler)
+    most, settings = _limit_jobs(jobs, memory_budget, settings, scheduler)
     targets = check_targets(settings.targets)
     if scheduler is not None:
         targets = tuple(os.path.abspath(target) if os.path.exists(target) else target for target in targets)
@@ -132,16 +132,16 @@ def run_batch(
                 on_start(item)
             # Workers on other machines have another working directory.
             folder = Path() if scheduler is None else Path.cwd()
-            return _task(item, folder, output, settings, targets, fresh)
+            return _make_task(item, folder, output, settings, targets, fresh)
 
         if workers is None:
             outcomes: Iterator[tuple[int, Outcome]] = (
                 (number, solve_task(begin(number), cancel)) for number in range(len(items))
             )
         else:
-            outcomes = _side_by_side(workers, range(len(items)), begin, cancel or threading.Event())
+            outcomes = _solve_in_parallel(workers, range(len(items)), begin, cancel or threading.Event())
         for number, outcome in outcomes:
-            record, was_finished = _keep(items[number], output, outcome, settings, lines)
+            record, was_finished = _store_outcome(items[number], output, outcome, settings, lines)
             yield items[number], record, was_finished
             if record.exit_code == CANCELLED and workers is None:
                 return
@@ -156,7 +156,7 @@ def _workers(most: int, scheduler: str | None) -> Workers | None:
     return DaskWorkers(scheduler, most)
 
 
-def _room(jobs: int | None, budget: int | None, settings: Settings, scheduler: str | None) -> tuple[int, Settings]:
+def _limit_jobs(jobs: int | None, budget: int | None, settings: Settings, scheduler: str | None) -> tuple[int, Settings]:
     """The number of parallel jobs, 0 for as many as a cluster has threads; and the settings with a memory limit.
 
     The limit is derived from the memory budget if there is one.
@@ -194,14 +194,14 @@ def _room(jobs: int | None, budget: int | None, settings: Settings, scheduler: s
 LAST_SECONDS, _LOOK_SECONDS = 5.0, 0.1
 
 
-def _side_by_side(
+def _solve_in_parallel(
     workers: Workers, order: Sequence[int], begin: Callable[[int], Task], cancel: threading.Event
 ) -> Iterator[tuple[int, Outcome]]:
     """Yield outcomes as they arrive. An input whose worker was lost is tried again after all others."""
     waiting, tasks, lost = deque(order), dict[int, Task](), Counter[int]()
     while waiting or tasks:
         if cancel.is_set():
-            yield from _last(workers, len(tasks))
+            yield from _collect_cancelled(workers, len(tasks))
             return
         while waiting and workers.has_room():
             # If the workers cannot tell which task was to blame for a loss, a lost input is tried again alone.
@@ -233,7 +233,7 @@ def _side_by_side(
             waiting.append(number)
 
 
-def _last(workers: Workers, count: int) -> Iterator[tuple[int, Outcome]]:
+def _collect_cancelled(workers: Workers, count: int) -> Iterator[tuple[int, Outcome]]:
     """Yield the outcomes of the ``count`` tasks that run when a batch is cancelled; a task without one is not recorded."""
     workers.cancel()
     end = time.monotonic() + LAST_SECONDS
@@ -243,7 +243,7 @@ def _last(workers: Workers, count: int) -> Iterator[tuple[int, Outcome]]:
             yield number, outcome
 
 
-def _task(item: Item, folder: Path, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:
+def _make_task(item: Item, folder: Path, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:
     """The task of an input."""
     return Task(
         path=os.fsencode(folder / item.path),
@@ -252,13 +252,13 @@ def _task(item: Item, folder: Path, output: Path, settings: Settings, targets: t
         plan=files.printable(item.plan_path(output).name),
         settings=settings,
         targets=targets,
-        earlier=None if fresh else _finished(item, output, settings),
+        earlier=None if fresh else _finished_digests(item, output, settings),
         kinds=kinds.places(),
         formats=formats.registered(),
     )
 
 
-def _finished(item: Item, output: Path, settings: Settings) -> Finished | None:
+def _finished_digests(item: Item, output: Path, settings: Settings) -> Finished | None:
     """The digests of an earlier run with the same settings whose files are complete; None if there is none.
 
     If neither the input nor XLA's plan has changed since, solving it again would only repeat that run.
@@ -275,7 +275,7 @@ def _finished(item: Item, output: Path, settings: Settings) -> Finished | None:
     return Finished(str(result["provenance"]["problem_digest"]), record.xla_plan) if has_plan and has_proof else None
 
 
-def _keep(item: Item, output: Path, outcome: Outcome, settings: Settings, journal: Journal) -> tuple[Record, bool]:
+def _store_outcome(item: Item, output: Path, outcome: Outcome, settings: Settings, journal: Journal) -> tuple[Record, bool]:
     """Write the outcome of an input: plan and certificate, then the record, which marks them as complete, then the line."""
     path = item.record_path(output)
     if outcome.record is None:

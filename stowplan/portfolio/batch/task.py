@@ -114,10 +114,10 @@ def _stem(path: Path) -> str:
     name = path.name.removesuffix(".gz")
     for suffix in (".txt", ".csv", ".json", ".hlo", ".dot", ".gv"):
         name = name.removesuffix(suffix)
-    return _short(name or path.name)
+    return _shorten(name or path.name)
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     """A name that is short enough for suffixes to be added; a name that is too long is cut and ends in its digest."""
     data = os.fsencode(name)
     if len(data) <= MOST_BYTES:
@@ -176,7 +176,7 @@ def solve_task(task: Task, cancel: threading.Event | None = None) -> Outcome:
     """
     try:
         _register(task)
-        return _solved(task, cancel)
+        return _solve_unless_finished(task, cancel)
     except Exception as error:
         code, text = describe_failure(error)
         return failure(task, code, text, is_kept=not isinstance(error, UsageError))
@@ -221,7 +221,7 @@ def _register(task: Task) -> None:
         formats.register(module)
 
 
-def _solved(task: Task, cancel: threading.Event | None) -> Outcome:
+def _solve_unless_finished(task: Task, cancel: threading.Event | None) -> Outcome:
     """Read and solve an input, unless its finished record is up to date."""
     began, settings = time.monotonic(), task.settings
     path, folder = (Path(os.fsdecode(name)) for name in (task.path, task.folder))

@@ -113,7 +113,7 @@ class LocalWorkers:
     def start(self, number: int, task: Task) -> None:
         """Pass a task to an idle process, or to a new one."""
         try:
-            process = self._waiting() or _Process(self._work, self._messages)
+            process = self._find_idle() or _Process(self._work, self._messages)
         except OSError as error:
             self._unstarted.append((number, Lost(f"its process could not be started: {error}")))
             return
@@ -164,7 +164,7 @@ class LocalWorkers:
         """Process ids of all processes."""
         return [process.pid for process in (*self._busy, *self._idle)]
 
-    def _waiting(self) -> _Process | None:
+    def _find_idle(self) -> _Process | None:
         """An idle process that is alive; None if there is none."""
         while self._idle:
             process = self._idle.pop()
@@ -211,7 +211,7 @@ def main() -> None:
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     # One event serves all tasks, because no task is started after a cancellation.
     cancel = threading.Event()
-    threading.Thread(target=_take_in, args=(incoming, tasks, cancel), daemon=True).start()
+    threading.Thread(target=_receive_messages, args=(incoming, tasks, cancel), daemon=True).start()
     while True:
         write_encoded(outgoing, msgspec.msgpack.encode(work(tasks.get(), cancel)))
 
@@ -220,7 +220,7 @@ def main() -> None:
 _CANCEL = b""
 
 
-def _take_in(incoming: BinaryIO, tasks: queue.SimpleQueue[Task], cancel: threading.Event) -> None:
+def _receive_messages(incoming: BinaryIO, tasks: queue.SimpleQueue[Task], cancel: threading.Event) -> None:
     """Receive tasks and cancellations until the parent ends; then end this process, whatever it is doing."""
     while (data := read_message(incoming)) is not None:
         if data == _CANCEL:
@@ -277,7 +277,7 @@ class DaskWorkers:
         # Dask has no type annotations.
         client: Any = distributed.Client
         event: Any = distributed.Event
-        with _quiet():
+        with _silence_dask():
             try:
                 self._client = client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="stowplan")
             except (OSError, ValueError, TypeError) as error:
@@ -289,7 +289,7 @@ class DaskWorkers:
 
     def has_room(self) -> bool:
         """Whether there is a thread for another task. If there is no worker yet, one task waits for the first."""
-        return len(self._running) < max(1, self._most or self._count())
+        return len(self._running) < max(1, self._most or self._count_threads())
 
     def start(self, number: int, task: Task) -> None:
         """Submit a task to the cluster."""
@@ -319,16 +319,16 @@ class DaskWorkers:
 
     def cancel(self) -> None:
         """Set the event that cancels the tasks."""
-        with _quiet(), contextlib.suppress(Exception):
+        with _silence_dask(), contextlib.suppress(Exception):
             self._cancel.set()
 
     def close(self) -> None:
         """Disconnect from the cluster. Tasks that have not started are withdrawn; running ones end by their time limits."""
-        with _quiet(), contextlib.suppress(Exception):
+        with _silence_dask(), contextlib.suppress(Exception):
             self._client.cancel(list(self._running.values()), force=True)
             self._client.close(timeout=CONNECT_SECONDS)
 
-    def _count(self) -> int:
+    def _count_threads(self) -> int:
         """Current number of threads of the cluster, which may grow and shrink."""
         now = time.monotonic()
         if now - self._counted >= _COUNT_SECONDS:
@@ -361,7 +361,7 @@ def _until_cancelled(work: Callable[[Task, threading.Event], Outcome], task: Tas
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_dask() -> Iterator[None]:
     """Silence Dask's log, which repeats in many lines what an error says once."""
     logger = logging.getLogger("distributed")
     before = logger.level

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 
-#: Names of the actions of the game, for people.
+#: Names of the actions of the game.
 _ACTIONS = ("copy", "no copy", "drop")
 
 

@@ -116,7 +116,7 @@ def _times_at(data: Data, state: State, group: int, tile: int, chosen: int, time
 
 
 @njit_inner
-def _leave(data: Data, state: State, group: int) -> int:
+def _remove_group(data: Data, state: State, group: int) -> int:
     """Remove a group from its slots; returns the number of pairs that this resolves."""
     total, tile = 0, state.tile[group]
     for at in range(data.member_start[group], data.member_start[group + 1]):
@@ -129,7 +129,7 @@ def _leave(data: Data, state: State, group: int) -> int:
 
 
 @njit_inner
-def _enter(data: Data, state: State, group: int) -> int:
+def _add_group(data: Data, state: State, group: int) -> int:
     """Add a group to its slots; returns the number of pairs that this creates."""
     total, tile = 0, state.tile[group]
     for at in range(data.member_start[group], data.member_start[group + 1]):
@@ -142,7 +142,7 @@ def _enter(data: Data, state: State, group: int) -> int:
 
 
 @njit_inner
-def _time(data: Data, state: State, number: int, tile: int) -> int:
+def _random_time(data: Data, state: State, number: int, tile: int) -> int:
     """A random new time for an instruction on a tile, if possible one at which nothing is late."""
     low, high = -FAR, FAR
     group = data.group[number]
@@ -165,7 +165,7 @@ def _time(data: Data, state: State, number: int, tile: int) -> int:
 
 
 @njit_inner
-def _overfull(data: Data, load: int, words: int) -> int:
+def _count_excess(data: Data, load: int, words: int) -> int:
     """Instructions beyond what a tile can have, plus 1 if it has too many words."""
     return max(0, load - data.slots) + (words > data.room)
 
@@ -189,7 +189,7 @@ def cost(data: Data, state: State) -> int:
     state.done[:] = 0
     for group in range(len(state.tile)):
         tile = state.tile[group]
-        total += _enter(data, state, group)
+        total += _add_group(data, state, group)
         for at in range(data.member_start[group], data.member_start[group + 1]):
             number = data.member[at]
             for edge in range(data.wait_start[number], data.wait_start[number + 1]):
@@ -198,12 +198,12 @@ def cost(data: Data, state: State) -> int:
                     way = data.wait_clocks[edge] + data.hops[tile, state.tile[data.group[other]]]
                     total += max(0, state.time[number] + way - state.time[other])
     for tile in range(len(state.load)):
-        total += _overfull(data, state.load[tile], state.held[tile])
+        total += _count_excess(data, state.load[tile], state.held[tile])
     return total
 
 
 @njit_inner
-def _target(data: Data, state: State, group: int) -> int:
+def _random_target(data: Data, state: State, group: int) -> int:
     """A random new tile for a group, mostly one close to the tile of a neighbour."""
     first, last = data.link_start[group], data.link_start[group + 1]
     if last > first and _random(state, 100) < _BESIDE:
@@ -213,7 +213,7 @@ def _target(data: Data, state: State, group: int) -> int:
 
 
 @njit_inner
-def _shift(data: Data, state: State, group: int, tile: int) -> None:
+def _move_group(data: Data, state: State, group: int, tile: int) -> None:
     """Move a group to another tile."""
     old = state.tile[group]
     state.load[old] -= data.size[group]
@@ -237,25 +237,25 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
         temperature *= ratio
         group = _random(state, groups)
         timed = data.member_start[group + 1] - data.member_start[group]
-        old, new = state.tile[group], _target(data, state, group)
+        old, new = state.tile[group], _random_target(data, state, group)
         chosen, before_time, time = -1, 0, 0
         if timed:
             if _random(state, 100) < _STAY:
                 new = old
             chosen = data.member[data.member_start[group] + _random(state, timed)]
             before_time = state.time[chosen]
-            time = _time(data, state, chosen, new)
+            time = _random_time(data, state, chosen, new)
         if (new == old and (chosen < 0 or time == before_time)) or not data.allowed[group, new]:
             continue
         before = _broken_at(data, state, group, old) + (
-            _overfull(data, state.load[old], state.held[old]) + _overfull(data, state.load[new], state.held[new])
+            _count_excess(data, state.load[old], state.held[old]) + _count_excess(data, state.load[new], state.held[new])
         )
         change = _broken_at(data, state, group, new)
         if timed:
-            before += _times_at(data, state, group, old, chosen, before_time) + _leave(data, state, group)
+            before += _times_at(data, state, group, old, chosen, before_time) + _remove_group(data, state, group)
             change += _times_at(data, state, group, new, chosen, time)
             state.time[chosen] = time
-        _shift(data, state, group, new)
+        _move_group(data, state, group, new)
         other = -1
         if new != old and timed == 0 and state.load[new] > data.slots and _random(state, 100) < _EXCHANGE:
             # A group on the new tile moves to the old one in exchange.
@@ -274,24 +274,28 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
                     break
         if other >= 0:
             before += _broken_at(data, state, other, new) + _times_at(data, state, other, new, -1, 0)
-            before += _leave(data, state, other)
+            before += _remove_group(data, state, other)
             change += _broken_at(data, state, other, old) + _times_at(data, state, other, old, -1, 0)
-            _shift(data, state, other, old)
-            change += _enter(data, state, other)
-        change += _enter(data, state, group)
-        change += _overfull(data, state.load[old], state.held[old]) + _overfull(data, state.load[new], state.held[new]) - before
+            _move_group(data, state, other, old)
+            change += _add_group(data, state, other)
+        change += _add_group(data, state, group)
+        change += (
+            _count_excess(data, state.load[old], state.held[old])
+            + _count_excess(data, state.load[new], state.held[new])
+            - before
+        )
         if change <= 0 or (_random(state, 1 << 30) + 1) / (1 << 30) < math.exp(-change / temperature):
             now += change
         else:
-            _leave(data, state, group)
+            _remove_group(data, state, group)
             if other >= 0:
-                _leave(data, state, other)
-                _shift(data, state, other, new)
-                _enter(data, state, other)
-            _shift(data, state, group, old)
+                _remove_group(data, state, other)
+                _move_group(data, state, other, new)
+                _add_group(data, state, other)
+            _move_group(data, state, group, old)
             if timed:
                 state.time[chosen] = before_time
-            _enter(data, state, group)
+            _add_group(data, state, group)
     return int(now)
 
 

@@ -35,13 +35,13 @@ def prepare(problem: Problem, context: Context, source: str) -> Tally | None:
     if reason is not None:
         context.proven_infeasible(source, {"explanation": reason})
         return None
-    if problem.rules.pass_through and not _single_links_do(problem):
+    if problem.rules.pass_through and not _direct_links_suffice(problem):
         context.note("values that pass through tiles are quicker here than single links: left to CP-SAT")
         return None
     return Tally(Body(problem), on_better=lambda plan: context.plan(plan, source))
 
 
-def _single_links_do(problem: Problem) -> bool:
+def _direct_links_suffice(problem: Problem) -> bool:
     """Whether no path over several links is faster than a direct link, so that plans with direct links alone stay valid."""
     one, several = problem.machine.one_link, problem.machine.any_links
     return all(clocks is None or clocks == several[a][b] for a, row in enumerate(one) for b, clocks in enumerate(row))
@@ -53,7 +53,7 @@ def report(context: Context, tally: Tally, source: str) -> None:
     context.note(f"{source}: {best} after {tally.evaluations} evaluations")
 
 
-def least_open(context: Context, tally: Tally) -> int:
+def least_unrefuted_ii(context: Context, tally: Tally) -> int:
     """The least II that no candidate has refuted."""
     bound = context.incumbent()[1]
     return max(tally.body.least_ii, 0 if bound is None else decode_objective(bound)[0])
@@ -90,7 +90,7 @@ def search(problem: Problem, context: Context) -> None:
         plan = context.incumbent()[0]
         if plan is not None:
             run.adopt(plan)
-        least = least_open(context, tally)
+        least = least_unrefuted_ii(context, tally)
         if tally.best is not known:
             known, improved = tally.best, tally.work
         if limit is not None and tally.work >= limit:
@@ -159,7 +159,7 @@ def list_plan(problem: Problem, seed: int, should_stop: Callable[[], bool]) -> P
     """The plan of list scheduling; None if it finds none or cannot work on the problem."""
     if find_obstacle(problem) is not None or not problem.instructions:
         return None
-    if problem.rules.pass_through and not _single_links_do(problem):
+    if problem.rules.pass_through and not _direct_links_suffice(problem):
         return None
     tally = Tally(Body(problem))
     list_scheduling(tally, seed, should_stop)

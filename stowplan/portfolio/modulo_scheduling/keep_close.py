@@ -50,7 +50,7 @@ class Changes(ByValues):
         """The plan with these tiles and times, at the same II; values between unchanged tiles keep their routes."""
         # Routes of an earlier version of the problem belong to other values.
         like = [plan for plan in (self._whole, near) if plan is not None and plan.problem == self.problem.digest]
-        return self._made(near.ii, values, like)
+        return self._build_plan(near.ii, values, like)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """The closest plan of the same initiation interval that an exact model finds within the budget."""
@@ -68,7 +68,7 @@ class Changes(ByValues):
             made = self.plan(self.values(outcome), outcome)
             yield outcome if made is None else made
 
-    def _made(self, ii: int, values: Sequence[Any], like: Sequence[Plan]) -> Plan | None:
+    def _build_plan(self, ii: int, values: Sequence[Any], like: Sequence[Plan]) -> Plan | None:
         """The plan of tiles and times, with routes and start instructions of the plans ``like`` if their tiles are equal."""
         problem = self._structure.problem
         tiles = [tile for tile, _ in values]

@@ -62,7 +62,7 @@ def ppo(problem: Problem, context: Context) -> None:
         return
     run, budget = RollOuts(tally, POLICY.load(), context.seed(), repair=True), _budget(context, tally.body.count)
     while tally.evaluations < budget and not context.closed():
-        run.step(heuristics.least_open(context, tally), context.closed, budget - tally.evaluations)
+        run.step(heuristics.least_unrefuted_ii(context, tally), context.closed, budget - tally.evaluations)
     heuristics.report(context, tally, "ppo")
 
 

@@ -103,11 +103,11 @@ class Mapper:
             budget -= 1
             self.steps += 1
             place = self._best_place(number)
-            for other in self._put(number, *place) if place is not None else self._force(number):
+            for other in self._place_and_evict(number, *place) if place is not None else self._place_by_force(number):
                 heapq.heappush(waiting, (-order[other], other))
         return True
 
-    def take_out(self, numbers: Sequence[int]) -> None:
+    def unschedule(self, numbers: Sequence[int]) -> None:
         """Remove instructions from the schedule, to be placed again."""
         for number in numbers:
             if number in self.time:
@@ -116,7 +116,7 @@ class Mapper:
     def adopt(self, tiles: Sequence[int], times: Sequence[int]) -> None:
         """Start from a valid schedule: tiles and times of all instructions."""
         for number, time in enumerate(times):
-            self._put(number, tiles[number], time)
+            self._place_and_evict(number, tiles[number], time)
 
     @property
     def tiles(self) -> list[int]:
@@ -143,7 +143,7 @@ class Mapper:
         for tile in self._allowed[group]:
             if tile in barred or self._words[tile] + self._need[group] > body.room:
                 continue
-            if self._load[tile] + len(body.members[group]) > self.slots or not self._reaches(group, tile):
+            if self._load[tile] + len(body.members[group]) > self.slots or not self._is_linked(group, tile):
                 continue
             time = self._first_time(number, tile)
             if time is None:
@@ -164,7 +164,7 @@ class Mapper:
         distances: Floats = PARAMS.near_weight * np.maximum(excess, 0).sum(axis=1)
         return distances if self._liking is None else distances - self._liking[group]
 
-    def _reaches(self, group: int, tile: int) -> bool:
+    def _is_linked(self, group: int, tile: int) -> bool:
         """Whether there are links between a tile and the tiles of all placed neighbours of a group."""
         for number in self.body.members[group]:
             for value in self.body.values[number]:
@@ -182,10 +182,10 @@ class Mapper:
                 at, clocks = self.time[value.other], self._clocks(value, tile)
                 if value.leaves:
                     due = at - body.latency[number] + ii * value.distance - clocks
-                    low, high = max(low, due - self._wait(value)), min(high, due)
+                    low, high = max(low, due - self._longest_wait(value)), min(high, due)
                 else:
                     ready = at + body.latency[value.other] - ii * value.distance + clocks
-                    low, high = max(low, ready), min(high, ready + self._wait(value))
+                    low, high = max(low, ready), min(high, ready + self._longest_wait(value))
         return low, high
 
     def _clocks(self, value: Value, tile: int) -> int:
@@ -195,11 +195,11 @@ class Mapper:
         other, hops = int(self.tile[self.body.group[value.other]]), self.body.hops
         return hops[tile][other] if value.leaves else hops[other][tile]
 
-    def _wait(self, value: Value) -> int:
+    def _longest_wait(self, value: Value) -> int:
         """The largest number of clocks that a value may wait."""
         return self.body.max_delay if value.clocks is None else FAR
 
-    def _asks(self, number: int, tile: int, time: int) -> list[tuple[int, int]]:
+    def _port_slots(self, number: int, tile: int, time: int) -> list[tuple[int, int]]:
         """(port limit, slot) of each limit that counts an instruction at this place."""
         if number not in self._accesses:
             return []
@@ -223,13 +223,13 @@ class Mapper:
             done = tile, (issue + self.body.latency[number]) % self.ii
             if (tile, issue % self.ii) in self._taken or done in self._results:
                 continue
-            if all(len(self._asked[key]) < self._limits[key[0]].most for key in self._asks(number, tile, issue)):
+            if all(len(self._asked[key]) < self._limits[key[0]].most for key in self._port_slots(number, tile, issue)):
                 return issue
         return None
 
     # Placing by force
 
-    def _force(self, number: int) -> list[int]:
+    def _place_by_force(self, number: int) -> list[int]:
         """Place an instruction where it causes few evictions; returns the evicted instructions."""
         body, group = self.body, self.body.group[number]
         tiles = self._allowed[group]
@@ -238,11 +238,11 @@ class Mapper:
         else:
             distance = self._distances(group)
             cost = [
-                PARAMS.far_weight * float(distance[tile]) + self._victims(group, tile) + 2.0 * self._chance.random()
+                PARAMS.far_weight * float(distance[tile]) + self._estimate_evictions(group, tile) + 2.0 * self._chance.random()
                 for tile in tiles
             ]
             tile = tiles[cost.index(min(cost))]
-        low, _ = self._window(number, tile) if self._reaches(group, tile) else (0, 0)
+        low, _ = self._window(number, tile) if self._is_linked(group, tile) else (0, 0)
         # As in Rau's algorithm, the time is later than last time, so that two instructions do not evict each other for ever.
         time = max(low, self._last.get(number, -1) + 1) if low < FAR // 2 else self._last.get(number, -1) + 1
         pin = body.pins.get(number)
@@ -250,9 +250,9 @@ class Mapper:
             time += (pin.slot - time) % self.ii
         if pin is not None and pin.time is not None:
             time = pin.time
-        return self._put(number, tile, time)
+        return self._place_and_evict(number, tile, time)
 
-    def _victims(self, group: int, tile: int) -> float:
+    def _estimate_evictions(self, group: int, tile: int) -> float:
         """An estimate of the evictions if a group were placed on a tile."""
         count = float(self._load[tile] >= self.slots)
         count += sum(len(self.body.members[other]) for other in self.body.apart[group] if self.tile[other] == tile)
@@ -261,7 +261,7 @@ class Mapper:
                 count += self.tile[self.body.group[value.other]] >= 0 and self._clocks(value, tile) == FAR
         return count
 
-    def _put(self, number: int, tile: int, time: int) -> list[int]:
+    def _place_and_evict(self, number: int, tile: int, time: int) -> list[int]:
         """Place an instruction and evict all instructions that conflict with it; returns these."""
         body, group = self.body, self.body.group[number]
         gone: list[int] = []
@@ -292,9 +292,9 @@ class Mapper:
                 at = self.time[value.other]
                 wait = at - time - body.latency[number] if value.leaves else time - at - body.latency[value.other]
                 wait += self.ii * value.distance - self._clocks(value, tile)
-                if not 0 <= wait <= self._wait(value):
+                if not 0 <= wait <= self._longest_wait(value):
                     remove([value.other])
-        for key in self._asks(number, tile, time):
+        for key in self._port_slots(number, tile, time):
             while len(self._asked[key]) >= self._limits[key[0]].most:
                 remove([self._chance.choice(self._asked[key])])
             self._asked[key].append(number)
@@ -314,7 +314,7 @@ class Mapper:
         tile = int(self.tile[group])
         time = self.time.pop(number)
         del self._taken[tile, time % self.ii]
-        for key in self._asks(number, tile, time):
+        for key in self._port_slots(number, tile, time):
             self._asked[key].remove(number)
         del self._results[tile, (time + self.body.latency[number]) % self.ii]
         self._load[tile] -= 1

@@ -94,9 +94,9 @@ class RollOuts:
 
         The batch has at most ``evaluations`` roll-outs.
         """
-        ii = self._interval(least)
+        ii = self._choose_ii(least)
         size = self._batch if evaluations is None else max(1, min(self._batch, evaluations))
-        first = self._begin(ii)
+        first = self._start_mapping(ii)
         left = self.tally.body.count - first.placed
         temperature = PARAMS.temperatures[self._number % len(PARAMS.temperatures)]
         self._number += 1
@@ -128,7 +128,7 @@ class RollOuts:
         if known is None or mapping.placed >= len(known):
             self._furthest[ii] = _places(mapping.tile.tolist(), mapping.slot.tolist())
 
-    def _begin(self, ii: int) -> Mapping:
+    def _start_mapping(self, ii: int) -> Mapping:
         """The mapping to start a batch from: an empty one, or most of an earlier one."""
         best = self.tally.best
         known = self._furthest.get(ii)
@@ -136,7 +136,7 @@ class RollOuts:
             known = _places(best.tiles, best.slots)
         if self._repair and known and self._chance.random() < PARAMS.repairs:
             for _ in range(PARAMS.tries):
-                gone = self._ball(known)
+                gone = self._draw_related(known)
                 rest = {number: place for number, place in known.items() if number not in gone}
                 fixed = {self.problem.instructions[number].id: place for number, place in rest.items()}
                 try:
@@ -145,7 +145,7 @@ class RollOuts:
                     continue
         return Mapping(self._body, ii, look_ahead=self._look_ahead)
 
-    def _ball(self, known: Places) -> set[int]:
+    def _draw_related(self, known: Places) -> set[int]:
         """A set of related instructions to remove.
 
         It is a ball in the graph, if possible around an instruction that is not placed, and random instructions on the same
@@ -167,7 +167,7 @@ class RollOuts:
         part = draw.random() ** 2
         return ball | {number for number, (tile, _) in known.items() if tile in tiles and draw.random() < part}
 
-    def _interval(self, least: int) -> int:
+    def _choose_ii(self, least: int) -> int:
         """The initiation interval of the next batch."""
         best, body = self.tally.best, self.tally.body
         depth = body.problem.machine.spoke_depth

@@ -88,7 +88,7 @@ class Tally:
         """The best objective within the first ``evaluations``; None if there was no plan by then."""
         return min((objective for spent, objective in self.progress if spent <= evaluations), default=None)
 
-    def shortened(self, ii: int, tiles: list[int], times: list[int]) -> list[int]:
+    def shorten_delays(self, ii: int, tiles: list[int], times: list[int]) -> list[int]:
         """Times for the same placement without the delays that evictions leave behind, if the placement decides the times."""
         if not self.body.places_decide:
             return times
@@ -100,7 +100,7 @@ class Tally:
 
     def offer(self, ii: int, tiles: list[int], times: list[int]) -> bool:
         """Build the plan of a complete schedule and keep it if it is better; returns whether it is."""
-        plan = make_plan(self.body.structure, ii, tiles, self.shortened(ii, tiles, times))
+        plan = make_plan(self.body.structure, ii, tiles, self.shorten_delays(ii, tiles, times))
         if plan is None or (self.best is not None and plan.objective >= self.best.objective):
             return False
         self.best = plan
@@ -203,20 +203,20 @@ class MappingSearch:
                 self._anneal((failed + above) // 2, stop)
                 return
             if self._chance.random() < PARAMS.anneal:
-                self._anneal(self._below(left), stop)
+                self._anneal(self._draw_ii(left), stop)
                 return
         if best is None:
             ii = self._chance.choice(list(self.tally.body.iis) or [least])
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=0.5)
         elif self._chance.random() < 0.7:
-            ii = self._below(left)
+            ii = self._draw_ii(left)
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=self._chance.choice((0.0, 0.2, 1.0)))
         else:
             self._rebuild(stop)
             return
         self._ratio = min(PARAMS.most_ratio, self._ratio * 1.1)
 
-    def _below(self, left: Sequence[int]) -> int:
+    def _draw_ii(self, left: Sequence[int]) -> int:
         """One of the remaining IIs, mostly the largest, which is the easiest."""
         return left[-1] if self._chance.random() < 0.7 else self._chance.choice(left)
 
@@ -254,21 +254,21 @@ class MappingSearch:
         now = self._now
         mapper = Mapper(body, now.ii, self._chance)
         mapper.adopt(now.tiles, now.times)
-        mapper.take_out(self._some(now))
+        mapper.unschedule(self._draw_related(now))
         order = [height * (1 + 0.3 * self._chance.random()) for height in body.heights(now.ii)]
         done = mapper.run(order, 2 * body.count, stop)
         tally.placements += mapper.steps
         if not done:
             return
         tiles = mapper.tiles
-        times = tally.shortened(now.ii, tiles, mapper.times)
+        times = tally.shorten_delays(now.ii, tiles, mapper.times)
         plan = make_plan(body.structure, now.ii, tiles, times)
         # Equally good schedules are accepted, because most changes do not affect the longest chain.
         if plan is not None and plan.objective <= now.objective:
             self._now = plan
             tally.offer(now.ii, tiles, times)
 
-    def _some(self, plan: Plan) -> list[int]:
+    def _draw_related(self, plan: Plan) -> list[int]:
         """A ball of instructions in the graph, often around one that is issued late."""
         body = self.tally.body
         late = max(plan.times) - 2 * body.longest
@@ -305,10 +305,10 @@ def follow(tally: Tally, hint: Hint, seed: int, stop: Callable[[], bool]) -> boo
     for ii in body.iis:
         if above is not None and ii > above:
             break
-        for attempt, order in enumerate(_orders(body, hint, ii)):
+        for attempt, order in enumerate(_priority_orders(body, hint, ii)):
             if stop():
                 return tally.best is not before
-            mapper = Mapper(body, ii, random.Random(f"{seed} {ii} {attempt}"), liking=_liking(body, hint))
+            mapper = Mapper(body, ii, random.Random(f"{seed} {ii} {attempt}"), liking=_tile_bonuses(body, hint))
             done = mapper.run(order, PARAMS.first_ratio * body.count, stop)
             tally.placements += max(1, mapper.steps)
             if done:
@@ -318,7 +318,7 @@ def follow(tally: Tally, hint: Hint, seed: int, stop: Callable[[], bool]) -> boo
     return False
 
 
-def _orders(body: Body, hint: Hint, ii: int) -> Iterator[list[float]]:
+def _priority_orders(body: Body, hint: Hint, ii: int) -> Iterator[list[float]]:
     """Two orders of the instructions, as numbers of which the highest comes first: the hint's, then that of the heights."""
     heights = [float(height) for height in body.heights(ii)]
     longest = max(heights, default=0.0)
@@ -329,7 +329,7 @@ def _orders(body: Body, hint: Hint, ii: int) -> Iterator[list[float]]:
     yield heights
 
 
-def _liking(body: Body, hint: Hint) -> NDArray[np.float64]:
+def _tile_bonuses(body: Body, hint: Hint) -> NDArray[np.float64]:
     """[groups, tiles] bonus of each tile for a group, in clocks: the largest that the hint gives to one of its instructions."""
     values = np.array([hint.values[tile_name(tile)] for tile in range(body.tiles)], np.float64)
     sure = np.array(hint.confidence, np.float64) if hint.confidence else np.ones(body.count)

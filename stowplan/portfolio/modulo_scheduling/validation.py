@@ -102,14 +102,14 @@ class PpoPlayer:
         attempts: list[list[Attempt]] = [[] for _ in range(count)]
         left = list(range(count))
         for ii in range(least, most + 1):
-            begun = {number: _begin(env, ii) for number in left}
+            begun = {number: _start_mapping(env, ii) for number in left}
             going = {number: attempt for number, attempt in begun.items() if attempt is not None}
             while going and not stop():
                 going = self._step(going, attempts, chance)
             if going:
                 return []
             left = [number for number in left if not attempts[number] or attempts[number][-1].plan is None]
-        return [_game(problem, own, config.discount) for own in attempts]
+        return [_record_game(problem, own, config.discount) for own in attempts]
 
     def _step(
         self, going: dict[int, Attempt], ended: list[list[Attempt]], chance: np.random.Generator | None
@@ -144,7 +144,7 @@ class PpoPlayer:
         return left
 
 
-def _begin(env: ModuloSchedulingEnv, ii: int) -> Attempt | None:
+def _start_mapping(env: ModuloSchedulingEnv, ii: int) -> Attempt | None:
     """An empty mapping at an interval; None if nothing can be placed at it."""
     from stowplan.errors import InputError
 
@@ -156,7 +156,7 @@ def _begin(env: ModuloSchedulingEnv, ii: int) -> Attempt | None:
     return Attempt(own, observation, ii)
 
 
-def _game(problem: Problem, attempts: Sequence[Attempt], discount: float) -> Game:
+def _record_game(problem: Problem, attempts: Sequence[Attempt], discount: float) -> Game:
     """The record of a game, which consists of attempts at one interval after the other."""
     estimates = []
     for attempt in attempts:

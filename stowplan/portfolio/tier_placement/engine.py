@@ -73,7 +73,7 @@ def fill(data: Data, state: State, tier: Ints) -> None:
     """Add all tensors of a map to an empty state."""
     for i in range(len(tier)):
         state.tier[i] = tier[i]
-        _enter(data, state, i, tier[i], 1)
+        _add_or_remove(data, state, i, tier[i], 1)
         for k in range(data.touch[i], data.touch[i + 1]):
             state.moved[data.touched[k]] += data.cost[k, tier[i]]
 
@@ -94,7 +94,7 @@ def _random(state: State, below: int) -> int:
 
 
 @njit_inner
-def _enter(data: Data, state: State, i: int, t: int, sign: int) -> None:
+def _add_or_remove(data: Data, state: State, i: int, t: int, sign: int) -> None:
     """Add tensor i to tier t (``sign`` 1) or remove it (-1), without changing latencies."""
     amount = sign * data.size[i]
     if data.is_weight[i]:
@@ -141,7 +141,7 @@ def _overfull(data: Data, state: State, t: int) -> bool:
 
 
 @njit
-def holds(data: Data, state: State) -> bool:
+def fits_capacities(data: Data, state: State) -> bool:
     """Whether the map is valid: no capacity is ever exceeded."""
     valid = True
     for t in range(len(data.capacity)):
@@ -150,7 +150,7 @@ def holds(data: Data, state: State) -> bool:
 
 
 @njit_inner
-def _fullest(state: State, t: int) -> int:
+def _fullest_step(state: State, t: int) -> int:
     """Step with the most bytes of outputs in tier t."""
     top = state.top[t]
     leaves, node = len(top) // 2, 1
@@ -163,8 +163,8 @@ def _fullest(state: State, t: int) -> int:
 def _shift(data: Data, state: State, i: int, t: int) -> int:
     """Move tensor i to tier t, whether it fits or not; returns the change of the latency (ps)."""
     before = state.tier[i]
-    _enter(data, state, i, before, -1)
-    _enter(data, state, i, t, 1)
+    _add_or_remove(data, state, i, before, -1)
+    _add_or_remove(data, state, i, t, 1)
     state.tier[i] = t
     change = 0
     for k in range(data.touch[i], data.touch[i + 1]):
@@ -177,12 +177,12 @@ def _shift(data: Data, state: State, i: int, t: int) -> int:
 
 
 @njit_inner
-def _victim(data: Data, state: State, t: int) -> int:
+def _choose_ejected(data: Data, state: State, t: int) -> int:
     """A tensor to eject from the overfull tier t: of a few random ones, the one that loses least for each byte; -1 if none.
 
     Only weights and outputs that are live at the fullest step help. Tensors that this move has changed are left out.
     """
-    step = _fullest(state, t)
+    step = _fullest_step(state, t)
     chosen, least = -1, math.inf
     outputs = data.live[step + 1] - data.live[step]
     for draw in range(6):
@@ -223,7 +223,7 @@ def _make_room(data: Data, state: State, changed: int, most: int) -> tuple[int, 
     for back in range(len(data.capacity)):
         t = len(data.capacity) - 1 - back
         while _overfull(data, state, t):
-            i = _victim(data, state, t) if t > 0 and changed < most else -1
+            i = _choose_ejected(data, state, t) if t > 0 and changed < most else -1
             if i < 0:
                 return changed, change, False
             changed = _record(state, changed, i)
@@ -301,7 +301,7 @@ def greedy_pass(data: Data, state: State, weights: Ints, outputs: Ints, begin: i
                     now += _shift(data, state, i, a)
                 now += _shift(data, state, j, b)
                 evaluations += 1
-                if now < least and holds(data, state):
+                if now < least and fits_capacities(data, state):
                     keep_i, keep_j, least = a, b, now
         if i >= 0:
             _shift(data, state, i, keep_i)

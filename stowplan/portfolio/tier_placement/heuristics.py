@@ -61,7 +61,7 @@ class Walk:
 
 def is_valid(data: Data, tier: Ints) -> bool:
     """Whether a map [m] is valid: no capacity is ever exceeded."""
-    return bool(engine.holds(data, engine.start(data, tier, 0)))
+    return bool(engine.fits_capacities(data, engine.start(data, tier, 0)))
 
 
 def any_map(data: Data, seed: int = 0) -> Ints | None:
@@ -185,7 +185,7 @@ def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Cal
     for least in PARAMS.thresholds:
         if best is not None and stop():
             break
-        state = engine.start(data, np.where(sure >= TRUST, _fastest(shares, least, begin), begin), 0)
+        state = engine.start(data, np.where(sure >= TRUST, _fastest_tiers(shares, least, begin), begin), 0)
         if not engine.repair(data, state):
             continue
         latency = engine.latency(data, state)
@@ -204,7 +204,7 @@ def _in_order(problem: Problem, data: Data, hint: Hint) -> tuple[NDArray[np.floa
     return shares, sure
 
 
-def _fastest(shares: NDArray[np.float64], least: float, otherwise: Ints) -> Ints:
+def _fastest_tiers(shares: NDArray[np.float64], least: float, otherwise: Ints) -> Ints:
     """[m] the fastest tier that has, with those above it, at least the part ``least`` of a tensor's values.
 
     Tensors without any values get their tier of ``otherwise``.

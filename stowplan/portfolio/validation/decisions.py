@@ -92,9 +92,9 @@ def dearest(
     total, solves = objective - completions[0].objective, 0
     if total <= 0 or not count:
         note = "" if count else "nothing to decide"
-        return _report(decisions, completions, objective, solves, note)
+        return _build_report(decisions, completions, objective, solves, note)
     while solves < most_solves and not effort.stop():
-        at = count if count not in completions else _widest(_smoothed(completions))
+        at = count if count not in completions else _most_expensive_middle(_tighten(completions))
         if at is None:
             break
         solves += 1
@@ -103,12 +103,12 @@ def dearest(
     note = ""
     if count not in completions:
         completions[count], note = Completion(objective, optimum.bound), "stopped before any decision was looked at"
-    elif _widest(_smoothed(completions)) is not None:
+    elif _most_expensive_middle(_tighten(completions)) is not None:
         note = f"stopped after {solves} solves" if solves >= most_solves else f"out of time after {solves} solves"
-    return _report(decisions, completions, objective, solves, note)
+    return _build_report(decisions, completions, objective, solves, note)
 
 
-def _smoothed(completions: dict[int, Completion]) -> dict[int, Completion]:
+def _tighten(completions: dict[int, Completion]) -> dict[int, Completion]:
     """The completions by ascending number, tightened by the fact that f never falls.
 
     A plan that keeps more decisions also keeps fewer, so that its objective is an upper bound for fewer decisions.
@@ -124,16 +124,18 @@ def _smoothed(completions: dict[int, Completion]) -> dict[int, Completion]:
     return {number: Completion(objectives[number], min(bounds[number], objectives[number])) for number in numbers}
 
 
-def _widest(known: dict[int, Completion]) -> int | None:
+def _most_expensive_middle(known: dict[int, Completion]) -> int | None:
     """The middle of the most expensive interval of several decisions; None if no such interval costs anything."""
     open_ones = [(b.objective - a.objective, -i, i, j) for (i, a), (j, b) in pairwise(known.items()) if j - i > 1]
     cost, _, first, last = max(open_ones, default=(0, 0, 0, 0))
     return (first + last) // 2 if cost > 0 else None
 
 
-def _report(decisions: Decisions, completions: dict[int, Completion], objective: int, solves: int, note: str) -> DecisionReport:
+def _build_report(
+    decisions: Decisions, completions: dict[int, Completion], objective: int, solves: int, note: str
+) -> DecisionReport:
     """The report on the completions that were solved."""
-    known = _smoothed(completions)
+    known = _tighten(completions)
     begin = known[0].objective
     end = known[max(known)].objective if len(known) > 1 else begin
     total = objective - begin

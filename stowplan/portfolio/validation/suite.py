@@ -337,7 +337,7 @@ def values_of(games: Sequence[Game], none: str) -> Values:
     within = spearman_within(
         ([estimate.value for estimate in group], [estimate.returned for estimate in group]) for group in groups.values()
     )
-    shown = _spaced(len(every))
+    shown = _spaced_indices(len(every))
     return Values(
         correlation=spearman(values, returns),
         at_equal_positions=within,
@@ -350,10 +350,10 @@ def values_of(games: Sequence[Game], none: str) -> Values:
 def correlated(measured: str, pairs: Sequence[tuple[int, int]]) -> RewardCorrelation:
     """The correlation of (reward, latency) pairs; ``measured`` says how the latencies were measured."""
     rewards, latencies = ([pair[part] for pair in pairs] for part in range(2))
-    shown = tuple((int(pairs[at][0]), int(pairs[at][1])) for at in _spaced(len(pairs)))
+    shown = tuple((int(pairs[at][0]), int(pairs[at][1])) for at in _spaced_indices(len(pairs)))
     return RewardCorrelation(measured=measured, correlation=pearson(rewards, latencies), count=len(pairs), points=shown)
 
 
-def _spaced(count: int) -> list[int]:
+def _spaced_indices(count: int) -> list[int]:
     """At most :data:`MOST_POINTS` numbers below ``count``, evenly spaced."""
     return sorted({round(at) for at in np.linspace(0, count - 1, min(count, MOST_POINTS))}) if count else []
