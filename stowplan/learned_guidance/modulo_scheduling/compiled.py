@@ -315,12 +315,14 @@ def legal_places(
 
 
 @njit
-def put(tables: Tables, state: State, ahead: Ahead, number: int, ii: int, tile: int, slot: int, max_delay: int) -> None:
+def place_instruction(
+    tables: Tables, state: State, ahead: Ahead, number: int, ii: int, tile: int, slot: int, max_delay: int
+) -> None:
     """Place an instruction; the place must be legal."""
     count = tables.group.shape[0]
     group = tables.group[number]
     if state.group_tile[group] < 0:
-        settle(tables, state, group, tile)
+        set_group_tile(tables, state, group, tile)
     most = tables.first_edge[number + 1] - tables.first_edge[number] + 1 + MOST_ENDS
     ends, into, out = state.room[:most], state.room[most : 2 * most], state.room[2 * most : 3 * most]
     size = _constraints(tables, state, ahead, number, ii, tile, slot, max_delay, ends, into, out)
@@ -358,7 +360,7 @@ def put(tables: Tables, state: State, ahead: Ahead, number: int, ii: int, tile: 
 
 
 @njit
-def settle(tables: Tables, state: State, group: int, tile: int) -> None:
+def set_group_tile(tables: Tables, state: State, group: int, tile: int) -> None:
     """Set the tile of a group."""
     groups, tiles = state.open_tiles.shape
     state.group_tile[group] = tile

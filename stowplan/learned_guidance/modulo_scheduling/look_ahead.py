@@ -26,7 +26,7 @@ class Work(NamedTuple):
     """[G]"""
 
 
-def work_for(groups: int, tiles: int) -> Work:
+def allocate_work(groups: int, tiles: int) -> Work:
     """Allocate work arrays."""
     bools = np.bool_
     return Work(np.empty(groups, bools), np.empty((groups, tiles), bools), np.empty(tiles, bools), np.empty(groups, np.int64))

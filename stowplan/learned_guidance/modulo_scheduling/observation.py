@@ -44,7 +44,7 @@ ENDLESS = 1 << 20
 #: whether it is that node.
 STATE_FEATURES = 4
 
-#: Columns of the mapping as a whole: see ``_whole``.
+#: Columns of the mapping as a whole: see ``_fill_globals``.
 GLOBAL_FEATURES = 16
 
 
@@ -124,7 +124,7 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
             _grid(view), tiles, slack, states, whole,
             np.empty(3 * view.tiles + len(view.words), np.int64), np.empty((len(view.related[1]), view.tiles), np.bool_),
         )  # fmt: skip
-    _whole(mapping, view, whole)
+    _fill_globals(mapping, view, whole)
     return {
         **static,
         "sizes": np.array([view.count, len(view.edges), view.tiles, mapping.ii], np.int32),
@@ -169,7 +169,7 @@ def _grid(view: View) -> Floats:
     return kept
 
 
-def _whole(mapping: Mapping, view: View, columns: Floats) -> None:
+def _fill_globals(mapping: Mapping, view: View, columns: Floats) -> None:
     """Fill the columns of the mapping as a whole that need no compiled loop."""
     ii, delay = mapping.ii, view.problem.rules.max_delay
     done = int((mapping.tile >= 0).sum())
@@ -270,11 +270,11 @@ def _fill(
         row[2] = used[at] / room
         row[3], row[4], row[5] = grid[at, 0], grid[at, 1], grid[at, 2]
         row[6] = 1.0 if load[at] else 0.0
-        row[7] = _within((ready[at] - first_ready) / (2.0 * latency))
-        row[8] = _within((ready[at] - first_ready) / (1.0 * ii))
+        row[7] = _clip((ready[at] - first_ready) / (2.0 * latency))
+        row[8] = _clip((ready[at] - first_ready) / (1.0 * ii))
         if issue[at] >= 0:
-            row[9] = _within((issue[at] - first_issue) / (2.0 * latency))
-            row[10] = _within((issue[at] - first_issue) / (1.0 * ii))
+            row[9] = _clip((issue[at] - first_issue) / (2.0 * latency))
+            row[10] = _clip((issue[at] - first_issue) / (1.0 * ii))
             row[11] = (issue[at] - ready[at]) / ii
         else:
             row[9] = row[10] = 4.0
@@ -302,7 +302,7 @@ def _fill(
                     clocks += max(hops[there, at], 0)
                 if relations[start + place] & 1:
                     clocks += max(hops[at, there], 0)
-        row[16] = _within(clocks / 4.0)
+        row[16] = _clip(clocks / 4.0)
         over, tight = 0.0, 0.0
         far_1, far_2, far_3, far_4, n_1, n_2, n_3, n_4 = 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0
         for number in range(count):
@@ -338,7 +338,7 @@ def _fill(
                     room_left = min(room_left, time[number] - issue[at] - needed)
         slack[at] = room_left
         row[21] = 2.0 if room_left == 1 << 20 else max(min(room_left / (1.0 * latency), 2.0), -2.0)
-        row[22], row[23] = _within(over), _within(tight / 2)
+        row[22], row[23] = _clip(over), _clip(tight / 2)
         # Tiles left to relatives that are not placed.
         least, total, none, one = 1 << 30, 0, 0, 0
         more = 0 if at_group[group[current]] >= 0 else size[group[current]]
@@ -366,24 +366,24 @@ def _fill(
             none += choices == 0
             one += choices == 1
         row[24] = min(least, 5) / 5.0
-        row[25] = _within(1.0 * none)
-        row[26] = _within(1.0 * one)
+        row[25] = _clip(1.0 * none)
+        row[26] = _clip(1.0 * one)
         row[27] = min(total / max(waiting, 1) / 5.0, 2.0)
     for number in range(count):
         state = states[number]
         if tile[number] >= 0:
             state[0] = 1.0
-            state[1] = _within((time[number] - first_issue) / (4.0 * latency))
+            state[1] = _clip((time[number] - first_issue) / (4.0 * latency))
         state[2] = 1.0 / (1.0 + near[number, current])
         state[3] = 1.0 if number == current else 0.0
     whole[10] = open_tiles / width
     whole[11] = producers / 4.0
     whole[12] = consumers / 4.0
     whole[13] = waiting / 8.0
-    whole[14] = _within((first_issue + heights[current] + latency) / (1.0 * path))
-    whole[15] = _within((last + latency) / (1.0 * path))
+    whole[14] = _clip((first_issue + heights[current] + latency) / (1.0 * path))
+    whole[15] = _clip((last + latency) / (1.0 * path))
 
 
 @njit_inner
-def _within(value: float) -> float:
+def _clip(value: float) -> float:
     return min(max(value, -8.0), 8.0)

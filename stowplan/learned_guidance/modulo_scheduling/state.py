@@ -14,7 +14,7 @@ from stowplan.errors import InputError
 from stowplan.learned_guidance.modulo_scheduling import compiled, look_ahead
 from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.compiled import NONE, State
-from stowplan.learned_guidance.modulo_scheduling.look_ahead import work_for
+from stowplan.learned_guidance.modulo_scheduling.look_ahead import allocate_work
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -82,7 +82,7 @@ class Mapping:
             words=np.zeros(body.tiles, np.int64),
             room=compiled.room_for(groups, body.tiles, int(np.diff(tables.first_edge).max(initial=0))),
         )
-        self._work = work_for(groups, body.tiles)
+        self._work = allocate_work(groups, body.tiles)
         self._at = 0
         self._current = -1
         for group, allowed in enumerate(body.structure.allowed):
@@ -91,9 +91,9 @@ class Mapping:
                 barred[list(allowed)] = False
                 self._state.open_tiles[group, barred] = False
             if len(allowed) == 1:
-                compiled.settle(tables, self._state, group, allowed[0])
+                compiled.set_group_tile(tables, self._state, group, allowed[0])
         for name, (tile, slot) in (fixed or {}).items():
-            self._fix(name, tile, slot)
+            self._place_fixed(name, tile, slot)
         self._advance()
 
     @property
@@ -148,7 +148,9 @@ class Mapping:
         if not (0 <= tile < self.body.tiles and 0 <= slot < self.ii and self._mask[tile, slot]):
             name = self.problem.instructions[self._current].id
             raise ValueError(f"found tile {tile}, slot {slot} for {name}, expected a place that the mask allows")
-        compiled.put(self._tables, self._state, self._ahead, self._current, self.ii, tile, slot, self.body.max_delay)
+        compiled.place_instruction(
+            self._tables, self._state, self._ahead, self._current, self.ii, tile, slot, self.body.max_delay
+        )
         self._advance()
 
     def copy(self) -> Mapping:
@@ -179,7 +181,7 @@ class Mapping:
         if list_scheduled and self.body.places_decide:
             known = {number: times[number] for number in structure.slotted}
             again = list_schedule(structure, self.ii, tiles, known)
-            if again is not None and self._end(again) < self._end(times):
+            if again is not None and self._last_result(again) < self._last_result(times):
                 times = again
         plan = make_plan(structure, self.ii, tiles, times)
         if plan is None:
@@ -187,29 +189,29 @@ class Mapping:
             raise ValueError("values from the asynchronous fabric do not fit the tile memories")
         return plan
 
-    def _end(self, times: list[int]) -> int:
+    def _last_result(self, times: list[int]) -> int:
         return max(map(sum, zip(times, self.problem.latencies, strict=True)), default=0)
 
-    def _fix(self, name: str, tile: int, slot: int) -> None:
+    def _place_fixed(self, name: str, tile: int, slot: int) -> None:
         number = self.problem.number.get(name)
         if number is None:
             raise InputError(f"found {name!r} among the fixed instructions, expected the id of an instruction")
         self._current = number
-        self._look()
+        self._update_mask()
         if not (0 <= tile < self.body.tiles and 0 <= slot < self.ii and self._mask[tile, slot]):
             raise InputError(
                 f"found {name} fixed on tile {tile}, slot {slot}, expected a place that breaks no rule at II {self.ii}"
             )
-        compiled.put(self._tables, self._state, self._ahead, number, self.ii, tile, slot, self.body.max_delay)
+        compiled.place_instruction(self._tables, self._state, self._ahead, number, self.ii, tile, slot, self.body.max_delay)
 
     def _advance(self) -> None:
         order, tile = self.order, self._state.tile
         while self._at < len(order) and tile[order[self._at]] >= 0:
             self._at += 1
         self._current = int(order[self._at]) if self._at < len(order) else -1
-        self._look()
+        self._update_mask()
 
-    def _look(self) -> None:
+    def _update_mask(self) -> None:
         """Compute the legal places of the instruction to place."""
         self._mask = np.zeros((self.body.tiles, self.ii), bool)
         self._ready = np.full(self.body.tiles, -1, np.int64)

@@ -54,7 +54,7 @@ class Decoder:
         self._arrays = compiled.arrays_of(problem)
         self._owner = np.repeat(np.arange(len(problem.layers)), np.diff(self._arrays.first_input))
         """The layer that reads each of the inputs."""
-        self._readers, self._first_reader = self._reading()
+        self._readers, self._first_reader = self._find_readers()
         layers = len(problem.layers)
         steps = np.stack([np.full(layers, layers), self._arrays.last - np.arange(layers) + 1], axis=1)
         sizes = np.stack([self._arrays.weights, self._arrays.outputs], axis=1)
@@ -62,7 +62,7 @@ class Decoder:
 
     def likeliest(self, probabilities: Floats) -> Plan:
         """Place each tensor in its likeliest tier, and rectify the map like the chip's compiler. See also :meth:`filled`."""
-        return self._plan(self._checked(probabilities).argmax(axis=-1))
+        return self._plan(self._check_probabilities(probabilities).argmax(axis=-1))
 
     def filled(self, probabilities: Floats, *, seed: int = 0, orders: int | None = None) -> Plan:
         """Fill several maps in the order of a posterior, and return the one with the smallest latency; see the module.
@@ -89,13 +89,13 @@ class Decoder:
         InputError
             If no tier has room for a tensor.
         """
-        checked = self._checked(probabilities)
+        checked = self._check_probabilities(probabilities)
         if checked.shape[-1] == 1:
             return self._plan(np.zeros(checked.shape[:2], np.int64))
         layers = len(checked)
         if orders is None:
             orders = min(MOST_ORDERS, max(2 * len(SIZE_PARTS), TENSORS // (2 * layers)))
-        maps = self._filled(self._orders(checked, orders, seed), ROUNDS)
+        maps = self._fill_maps(self._orders(checked, orders, seed), ROUNDS)
         weights, outputs = (np.ascontiguousarray(maps[..., part]) for part in range(2))
         # The slowest tier may be too small for the remaining tensors.
         moved = compiled.rectify(self._arrays, weights, outputs)
@@ -103,7 +103,7 @@ class Decoder:
         best = int(np.where(moved < 0, np.iinfo(np.int64).max, latencies).argmin())
         return self._plan(np.stack([weights[best], outputs[best]], axis=1))
 
-    def _filled(self, orders: Ints, rounds: int) -> Ints:
+    def _fill_maps(self, orders: Ints, rounds: int) -> Ints:
         data = self._arrays
         moved = data.external + data.weight_moves[:, 0] + data.output_moves[:, 0]
         np.add.at(moved, self._owner, data.output_moves[data.inputs, 0])
@@ -112,14 +112,14 @@ class Decoder:
         filled_maps(data, self._readers, self._first_reader, moved, orders, rounds, maps, room, scratch)
         return maps
 
-    def _reading(self) -> tuple[Ints, Ints]:
+    def _find_readers(self) -> tuple[Ints, Ints]:
         """Return the readers of all outputs, concatenated, and the start ``[n + 1]`` of the readers of each."""
         inputs = self._arrays.inputs
         order = np.argsort(inputs, kind="stable")
         begins = np.searchsorted(inputs[order], np.arange(len(self.problem.layers) + 1))
         return self._owner[order], begins.astype(np.int64)
 
-    def _checked(self, probabilities: Floats) -> Floats:
+    def _check_probabilities(self, probabilities: Floats) -> Floats:
         expected = (len(self.problem.layers), 2, len(self.problem.tiers))
         if probabilities.shape != expected:
             raise UsageError(f"found probabilities of shape {probabilities.shape}, expected {expected}")
@@ -189,7 +189,7 @@ def filled_maps(
         tier_of[:] = 0
         for turn in range(rounds):
             if turn:
-                _empty(data, readers, first_reader, orders[k], tier_of, used, stored, peak, moved)
+                _remove_useless(data, readers, first_reader, orders[k], tier_of, used, stored, peak, moved)
             for t in range(tiers - 1, 0, -1):
                 for tensor in orders[k, t - 1]:
                     i, part = tensor // 2, tensor % 2
@@ -199,20 +199,20 @@ def filled_maps(
                         or not _fits(data, used, stored, peak, tensor, t)
                     ):
                         continue
-                    saved = _saved(data, tensor, tier_of[i, part], t)
+                    saved = _time_saved(data, tensor, tier_of[i, part], t)
                     # The first round takes all tensors that fit: one that saves no time alone may save time together with
                     # others.
                     if turn and _gain(data, readers, first_reader, moved, tensor, saved) == 0:
                         continue
                     if tier_of[i, part]:
-                        _enter(data, used, stored, peak, tensor, tier_of[i, part], -1)
-                    _enter(data, used, stored, peak, tensor, t, 1)
+                        _add_or_remove(data, used, stored, peak, tensor, tier_of[i, part], -1)
+                    _add_or_remove(data, used, stored, peak, tensor, t, 1)
                     _move(readers, first_reader, moved, tensor, saved)
                     tier_of[i, part] = t
 
 
 @njit_inner
-def _empty(
+def _remove_useless(
     data: Arrays,
     readers: Ints,
     first_reader: Ints,
@@ -229,15 +229,15 @@ def _empty(
             i, part = tensor // 2, tensor % 2
             if tier_of[i, part] != t:
                 continue
-            saved = _saved(data, tensor, t, 0)
+            saved = _time_saved(data, tensor, t, 0)
             if _gain(data, readers, first_reader, moved, tensor, saved) == 0:
-                _enter(data, used, stored, peak, tensor, t, -1)
+                _add_or_remove(data, used, stored, peak, tensor, t, -1)
                 _move(readers, first_reader, moved, tensor, saved)
                 tier_of[i, part] = 0
 
 
 @njit_inner
-def _saved(data: Arrays, tensor: int, was: int, to: int) -> int:
+def _time_saved(data: Arrays, tensor: int, was: int, to: int) -> int:
     """Return the time in ps that each move of a tensor saves in another tier."""
     i = tensor // 2
     if tensor % 2:
@@ -265,7 +265,7 @@ def _fits(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: in
 
 
 @njit_inner
-def _enter(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: int, sign: int) -> None:
+def _add_or_remove(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: int, sign: int) -> None:
     """Add a tensor to a tier (sign 1) or remove it (-1)."""
     i = tensor // 2
     if tensor % 2 == 0:

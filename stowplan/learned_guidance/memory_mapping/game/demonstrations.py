@@ -1,9 +1,9 @@
 """Turns plans of heuristics, exact models or compilers into games of MMapGame, from which an agent can learn by imitation.
 
 A plan determines for every use whether it is fast, where its content comes from and whether it is copied out; each move has one
-action with the same meaning (:func:`suggested`). Offsets and copy windows are chosen by the game. A suggestion may therefore be
-illegal, and then the nearest legal action is played. Features that the game does not have are lost: preloads, a second channel,
-and copies that stall.
+action with the same meaning (:func:`suggest_action`). Offsets and copy windows are chosen by the game. A suggestion may
+therefore be illegal, and then the nearest legal action is played. Features that the game does not have are lost: preloads, a
+second channel, and copies that stall.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def actions_of(problem: Problem, plan: Plan, game: CompiledGame | None = None) -
         The game. Its return may be more or less than what the plan saves.
     """
     game = CompiledGame(problem) if game is None else game
-    suggestions = suggested(problem, plan, game.moves)
+    suggestions = suggest_action(problem, plan, game.moves)
     state = game.reset()
     while not state.is_over:
         state.step(_choose(state, suggestions[state.position]))
     return Demonstration(state.actions, state.return_ps)
 
 
-def suggested(problem: Problem, plan: Plan, moves: Sequence[Move]) -> tuple[Action, ...]:
+def suggest_action(problem: Problem, plan: Plan, moves: Sequence[Move]) -> tuple[Action, ...]:
     """For each move, the action that corresponds to the plan, legal or not."""
     reader = _Reader(problem, plan)
     return tuple(reader.output(move) if move.is_output else reader.input(move) for move in moves)

@@ -43,7 +43,7 @@ from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
 
-class _Nothing(BaseFeaturesExtractor):
+class _PassThrough(BaseFeaturesExtractor):
     """Passes observations to the network unchanged."""
 
     def __init__(self, observation_space: spaces.Space[Any]):
@@ -55,14 +55,14 @@ class MapperPolicy(MaskableMultiInputActorCriticPolicy):
 
     def __init__(self, *arguments: Any, config: PpoConfig, **options: Any):
         self._config = config
-        options["features_extractor_class"] = _Nothing
+        options["features_extractor_class"] = _PassThrough
         super().__init__(*arguments, **options)
 
     def _build(self, lr_schedule: Any) -> None:
         self.network = Network(self._config)
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
-    def _judged(self, obs: Any, masks: Any) -> tuple[MaskableDistribution, Tensor]:
+    def _score_places(self, obs: Any, masks: Any) -> tuple[MaskableDistribution, Tensor]:
         scores, values = self.network(obs)
         distribution = self.action_dist.proba_distribution(action_logits=scores.flatten(1))
         if masks is not None:
@@ -73,7 +73,7 @@ class MapperPolicy(MaskableMultiInputActorCriticPolicy):
         self, obs: Any, deterministic: bool = False, action_masks: npt.NDArray[Any] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return actions, values and logarithms of probabilities."""
-        distribution, values = self._judged(obs, action_masks)
+        distribution, values = self._score_places(obs, action_masks)
         actions = distribution.get_actions(deterministic=deterministic)
         return actions, values, distribution.log_prob(actions)
 
@@ -81,12 +81,12 @@ class MapperPolicy(MaskableMultiInputActorCriticPolicy):
         self, obs: Any, actions: Tensor, action_masks: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return values, logarithms of the probabilities of these actions, and entropies."""
-        distribution, values = self._judged(obs, action_masks)
+        distribution, values = self._score_places(obs, action_masks)
         return values, distribution.log_prob(actions), distribution.entropy()
 
     def get_distribution(self, obs: Any, action_masks: npt.NDArray[Any] | None = None) -> MaskableDistribution:
         """Return the distribution of actions."""
-        return self._judged(obs, action_masks)[0]
+        return self._score_places(obs, action_masks)[0]
 
     def predict_values(self, obs: Any) -> Tensor:
         """Return the values [B, 1]."""
@@ -207,7 +207,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         config = self.config
         model = MaskablePPO(
             MapperPolicy,
-            DummyVecEnv([partial(_same, env) for env in environments]),
+            DummyVecEnv([partial(_identity, env) for env in environments]),
             learning_rate=config.rate,
             n_steps=config.rollout_steps,
             batch_size=config.batch_size,
@@ -255,9 +255,9 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         problem = self.problems[number]
         if plan.problem != problem.digest:
             raise InputError(f"is a plan of another problem, expected one of {problem.name}")
-        self._show(number, plan.ii, list(plan.tiles), list(plan.slots))
+        self._add_example(number, plan.ii, list(plan.tiles), list(plan.slots))
 
-    def _show(self, number: int, ii: int, tiles: list[int], slots: list[int]) -> None:
+    def _add_example(self, number: int, ii: int, tiles: list[int], slots: list[int]) -> None:
         body = self._bodies.setdefault(number, Body(self.problems[number]))
         self.examples.add(body, ii, tiles, slots)
         self._shown.append((number, ii, tiles, slots))
@@ -354,10 +354,10 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         self.model.policy.optimizer.load_state_dict(state["optimizer"])
         self.curriculum.load_state_dict(state["curriculum"])
         for number, ii, tiles, slots in state["shown"]:
-            self._show(int(number), int(ii), list(tiles), list(slots))
+            self._add_example(int(number), int(ii), list(tiles), list(slots))
 
 
-def _same(environment: Lesson) -> Lesson:
+def _identity(environment: Lesson) -> Lesson:
     """Return the environment: Stable-Baselines3 requires functions that make environments."""
     return environment
 

@@ -156,15 +156,15 @@ class RowNetwork(nn.Module):
                 x = x.gather(1, _wide(chosen, x)) * score.gather(1, chosen)[..., None]
                 kept = chosen if kept is None else kept.gather(1, chosen)
                 edges = structure.edges(level, kept, copies)
-            x = x + self._convolved(parts, level, x, edges)
+            x = x + self._convolve(parts, level, x, edges)
         for number in range(depth, 2 * depth - 1):
             below = x
             x, edges, chosen = above.pop()
             x = x.scatter_add(1, _wide(chosen, below), below)
-            x = x + self._convolved(parts, number, x, edges)
+            x = x + self._convolve(parts, number, x, edges)
         return x
 
-    def _convolved(self, parts: dict[str, Tensor], number: int, x: Tensor, edges: Tensor) -> Tensor:
+    def _convolve(self, parts: dict[str, Tensor], number: int, x: Tensor, edges: Tensor) -> Tensor:
         """Apply graph attention, a norm over the nodes of each graph, and ELU."""
         copies, nodes, hidden = x.shape
         heads = self.shape.heads

@@ -43,14 +43,14 @@ class Chromosome:
         )
 
     @classmethod
-    def seeded(cls, probabilities: Floats, temperature: float) -> Chromosome:
+    def from_posterior(cls, probabilities: Floats, temperature: float) -> Chromosome:
         """Make a chromosome with the posterior ``[N, 2, T]`` of a graph network."""
         return cls(probabilities.astype(np.float32), np.full(probabilities.shape[:2], temperature, np.float32))
 
     @classmethod
-    def believing(cls, tiers: Ints, count: int, temperature: float) -> Chromosome:
+    def from_map(cls, tiers: Ints, count: int, temperature: float) -> Chromosome:
         """Make a chromosome whose likeliest tiers are a map ``[N, 2]``; ``count`` is the number of tiers."""
-        return cls.seeded(np.eye(count, dtype=np.float32)[tiers], temperature)
+        return cls.from_posterior(np.eye(count, dtype=np.float32)[tiers], temperature)
 
     @property
     def probabilities(self) -> Floats:
@@ -65,14 +65,14 @@ class Chromosome:
         """Draw tiers [N, 2] from the softmax."""
         return draw(self.probabilities, rng)
 
-    def crossed(self, other: Chromosome, place: int) -> Chromosome:
+    def cross(self, other: Chromosome, place: int) -> Chromosome:
         """Combine the layers before ``place`` of this chromosome with the other's from ``place`` on."""
         return Chromosome(
             np.concatenate([self.prior[:place], other.prior[place:]]),
             np.concatenate([self.temperature[:place], other.temperature[place:]]),
         )
 
-    def mutated(self, rng: np.random.Generator, moves: float, movable: Ints, least_temperature: float) -> Chromosome:
+    def mutate(self, rng: np.random.Generator, moves: float, movable: Ints, least_temperature: float) -> Chromosome:
         """Return a mutated copy.
 
         Parameters
@@ -96,7 +96,7 @@ class Chromosome:
             values[was], values[to] = values[to], values[was]
         return Chromosome(prior, temperature)
 
-    def taking_over(self, tiers: Ints) -> Chromosome:
+    def with_likeliest(self, tiers: Ints) -> Chromosome:
         """Return a copy whose likeliest tiers are ``[N, 2]``: their priors are exchanged with the largest priors."""
         best = self.prior.argmax(axis=-1)
         layers, parts = np.nonzero(best != tiers)
@@ -171,12 +171,12 @@ class Evolution:
         config = self.config
         ranked = sorted([*members, *visitors], key=lambda member: -member.fitness)
         elites = ranked[: max(min(2, len(members)), round(config.elite_fraction * len(members)))]
-        selected = self._with_niches(ranked, [self._tournament(ranked) for _ in range(len(members) - len(elites))])
+        selected = self._keep_encodings(ranked, [self._tournament(ranked) for _ in range(len(members) - len(elites))])
         networks = [member for member in ranked if not member.is_chromosome][: len(elites)]
-        children = [self._mutated(self._crossed(member, elites, networks)) for member in selected]
+        children = [self._mutate(self._cross(member, elites, networks)) for member in selected]
         return elites + [replace(child, is_judged=False) for child in children]
 
-    def _with_niches(self, ranked: list[Member], selected: list[Member]) -> list[Member]:
+    def _keep_encodings(self, ranked: list[Member], selected: list[Member]) -> list[Member]:
         """Keep the least fraction of each encoding: its members replace the weakest selected members of the other."""
         selected = sorted(selected, key=lambda member: -member.fitness)
         for kind, part in ((False, self.config.least_networks), (True, self.config.least_chromosomes)):
@@ -193,13 +193,13 @@ class Evolution:
         # The members are sorted by fitness.
         return ranked[int(entrants.min())]
 
-    def _crossed(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
+    def _cross(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
         if self.rng.random() >= self.config.crossover_fraction:
             return member
         other = self._mate(member, elites, networks)
         mine, others = member.encoding, other.encoding
         if isinstance(mine, Chromosome) and isinstance(others, Chromosome):
-            return replace(member, encoding=mine.crossed(others, int(self.rng.integers(len(mine.prior) + 1))))
+            return replace(member, encoding=mine.cross(others, int(self.rng.integers(len(mine.prior) + 1))))
         if not isinstance(mine, Chromosome) and not isinstance(others, Chromosome):
             if self.config.frozen:
                 return member
@@ -211,9 +211,9 @@ class Evolution:
         assert not isinstance(network, Chromosome)
         posterior = self.posterior(network)
         if self.config.seed_actions:
-            likeliest = Chromosome.believing(posterior.argmax(-1), posterior.shape[-1], self.config.seeded_temperature)
+            likeliest = Chromosome.from_map(posterior.argmax(-1), posterior.shape[-1], self.config.seeded_temperature)
             return replace(member, encoding=likeliest)
-        return replace(member, encoding=Chromosome.seeded(posterior, self.config.seeded_temperature))
+        return replace(member, encoding=Chromosome.from_posterior(posterior, self.config.seeded_temperature))
 
     def _mate(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
         """Choose the partner for a crossing. With ``least_networks``, graph networks mate only with graph networks."""
@@ -222,17 +222,17 @@ class Evolution:
             pool = [*elites, *networks] if member.is_chromosome else networks
         return pool[int(self.rng.integers(len(pool)))]
 
-    def _mutated(self, member: Member) -> Member:
+    def _mutate(self, member: Member) -> Member:
         config = self.config
         if self.rng.random() >= config.mutation_fraction:
             return member
         encoding = member.encoding
         if isinstance(encoding, Chromosome):
-            changed = encoding.mutated(self.rng, config.chromosome_moves, self.movable, config.least_temperature)
+            changed = encoding.mutate(self.rng, config.chromosome_moves, self.movable, config.least_temperature)
             return replace(member, encoding=changed)
-        return member if config.frozen else replace(member, encoding=self._mutated_weights(encoding))
+        return member if config.frozen else replace(member, encoding=self._mutate_weights(encoding))
 
-    def _mutated_weights(self, weights: Floats) -> Floats:
+    def _mutate_weights(self, weights: Floats) -> Floats:
         config, rng = self.config, self.rng
         places = np.flatnonzero(rng.random(len(weights)) < config.weight_fraction)
         kind = rng.random(len(places))
@@ -245,7 +245,7 @@ class Evolution:
         return changed
 
 
-def restored(members: Sequence[Member], parents: Sequence[Member]) -> list[Member]:
+def restore_sizes(members: Sequence[Member], parents: Sequence[Member]) -> list[Member]:
     """Return as many members of each encoding as there were parents.
 
     If there are too many of one encoding, its weakest children are replaced by the fittest parents of the other. Networks of

@@ -28,7 +28,7 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
 )
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Learner, Losses
-from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Evolution, Floats, Ints, Member, restored
+from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Evolution, Floats, Ints, Member, restore_sizes
 from stowplan.learned_guidance.tier_placement.egrl.workload import Network, Proposer, Replay, check_tiers
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import Column, Report, Tally, mean
@@ -118,7 +118,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         self.replay = Replay([len(network.problem.layers) for network in self.networks], config.replay_size)
         self._rng, self._learning_rng = (np.random.default_rng([seed, number]) for number in range(2))
         self.evaluations = self.generations = 0
-        self._due = 0.0
+        self._owed_steps = 0.0
         """Steps of the learner that evaluations so far entitle it to."""
         self.members: list[Member] = []
         """Members of the present generation: graph networks, and the chromosomes of its network."""
@@ -141,32 +141,32 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
     @property
     def ends_early(self) -> bool:
         """Whether too few evaluations are left for a complete generation."""
-        return self._planned(self._to_be_asked()) > self.config.evaluations - self.evaluations
+        return self._count_proposals(self._members_to_evaluate()) > self.config.evaluations - self.evaluations
 
-    def _planned(self, asked: Sequence[int]) -> int:
+    def _count_proposals(self, asked: Sequence[int]) -> int:
         """Return the number of proposals of this generation."""
         return len(asked) + (self.config.rollouts if self.config.learner else 0)
 
     def _iterate(self, allowance: Allowance) -> Progress:
         """Do one generation and the learner's steps. It ends early if too few evaluations are left."""
         began, tally, number = self._clock(), Tally[Losses](), self._number
-        asked = self._to_be_asked()
-        planned = self._planned(asked)
+        asked = self._members_to_evaluate()
+        planned = self._count_proposals(asked)
         count = min(planned, self.config.evaluations - self.evaluations)
         proposals: list[Ints] = []
         while len(proposals) < count:
             allowance.check()
-            proposals += self._proposed(asked[len(proposals) :], planned - len(asked))
+            proposals += self._make_proposals(asked[len(proposals) :], planned - len(asked))
         visitors = self._evaluate(asked[:count], np.stack(proposals[:count]), tally)
         tally.acting_seconds = self._clock() - began
         if count < planned:
             raise InterruptedIterationError(self._report(self.generations + 1, tally))
         self._next_generation(visitors)
-        self._due += self.config.updates_per_evaluation * planned if self.config.learner else 0.0
+        self._owed_steps += self.config.updates_per_evaluation * planned if self.config.learner else 0.0
         began = self._clock()
-        while self._due >= 1:
+        while self._owed_steps >= 1:
             allowance.check()
-            self._due -= 1
+            self._owed_steps -= 1
             self._learn(number, tally)
         tally.learning_seconds = self._clock() - began
         return self._report(self.generations, tally)
@@ -221,7 +221,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         """The index of the network of this generation."""
         return self.generations % len(self.networks)
 
-    def _to_be_asked(self) -> list[int]:
+    def _members_to_evaluate(self) -> list[int]:
         """Return the members to evaluate: those without fitness for this network; all if there is nothing else to evaluate."""
         asked = [at for at, member in enumerate(self.members) if self.config.reevaluate or not member.is_judged]
         return asked if asked or (self.config.learner and self.config.rollouts) else [*range(len(self.members))]
@@ -253,16 +253,16 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if before is not None:
             self._set_aside[before] = chromosomes
 
-    def _proposed(self, asked: Sequence[int], explorations: int) -> list[Ints]:
+    def _make_proposals(self, asked: Sequence[int], explorations: int) -> list[Ints]:
         """Return the next batch of members' proposals; after the last member also ``explorations`` proposals of the learner."""
         encodings = [self.members[at].encoding for at in asked]
-        proposer = self._proposer(self._number)
-        proposals = proposer.proposed(encodings, self._rng)
+        proposer = self._make_proposer(self._number)
+        proposals = proposer.propose(encodings, self._rng)
         if len(proposals) == len(encodings):
-            proposals += [proposer.explored(self._rng) for _ in range(explorations)]
+            proposals += [proposer.explore(self._rng) for _ in range(explorations)]
         return proposals
 
-    def _proposer(self, number: int) -> Proposer:
+    def _make_proposer(self, number: int) -> Proposer:
         return Proposer(self.config, self.learner, self.networks[number], number)
 
     def _evaluate(self, asked: Sequence[int], maps: Ints, tally: Tally[Losses]) -> list[Member]:
@@ -273,7 +273,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         number = self._number
         members = [self.members[at] for at in asked]
         if self.config.repair:
-            maps, members = self._proposer(number).repaired(maps, members)
+            maps, members = self._make_proposer(number).rectify_proposals(maps, members)
         rewards = self.networks[number].evaluate(maps).tolist()
         for tiers, reward in zip(maps, rewards, strict=True):
             self.replay.add(number, tiers, reward)
@@ -284,7 +284,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if not self.members or not self.config.migrate_rollouts:
             return []
         tiers_of = self.networks[number].graph.tiers
-        believed = (Chromosome.believing(tiers, tiers_of, self.config.seeded_temperature) for tiers in maps[len(asked) :])
+        believed = (Chromosome.from_map(tiers, tiers_of, self.config.seeded_temperature) for tiers in maps[len(asked) :])
         return [Member(each, reward, is_judged=True) for each, reward in zip(believed, rewards[len(asked) :], strict=True)]
 
     def _next_generation(self, visitors: Sequence[Member]) -> None:
@@ -292,11 +292,11 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if self.members:
             networks = [member for member in self.members if not member.is_chromosome]
             self._best_network = max(networks, key=lambda member: member.fitness, default=self._best_network)
-            self.members = self._evolved(number, visitors)
+            self.members = self._evolve(number, visitors)
         self.generations += 1
         self._change_network(number, self._number)
 
-    def _evolved(self, number: int, visitors: Sequence[Member]) -> list[Member]:
+    def _evolve(self, number: int, visitors: Sequence[Member]) -> list[Member]:
         evolution = Evolution(
             config=self.config,
             rng=self._rng,
@@ -307,7 +307,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         members = evolution.next_generation(self.members, visitors)
         is_shared = len(self.networks) > 1
         if is_shared:
-            members = restored(members, self.members)
+            members = restore_sizes(members, self.members)
         # The learner replaces no chromosome if graph networks are shared: chromosomes belong to one network of layers.
         places = [at for at, member in enumerate(members) if not (is_shared and member.is_chromosome)]
         if self.config.learner and places:
@@ -355,7 +355,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         rows = [*{row.tobytes(): row for row in rows}.values()]
         rewards = np.zeros(len(rows))
         for number, network in enumerate(self.networks):
-            rewards += [network.reward(tiers) for tiers in self._proposer(number).likeliest(rows)]
+            rewards += [network.reward(tiers) for tiers in self._make_proposer(number).likeliest(rows)]
         return rows[int(rewards.argmax())]
 
     def policy_values(self) -> dict[str, Any]:
@@ -369,7 +369,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         """Return all state that the next iteration depends on."""
         return super().state_dict() | {
             "counters": [self.evaluations, self.generations],
-            "due": self._due,
+            "due": self._owed_steps,
             "members": pack_members(self.members),
             "set_aside": [pack_members(members) for members in self._set_aside],
             "best_network": pack_members([] if self._best_network is None else [self._best_network]),
@@ -383,10 +383,10 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         """Continue from such a state; raise KeyError, TypeError, ValueError or similar if it is not one."""
         super().load_state_dict(state)
         self.evaluations, self.generations = (int(counter) for counter in state["counters"])
-        self._due = float(state["due"])
-        self.members = self._unpacked(self._number, state["members"])
-        self._set_aside = [self._unpacked(at, packed) for at, packed in enumerate(state["set_aside"])]
-        self._best_network = next(iter(self._unpacked(0, state["best_network"])), None)
+        self._owed_steps = float(state["due"])
+        self.members = self._unpack_members(self._number, state["members"])
+        self._set_aside = [self._unpack_members(at, packed) for at, packed in enumerate(state["set_aside"])]
+        self._best_network = next(iter(self._unpack_members(0, state["best_network"])), None)
         self.replay.load_state_dict(state["replay"])
         self.learner.load_state_dict(state["learner"])
         self._rng, self._learning_rng = map(checkpoint.unpack_generator, state["generators"])
@@ -395,7 +395,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if min(state["counters"]) < 0:
             raise ValueError(f"counters {state['counters']}")
 
-    def _unpacked(self, number: int, packed: list[dict[str, Any]]) -> list[Member]:
+    def _unpack_members(self, number: int, packed: list[dict[str, Any]]) -> list[Member]:
         network = self.networks[number]
         shape = (len(network.problem.layers), 2, network.graph.tiers)
         return unpack_members(packed, len(self.learner.weights()), shape)

@@ -218,7 +218,7 @@ class Proposer:
     def _rows_at_once(self) -> int:
         return max(1, NODES_AT_ONCE // len(self.network.problem.layers))
 
-    def proposed(self, encodings: Sequence[Encoding], rng: np.random.Generator) -> list[Ints]:
+    def propose(self, encodings: Sequence[Encoding], rng: np.random.Generator) -> list[Ints]:
         """Return proposals of as many encodings as fit one forward pass: draws of chromosomes, likeliest maps of networks."""
         rows: list[Floats] = []
         taken = 0
@@ -230,7 +230,7 @@ class Proposer:
             taken += 1
         likeliest = iter(self.likeliest(rows))
         return [
-            self._placed(encoding.draw(rng) if isinstance(encoding, Chromosome) else next(likeliest))
+            self._clear_missing_weights(encoding.draw(rng) if isinstance(encoding, Chromosome) else next(likeliest))
             for encoding in encodings[:taken]
         ]
 
@@ -240,19 +240,19 @@ class Proposer:
         parts = (rows[at : at + most] for at in range(0, len(rows), most))
         return np.array([tiers for part in parts for tiers in self.learner.posteriors(self.number, part).argmax(-1)], np.int64)
 
-    def explored(self, rng: np.random.Generator) -> Ints:
+    def explore(self, rng: np.random.Generator) -> Ints:
         """Return a proposal of the learner's policy, with some tensors in uniformly drawn tiers."""
         probabilities = self.learner.posterior(self.number)
         tiers = draw(probabilities, rng)
         anywhere = rng.random(tiers.shape) < self.config.exploration
-        return self._placed(np.where(anywhere, rng.integers(probabilities.shape[-1], size=tiers.shape), tiers))
+        return self._clear_missing_weights(np.where(anywhere, rng.integers(probabilities.shape[-1], size=tiers.shape), tiers))
 
-    def _placed(self, tiers: Ints) -> Ints:
+    def _clear_missing_weights(self, tiers: Ints) -> Ints:
         """Return tiers with 0 for layers without weights."""
         tiers[~self.network.graph.has_weights, 0] = 0
         return tiers
 
-    def repaired(self, maps: Ints, members: Sequence[Member]) -> tuple[Ints, list[Member]]:
+    def rectify_proposals(self, maps: Ints, members: Sequence[Member]) -> tuple[Ints, list[Member]]:
         """Rectify the draws of chromosomes, which adopt the result; with ``repair_networks`` rectify all proposals.
 
         Parameters
@@ -268,5 +268,5 @@ class Proposer:
         maps = maps.copy()
         maps[places] = self.network.chip.compiled(maps[places])[0]
         for at, encoding in encodings.items():
-            repaired_members[at] = Member(encoding.taking_over(maps[at]))
+            repaired_members[at] = Member(encoding.with_likeliest(maps[at]))
         return maps, repaired_members

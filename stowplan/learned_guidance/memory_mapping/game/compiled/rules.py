@@ -25,8 +25,8 @@ from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, 
 def step(tables: Tables, data: Ints, action: int) -> int:
     """Make the current move with a legal action; returns the reward (ps)."""
     before = data[layout.RETURN_PS]
-    _make(tables, data, action)
-    look(tables, data)
+    _make_move(tables, data, action)
+    find_legal_actions(tables, data)
     if data[layout.LEGAL] == 0 and data[layout.POSITION] < tables.program[0].moves:
         _leave_infeasible(tables, data)
     elif data[layout.BINDING] == 0:
@@ -45,7 +45,7 @@ def reset(tables: Tables, data: Ints) -> None:
 
 
 @njit
-def look(tables: Tables, data: Ints) -> None:
+def find_legal_actions(tables: Tables, data: Ints) -> None:
     """Find the legal actions of the current move, and what they would occupy."""
     for cell in range(layout.LEGAL, layout.HEAD):
         data[cell] = -1
@@ -157,7 +157,7 @@ def _place(tables: Tables, data: Ints, move: MoveRow, action: int, start: int, e
 
 
 @njit_once
-def _make(tables: Tables, data: Ints, action: int) -> None:
+def _make_move(tables: Tables, data: Ints, action: int) -> None:
     """Make the current move, and save in its row what is needed to undo it."""
     program = tables.program[0]
     position = data[layout.POSITION]
@@ -228,8 +228,8 @@ def _make(tables: Tables, data: Ints, action: int) -> None:
 
 
 @njit_once
-def _take_back(tables: Tables, data: Ints) -> None:
-    """Undo the latest move; :func:`look` must find the legal actions afterwards."""
+def _undo_move(tables: Tables, data: Ints) -> None:
+    """Undo the latest move; :func:`find_legal_actions` must find the legal actions afterwards."""
     program = tables.program[0]
     position = data[layout.POSITION] - 1
     move = tables.moves[position]
@@ -282,10 +282,10 @@ def _leave_infeasible(tables: Tables, data: Ints) -> None:
     else:
         group = tables.moves[data[layout.POSITION]].alias_group
         while data[layout.POSITION] > data[layout.BACKUP]:
-            _take_back(tables, data)
+            _undo_move(tables, data)
         data[program.at_dropped + group] = 1
         data[layout.RESETS] += 1
-    look(tables, data)
+    find_legal_actions(tables, data)
 
 
 # ------------------------------------------------------------------------------------------------------------ latencies

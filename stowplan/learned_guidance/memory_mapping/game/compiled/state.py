@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stowplan.compiled import njit
 from stowplan.learned_guidance.memory_mapping.game.compiled import layout
 from stowplan.learned_guidance.memory_mapping.game.compiled.readers import benefit, is_over, legal, present_benefit
-from stowplan.learned_guidance.memory_mapping.game.compiled.rules import look, step
+from stowplan.learned_guidance.memory_mapping.game.compiled.rules import find_legal_actions, step
 from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, Tables, build_tables
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, plan_of
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
@@ -25,7 +25,7 @@ class CompiledGame(Game):
     def __init__(self, problem: Problem, **options: Any):
         super().__init__(problem, **options)
         self.tables = build_tables(self)
-        look(self.tables, self.tables.initial)
+        find_legal_actions(self.tables, self.tables.initial)
 
     def reset(self) -> CompiledState:
         """The state before the first move."""
