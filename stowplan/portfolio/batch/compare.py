@@ -225,8 +225,8 @@ def _wilcoxon(values: NDArray[np.float64]) -> float | None:
     from scipy.stats import wilcoxon
 
     # Ties have no direction; without them the p-values of few pairs are exact.
-    unlike = values[values != 0]
-    return float(wilcoxon(unlike).pvalue) if len(unlike) else None
+    different = values[values != 0]
+    return float(wilcoxon(different).pvalue) if len(different) else None
 
 
 def _sign_test(wins: int, losses: int) -> float | None:
@@ -236,14 +236,14 @@ def _sign_test(wins: int, losses: int) -> float | None:
     return float(binomtest(wins, wins + losses).pvalue) if wins + losses else None
 
 
-def _notes(pairs: int, with_ratio: int, unlike: int) -> tuple[str, ...]:
+def _notes(pairs: int, with_ratio: int, different: int) -> tuple[str, ...]:
     """Remarks on statistics of few pairs that differ, or of pairs without a ratio."""
     notes = []
-    if not unlike:
+    if not different:
         notes.append("all pairs are ties: there is nothing to test")
-    elif unlike < FEW:
-        least = 2.0 ** (1 - unlike)
-        which = "is a single pair that differs" if unlike == 1 else f"are {unlike} pairs that differ"
+    elif different < FEW:
+        least = 2.0 ** (1 - different)
+        which = "is a single pair that differs" if different == 1 else f"are {different} pairs that differ"
         notes.append(f"there {which}: p-values mean little, none can be below {least:.3g}")
     if with_ratio < pairs:
         notes.append(f"{pairs - with_ratio} of the pairs have no ratio: they count in the sign test alone")

@@ -77,22 +77,22 @@ def search(problem: Problem, context: Context) -> None:
     report(context, tally, begin(tally, context.seed(), context.closed))
     if tally.best is None:
         context.no_plan("list")
-    taken = _follow(tally, context, 0)
+    hints_read = _follow(tally, context, 0)
     tally.on_better = lambda plan: context.plan(plan, "search")
     if not problem.instructions:
         return
     run = MappingSearch(tally, context.seed(1))
     limit = context.work(work_rates.MODULO_PLACEMENTS)
     improved = tally.work
-    known = tally.best
+    last_best = tally.best
     while not context.closed():
-        taken = _follow(tally, context, taken)
+        hints_read = _follow(tally, context, hints_read)
         plan = context.incumbent()[0]
         if plan is not None:
             run.adopt(plan)
         least = least_unrefuted_ii(context, tally)
-        if tally.best is not known:
-            known, improved = tally.best, tally.work
+        if tally.best is not last_best:
+            last_best, improved = tally.best, tally.work
         if limit is not None and tally.work >= limit:
             break
         if limit is None and tally.work - improved > PARAMS.patience * tally.body.count:
@@ -101,14 +101,14 @@ def search(problem: Problem, context: Context) -> None:
     report(context, tally, "search")
 
 
-def _follow(tally: Tally, context: Context, taken: int) -> int:
-    """Try schedules that follow the hints from number ``taken`` on; returns the number of all hints."""
+def _follow(tally: Tally, context: Context, first: int) -> int:
+    """Try schedules that follow the hints from number ``first`` on; returns the number of all hints."""
     hints = context.hints()
-    if len(hints) > taken:
-        offered, tally.on_better = tally.on_better, lambda plan: context.plan(plan, "guided")
-        for hint in hints[taken:]:
+    if len(hints) > first:
+        outer_on_better, tally.on_better = tally.on_better, lambda plan: context.plan(plan, "guided")
+        for hint in hints[first:]:
             follow(tally, hint, context.seed(), context.closed)
-        tally.on_better = offered
+        tally.on_better = outer_on_better
     return len(hints)
 
 

@@ -123,21 +123,21 @@ class RollOuts:
 
     def _remember(self, ii: int, mapping: Mapping) -> None:
         """Keep a mapping that came at least as far as the one before."""
-        known = self._furthest.get(ii)
+        furthest = self._furthest.get(ii)
         # Equally far is enough, so that the search does not stay with one mapping for ever.
-        if known is None or mapping.placed >= len(known):
+        if furthest is None or mapping.placed >= len(furthest):
             self._furthest[ii] = _places(mapping.tile.tolist(), mapping.slot.tolist())
 
     def _start_mapping(self, ii: int) -> Mapping:
         """The mapping to start a batch from: an empty one, or most of an earlier one."""
         best = self.tally.best
-        known = self._furthest.get(ii)
+        places = self._furthest.get(ii)
         if best is not None and ii == best.ii:
-            known = _places(best.tiles, best.slots)
-        if self._repair and known and self._chance.random() < PARAMS.repairs:
+            places = _places(best.tiles, best.slots)
+        if self._repair and places and self._chance.random() < PARAMS.repairs:
             for _ in range(PARAMS.tries):
-                gone = self._draw_related(known)
-                rest = {number: place for number, place in known.items() if number not in gone}
+                removed = self._draw_related(places)
+                rest = {number: place for number, place in places.items() if number not in removed}
                 fixed = {self.problem.instructions[number].id: place for number, place in rest.items()}
                 try:
                     return Mapping(self._body, ii, fixed=fixed, look_ahead=self._look_ahead)
@@ -145,7 +145,7 @@ class RollOuts:
                     continue
         return Mapping(self._body, ii, look_ahead=self._look_ahead)
 
-    def _draw_related(self, known: Places) -> set[int]:
+    def _draw_related(self, places: Places) -> set[int]:
         """A set of related instructions to remove.
 
         It is a ball in the graph, if possible around an instruction that is not placed, and random instructions on the same
@@ -153,7 +153,7 @@ class RollOuts:
         """
         body = self.tally.body
         count, draw = body.count, self._chance
-        missing = [number for number in range(count) if number not in known]
+        missing = [number for number in range(count) if number not in places]
         first = int(draw.choice(missing)) if missing else int(draw.integers(count))
         wanted = int(draw.integers(2, max(3, count // 2) + 1))
         ball, frontier = {first}, [first]
@@ -163,9 +163,9 @@ class RollOuts:
                 if value.other not in ball:
                     ball.add(value.other)
                     frontier.append(value.other)
-        tiles = {known[number][0] for number in ball if number in known}
+        tiles = {places[number][0] for number in ball if number in places}
         part = draw.random() ** 2
-        return ball | {number for number, (tile, _) in known.items() if tile in tiles and draw.random() < part}
+        return ball | {number for number, (tile, _) in places.items() if tile in tiles and draw.random() < part}
 
     def _choose_ii(self, least: int) -> int:
         """The initiation interval of the next batch."""

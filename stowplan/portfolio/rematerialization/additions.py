@@ -163,10 +163,10 @@ def _closure(graph: Graph, tables: Tables, arrays: SearchArrays, root: int, dept
         value = tables.member[member]
         op = graph.writer[value]
         if (value == root or arrays.after[value] >= 0) and op >= 0:
-            known = False
+            is_included = False
             for one in range(count):
-                known = known or recomputed[one] == op
-            if not known:
+                is_included = is_included or recomputed[one] == op
+            if not is_included:
                 if count == CLOSURE or graph.once[op]:
                     return 0
                 recomputed[count], level[count] = op, 0
@@ -182,10 +182,10 @@ def _closure(graph: Graph, tables: Tables, arrays: SearchArrays, root: int, dept
                 continue
             while value >= 0:
                 writer = graph.writer[value]
-                known = writer < 0 or graph.once[writer] == 1
+                is_included = writer < 0 or graph.once[writer] == 1
                 for one in range(count):
-                    known = known or recomputed[one] == writer
-                if not known:
+                    is_included = is_included or recomputed[one] == writer
+                if not is_included:
                     if count == CLOSURE:
                         return 0
                     recomputed[count], level[count] = writer, level[at] + 1

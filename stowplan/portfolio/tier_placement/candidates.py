@@ -136,7 +136,7 @@ def search(problem: Problem, context: Context) -> None:
         before = run.walk.latency
         # Every other run starts from the best map, at different temperatures, to search near it. The others start from scratch.
         near = cycle % 2 == 1
-        guided = guides.news(solve=near)
+        guided = guides.follow_new_hints(solve=near)
         if guided is not None:
             _report(context, exporter, guided, "guided")
             near = True
@@ -175,21 +175,23 @@ class Guides:
 
     def __init__(self, problem: Problem, context: Context, data: Data, begin: Ints):
         self._problem, self._context, self._data, self._begin = problem, context, data, begin
-        self._taken = 0
+        self._hints_read = 0
         self._has_relaxation = False
 
-    def news(self, solve: bool) -> Walk | None:
+    def follow_new_hints(self, solve: bool) -> Walk | None:
         """The best map that follows a new hint, None without one; ``solve`` permits to solve the relaxation now."""
         hints = self._context.hints()
-        news = [*hints[self._taken :]]
-        self._taken = len(hints)
-        self._has_relaxation |= any(hint.source == RELAXATION for hint in news)
+        new_hints = [*hints[self._hints_read :]]
+        self._hints_read = len(hints)
+        self._has_relaxation |= any(hint.source == RELAXATION for hint in new_hints)
         if solve and not self._has_relaxation:
             self._has_relaxation = True
             hint, bound = solve_relaxation(self._problem, self._context)
             self._context.bound(bound, "linear")
-            news += [] if hint is None else [hint]
-        walks = [heuristics.best_guided(self._problem, self._data, hint, self._begin, self._context.closed) for hint in news]
+            new_hints += [] if hint is None else [hint]
+        walks = [
+            heuristics.best_guided(self._problem, self._data, hint, self._begin, self._context.closed) for hint in new_hints
+        ]
         return min((walk for walk in walks if walk is not None), key=lambda walk: walk.latency, default=None)
 
 

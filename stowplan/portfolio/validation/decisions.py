@@ -124,9 +124,9 @@ def _tighten(completions: dict[int, Completion]) -> dict[int, Completion]:
     return {number: Completion(objectives[number], min(bounds[number], objectives[number])) for number in numbers}
 
 
-def _most_expensive_middle(known: dict[int, Completion]) -> int | None:
+def _most_expensive_middle(tightened: dict[int, Completion]) -> int | None:
     """The middle of the most expensive interval of several decisions; None if no such interval costs anything."""
-    open_ones = [(b.objective - a.objective, -i, i, j) for (i, a), (j, b) in pairwise(known.items()) if j - i > 1]
+    open_ones = [(b.objective - a.objective, -i, i, j) for (i, a), (j, b) in pairwise(tightened.items()) if j - i > 1]
     cost, _, first, last = max(open_ones, default=(0, 0, 0, 0))
     return (first + last) // 2 if cost > 0 else None
 
@@ -135,12 +135,12 @@ def _build_report(
     decisions: Decisions, completions: dict[int, Completion], objective: int, solves: int, note: str
 ) -> DecisionReport:
     """The report on the completions that were solved."""
-    known = _tighten(completions)
-    begin = known[0].objective
-    end = known[max(known)].objective if len(known) > 1 else begin
+    tightened = _tighten(completions)
+    begin = tightened[0].objective
+    end = tightened[max(tightened)].objective if len(tightened) > 1 else begin
     total = objective - begin
     steps = []
-    for (i, a), (j, b) in pairwise(known.items()):
+    for (i, a), (j, b) in pairwise(tightened.items()):
         if b.objective > a.objective:
             name = decisions.names[i] if j == i + 1 else f"{decisions.names[i]} ... {decisions.names[j - 1]}"
             steps.append(

@@ -54,9 +54,9 @@ class Policies:
         self._seed = seed
         self._named: dict[str, Path] = {}
         self._opened: dict[str, Opened] = {}
-        known = {adapter.format: name for name, adapter in _adapters()} if paths else {}
+        kinds = {adapter.format: name for name, adapter in _adapters()} if paths else {}
         for path in map(Path, paths):
-            name = _kind_of(path, known)
+            name = _kind_of(path, kinds)
             if name in self._named:
                 raise InputError(
                     f"found a second policy of {kind(name).title} beside {self._named[name]}, expected one of each kind",
@@ -112,14 +112,14 @@ def _playable() -> list[str]:
     return [kind(name).title for name, _ in _adapters()]
 
 
-def _kind_of(path: Path, known: dict[str, str]) -> str:
-    """The kind that a policy file is for; ``known`` has the kind of each format."""
+def _kind_of(path: Path, kinds: dict[str, str]) -> str:
+    """The kind that a policy file is for; ``kinds`` has the kind of each format."""
     from stowplan.learned_guidance.training.checkpoint import format_of
 
     policy_format = format_of(path)
-    if policy_format not in known:
-        raise InputError(f"found format {policy_format!r}, expected one of {', '.join(known)}", source=path, place="format")
-    return known[policy_format]
+    if policy_format not in kinds:
+        raise InputError(f"found format {policy_format!r}, expected one of {', '.join(kinds)}", source=path, place="format")
+    return kinds[policy_format]
 
 
 def _untrained(adapter: Adapter, policy: Any, seed: int) -> Any:

@@ -41,26 +41,26 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 def spread(gaps: Iterable[float | None], optimal: int) -> Spread:
     """The distribution of gaps, in which None is a game without a plan; ``optimal`` games reached a proven optimum."""
     every = list(gaps)
-    known = np.array([gap for gap in every if gap is not None])
+    found = np.array([gap for gap in every if gap is not None])
     count = len(every)
     if not count:
         return Spread(count=0, lost=0)
     shares = {
         "optimal": optimal / count,
-        "within_1": float((known <= 0.01).sum()) / count,
-        "within_5": float((known <= 0.05).sum()) / count,
+        "within_1": float((found <= 0.01).sum()) / count,
+        "within_5": float((found <= 0.05).sum()) / count,
     }
-    if not len(known):
+    if not len(found):
         return Spread(count=count, lost=count, **shares)
-    low, middle, high = (float(quantile) for quantile in np.quantile(known, (0.25, 0.5, 0.75)))
+    low, middle, high = (float(quantile) for quantile in np.quantile(found, (0.25, 0.5, 0.75)))
     return Spread(
         count=count,
-        lost=count - len(known),
-        mean=float(known.mean()),
+        lost=count - len(found),
+        mean=float(found.mean()),
         lower_quartile=low,
         median=middle,
         upper_quartile=high,
-        worst=float(known.max()),
+        worst=float(found.max()),
         **shares,
     )
 

@@ -258,19 +258,19 @@ class Numpy:
     """The array operations that the network needs, by NumPy; a subclass may use another library."""
 
     def relu(self, x: Any) -> Any:
-        """Of any shape."""
+        """Return the rectified input, of any shape."""
         return np.maximum(x, 0)
 
     def sigmoid(self, x: Any) -> Any:
-        """Of any shape."""
+        """Return the logistic function, for any shape."""
         return 1 / (1 + np.exp(-x))
 
     def softplus(self, x: Any) -> Any:
-        """Of any shape."""
+        """Return log(1 + exp(x)), for any shape."""
         return np.logaddexp(0, x)
 
     def log1p(self, x: Any) -> Any:
-        """Of any shape."""
+        """Return log(1 + x), for any shape."""
         return np.log1p(x)
 
     def normalised(self, x: Any) -> Any:

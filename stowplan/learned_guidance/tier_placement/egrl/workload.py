@@ -133,7 +133,7 @@ class Network:
         """The speedup of the best map over the compiler's, without noise."""
         return None if self.best.latency_ps is None else self._speedup(self.best.latency_ps)
 
-    def demonstration(self, given: Plan | Ints) -> Ints:
+    def demonstration(self, map_or_plan: Plan | Ints) -> Ints:
         """Return the map ``[N, 2]`` of a demonstration, if the chip can execute it unchanged.
 
         Raises
@@ -142,17 +142,17 @@ class Network:
             If the plan belongs to another problem, or the chip cannot execute the map unchanged.
         """
         count, tiers = len(self.problem.layers), self.graph.tiers
-        if isinstance(given, Plan):
-            if given.problem != self.problem.digest:
-                raise InputError(f"is a plan of another problem ({given.name}), expected one of {self.problem.name}")
-            if not len(given.weight_tiers) == len(given.output_tiers) == count:
+        if isinstance(map_or_plan, Plan):
+            if map_or_plan.problem != self.problem.digest:
+                raise InputError(f"is a plan of another problem ({map_or_plan.name}), expected one of {self.problem.name}")
+            if not len(map_or_plan.weight_tiers) == len(map_or_plan.output_tiers) == count:
                 raise InputError(f"has not a tier for the weights and one for the output of each of the {count} layers")
-            given = np.array([given.weight_tiers, given.output_tiers], np.int64).T
-        if given.shape != (count, 2):
-            raise InputError(f"found tiers of shape {given.shape}, expected {(count, 2)}")
-        if not (given.min() >= 0 and given.max() < tiers):
-            raise InputError(f"found tiers {given.min()} to {given.max()}, expected 0 to {tiers - 1}")
-        (compiled,), (epsilon,) = self.chip.compiled(given[None])
+            map_or_plan = np.array([map_or_plan.weight_tiers, map_or_plan.output_tiers], np.int64).T
+        if map_or_plan.shape != (count, 2):
+            raise InputError(f"found tiers of shape {map_or_plan.shape}, expected {(count, 2)}")
+        if not (map_or_plan.min() >= 0 and map_or_plan.max() < tiers):
+            raise InputError(f"found tiers {map_or_plan.min()} to {map_or_plan.max()}, expected 0 to {tiers - 1}")
+        (compiled,), (epsilon,) = self.chip.compiled(map_or_plan[None])
         if epsilon > 0:
             raise InputError(f"cannot be executed as it is: {epsilon:.2%} of the bytes have no room where they are meant to go")
         return np.asarray(compiled)
@@ -221,17 +221,17 @@ class Proposer:
     def propose(self, encodings: Sequence[Encoding], rng: np.random.Generator) -> list[Ints]:
         """Return proposals of as many encodings as fit one forward pass: draws of chromosomes, likeliest maps of networks."""
         rows: list[Floats] = []
-        taken = 0
+        count = 0
         for encoding in encodings:
             if not isinstance(encoding, Chromosome):
                 if len(rows) == self._rows_at_once:
                     break
                 rows.append(encoding)
-            taken += 1
+            count += 1
         likeliest = iter(self.likeliest(rows))
         return [
             self._clear_missing_weights(encoding.draw(rng) if isinstance(encoding, Chromosome) else next(likeliest))
-            for encoding in encodings[:taken]
+            for encoding in encodings[:count]
         ]
 
     def likeliest(self, rows: Sequence[Floats]) -> Ints:
