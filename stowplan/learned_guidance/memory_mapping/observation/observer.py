@@ -76,7 +76,7 @@ def view_of(game: CompiledGame, config: ObservationConfig) -> View:
 
 
 def occupied(game: Game) -> list[tuple[int, int]]:
-    """Return the first and last step at which each move occupies memory if it is served without a copy.
+    """Return the steps ``[start, end)`` during which each move occupies memory if it is served without a copy.
 
     An output occupies memory from its start to the end of its live range. An input occupies memory from the end of the tensor's
     previous visit, if there is one, to the end of its own visit.
