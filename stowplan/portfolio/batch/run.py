@@ -213,13 +213,13 @@ def _solve_in_parallel(
             if lost[number] and not workers.blames:
                 break
         try:
-            taken = workers.take(_LOOK_SECONDS)
+            result = workers.take(_LOOK_SECONDS)
         except KeyboardInterrupt:
             cancel.set()
             continue
-        if taken is None:
+        if result is None:
             continue
-        number, outcome = taken
+        number, outcome = result
         task = tasks.pop(number)
         if isinstance(outcome, Outcome):
             yield number, outcome

@@ -264,13 +264,13 @@ class Mapper:
     def _place_and_evict(self, number: int, tile: int, time: int) -> list[int]:
         """Place an instruction and evict all instructions that conflict with it; returns these."""
         body, group = self.body, self.body.group[number]
-        gone: list[int] = []
+        evicted: list[int] = []
 
         def remove(others: Sequence[int]) -> None:
             for other in others:
                 if other in self.time and other != number:
                     self._remove(other)
-                    gone.append(other)
+                    evicted.append(other)
 
         if self.tile[group] != tile:
             remove(body.members[group])
@@ -306,7 +306,7 @@ class Mapper:
         self._taken[issue] = self._results[done] = number
         self.time[number] = time
         self._last[number] = time
-        return gone
+        return evicted
 
     def _remove(self, number: int) -> None:
         """Remove an instruction from the schedule."""

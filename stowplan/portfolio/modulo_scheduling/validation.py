@@ -102,8 +102,8 @@ class PpoPlayer:
         attempts: list[list[Attempt]] = [[] for _ in range(count)]
         left = list(range(count))
         for ii in range(least, most + 1):
-            begun = {number: _start_mapping(env, ii) for number in left}
-            going = {number: attempt for number, attempt in begun.items() if attempt is not None}
+            started = {number: _start_mapping(env, ii) for number in left}
+            going = {number: attempt for number, attempt in started.items() if attempt is not None}
             while going and not stop():
                 going = self._step(going, attempts, chance)
             if going:

@@ -65,7 +65,7 @@ class SearchParameters(Parameters, frozen=True):
 PARAMS = parameters(SearchParameters, __name__)
 
 
-def _begin(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | None:
+def _prepare(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | None:
     """The arrays, the exporter and a first valid map of a problem; None, after a report, if there is no map."""
     if report_if_overloaded(context, find_overload(problem)):
         return None
@@ -91,9 +91,9 @@ def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> No
 
 def greedy_dp(problem: Problem, context: Context) -> None:
     """The candidate that computes the baseline Greedy-DP of the EGRL paper alone."""
-    begun = _begin(problem, context)
-    if begun is not None:
-        data, exporter, begin = begun
+    prepared = _prepare(problem, context)
+    if prepared is not None:
+        data, exporter, begin = prepared
         walk = heuristics.greedy_dp(data, begin, context.closed)
         if not context.closed():
             _report(context, exporter, walk, "greedy_dp")
@@ -114,7 +114,7 @@ def search(problem: Problem, context: Context) -> None:
     annealing does not find changes of many tensors at once, such as many small weights in place of a few large ones of about
     the same value.
     """
-    began = _begin(problem, context)
+    began = _prepare(problem, context)
     if began is None:
         return
     data, exporter, begin = began
