@@ -61,7 +61,7 @@ def compare_plans(
         A plan is of another kind, for another problem, or not valid.
     """
     kind = kind_of(problem)
-    checks = [_verified(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True)]
+    checks = [_verify(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True)]
     before, after = (check.objective or 0 for check in checks)
     facts = [kind.facts(problem, plan, check) for plan, check in zip((first, second), checks, strict=True)]
     return PlanComparison(
@@ -76,7 +76,7 @@ def compare_plans(
     )
 
 
-def _verified(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> Verification[Any]:
+def _verify(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> Verification[Any]:
     """The verifier's report on a plan; raises InputError if the plan is not valid."""
     if not isinstance(plan, kind.plan):
         raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=name)

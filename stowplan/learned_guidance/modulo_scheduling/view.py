@@ -84,7 +84,7 @@ class View:
             self.apart[one, two] = self.apart[two, one] = True
         self.source: Ints = np.array([edge.source for edge in structure.between], np.int64)
         self.target: Ints = np.array([edge.target for edge in structure.between], np.int64)
-        self.related = self._related()
+        self.related = self._find_relatives()
         self.allowed: npt.NDArray[np.bool_] = np.zeros((groups, self.tiles), bool)
         """[groups, T] Tiles allowed for a group."""
         for number, tiles in enumerate(structure.allowed):
@@ -97,7 +97,7 @@ class View:
         self.key: npt.NDArray[np.int32] = np.array([key >> 22, key & ((1 << 22) - 1)], np.int32)
         """Identifies the graph, as two numbers that float32 represents exactly."""
 
-    def _related(self) -> tuple[Ints, Ints, Ints]:
+    def _find_relatives(self) -> tuple[Ints, Ints, Ints]:
         """Return the ends of rows, the relatives of each instruction (neighbours by edges, and siblings), and their relations.
 
         A relation is a sum of 1 (the relative consumes its value), 2 (the relative produces one of its operands) and 4 (they

@@ -52,11 +52,11 @@ class Choice:
                 agreeing = [choice for choice in choices if operator.options[choice][at] == layout]
                 choices = agreeing or choices
             if len(self.problem.writers[tensor]) > 1:
-                shared = self._shared(tensor)
+                shared = self._common_layouts(tensor)
                 choices = [choice for choice in choices if operator.options[choice][at] in shared] or choices
         return choices
 
-    def _shared(self, tensor: int) -> set[int]:
+    def _common_layouts(self, tensor: int) -> set[int]:
         """Layouts that every writer of a tensor can write."""
         sets = []
         for number in self.problem.writers[tensor]:

@@ -84,7 +84,7 @@ class Chooser:
         """
         self._hinted = np.array(hint.values[FAST], np.float64)
         self._steps = np.array([access.step for access in self._accesses], np.int64)
-        self.ways["disagreeing"] = self._disagreeing
+        self.ways["disagreeing"] = self._find_disagreeing
 
     @property
     def count(self) -> int:
@@ -99,7 +99,7 @@ class Chooser:
             start, end = max(0, centre - reach), min(self._horizon, centre + reach)
             used = [t for t in self._alive(start, end) if self._is_used(t, start, end)]
             if len(used) >= count or end - start == self._horizon:
-                return Free(self._shuffled(used), start, end)
+                return Free(self._shuffle(used), start, end)
             reach += 1 + reach // 4
 
     def _lost(self, timeline: PlanTimeline, count: int) -> Free | None:
@@ -115,7 +115,7 @@ class Chooser:
         end = accesses[min(len(accesses) - 1, j + self._random.randint(0, 1))].step + 1
         return self._around(timeline, tensor, start, end, count)
 
-    def _disagreeing(self, timeline: PlanTimeline, count: int) -> Free | None:
+    def _find_disagreeing(self, timeline: PlanTimeline, count: int) -> Free | None:
         """A tensor for which plan and hint disagree, and others nearby for which they do."""
         is_fast = [all(timeline.fast[use] for use in access.uses) for access in self._accesses]
         disagreement = np.abs(self._hinted - np.array(is_fast, np.float64)) * self._access_gain
@@ -132,7 +132,7 @@ class Chooser:
         others = [other for other in self._alive(start, end) if other != tensor]
         keys = {other: float(near[other]) * (0.2 + self._random.random()) for other in others}
         # Tensors for which plan and hint agree come last, because they may have to make space.
-        others = sorted(self._shuffled(others), key=lambda other: -keys[other])
+        others = sorted(self._shuffle(others), key=lambda other: -keys[other])
         return Free([tensor, *others][: max(1, count)], start, end)
 
     def _tight(self, timeline: PlanTimeline, count: int) -> Free | None:
@@ -149,7 +149,7 @@ class Chooser:
             return None
         centre = int(self._random.choice(self._worthwhile.tolist()))
         alive = self._alive(int(self._first[centre]), int(self._last[centre]) + 1)
-        chosen = [centre, *[t for t in self._shuffled(alive) if t != centre][: count - 1]]
+        chosen = [centre, *[t for t in self._shuffle(alive) if t != centre][: count - 1]]
         return Free(chosen, int(self._first[chosen].min()), int(self._last[chosen].max()) + 1)
 
     def _around(self, timeline: PlanTimeline, tensor: int, start: int, end: int, count: int) -> Free:
@@ -182,7 +182,7 @@ class Chooser:
         """Whether a tensor is used in the steps ``[start, end)``."""
         return any(start <= access.step < end for access in self._facts.sequences[tensor].accesses)
 
-    def _shuffled(self, tensors: list[int]) -> list[int]:
+    def _shuffle(self, tensors: list[int]) -> list[int]:
         """The tensors in a random order in which those with larger gains tend to come first."""
         keys = {tensor: (0.1 + self._random.random()) * float(self._gain[tensor]) ** 0.5 for tensor in tensors}
         return sorted(tensors, key=lambda tensor: -keys[tensor])

@@ -488,7 +488,7 @@ def _add_usage(data: Data, priced: Priced, tensor: int, state: int) -> None:
 
 
 @njit_inner
-def _stepped(priced: Priced, at: int, value: float, slope: float, most: float) -> float:
+def _step_coordinate(priced: Priced, at: int, value: float, slope: float, most: float) -> float:
     """A coordinate after a step along its subgradient, clipped to ``[0, most]``."""
     if (value <= 0.0 and slope <= 0.0) or (value >= most and slope >= 0.0) or slope == 0.0:
         return value
@@ -518,7 +518,7 @@ def _take_step(data: Data, priced: Priced, is_first: bool) -> None:
                         latencies, pieces = latencies + (worth * more) ** 2, pieces + 1
                     else:
                         at = 2 * horizon + piece
-                        priced.share[piece] = _stepped(priced, at, share, worth * more, 1.0)
+                        priced.share[piece] = _step_coordinate(priced, at, share, worth * more, 1.0)
                         shares += priced.share[piece]
             for piece in range(row.first_term, data.steps[step + 1].first_term, length):
                 if shares > 1.0 and priced.share[piece] > 0.0:
@@ -528,8 +528,8 @@ def _take_step(data: Data, priced: Priced, is_first: bool) -> None:
             if is_counting:
                 memory, traffic = memory + rise**2, traffic + slope**2
             else:
-                priced.memory[step] = _stepped(priced, step, priced.memory[step], rise, np.inf)
-                priced.channel[step] = _stepped(priced, horizon + step, priced.channel[step], slope, most)
+                priced.memory[step] = _step_coordinate(priced, step, priced.memory[step], rise, np.inf)
+                priced.channel[step] = _step_coordinate(priced, horizon + step, priced.channel[step], slope, most)
         if is_counting:
             for at in range(len(priced.squares)):
                 total = memory if at < horizon else traffic if at < 2 * horizon else latencies

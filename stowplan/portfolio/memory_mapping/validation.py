@@ -152,14 +152,14 @@ def with_uses(problem: Problem, fixed: Mapping[int, bool], objective_ps: int) ->
     for step in problem.steps:
         here = {use: fixed[number + use] for use in range(len(step.uses)) if number + use in fixed}
         number += len(step.uses)
-        steps.append(_penalised(step, here, math.ceil(penalty / step.weight)) if here else step)
+        steps.append(_penalise(step, here, math.ceil(penalty / step.weight)) if here else step)
     return msgspec.structs.replace(problem, steps=tuple(steps))
 
 
-def _penalised(step: Step, fixed: Mapping[int, bool], penalty: int) -> Step:
+def _penalise(step: Step, fixed: Mapping[int, bool], penalty: int) -> Step:
     """The step with its latency increased by ``penalty`` (ps) for each use that is served differently."""
     if step.table is not None:
-        return msgspec.structs.replace(step, table=_penalised_table(step.table, fixed, penalty))
+        return msgspec.structs.replace(step, table=_penalise_table(step.table, fixed, penalty))
     pieces = tuple(
         msgspec.structs.replace(
             piece,
@@ -171,7 +171,7 @@ def _penalised(step: Step, fixed: Mapping[int, bool], penalty: int) -> Step:
     return msgspec.structs.replace(step, pieces=pieces)
 
 
-def _penalised_table(table: Table, fixed: Mapping[int, bool], penalty: int) -> Table:
+def _penalise_table(table: Table, fixed: Mapping[int, bool], penalty: int) -> Table:
     """The latency table with such increases; it may depend on more uses than before."""
     uses, latency = list(table.uses), list(table.latency_ps)
     for use in fixed:

@@ -48,14 +48,14 @@ class Changes:
             return compared(self._problem, self.start, plan)
         comparable = [(before, after) for before, after in zip(self._offsets, plan.offsets, strict=True) if before is not None]
         return {
-            "operator": (len(self._moved(plan)), len(self._order)),
+            "operator": (len(self._find_moved(plan)), len(self._order)),
             "tensor": (sum(before != after for before, after in comparable), len(comparable)),
         }
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
         """The moved operators, each as a group of its own."""
         self._should_stop = should_stop
-        return [frozenset([operator]) for operator in self._moved(plan)]
+        return [frozenset([operator]) for operator in self._find_moved(plan)]
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Plan | None:
         """The plan with these operators moved back, right behind the operators that they followed in the earlier plan."""
@@ -75,7 +75,7 @@ class Changes:
         for offsets in near_offsets(problem, lives.of_buffers(self._offsets), lives.offsets(plan).offsets, budget):
             yield lives.plan(offsets)
 
-    def _moved(self, plan: Any) -> list[int]:
+    def _find_moved(self, plan: Any) -> list[int]:
         """The fewest operators that have to move to get from the earlier order to that of the plan."""
         unmoved = in_order(self._order, plan.order)
         return [op for op in self._order if op not in unmoved]

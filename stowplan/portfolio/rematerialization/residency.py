@@ -121,11 +121,11 @@ def order_tables(structure: Structure, order: Sequence[int], checkpoints: Collec
         *lists([sorted(positions) for positions in uses]),
         np.array(last, np.int64),
         is_checkpoint,
-        _reserved(structure, at),
+        _largest_reservations(structure, at),
     )
 
 
-def _reserved(structure: Structure, position: Sequence[int]) -> Ints:
+def _largest_reservations(structure: Structure, position: Sequence[int]) -> Ints:
     """[operators + 1] the largest reservation in force at each place of the order, and at the end.
 
     A reservation's multiple of live bytes is not included. Operators that run again right before that of a place run after the

@@ -147,9 +147,9 @@ class TwoCuts:
             near = [at for at in range(int(middle - width / 2), int(middle + width / 2)) if size[at] > 0]
             at = min(near, key=lambda at: (size[at], abs(at - middle)), default=-1)
             less -= {structure.writer[root] for begin, end, root in spans if begin <= at < end}
-        return self._needed(less)
+        return self._find_needed(less)
 
-    def _needed(self, again: Collection[int]) -> set[int]:
+    def _find_needed(self, again: Collection[int]) -> set[int]:
         """The operators of ``again`` whose results are needed after the moment."""
         structure, needed = self.structure, set[int]()
         wanted = {writer for op in (self.moment, *self._behind) for writer in self._writers(op)}

@@ -282,7 +282,7 @@ class Neighbourhoods:
         """The name of a way, and the tensors that it frees."""
         self._turn += 1
         if self._turn == 1 and self._hint is not None:
-            return "relaxation", self._disagreeing(plan, self._hint)
+            return "relaxation", self._find_disagreeing(plan, self._hint)
         way = ("near", "anywhere")[self._turn % 2]
         count = round(self.sizes[way])
         if way == "anywhere":
@@ -309,7 +309,7 @@ class Neighbourhoods:
         """The tiers of all tensors that are not free."""
         return {tensor: tensor.tier(plan) for tensor in self._tensors if tensor not in free}
 
-    def _disagreeing(self, plan: Plan, hint: Hint) -> set[Placed]:
+    def _find_disagreeing(self, plan: Plan, hint: Hint) -> set[Placed]:
         """The tensors that a hint does not have in the tier of the plan."""
         shares = [hint.values[name] for name in self._tiers]
         return {tensor for number, tensor in enumerate(self._tensors) if shares[tensor.tier(plan)][number] < PARAMS.agrees}

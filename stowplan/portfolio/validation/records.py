@@ -221,8 +221,8 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
             for name, outcomes in outcomes_of(problems).items()
         ),
         second="" if pair is None else pair.second,
-        correlation=_pooled(values, lambda value: value.correlation),
-        at_equal_positions=_pooled(values, lambda value: value.at_equal_positions),
+        correlation=_pool(values, lambda value: value.correlation),
+        at_equal_positions=_pool(values, lambda value: value.at_equal_positions),
         values_note=opened.adapter.values,
         training=opened.training,
         rewards=tuple(_mean_reward(name, problems) for name in measured),
@@ -262,7 +262,7 @@ def _row(name: str, outcomes: Iterable[Outcome], has_second: bool) -> Row:
     return Row(name=name, gaps=gaps, second_gaps=second)
 
 
-def _pooled(values: Sequence[Values], part: Callable[[Values], float | None]) -> float | None:
+def _pool(values: Sequence[Values], part: Callable[[Values], float | None]) -> float | None:
     """The mean of the problems' correlations, weighted by their numbers of positions.
 
     This is the correlation over all positions if values are ranked within each problem and standardized to mean 0 and deviation

@@ -86,7 +86,7 @@ def pearson(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -
     one, two = (np.asarray(sample, np.float64) for sample in (first, second))
     if len(one) < 2:
         return None
-    return _cosine(_centred(one), _centred(two))
+    return _cosine(_centre(one), _centre(two))
 
 
 def spearman(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:
@@ -104,7 +104,7 @@ def spearman_within(groups: Iterable[tuple[Sequence[float] | Floats, Sequence[fl
     for first, second in groups:
         if len(first) < 2:
             continue
-        one, two = (_centred(_ranks(sample)) / len(first) for sample in (first, second))
+        one, two = (_centre(_ranks(sample)) / len(first) for sample in (first, second))
         if one.any() and two.any():
             ones.append(one)
             twos.append(two)
@@ -118,7 +118,7 @@ def _ranks(values: Sequence[float] | Floats) -> Floats:
     return np.asarray(rankdata(np.zeros(len(array)) if _is_constant(array) else array), np.float64)
 
 
-def _centred(values: Floats) -> Floats:
+def _centre(values: Floats) -> Floats:
     """The values minus their mean; all 0 if they are constant."""
     centred: Floats = values - values.mean()
     return np.zeros_like(centred) if _is_constant(values) else centred

@@ -213,9 +213,9 @@ def scores(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[An
         n = lib.normalised(h)
         met = lib.sums(lib.relu(layer(f"{number}.meet", n)), graph.step, steps) * graph.per_step
         shares = lib.sigmoid(layer(f"{number}.occupy", n))
-        memory = _spanned(lib, shares[:, :MEMORY] * graph.occupies, graph.step, graph.end, steps)
+        memory = _log_span_sums(lib, shares[:, :MEMORY] * graph.occupies, graph.step, graph.end, steps)
         copies = shares[:, MEMORY:] * graph.copies
-        channel = _spanned(lib, copies, graph.begun, graph.step, steps)
+        channel = _log_span_sums(lib, copies, graph.begun, graph.step, steps)
         s = lib.relu(layer(f"{number}.step", lib.joined([met if s is None else s, met, memory, channel])))
         sums = lib.cumulated(s)
         spanned = lib.single(sums[graph.end + 1] - sums[graph.step]) / length
@@ -247,7 +247,7 @@ def values(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[An
     return marginals(fast, keep, graph.glued, graph.positions, library.softplus, library.sigmoid)
 
 
-def _spanned(library: Numpy, amounts: Any, start: Any, end: Any, steps: int) -> Any:
+def _log_span_sums(library: Numpy, amounts: Any, start: Any, end: Any, steps: int) -> Any:
     """Logarithm of 1 plus the sum of the amounts at each step, each over its steps ``[start, end)``; shape ``[T, columns]``."""
     change = library.sums(amounts, start, steps) - library.sums(amounts, end, steps)
     total = library.single(library.cumulated(change)[1:])

@@ -193,7 +193,7 @@ class Learner:
         for step in range(unroll):
             # The gradient is halved at each step of the dynamics, so that the gradient of the first state does not grow with
             # the number of steps.
-            hidden = _halved(hidden)
+            hidden = _halve_gradient(hidden)
             hidden, reward_logits, policy_logits, value_logits = self.network.recurrent(hidden, actions[:, step])
             share = 1.0 / unroll
             policy_loss = policy_loss + share * _cross_entropy(policy[:, step + 1], policy_logits)
@@ -221,6 +221,6 @@ def _categorical(support: Support, logits: Tensor, targets: Tensor) -> Tensor:
     return _cross_entropy(support.two_hot(targets), logits)
 
 
-def _halved(x: Tensor) -> Tensor:
+def _halve_gradient(x: Tensor) -> Tensor:
     """The same tensor, but with half of the gradient."""
     return 0.5 * x + 0.5 * x.detach()

@@ -90,7 +90,7 @@ def episode_of(program_game: ProgramGame, game: Trajectory, bias: Bias = NO_BIAS
     )
 
 
-def replayed(
+def replay_actions(
     program_game: ProgramGame, program: int, actions: NDArray[np.int8], discount: float, *, is_demonstration: bool = True
 ) -> Trajectory:
     """Play actions without search and return the trajectory: the policy is the actions played, the values are the returns.

@@ -23,7 +23,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfi
 from stowplan.learned_guidance.memory_mapping.muzero.exploration import Exploration
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner, Losses
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, SelfPlay, replayed
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, SelfPlay, replay_actions
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import Column, Report, Tally, mean
 from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts, InterruptedIterationError
@@ -226,7 +226,7 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         """Add a game played without search. It is not counted: it was counted before, or is not the agent's own."""
         played = np.array(actions, np.int8)
         self._remember(
-            replayed(self.programs[program], program, played, self.config.discount, is_demonstration=is_demonstration)
+            replay_actions(self.programs[program], program, played, self.config.discount, is_demonstration=is_demonstration)
         )
 
     def _remember(self, game: Trajectory, games: int = 0) -> None:

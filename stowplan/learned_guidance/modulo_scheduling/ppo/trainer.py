@@ -190,7 +190,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         self.curriculum = Curriculum(self.problems)
         self.rounds = self.imitated = self.episodes = 0
         environments = lessons(self.problems, config, self.curriculum)
-        with _seeded(seed, 0):
+        with _seed_generators(seed, 0):
             self.model = self._make(environments)
         self._watcher = Watcher()
         self._watcher.init_callback(self.model)
@@ -282,7 +282,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
     def _round(self, allowance: Allowance) -> Progress:
         model, began = self.model, self._clock()
         self._watcher.allowance = allowance
-        with _seeded(self.seed, 2 + self.rounds) as first:
+        with _seed_generators(self.seed, 2 + self.rounds) as first:
             environments = model.get_env()
             assert environments is not None
             environments.seed(first)
@@ -363,7 +363,7 @@ def _identity(environment: Lesson) -> Lesson:
 
 
 @contextmanager
-def _seeded(seed: int, part: int) -> Iterator[int]:
+def _seed_generators(seed: int, part: int) -> Iterator[int]:
     """Seed the global generators of torch and NumPy, which Stable-Baselines3 uses, and restore them afterwards."""
     first, second, third = (int(word) for word in np.random.SeedSequence([seed, part]).generate_state(3))
     before = np.random.get_state()
