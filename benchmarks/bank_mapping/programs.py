@@ -216,7 +216,7 @@ def propagation(given: argparse.Namespace) -> None:
             for path in networks():
                 program, _, _ = timed_elimination(read_graph(path, precision))
                 problem = mapped_on(program, target).problem
-                once, revised = choose.one_pass(problem), choose.propagated(problem)
+                once, revised = choose.propagate_once(problem), choose.propagate(problem)
                 figures = []
                 for options in (once, revised):
                     everything = assemble(problem, options, [True] * len(problem.tensors))

@@ -1,7 +1,7 @@
-"""The package's Gymnasium environments: importing this module registers them. And where they get their problems.
+"""Registers the package's Gymnasium environments, and provides the problems of their episodes.
 
-Without an import of one's own, put the module before the name, as Gymnasium allows since 1.0, where it gave up loading the
-environments of installed packages by itself::
+Importing this module registers the environments. Alternatively, put the module before the name, which Gymnasium supports since
+1.0 (it no longer loads the environments of installed packages by itself)::
 
     gymnasium.make("stowplan.learned_guidance.environments:stowplan/MMapGame-v0")
 """
@@ -21,7 +21,8 @@ from stowplan.errors import InputError
 P = TypeVar("P", bound=Document)
 M = TypeVar("M")
 
-#: A problem, the path of a problem file, several of them, or a function that draws a problem for each episode; None: a demo.
+#: The problems of an environment: a problem, the path of a problem file, several of them, or a function that draws a problem
+#: for each episode. None stands for a demo problem.
 Given: TypeAlias = "P | str | Path | Sequence[P | str | Path] | Callable[[np.random.Generator], P] | None"
 
 
@@ -31,22 +32,22 @@ class ProblemSource(Generic[P]):
     Parameters
     ----------
     given
-        See :data:`Given`.
+        The problems, as :data:`Given` describes them.
     kind
         Class of the problems.
     title
-        Name of the kind, for messages.
+        Name of the kind, for error messages.
     demo
-        Makes the problem that is taken without any other.
+        Returns the problem that is used if none is given.
     """
 
     def __init__(self, given: Given[P], kind: type[P], title: str, demo: Callable[[], P]):
         self._kind, self._title = kind, title
         self._made: dict[int, Any] = {}
         self.draw: Callable[[np.random.Generator], P] | None = None
-        """Draws a problem for each episode."""
+        """The function that draws a problem for each episode, if there is one."""
         self.problems: tuple[P, ...] = ()
-        """What episodes are drawn from; none where a function draws them."""
+        """The problems that episodes are drawn from; empty if a function draws them."""
         if given is None:
             self.problems = (demo(),)
         elif isinstance(given, (str, Path, kind)):
@@ -61,9 +62,9 @@ class ProblemSource(Generic[P]):
             self.read(given)
 
     def choose(self, options: Mapping[str, Any], rng: np.random.Generator) -> int | P:
-        """The next episode's problem: its number among :attr:`problems`, or one from elsewhere.
+        """The problem of the next episode: its number among :attr:`problems`, or a problem from elsewhere.
 
-        ``options`` are those of ``reset``: ``{"problem": ...}`` is a number, a problem or a path.
+        ``options`` are those of ``reset``; ``{"problem": ...}`` may be a number, a problem or a path.
         """
         unknown = sorted(set(options) - {"problem"})
         if unknown:
@@ -80,7 +81,7 @@ class ProblemSource(Generic[P]):
         return int(wanted)
 
     def made(self, options: Mapping[str, Any], rng: np.random.Generator, make: Callable[[P], M]) -> M:
-        """What is made of the next episode's problem; of those in :attr:`problems` it is kept."""
+        """The result of ``make`` for the problem of the next episode; for those in :attr:`problems` it is cached."""
         chosen = self.choose(options, rng)
         if not isinstance(chosen, int):
             return make(chosen)
@@ -90,7 +91,7 @@ class ProblemSource(Generic[P]):
         return made
 
     def read(self, source: object) -> P:
-        """A problem, from its file where a path is given; InputError for anything else."""
+        """A problem, read from its file if ``source`` is a path; raises InputError for anything else."""
         if isinstance(source, self._kind):
             return source
         if isinstance(source, (str, Path)):
@@ -100,7 +101,7 @@ class ProblemSource(Generic[P]):
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """InputError where an option of an environment is none of its choices."""
+    """Raise InputError if the value of an environment's option is none of its choices."""
     if value not in choices:
         raise InputError(f"found {name}={value!r}, expected one of {', '.join(map(repr, choices))}")
 
@@ -120,6 +121,6 @@ for _name, _entry_point in {
     TIER_PLACEMENT: "stowplan.learned_guidance.tier_placement.environment:TierPlacementEnv",
     MODULO_SCHEDULING: "stowplan.learned_guidance.modulo_scheduling.environment:ModuloSchedulingEnv",
 }.items():
-    # A second import, as after importlib.reload, must not warn of an environment overridden by itself.
+    # A second import, for example by importlib.reload, must not warn that an environment is registered twice.
     if _name not in gymnasium.registry:
         gymnasium.register(id=_name, entry_point=_entry_point)

@@ -1,7 +1,7 @@
-"""Layers that are not about any one problem; values and rewards as categorical distributions over a fixed support.
+"""Layers for networks of several agents; and values and rewards as categorical distributions over a fixed support.
 
-A number between two atoms is the *two-hot* distribution whose mean it is; a distribution stands for its mean (Schrittwieser et
-al. 2020, appendix F).
+A number is represented by the *two-hot* distribution over the two nearest atoms whose mean is the number. A distribution
+represents its mean (Schrittwieser et al. 2020, appendix F).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from stowplan.errors import InputError
 
 
 class Support(nn.Module):
-    """Atoms of a distribution over ``[-limit, limit]``, denser around 0: the signed squares of a uniform grid.
+    """Atoms of a distribution over ``[-limit, limit]``: the signed squares of a uniform grid, which are denser around 0.
 
-    Most rewards of a long game are far smaller than its return, so that a uniform grid would tell few of them apart.
+    Most rewards of a long game are far smaller than its return, so a uniform grid would not separate them.
 
     Parameters
     ----------
     bins
         Number of atoms; odd and at least 3, so that 0 is one of them.
     limit
-        Largest number that can be told; others are clipped.
+        Largest absolute value that can be represented; larger numbers are clipped.
     """
 
     atoms: Tensor
-    """Ascending: float32 (bins,). Not among the weights of a file."""
+    """The atoms in ascending order: float32 (bins,). They are not stored with the weights."""
 
     def __init__(self, bins: int, limit: float):
         super().__init__()
@@ -39,15 +39,15 @@ class Support(nn.Module):
             raise InputError(f"found a limit of {limit}, expected a positive number", place="limit")
         self.bins, self.limit = bins, limit
         grid = torch.linspace(-1.0, 1.0, bins, dtype=torch.float64)
-        # Mirrored exactly, so that even odds mean exactly 0.
+        # The negative half mirrors the positive half exactly, so that the mean of a uniform distribution is exactly 0.
         half = grid[bins // 2 + 1 :].square() * limit
         atoms = torch.cat([-half.flip(0), torch.zeros(1, dtype=torch.float64), half]).to(torch.float32)
         self.register_buffer("atoms", atoms, persistent=False)
 
     def two_hot(self, x: Tensor) -> Tensor:
-        """Distributions (..., bins) with means ``x`` (...), each over two neighbouring atoms at most."""
+        """Return distributions (..., bins) with means ``x`` (...), each over at most two neighbouring atoms."""
         atoms = self.atoms
-        # Atoms are float32: 0.1 * limit of a caller's float64 must not fall beyond the last.
+        # Atoms are float32: a float64 number of the caller must not be beyond the last atom after rounding.
         x = x.to(torch.float32).clamp(-self.limit, self.limit).clamp(atoms[0], atoms[-1])
         upper = torch.searchsorted(atoms, x.contiguous(), right=True).clamp(1, self.bins - 1)
         low, high = atoms[upper - 1], atoms[upper]
@@ -58,18 +58,18 @@ class Support(nn.Module):
         return result
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Means (...) of the distributions with these logits (..., bins)."""
+        """Return the means (...) of the distributions with these logits (..., bins)."""
         return torch.softmax(logits, dim=-1) @ self.atoms
 
 
 def to_unit_range(hidden: Tensor) -> Tensor:
-    """Each row scaled to [0, 1]."""
+    """Scale each row to [0, 1]."""
     low, high = hidden.amin(1, keepdim=True), hidden.amax(1, keepdim=True)
     return (hidden - low) / (high - low + 1e-5)
 
 
 class Dense(nn.Linear):
-    """A linear layer, a layer norm and a ReLU, as one module: calling three takes longer than what a small one does."""
+    """A linear layer, a layer norm and a ReLU in one module: for small layers the calls of three modules would dominate."""
 
     def __init__(self, inputs: int, width: int):
         super().__init__(inputs, width)
@@ -77,7 +77,7 @@ class Dense(nn.Linear):
         self.shift = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor, also: Tensor | None = None) -> Tensor:
-        """(..., inputs) to (..., width); ``also`` (..., width) comes in before the norm."""
+        """Map (..., inputs) to (..., width). ``also`` (..., width) is added before the norm."""
         x = functional.linear(x, self.weight, self.bias)
         if also is not None:
             x = x + also
@@ -85,7 +85,7 @@ class Dense(nn.Linear):
 
 
 def mlp(inputs: int, widths: Sequence[int]) -> tuple[nn.Sequential, int]:
-    """Dense layers of these widths, and how many numbers come out."""
+    """Return dense layers of these widths, and the width of their output."""
     layers = nn.Sequential()
     for width in widths:
         layers.append(Dense(inputs, width))
@@ -94,7 +94,7 @@ def mlp(inputs: int, widths: Sequence[int]) -> tuple[nn.Sequential, int]:
 
 
 class Head(nn.Module):
-    """An MLP with a last layer near zero, so that an untrained network prefers nothing."""
+    """An MLP whose last layer begins near zero, so that an untrained network has no preferences."""
 
     def __init__(self, inputs: int, widths: Sequence[int], outputs: int):
         super().__init__()
@@ -104,14 +104,14 @@ class Head(nn.Module):
         nn.init.zeros_(self.last.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs) to (B, outputs)."""
+        """Map (B, inputs) to (B, outputs)."""
         for layer in self.layers:
             x = layer(x)
         return functional.linear(x, self.last.weight, self.last.bias)
 
 
 class DynamicsBlock(nn.Module):
-    """Residual block of two layers; the action comes in before the first one's norm, as a one-hot input would."""
+    """Residual block of two layers. The action is added before the first norm, which is equivalent to a one-hot input."""
 
     def __init__(self, hidden: int, width: int):
         super().__init__()
@@ -119,12 +119,12 @@ class DynamicsBlock(nn.Module):
         self.second = nn.Linear(width, hidden)
 
     def forward(self, hidden: Tensor, action: Tensor) -> Tensor:
-        """Hidden states (B, H) and embedded actions (B, width)."""
+        """Return the next hidden states from hidden states (B, H) and embedded actions (B, width)."""
         return hidden + functional.linear(self.first(hidden, action), self.second.weight, self.second.bias)
 
 
 class LineEncoder(nn.Module):
-    """A line of points with channels: patches of neighbouring points, one layer for all patches alike, then one over all."""
+    """Encodes a sequence of points with channels: one layer shared by all patches of neighbouring points, then one over all."""
 
     def __init__(self, length: int, channels: int, patch: int, patch_channels: int, outputs: int):
         super().__init__()
@@ -133,14 +133,14 @@ class LineEncoder(nn.Module):
         self.layer = Dense(self.patches * patch_channels, outputs)
 
     def forward(self, line: Tensor) -> Tensor:
-        """(B, length, channels) to (B, outputs)."""
+        """Map (B, length, channels) to (B, outputs)."""
         patches = line.reshape(line.shape[0], self.patches, -1)
         layer: Tensor = self.layer(torch.relu(self.patch(patches)).flatten(1))
         return layer
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions, normalised over channels and cells of each image (a layer norm), around a shortcut."""
+    """Two 3 x 3 convolutions with a layer norm over the channels and cells of each image, and a shortcut."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -150,6 +150,6 @@ class ResidualBlock(nn.Module):
         self.second_norm = nn.GroupNorm(1, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape: (B, channels, rows, columns)."""
+        """Map (B, channels, rows, columns) to the same shape."""
         inner = torch.relu(self.first_norm(self.first(x)))
         return torch.relu(x + self.second_norm(self.second(inner)))

@@ -1,4 +1,4 @@
-"""Two plans of one problem side by side: what moved, and what it costs."""
+"""Compares two plans of one problem: which decisions differ, and how the objective and other figures change."""
 
 from __future__ import annotations
 
@@ -13,46 +13,47 @@ from stowplan.verification import Verification
 
 
 class PlanComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The second plan as seen from the first."""
+    """The differences of a second plan from a first one."""
 
     kind: str
     unit: str
     first: int
-    """Objective in ``unit``, recomputed by the verifier; smaller is better."""
+    """Objective of the first plan in ``unit``, recomputed by the verifier; smaller is better."""
     second: int
+    """Objective of the second plan, likewise."""
     difference: int
-    """second - first: below 0 where the second is better."""
+    """``second - first``: negative if the second plan is better."""
     percent: float | None
-    """Of the first's objective; None where that is 0, or where the unit is of two numbers."""
+    """The difference in per cent of the first objective; None if that is 0, or if the unit encodes two numbers in one."""
     facts: dict[str, tuple[int | float | None, int | float | None]]
-    """Figures of the kind that differ, such as stalls or bytes moved, of both plans."""
+    """The figures of the kind that differ between the plans, such as stalls or bytes moved: values of the first and second."""
     parts: tuple[Part, ...]
-    """What the plans consist of, part by part, those without a change too."""
+    """The groups of decisions that the plans consist of, including those without a change."""
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing moved."""
+        """Whether the two plans make the same decisions."""
         return not any(part.changes for part in self.parts)
 
 
 def compare_plans(
     problem: Any, first: Any, second: Any, names: tuple[str, str] = ("first plan", "second plan")
 ) -> PlanComparison:
-    """Verify two plans and say what the second does differently.
+    """Verify two plans and list what the second does differently.
 
     Parameters
     ----------
     problem
-        Of any kind.
+        A problem of any kind.
     first, second
-        Plans for it, both valid.
+        Valid plans for it.
     names
-        What errors call them: their files, say.
+        The names that error messages use for the two plans, such as their file names.
 
     Returns
     -------
     PlanComparison
-        Objectives, and changes as the kind has them (``Kind.decisions``).
+        Both objectives, and the changed decisions as the kind describes them (``Kind.decisions``).
 
     Raises
     ------
@@ -60,7 +61,7 @@ def compare_plans(
         A plan is of another kind, for another problem, or not valid.
     """
     kind = kind_of(problem)
-    checks = [_checked(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True)]
+    checks = [_verify(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True)]
     before, after = (check.objective or 0 for check in checks)
     facts = [kind.facts(problem, plan, check) for plan, check in zip((first, second), checks, strict=True)]
     return PlanComparison(
@@ -70,29 +71,29 @@ def compare_plans(
         second=after,
         difference=after - before,
         percent=100 * (after - before) / before if before and kind.unit.has_ratios else None,
-        facts=_unlike(*facts),
+        facts=_differing_facts(*facts),
         parts=kind.diff(problem, first, second),
     )
 
 
-def _checked(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> Verification[Any]:
-    """What the verifier says of a valid plan."""
+def _verify(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> Verification[Any]:
+    """The verifier's report on a plan; raises InputError if the plan is not valid."""
     if not isinstance(plan, kind.plan):
         raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=name)
     if plan.problem != problem.digest:
         raise InputError("the plan is for another problem, expected two plans of the same input", source=name)
     verification = check(kind, problem, plan)
     if not verification.ok or verification.objective is None:
-        more = f" (and {len(verification.lines) - 1} more)" if len(verification.lines) > 1 else ""
-        raise InputError(f"not a valid plan: {''.join(verification.lines[:1])}{more}", source=name)
+        omitted = f" (and {len(verification.lines) - 1} more)" if len(verification.lines) > 1 else ""
+        raise InputError(f"not a valid plan: {''.join(verification.lines[:1])}{omitted}", source=name)
     return verification
 
 
-def _unlike(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[int | float | None, int | float | None]]:
-    """Numbers that are not the same in both."""
+def _differing_facts(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[int | float | None, int | float | None]]:
+    """The entries of two dictionaries whose numbers differ, as pairs; a value that is no number counts as None."""
 
     def number(value: object) -> int | float | None:
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
-    every = {name: (number(first.get(name)), number(second.get(name))) for name in dict.fromkeys((*first, *second))}
-    return {name: pair for name, pair in every.items() if pair[0] != pair[1]}
+    pairs = {name: (number(first.get(name)), number(second.get(name))) for name in dict.fromkeys((*first, *second))}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

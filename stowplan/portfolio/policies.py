@@ -1,7 +1,7 @@
-"""Trained policies that candidates play with: which file, whether it can be had, and what part of a run it may take.
+"""Trained policies for learned candidates: which file to load, whether it is available, and which share of a run it may use.
 
-Starting torch takes some seconds of a place that others could use, so a run has a policy of itself only where that is little of
-its time or where a place is free; by name it can be had always.
+To start torch takes some seconds of a worker that other candidates could use. A run therefore includes a learned candidate by
+default only if this is a small part of its time, or if a worker would otherwise be idle. Asked for by name, it always runs.
 """
 
 from __future__ import annotations
@@ -23,37 +23,38 @@ from stowplan.kernel.context import Options
 
 T = TypeVar("T")
 
-#: What torch and a policy take to start: seconds, on one core at leisure.
+#: Seconds that torch and a policy need to start, on one idle core.
 START_SECONDS = 3.0
 
-#: Part of the time that a policy may take from the others, and what it gets by name at most.
+#: The largest part of the time limit that a policy may take away from other candidates without being asked for by name, and the
+#: largest part that it gets at all.
 POLICY_SHARE, MOST_SHARE = 0.05, 0.5
 
 
 @cache
 def _digest(path: Path, changed_ns: int, size: int) -> str:
-    """sha256 of a file, which takes longer than all else that a call does before it looks into the plan cache."""
+    """sha256 of a file. It is cached because hashing takes longer than everything else a call does before the plan cache."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySource(Generic[T]):
-    """Where an agent's policy comes from."""
+    """The source of a learned candidate's policy: the checkpoint in the package, or a file that the user names."""
 
     file: str
-    """The package's own, in ``learned_guidance/checkpoints``."""
+    """Name of the checkpoint that comes with the package, in ``learned_guidance/checkpoints``."""
     variable: str
-    """Environment variable that names another."""
+    """Environment variable that names another file."""
     command: str
-    """What trains one."""
+    """Command that trains a policy."""
     training: str = ""
-    """How the package's own was trained, for people."""
+    """How the package's checkpoint was trained, as text for the report."""
     read: Callable[[Path], T] | None = None
-    """Imports what plays with it, and reads a file of it."""
+    """Imports the code that uses the policy and reads a checkpoint file."""
 
     @property
     def path(self) -> Path:
-        """The policy to play with; there need be no such file."""
+        """The file of the policy, which need not exist."""
         named = os.environ.get(self.variable)
         return Path(named) if named else Path(str(resources.files("stowplan.learned_guidance") / "checkpoints" / self.file))
 
@@ -64,15 +65,15 @@ class PolicySource(Generic[T]):
         return _digest(self.path, status.st_mtime_ns, status.st_size)
 
     @property
-    def described(self) -> str:
-        """File and sha256, for the provenance of what follows it."""
+    def file_and_digest(self) -> str:
+        """File name and sha256, for the provenance of plans that the policy led to."""
         return f"{self.path.name} sha256:{self.digest}"
 
     def load(self, path: Path | None = None) -> T:
-        """The policy in a file, :attr:`path` where none is named; raises InputError where that is no policy or is damaged."""
+        """Load the policy in ``path``, by default :attr:`path`; raises InputError if the file is no policy or is damaged."""
         import torch
 
-        # Other candidates have the other cores; and sums must not depend on how many there are.
+        # Other candidates use the other cores, and floating-point sums must not depend on the number of cores.
         torch.set_num_threads(1)
         assert self.read is not None
         return self.read(path or self.path)
@@ -87,20 +88,22 @@ class PolicySource(Generic[T]):
         unavailable: str = "",
         always: bool = False,
     ) -> Candidate:
-        """The learned candidate of a kind; where it cannot run it says why.
+        """The learned candidate of a kind. If it cannot run, the candidate carries the reason.
 
         Parameters
         ----------
         name
-            Of the candidate.
+            Name of the candidate.
+        options
+            Options of the run, which say how many workers and how much time there are.
         others
-            How many candidates of other families run.
+            Number of candidates of other families in the run.
         seconds
-            What it takes once torch has started.
+            Seconds that the candidate needs once torch has started.
         unavailable
-            Why it can do nothing with the problem; empty where it can.
+            Why the candidate cannot work on this problem; empty if it can.
         always
-            Whether a run has it of itself whatever it takes, because nothing else has a plan as soon.
+            Whether to run it by default however long it takes, because no other candidate finds a plan as early.
         """
         checkpoint = None
         if unavailable:
@@ -114,7 +117,7 @@ class PolicySource(Generic[T]):
             checkpoint = self.digest
         share = (START_SECONDS + seconds) / options.time_limit
         by_name_only = not always and others >= options.workers and share > POLICY_SHARE
-        # On a busy machine it takes several times as long; it must not be stopped just before its plan.
+        # On a busy machine the candidate takes several times as long, and it must not be stopped just before its first plan.
         share = MOST_SHARE if always else min(share, MOST_SHARE)
         training = "" if os.environ.get(self.variable) else self.training
         return Candidate(

@@ -1,4 +1,4 @@
-"""What candidates of several kinds share: the presolver of small problems, heuristics up to the limit, what they tell."""
+"""Helpers for candidates of several kinds: the presolver of small problems, threads in the caller's process, and reports."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Candidate
 from stowplan.models.outcome import Outcome
 
-#: The candidate of small problems that comes before all others, as the pre-solvers of algorithm portfolios do (Xu et al. 2008,
-#: SATzilla), in a thread of the calling process. Where it proves its plan the others are not started: a process takes longer to
-#: start than the work takes. What it leaves open the others do as if it had not been there. Deterministic runs go without it.
+#: The candidate that runs before all others on small problems, in a thread of the calling process, like the pre-solvers of
+#: algorithm portfolios (Xu et al. 2008, SATzilla). If it proves its plan optimal, the others are never started, because
+#: starting a process would take longer than the work. Otherwise the others run as usual. Deterministic runs have no presolver.
 PRESOLVER = Candidate("presolve", "exact", share=0.25, place="thread", turn="presolver")
 
-#: A presolver takes no longer than so many seconds.
+#: Seconds that a presolver may take.
 PRESOLVE_SECONDS = 1.5
 
 
 def in_caller(candidate: Candidate, options: Options) -> Candidate:
-    """The candidate in a thread of the calling process, to the limit: its loops are machine code, which others run beside.
+    """The candidate, run in a thread of the calling process up to the time limit.
 
-    Where memory is limited it has a process, for the limit is of processes.
+    This suits candidates whose loops are machine code that releases the interpreter lock. If the options limit memory, the
+    candidate keeps its own process, because such limits apply to processes.
     """
     return replace(candidate, place="compiled thread") if options.memory_limit is None else candidate
 
 
 class Overload(Protocol):
-    """Why nothing fits, as the bounds of a kind find it."""
+    """A proof by simple counting that no plan exists, as the bounds of a kind find it."""
 
     @property
     def reason(self) -> str:
-        """One sentence for people."""
+        """The explanation for users, in one sentence."""
 
 
 def presolve_seconds(context: Context) -> float:
@@ -39,22 +40,22 @@ def presolve_seconds(context: Context) -> float:
     return min(PRESOLVE_SECONDS, context.remaining())
 
 
-def is_overloaded(context: Context, overload: Overload | None) -> bool:
-    """Report an infeasibility that shows at once, where there is one."""
+def report_if_overloaded(context: Context, overload: Overload | None) -> bool:
+    """Report that no plan exists if ``overload`` proves so; returns whether it does."""
     if overload is not None:
         context.note(overload.reason)
         context.proven_infeasible("load")
     return overload is not None
 
 
-def tell_proof(context: Context, outcome: Outcome[Any], source: str) -> None:
-    """Report what an exact model has proven: that there is no plan, and its bound."""
+def report_proof(context: Context, outcome: Outcome[Any], source: str) -> None:
+    """Report what an exact model has proven: its lower bound, or that no plan exists."""
     if outcome.status == "infeasible":
         context.proven_infeasible(source, {"explanation": outcome.reason} if outcome.reason else None)
     if outcome.bound is not None:
         context.bound(outcome.bound, source)
 
 
-def asks_for_heuristics(context: Context) -> bool:
-    """Whether heuristics are among what is asked for, so that a presolver makes the kind's baseline."""
+def includes_heuristics(context: Context) -> bool:
+    """Whether the run includes heuristics, so that the presolver should compute the kind's baseline as well."""
     return "heuristic" in context.options.candidates

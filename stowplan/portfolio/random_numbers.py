@@ -1,4 +1,4 @@
-"""Random numbers for compiled code, the same where it is interpreted."""
+"""Random numbers for compiled code; the sequence is the same if the code is interpreted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stowplan.compiled import njit_inner
 
 @njit_inner
 def random_below(chance: npt.NDArray[np.int64], below: int) -> int:
-    """A random number from 0 to below - 1 (xorshift); ``chance`` is the state, one number that is not 0."""
+    """A random number from 0 to ``below - 1`` (xorshift). ``chance`` [1] is the state of the generator, which is not 0."""
     x = chance[0]
     x ^= (x << 13) & 0x7FFFFFFFFFFFFFFF
     x ^= x >> 7

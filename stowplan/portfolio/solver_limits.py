@@ -1,4 +1,4 @@
-"""What the solvers of exact models are given, by whoever runs them as candidates."""
+"""Limits and callbacks that candidates pass to the solvers of exact models."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ class SolverLimits(TypedDict):
 
 
 class SolverOptions(SolverLimits):
-    """The same for models that tell of better plans and bounds as they find them."""
+    """Keyword arguments of models that also report better plans and bounds while they run."""
 
     on_plan: Callable[[Any], None]
     on_bound: Callable[[int], None]
 
 
 def solver_limits(context: Context, rate: Rate, *, seconds: float | None = None) -> SolverLimits:
-    """Limits, seed and stop of an exact model's solver, as keyword arguments of its ``solve``.
+    """Limits, seed and stop function of an exact model's solver, as keyword arguments of its ``solve``.
 
     Parameters
     ----------
+    context
+        The context of the candidate.
     rate
-        How much the solver does in a deterministic run, in its own deterministic seconds.
+        The solver's work in a deterministic run, in the solver's own deterministic seconds for a second of the work limit.
     seconds
-        Of the clock, at most; by default all that may be left, for ``should_stop`` says when the candidate's share is over.
+        Time limit in seconds; by default all time that may be left, since ``should_stop`` ends the candidate's share.
     """
     return {
         "time_limit": context.longest() if seconds is None else seconds,
@@ -43,8 +45,8 @@ def solver_limits(context: Context, rate: Rate, *, seconds: float | None = None)
     }
 
 
-def reporting(context: Context, source: str, rate: Rate, *, seconds: float | None = None) -> SolverOptions:
-    """:func:`solver_limits`, and functions that report what the solver finds under the name ``source``."""
+def solver_options(context: Context, source: str, rate: Rate, *, seconds: float | None = None) -> SolverOptions:
+    """:func:`solver_limits`, and callbacks that report the solver's plans and bounds under the name ``source``."""
     return {
         **solver_limits(context, rate, seconds=seconds),
         "on_plan": lambda plan: context.plan(plan, source),

@@ -37,7 +37,7 @@ def random_maps(data: Data, seed: int, evaluations: int, stop: Callable[[], bool
         _random_map(data, state, random.permutation(len(data.size)).astype(np.int64))
         found = engine.latency(data, state)
         walk.evaluations += 1
-        if found < walk.latency and engine.holds(data, state):
+        if found < walk.latency and engine.fits_capacities(data, state):
             walk.latency = found
             walk.tier[:] = state.tier
             walk.note()

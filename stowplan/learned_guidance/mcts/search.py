@@ -1,8 +1,8 @@
-"""Tree search with a model, for many games of A actions at once, and its settings.
+"""Monte-Carlo tree search with a model, for many games of A actions at once, and its settings.
 
-Every simulation goes down all trees in one compiled call, asks the model once for all leaves, and goes back up in one
-compiled call (:mod:`~stowplan.learned_guidance.mcts.tree`). All that is a game's own is in the model: a learned one imagines
-what actions lead to; one that holds the true rules says so, and what it has undone (Drop-backup) is part of the state.
+Every simulation descends all trees in one compiled call, evaluates all leaves by one call of the model, and backs their values
+up in one compiled call (:mod:`~stowplan.learned_guidance.mcts.tree`). Everything specific to a game is in the model. A learned
+model predicts the consequences of actions; a model may also apply the true rules of the game.
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ Method = Literal["puct", "gumbel"]
 
 
 class SearchConfig(Hyperparameters, frozen=True, kw_only=True):
-    """How a move is searched. The defaults are those of the papers of each method, and of Wang et al. 2023 (table 6)."""
+    """Settings of the search for a move. The defaults are those of each method's paper and of Wang et al. 2023 (table 6)."""
 
     method: Method = "puct"
     """``puct``: MuZero's search (Schrittwieser et al. 2020, appendix B). ``gumbel``: "Policy improvement by planning with
     Gumbel" (Danihelka et al. 2022), which improves the policy even with two or three simulations."""
     simulations: Annotated[int, Range(1)] = 400
-    """Evaluations of the model for one move, besides that of the root."""
+    """Evaluations of the model for each move, without that of the root."""
     forced_simulations: Annotated[int, Range(0)] = 1
-    """Simulations where only one action is legal: nothing is to be chosen, and they make the value of the root better."""
+    """Simulations if only one action is legal: there is nothing to choose, but they improve the value of the root."""
     discount: Fraction = 0.9999
 
     min_span: Annotated[float, Range(1e-12)] = 1e-3
-    """What the difference of two values is measured by is the range of all values in the tree (both papers), but at least this,
-    in units of values, lest noise decide where all actions are equal."""
+    """Differences of values are divided by the range of all values in the tree (both papers), but at least by this, so that
+    noise does not decide between equal actions."""
 
     noise_alpha: Annotated[float, Range(1e-6)] = 0.03
     """PUCT, exploring: parameter of the Dirichlet noise over the root's legal actions."""
     noise_fraction: Fraction = 0.25
     """PUCT, exploring: share of the noise in the root's prior."""
     temperature: Annotated[float, Range(0.0)] = 1.0
-    """PUCT, exploring: the action is drawn in proportion to visits^(1 / temperature); 0 for the most visited."""
+    """PUCT, exploring: the action is drawn with probability proportional to visits^(1 / temperature); 0 for the most
+    visited."""
     c_init: Annotated[float, Range(0.0)] = 1.25
     c_base: Annotated[float, Range(1e-6)] = 19652.0
     """PUCT: the prior's weight is c_init + log((visits + c_base + 1) / c_base)."""
 
     max_considered: Annotated[int, Range(1)] = 16
-    """Gumbel: actions at the root that are simulated at all, at most."""
+    """Gumbel: largest number of actions at the root that are simulated."""
     gumbel_scale: Annotated[float, Range(0.0)] = 1.0
     """Gumbel, exploring: factor of the random part at the root."""
     c_visit: Annotated[float, Range(0.0)] = 50.0
@@ -62,37 +63,38 @@ Real = npt.NDArray[np.floating[Any]]
 
 
 class Model(Protocol):
-    """A model of the game: NumPy arrays in and out, but for hidden states.
+    """A model of the game. It takes and returns NumPy arrays, except for hidden states.
 
-    Hidden states are one array of any kind, with a leading axis for games, that has ``shape`` and ``dtype`` and is indexed by
-    arrays as in NumPy: a NumPy array, or a tensor that stays on its device. They are only stored, gathered, and given back.
+    Hidden states are one array of any library whose first axis is that of the games. It has ``shape`` and ``dtype`` and is
+    indexed by arrays as in NumPy, for example a tensor that stays on its device. The search only stores, gathers and returns
+    them.
     """
 
     def initial(self, observations: Any) -> tuple[Any, Real, Real]:
         """Hidden states of B observed states, logits of the policy (B, A), and values (B,)."""
 
     def recurrent(self, hidden: Any, actions: Ints) -> tuple[Any, Real, Real, Real]:
-        """What B actions lead to: hidden states, rewards (B,), logits of the policy (B, A), and values (B,).
+        """The consequences of B actions: hidden states, rewards (B,), logits of the policy (B, A), and values (B,).
 
-        A model that knows which actions are legal gives the others a logit of -inf, at least one of them another. The end of a
-        game is a state like others that only leads to itself, of value 0 and rewards 0.
+        A model that knows which actions are legal gives all others a logit of -inf; at least one logit must be finite. The end
+        of a game is a state that leads only to itself, with value 0 and rewards 0.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What the search found for B states."""
+    """The result of the search for B states."""
 
     visits: Ints
-    """(B, A): simulations that began with the action."""
+    """(B, A): number of simulations that began with the action."""
     policy: Floats
-    """(B, A): improved policy, what to train towards: shares of visits (PUCT), or softmax(logits + sigma(completed Q))."""
+    """(B, A): improved policy, the target of training: shares of visits (PUCT), or softmax(logits + sigma(completed Q))."""
     value: Floats
-    """(B,): value of the state, with what the search knows: mean over the simulations (PUCT), or under the improved policy."""
+    """(B,): value of the state after the search: mean over the simulations (PUCT), or expectation under the improved policy."""
     q: Floats
-    """(B, A): values of the actions; NaN for those not visited."""
+    """(B, A): values of the actions; NaN for actions without visits."""
     action: Ints
-    """(B,): the action to play; always legal."""
+    """(B,): the action to play, which is always legal."""
 
 
 def search(
@@ -104,19 +106,20 @@ def search(
     *,
     explore: bool,
 ) -> SearchResult:
-    """Search a move for each of B states, none of them at the end of its game.
+    """Search a move for each of B states, none of which is the end of a game.
 
     Parameters
     ----------
     model, observations
         ``model.initial(observations)`` evaluates the states.
     legal
-        (B, A): actions allowed at the roots. Deeper in the trees all are to which the model gives a finite logit.
+        (B, A): which actions are legal at the roots. Deeper in the trees, actions with a finite logit are legal.
     rng
-        Random numbers where the search explores. It gives to the states in their order, so that a state's numbers do not depend
-        on those after it.
+        Source of random numbers for exploration. States draw in their order, so that the numbers of a state do not depend on
+        later states.
     explore
-        Add noise at the root, and draw the action; else the search is deterministic and plays what it holds best.
+        Whether to add noise at the root and to draw the action; otherwise the search is deterministic and chooses the best
+        action.
 
     Returns
     -------
@@ -126,7 +129,7 @@ def search(
     Raises
     ------
     ValueError
-        If a state has no legal action, shapes do not fit, or the model gives what is no number.
+        A state has no legal action, shapes do not match, or the model returns a value that is not a number.
     """
     if legal.ndim != 2 or not legal.any(axis=1).all():
         raise ValueError("every state needs a row of flags, at least one of them a legal action")
@@ -162,10 +165,11 @@ def search(
 
 @cache
 def visit_levels(considered: int, simulations: int) -> tuple[int, ...]:
-    """How often the root's action of each simulation has been visited before, by sequential halving.
+    """For each simulation, how often its action at the root has been visited before, in sequential halving.
 
-    Each round gives all actions still considered the same number of visits, and the better half of them goes on; the last two
-    go on until the end. An action is thus told by its visits: the search takes the best among those that have had so many.
+    Each round gives the same number of visits to all remaining actions and keeps the better half of them; the last two remain
+    until the end. The number of visits identifies the remaining actions: a simulation takes the best of those with so many
+    visits.
     """
     rounds = max(1, (considered - 1).bit_length())
     levels: list[int] = []
@@ -180,8 +184,8 @@ def visit_levels(considered: int, simulations: int) -> tuple[int, ...]:
 
 
 def _simulate(model: Model, hidden: Any, tree: Tree, rules: Rules, legal: Bools, config: SearchConfig) -> None:
-    """All simulations; those of states with one legal action end early."""
-    # One store for the whole search: [node, game] is the hidden state of a node.
+    """Run all simulations; states with one legal action need fewer."""
+    # Hidden states of the whole search: [node, game] is that of a node.
     states = _empty_like(hidden, config.simulations + 1)
     states[0] = hidden
     games = np.arange(len(legal))
@@ -204,13 +208,13 @@ def _simulate(model: Model, hidden: Any, tree: Tree, rules: Rules, legal: Bools,
 
 
 def _empty_like(hidden: Any, count: int) -> Any:
-    """Room for ``count`` arrays like this one, of its kind and on its device."""
+    """Space for ``count`` arrays like this one, of the same library and on the same device."""
     shape = (count, *hidden.shape)
     return hidden.new_empty(shape) if hasattr(hidden, "new_empty") else np.empty(shape, hidden.dtype)
 
 
 def _from_improved_policy(tree: Tree, rules: Rules) -> tuple[Floats, Floats, Ints]:
-    """Policy, values and actions of the search with Gumbel."""
+    """Policy (B, A), values (B,) and actions (B,) of a search by the Gumbel method."""
     batch = len(tree.value)
     policy, values, action = np.empty_like(tree.gumbel), np.empty(batch), np.empty(batch, np.int64)
     trees.improve_roots(tree, rules, policy, values, action)
@@ -220,21 +224,22 @@ def _from_improved_policy(tree: Tree, rules: Rules) -> tuple[Floats, Floats, Int
 def _from_visits(
     tree: Tree, q: Floats, legal: Bools, config: SearchConfig, uniform: Floats, explore: bool
 ) -> tuple[Floats, Floats, Ints]:
-    """Policy, values and actions of the search with PUCT."""
+    """Policy (B, A), values (B,) and actions (B,) of a search by PUCT."""
     visits = tree.visits[:, 0]
     count = visits.sum(axis=1)
     is_searched = count > 0
-    # A state without simulations has but one legal action.
+    # A state without simulations has only one legal action.
     policy = np.where(is_searched[:, None], visits, legal) / np.maximum(count, 1)[:, None]
     value = np.where(is_searched, tree.total[:, 0].sum(axis=1) / np.maximum(count, 1), tree.value[:, 0])
     if explore and config.temperature > 0:
         with np.errstate(divide="ignore"):
             weight = np.log(policy / policy.max(axis=1, keepdims=True)) / config.temperature
         share = np.cumsum(np.exp(weight), axis=1)
-        # The first action whose cumulated share is above the draw; draws are below 1, so it has a share.
+        # The first action whose cumulative share exceeds the random number. As that is below 1, the action has a positive
+        # share.
         action = (share <= uniform[:, -1:] * share[:, -1:]).sum(axis=1)
     else:
-        # The most visited; among equals the one of greater value.
+        # The most visited action; ties go to the one of greater value.
         most = policy == policy.max(axis=1, keepdims=True)
         action = np.argmax(np.where(most, np.nan_to_num(q, nan=-np.inf), -np.inf), axis=1)
         action = np.where(is_searched, action, np.argmax(legal, axis=1))
@@ -242,7 +247,7 @@ def _from_visits(
 
 
 def _draws(actions: int) -> int:
-    """Random numbers for a state: for noise, for its boost, and for the action."""
+    """How many random numbers a state needs: for the noise, for its gamma variates, and for the action."""
     return 2 * actions + 1
 
 
@@ -252,10 +257,10 @@ def _uniform(rng: np.random.Generator, batch: int, actions: int) -> Floats:
 
 
 def _mix_in_noise(tree: Tree, uniform: Floats, legal: Bools, config: SearchConfig) -> None:
-    """Dirichlet noise over the legal actions of the roots.
+    """Mix Dirichlet noise over the legal actions into the priors of the roots.
 
-    Normalised gamma variates are a Dirichlet variate. Their logarithms are drawn, for with a parameter of 0.03 many are too
-    small for a number: log G(a) is distributed as log G(a + 1) + log(U) / a (Marsaglia and Tsang 2000).
+    Normalized gamma variates form a Dirichlet variate. Their logarithms are drawn, because with a parameter of 0.03 many
+    variates are too small for floating point: log G(a) is distributed as log G(a + 1) + log(U) / a (Marsaglia and Tsang 2000).
     """
     alpha, count = config.noise_alpha, legal.shape[1]
     log_gamma = np.log(gammaincinv(alpha + 1, uniform[:, :count])) + np.log(uniform[:, count : 2 * count]) / alpha

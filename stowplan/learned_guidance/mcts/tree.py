@@ -1,8 +1,8 @@
-"""Search trees of many games at once, compiled: the way down to a leaf, its expansion, and the way back up.
+"""Search trees of many games at once, compiled: selection of a leaf, its expansion, and the backup of its value.
 
-B games, N nodes for each (node 0 is the root, and simulation i makes node i + 1), A actions. An *edge* is an action at a node;
-its value Q is the mean, over the simulations that passed it, of the rewards from it on, discounted, and the value of the leaf.
-A logit of -inf marks an action as illegal.
+There are B games with N nodes each and A actions. Node 0 is the root, and simulation i creates node i + 1. An *edge* is an
+action at a node; its value Q is the mean, over the simulations that passed it, of the discounted rewards from the edge on plus
+the value of the leaf. A logit of -inf marks an action as illegal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Rules(NamedTuple):
-    """Settings that the way down depends on; ``config.py`` says what they are."""
+    """The settings that selection depends on; :class:`~stowplan.learned_guidance.mcts.search.SearchConfig` explains them."""
 
     is_gumbel: bool
     min_span: float
@@ -31,40 +31,40 @@ class Rules(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """Trees of B games."""
+    """The trees of B games."""
 
     visits: Ints3D
-    """[B, N, A]: simulations that passed the edge."""
+    """[B, N, A]: number of simulations that passed the edge."""
     total: Floats3D
     """[B, N, A]: sum of their returns from the edge on; Q = total / visits."""
     reward: Floats3D
-    """[B, N, A]: of visited edges."""
+    """[B, N, A]: reward of each visited edge."""
     child: Ints3D
     """[B, N, A]: node that the edge leads to, -1 before its first visit."""
     prior: Floats3D
-    """[B, N, A]: probability that the policy gives the action; at a root with noise, if any."""
+    """[B, N, A]: probability that the policy gives the action; at a root, with noise."""
     logits: Floats3D
-    """[B, N, A]: logarithm of the policy's probability, without noise; -inf where the action is illegal."""
+    """[B, N, A]: logarithm of the policy's probability, without noise; -inf if the action is illegal."""
     value: Floats2D
-    """[B, N]: the model's."""
+    """[B, N]: the model's value of the node."""
     low: Floats
-    """[B]: least value that the tree has had, by the model at a node or of an edge; inf before the first."""
+    """[B]: least value in the tree so far, of the model at a node or of an edge; inf before the first."""
     high: Floats
-    """[B]: greatest; -inf before the first."""
+    """[B]: greatest value in the tree so far; -inf before the first."""
     gumbel: Floats2D
     """[B, A]: random part of the root's logits."""
     level: Ints2D
-    """[B, N]: how often the root's action of simulation i has been visited before, by sequential halving."""
+    """[B, N]: how often the action of simulation i at the root has been visited before, in sequential halving."""
     path: Ints3D
-    """[B, N, 2]: edges (node, action) of the latest way down."""
+    """[B, N, 2]: edges (node, action) that the current simulation has passed."""
     depth: Ints
-    """[B]: how many."""
+    """[B]: their number."""
     scores: Floats
-    """[A]: scratch."""
+    """[A]: scratch space."""
 
 
 def empty_tree(batch: int, nodes: int, actions: int) -> Tree:
-    """Trees without a root, of ``batch`` games (B), with room for ``nodes`` (N) and so many ``actions`` (A)."""
+    """Trees without roots for ``batch`` games (B), with space for ``nodes`` nodes (N) and ``actions`` actions (A)."""
     edges = (batch, nodes, actions)
     return Tree(
         visits=np.zeros(edges, np.int64),
@@ -86,7 +86,7 @@ def empty_tree(batch: int, nodes: int, actions: int) -> Tree:
 
 @njit
 def set_roots(tree: Tree, logits: Floats2D, value: Floats, legal: Bools2D) -> None:
-    """Make node 0 of every game from the model's ``logits`` (B, A) and ``value`` (B,); ``legal`` is bool (B, A)."""
+    """Create node 0 of every game from the model's ``logits`` (B, A) and ``value`` (B,); ``legal`` (B, A) is bool."""
     for game in range(len(value)):
         for action in range(logits.shape[1]):
             tree.logits[game, 0, action] = logits[game, action] if legal[game, action] else -np.inf
@@ -95,7 +95,7 @@ def set_roots(tree: Tree, logits: Floats2D, value: Floats, legal: Bools2D) -> No
 
 @njit_small
 def _set_node(tree: Tree, game: int, node: int, value: float) -> None:
-    """Give a node its value, and turn the logits that stand there into logarithms of probabilities."""
+    """Set the value of a node, and normalize its logits to logarithms of probabilities."""
     logits, prior = tree.logits[game, node], tree.prior[game, node]
     most = _greatest(logits)
     total = 0.0
@@ -107,7 +107,8 @@ def _set_node(tree: Tree, game: int, node: int, value: float) -> None:
         prior[action] /= total
         logits[action] -= shift
     tree.value[game, node] = value
-    # MuZero takes the range of edges alone. Edges are compared with the model's value, too, where some are not visited.
+    # MuZero uses the range of the edges' values alone. Here the model's values count as well, because edges are also compared
+    # with them as long as some edges have no visit.
     tree.low[game] = min(tree.low[game], value)
     tree.high[game] = max(tree.high[game], value)
 
@@ -123,7 +124,7 @@ def _greatest(values: Any) -> Any:
 
 @njit
 def select(tree: Tree, rules: Rules, simulation: int, games: Ints, parents: Ints, actions: Ints) -> None:
-    """Walk down the trees of ``games`` (G,), to the edges that this simulation expands: ``parents`` and ``actions`` (G,)."""
+    """Descend the trees of ``games`` (G,) to the edges that this simulation expands: ``parents`` and ``actions`` (G,)."""
     for index in range(len(games)):
         game = games[index]
         node, depth = 0, 0
@@ -146,11 +147,11 @@ def select(tree: Tree, rules: Rules, simulation: int, games: Ints, parents: Ints
 
 @njit_small
 def _by_puct(tree: Tree, rules: Rules, game: int, node: int) -> int:
-    """The action of greatest upper confidence bound; among equals the first (MuZero, equations 2, 3 and 5).
+    """The action with the greatest upper confidence bound; ties go to the first (MuZero, equations 2, 3 and 5).
 
     The evaluation of the node itself counts as a visit, so that the prior decides the first one. For an unvisited action MuZero
-    takes the least Q of the whole tree; here it is the least value at the node. Returns to come shrink with every move of this
-    game, so that values deep in the tree would make an action near the root look good by its mere visit.
+    uses the least Q of the whole tree; here it is the least value at the node. In this game future returns shrink with every
+    move, so that the small values deep in the tree would make any visited action near the root look good.
     """
     visits, total, prior = tree.visits[game, node], tree.total[game, node], tree.prior[game, node]
     count = 1
@@ -172,7 +173,7 @@ def _by_puct(tree: Tree, rules: Rules, game: int, node: int) -> int:
 
 @njit_small
 def _by_halving(tree: Tree, rules: Rules, game: int, level: int) -> int:
-    """The root's action by sequential halving with Gumbel: of those visited ``level`` times the one of greatest score."""
+    """The action at the root in sequential halving with Gumbel noise: of those visited ``level`` times, the best score."""
     _improve(tree, rules, game, 0)
     best, best_score = -1, 0.0
     for action in range(len(tree.scores)):
@@ -186,7 +187,7 @@ def _by_halving(tree: Tree, rules: Rules, game: int, level: int) -> int:
 
 @njit_small
 def _by_improved_policy(tree: Tree, rules: Rules, game: int, node: int) -> int:
-    """An inner node's action, whose visits come out in proportion to the improved policy (Danihelka et al., equation 14)."""
+    """The action at an inner node; visits become proportional to the improved policy (Danihelka et al., equation 14)."""
     _improve(tree, rules, game, node)
     visits, scores = tree.visits[game, node], tree.scores
     most = _greatest(scores)
@@ -205,7 +206,7 @@ def _by_improved_policy(tree: Tree, rules: Rules, game: int, node: int) -> int:
 
 @njit_small
 def _improve(tree: Tree, rules: Rules, game: int, node: int) -> None:
-    """Fill ``tree.scores`` with logits + sigma(completed Q) (Danihelka et al., equation 11), but for a shared constant."""
+    """Fill ``tree.scores`` with logits + sigma(completed Q) (Danihelka et al., equation 11), up to a common constant."""
     visits, total = tree.visits[game, node], tree.total[game, node]
     unvisited = mixed_value(tree, game, node)
     span = _low_and_span(tree, rules, game, node)[1]
@@ -218,7 +219,7 @@ def _improve(tree: Tree, rules: Rules, game: int, node: int) -> None:
 
 @njit_small
 def mixed_value(tree: Tree, game: int, node: int) -> float:
-    """Q of unvisited actions, from the model's value and the Q of visited ones (Danihelka et al., equation 33)."""
+    """An estimate of Q for unvisited actions, from the model's value and visited ones (Danihelka et al., equation 33)."""
     count, weight, weighted = 0, 0.0, 0.0
     for action in range(len(tree.scores)):
         visits = tree.visits[game, node, action]
@@ -234,7 +235,7 @@ def mixed_value(tree: Tree, game: int, node: int) -> float:
 
 @njit_small
 def _low_and_span(tree: Tree, rules: Rules, game: int, node: int) -> tuple[float, float]:
-    """The least value at a node, of its visited edges and its own mean, and what differences of values are measured by."""
+    """The least value at a node, of its visited edges and its own mean; and the divisor of differences of values."""
     visits, total = tree.visits[game, node], tree.total[game, node]
     count, mean = 1, tree.value[game, node]
     for action in range(len(visits)):
@@ -257,7 +258,7 @@ def expand_and_back_up(
     logits: Floats2D,
     value: Floats,
 ) -> None:
-    """Put what the model says of the selected edges of ``games`` (G,) into new nodes ``node``, and its values up their paths.
+    """Create node ``node`` in the trees of ``games`` (G,) from the model's evaluation, and back its value up along the path.
 
     ``reward`` (G,), ``logits`` (G, A), ``value`` (G,).
     """
@@ -284,7 +285,7 @@ def expand_and_back_up(
 
 @njit
 def improve_roots(tree: Tree, rules: Rules, policy: Floats2D, values: Floats, actions: Ints) -> None:
-    """What the search with Gumbel found: improved ``policy`` (B, A), ``values`` (B,) under it, and chosen ``actions`` (B,)."""
+    """Write the results of the Gumbel method: improved ``policy`` (B, A), ``values`` (B,) under it, and ``actions`` (B,)."""
     for game in range(len(actions)):
         visits, total = tree.visits[game, 0], tree.total[game, 0]
         actions[game] = _by_halving(tree, rules, game, _greatest(visits))

@@ -1,10 +1,10 @@
-"""MMapGame: memory mapping played move by move (Wang et al. 2023); its rules are in ``docs/reference/mmap-game.md``.
+"""MMapGame, memory mapping as a game (Wang et al. 2023), with its agent; the rules are in ``docs/reference/mmap-game.md``.
 
-Each file knows only those before it:
+Each file imports only files above it in this list:
 
-- ``game``: MMapGame: rules, states, games
-- ``guide``: a learned guide of memory mapping
-- ``observation``: what a player sees of a state of MMapGame
+- ``game``: the rules of MMapGame, its states and finished games
+- ``guide``: a learned guide, which gives hints to heuristics
+- ``observation``: the observation of a state, as a network sees it
 - ``environment``: MMapGame as a Gymnasium environment
-- ``muzero``: MMap-MuZero, which plays it
+- ``muzero``: the agent MMap-MuZero
 """

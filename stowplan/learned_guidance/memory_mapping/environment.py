@@ -1,4 +1,4 @@
-"""MMapGame as a Gymnasium environment; ``docs/reference/mmap-game.md``: what is seen, done and earned."""
+"""MMapGame as a Gymnasium environment; ``docs/reference/mmap-game.md`` describes observations, actions and rewards."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def as_text(
     rows: int = 16,
     columns: int = 72,
 ) -> str:
-    """The memory map and the copy channel in characters; time runs to the right, offsets upwards.
+    """The memory map and the copy channel as text; time runs to the right, offsets upwards.
 
-    A letter for each tensor, ``>`` for copies in, ``<`` for copies out, ``^`` under step ``now``.
+    Each tensor has a letter; ``>`` marks copies in, ``<`` copies out, and ``^`` step ``now``.
     """
     if 0 < problem.horizon < columns:
-        # Whole characters for each step.
+        # Every step gets the same whole number of characters.
         columns -= columns % problem.horizon
     memory = [["."] * columns for _ in range(rows)]
     channel, cursor = ["."] * columns, [" "] * columns
@@ -55,7 +55,7 @@ def as_text(
 
 
 def _span(start: int, end: int, length: int, cells: int) -> slice:
-    """Cells that the part ``[start, end)`` of ``length`` touches; at least one."""
+    """The cells, of ``cells`` over ``length``, that ``[start, end)`` touches; at least one."""
     first = min(start * cells // length, cells - 1)
     return slice(first, max(first + 1, -(-end * cells // length)))
 
@@ -65,41 +65,43 @@ OnIllegal = Literal["replace", "raise"]
 
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
 
-#: No real number in an observation is larger, nor its negative; nearly all lie between -1 and 1.
+#: Bound on the absolute values in an observation; nearly all are between -1 and 1.
 BOUND = 1e6
 
-#: Keys of the observation that are not called as in ``Observations``. Stable-Baselines3 makes a torch module of every key, and
-#: ``buffers`` is a method of torch's own.
+#: Keys of the observation whose names differ from those in ``Observations``: Stable-Baselines3 makes a torch module of every
+#: key, and ``buffers`` is a method of torch modules.
 KEYS = {"buffers": "buffer_features"}
 
-#: What is played instead of an illegal action: the first of these that is legal. It commits to least.
+#: Instead of an illegal action, the first of these that is legal is played: the one that commits to least.
 _MOST_CAUTIOUS = (Action.DROP, Action.NOCOPY, Action.COPY)
 
 
 class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
-    """A memory mapping, built move by move; an episode is one game on one problem.
+    """An environment that builds a memory mapping move by move; an episode is a game on one problem.
 
-    Actions are those of :class:`~stowplan.learned_guidance.memory_mapping.game.game.Action`: 0 Copy, 1 NoCopy, 2 Drop. At least
-    one of them is legal until the game is over: see ``action_mask``, which is part of the observation and of ``info``.
+    Actions are those of :class:`~stowplan.learned_guidance.memory_mapping.game.game.Action`: 0 Copy, 1 NoCopy, 2 Drop. Until
+    the game is over, at least one of them is legal; ``action_mask``, which is part of the observation and of ``info``, says
+    which.
 
     Parameters
     ----------
     problem
         A problem, the path of a problem file, or several of them, of which each episode draws one; or a function that draws a
-        problem for each episode. Without any, a small demo.
+        problem for each episode. By default, a small demo problem.
     strict_copy_windows
-        Copies end, and begin, right at their use (equation 6 to the letter).
+        Whether copies must end, or begin, right at their use (equation 6 to the letter).
     drop_backup
-        Where no action is left, go back instead of losing the game (section 4.3.2).
+        Whether the game goes back when no action is legal, instead of being lost (section 4.3.2).
     reward_unit
-        ``"normalised"``: rewards sum to the normalised return, 1 where all is fast. ``"ps"``: to the picoseconds saved.
+        ``"normalised"``: rewards sum to the normalised return, which is 1 if everything is fast. ``"ps"``: rewards sum to the
+        picoseconds saved.
     on_illegal
-        What an action outside the mask does. ``"replace"``: Drop is played instead, or where that is not legal either, NoCopy,
-        or else Copy. ``"raise"``: InvalidAction, and nothing changes.
+        The effect of an illegal action. ``"replace"``: Drop is played instead; if that is illegal as well, NoCopy, or else
+        Copy. ``"raise"``: InvalidAction is raised, and nothing changes.
     observation
-        How much of a state is shown: numbers of buffers, sizes of the memory map and so on.
+        The size of the observation: numbers of buffers, cells of the memory map and so on.
     render_mode
-        ``"ansi"``: the memory map and the copy channel.
+        ``"ansi"`` for a text of the memory map and the copy channel.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 8}  # noqa: RUF012 (Gymnasium's own way)
@@ -131,12 +133,12 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What episodes are drawn from; none where a function draws them."""
+        """The problems that episodes are drawn from; empty if a function draws them."""
         return self._source.problems
 
     @property
     def problem(self) -> Problem:
-        """What the present episode is played on; ResetNeeded before the first."""
+        """The problem of the current episode; raises ResetNeeded before the first."""
         return self._playing().game.problem
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
@@ -145,21 +147,21 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         Parameters
         ----------
         seed
-            Of the draws among several problems; the game itself has no chance in it.
+            Seed of the draws among several problems; the game itself is deterministic.
         options
             ``{"problem": ...}`` plays this episode on that problem: a number in the environment's list, a problem or a path.
         """
         super().reset(seed=seed)
-        # Games are made when first played: making one takes longer than playing it.
+        # A game is prepared when it is first played and then kept, because preparing it takes longer than playing it.
         self._observer = self._source.made(options or {}, self.np_random, self._new_game)
         self._state = self._observer.game.reset()
         self._is_over = False
-        # A program without uses has no moves, but an episode has a step: a Drop that does nothing.
+        # A program without uses has no moves. As an episode needs a step, it gets a Drop without effect.
         self._mask = np.array([False, False, True]) if self._state.is_over else self._state.legal
         return self._observation(), self._info(is_illegal=False)
 
     def step(self, action: SupportsInt) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Make the move; InvalidAction for what is no action, ResetNeeded where no game is under way."""
+        """Make a move; raises InvalidAction for a value that is no action, and ResetNeeded if no game is under way."""
         state = self._playing()
         if self._is_over:
             raise gymnasium.error.ResetNeeded("the game is over: call reset() before step()")
@@ -176,16 +178,16 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         return self._observation(), reward_ps / self._unit_ps(), self._is_over, False, self._info(is_illegal=is_illegal)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """Which actions are legal, bool of shape (3,); the name by which sb3-contrib's MaskablePPO asks for it."""
+        """Which actions are legal, bool of shape (3,). The name is that which sb3-contrib's MaskablePPO expects."""
         self._playing()
         return self._mask.copy()
 
     def plan(self) -> Plan:
-        """The plan of a game that is over; ValueError before. A lost game's plan keeps everything in slow memory."""
+        """The plan of a finished game, in slow memory throughout if it was lost; raises ValueError before the end."""
         return self._playing().plan()
 
     def render(self) -> str | None:
-        """The memory map and the copy channel so far, as ``render_mode`` asks; None without one."""
+        """The memory map and the copy channel so far, if ``render_mode`` is ``"ansi"``; otherwise None."""
         state = self._playing()
         now = None if state.is_over else state.game.moves[state.position].start
         if self.render_mode != "ansi":
@@ -213,7 +215,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         return Observer(game, self._config)
 
     def _observation(self) -> Observation:
-        """What is seen now; all zero once the game is over, when there is nothing left to decide."""
+        """The current observation; all zero once the game is over."""
         observer, state = self._observer, self._playing()
         seen = empty_observations(self._config, 1)
         if observer is not None and not state.is_over:
@@ -228,7 +230,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         """Picoseconds that a reward of 1 stands for."""
         if self.reward_unit == "ps":
             return 1
-        # Where fast memory saves nothing, parts of the whole latency.
+        # If fast memory can save nothing, rewards are parts of the whole latency.
         span = self.problem.all_slow_ps - self.problem.floor_ps
         return span if span > 0 else max(1, self.problem.all_slow_ps)
 

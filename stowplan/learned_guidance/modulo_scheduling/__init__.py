@@ -1,13 +1,13 @@
 """Learned guidance for modulo scheduling: mappings built place by place, the Gymnasium environment, and the PPO agent.
 
-Each file knows only those before it:
+Each file imports only files above it in this list:
 
 - ``compiled``: compiled steps of a partial mapping
-- ``body``: what mappings of one loop body share
-- ``look_ahead``: look-ahead of a partial mapping, compiled
+- ``body``: the data of a loop body that all its mappings share
+- ``look_ahead``: compiled look-ahead of a partial mapping
 - ``state``: a partial mapping of a loop body
-- ``view``: what a policy of modulo scheduling sees of a loop body before anything is placed
-- ``observation``: what a policy of modulo scheduling sees
+- ``view``: the features of a loop body that do not depend on a mapping
+- ``observation``: observations of a partial mapping
 - ``environment``: modulo scheduling as a Gymnasium environment
 - ``ppo``: PPO for modulo scheduling
 """

@@ -1,4 +1,4 @@
-"""What mappings of one loop body share: its order, what recurrences ask, and tables for compiled code."""
+"""Data of a loop body that all its mappings share: the order, the constraints of recurrences, and tables for compiled code."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 #: Clocks between tiles that no links connect.
 MOST_CLOCKS = 1 << 20
 
-#: Weight of a path that there is none of.
+#: Weight for a pair without a path.
 NO_PATH = -(1 << 40)
 
 
 class Body:
-    """What mappings of one problem share, at whatever interval.
+    """The data of a problem that its mappings share at all initiation intervals.
 
     Raises
     ------
     InputError
-        Where values may pass through tiles: their ways are no matter of places alone.
+        If values may pass through tiles: places alone then do not determine their routes.
     """
 
     def __init__(self, problem: Problem):
@@ -46,7 +46,7 @@ class Body:
         self.room = machine.memories * machine.memory_depth
         timed = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
         self.places_decide = rules.max_delay is None and not timed
-        """Whether times follow from places, save on cycles."""
+        """Whether places determine times, except on cycles."""
         self.tables = _tables(problem, structure)
         nothing = np.zeros((0, 0), np.int64)
         self.no_ahead = Ahead(nothing, nothing, nothing)
@@ -54,7 +54,7 @@ class Body:
         self._tables_at: dict[int, Tables] = {}
 
     def tables_at(self, ii: int) -> Tables:
-        """The tables with what depends on the interval."""
+        """Return the tables with the entries that depend on the interval."""
         if ii not in self._tables_at:
             fits = self.tables.fits.copy()
             for source, target, distance, clocks in self.structure.precedences:
@@ -66,7 +66,7 @@ class Body:
         return self._tables_at[ii]
 
     def ahead(self, ii: int) -> Ahead:
-        """What recurrences ask of places before all of them is placed; nothing where an interval is too short for one."""
+        """Return the constraints of recurrences that are partly placed. They are empty if an interval is too short for one."""
         if ii not in self._aheads:
             structure = self.structure
             known = self.no_ahead
@@ -141,10 +141,10 @@ def _tables(problem: Problem, structure: Structure) -> Tables:
 
 
 def topological_order(problem: Problem) -> npt.NDArray[np.int64]:
-    """[N] Numbers of the instructions, producers before consumers by the edges of distance 0.
+    """Return the indices [N] of the instructions in an order in which producers precede consumers over edges of distance 0.
 
-    Depth first from the instructions that end the longest chains: an instruction follows soon after its producers, so that
-    those are not spread over the machine before anything ties them together.
+    The search is depth first from the instructions that end the longest chains. An instruction therefore follows soon after its
+    producers, so these are not spread over the machine before their consumer is placed.
     """
     count = len(problem.instructions)
     producers: list[list[int]] = [[] for _ in range(count)]
@@ -157,7 +157,7 @@ def topological_order(problem: Problem) -> npt.NDArray[np.int64]:
     depth = [-1] * count
 
     def visit(root: int, add: bool) -> None:
-        # By hand, for chains may be longer than Python's stack is deep.
+        # An explicit stack: a chain may be longer than Python's recursion limit.
         stack = [(root, False)]
         while stack:
             number, after = stack.pop()
@@ -168,7 +168,7 @@ def topological_order(problem: Problem) -> npt.NDArray[np.int64]:
             elif not seen[number]:
                 seen[number] = True
                 stack.append((number, True))
-                # The deepest producer first: it is the last pushed.
+                # The deepest producer is visited first, so it is pushed last.
                 stack += [
                     (producer, False)
                     for producer in sorted(producers[number], key=lambda producer: (depth[producer], -producer))
@@ -184,10 +184,10 @@ def topological_order(problem: Problem) -> npt.NDArray[np.int64]:
 
 
 def recurrence_paths(structure: Structure, ii: int) -> tuple[Ints, Ints]:
-    """[N, N] Clocks from issue to issue that paths need at an initiation interval, within recurrences.
+    """Return the clocks [N, N] that paths within recurrences need from issue to issue at an initiation interval.
 
-    Once with the least clocks of links, once without any; :data:`NO_PATH` where two are not of one recurrence. No cycle may
-    need more than the interval gives it (``recurrence_mii``).
+    The first array includes the least clocks of links, the second excludes links. An entry is :data:`NO_PATH` if the two
+    instructions are not in one recurrence. The interval must be at least ``recurrence_mii``.
     """
     problem, component = structure.problem, structure.component
     within = [edge for edge in structure.between if component[edge.source] == component[edge.target]]
@@ -204,6 +204,6 @@ def recurrence_paths(structure: Structure, ii: int) -> tuple[Ints, Ints]:
 
 
 def least_clocks(structure: Structure) -> Ints:
-    """[T, T] Clocks between tiles over any number of links."""
+    """Return the least clocks [T, T] between tiles over any number of links."""
     ways = structure.problem.machine.any_links
     return np.array([[MOST_CLOCKS if clocks is None else clocks for clocks in row] for row in ways], np.int64)

@@ -1,9 +1,9 @@
-"""Compiled steps of a partial mapping: which places are legal, and what placing an instruction changes.
+"""Compiled steps of a partial mapping: compute the legal places of an instruction, and place it.
 
-Where the tiles and slots of instructions are known, what is left of their times is how often the initiation interval (II) fits
-in before: time = slot + II * turn. Every edge between two of them, and every limit on a time, is then a difference constraint
-``turn[v] - turn[u] >= weight``, and there are times if and only if no cycle of these has a weight above 0. ``longest`` has the
-heaviest path between any two that are placed, so that one more place is checked, and taken in, at once.
+The time of a placed instruction is slot + II * turn, where II is the initiation interval. Its tile and slot are known, so the
+turn is the unknown. Each edge between two placed instructions, and each limit on a time, is a difference constraint
+``turn[v] - turn[u] >= weight``. Times exist if and only if no cycle of constraints has a weight above 0. ``longest`` holds the
+heaviest path between each two placed instructions, so that a further place can be checked, and added, directly.
 """
 
 from __future__ import annotations
@@ -18,107 +18,107 @@ from stowplan.compiled import Bools2D, Ints2D, njit, njit_inner
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
-#: A way between tiles that there is none of; a time beyond all limits.
+#: Clocks between tiles without a link; a time beyond all limits.
 FAR = 1 << 30
 
-#: Weight of a path that there is none of.
+#: Weight for a pair without a path.
 NONE = -(1 << 50)
 
 
 class Tables(NamedTuple):
-    """What does not change while a problem is mapped. N instructions, G groups (each on one tile), T tiles, F flows."""
+    """Data that placing does not change. N instructions, G groups (each on one tile), T tiles, F flows, P request limits."""
 
     hops: Ints2D
     """[T, T] clocks, FAR where there is no link."""
     latency: Ints
     """[N] clocks from issue to result."""
     first_edge: Ints
-    """[N + 1] where the edges of each instruction begin in the three arrays below."""
+    """[N + 1] start of the edges of each instruction in the four arrays below."""
     other: Ints
     """Instruction at the other end of an edge; edges from an instruction to itself are left out."""
     distance: Ints
     clocks: Ints
-    """On the way of each edge over the asynchronous fabric; -1 over a link, whose clocks are those between the tiles."""
+    """Clocks of an edge over the asynchronous fabric; -1 for an edge over links, whose clocks depend on the tiles."""
     is_output: Bools
     """Whether the other end is the consumer."""
     group: Ints
     """[N]"""
     size: Ints
-    """[G] instructions."""
+    """[G] number of instructions."""
     words: Ints
-    """[G] of tile memory, with the least that values from the asynchronous fabric take at this interval."""
+    """[G] words of tile memory, with the least that values from the asynchronous fabric take at this interval."""
     apart: Bools2D
-    """[G, G] whether two groups stand on different tiles; on the diagonal, whether a group cannot stand anywhere."""
+    """[G, G] whether two groups must be on different tiles; on the diagonal, whether no tile is possible for the group."""
     first_arc: Ints
-    """[G + 1] where the links between each group and others begin in the two arrays below."""
+    """[G + 1] start of the arcs of each group in the two arrays below."""
     arc_other: Ints
-    """Group at the other end, in ascending order, twice where values go both ways."""
+    """Group at the other end, in ascending order; twice if values go both ways."""
     arc_is_output: Bools
     """Whether values go to the other group."""
     flow_sources: Bools2D
-    """[F, G] groups with an instruction that can start the flow; no flows where all sources stand apart anyway."""
+    """[F, G] groups with an instruction that can start the flow. F is 0 if all sources must be on different tiles anyway."""
     least_time: Ints
     """[N] earliest time, 0 unless pinned."""
     most_time: Ints
     """[N] latest time."""
     pinned_slot: Ints
-    """[N] -1 for any; a pinned time leaves one slot too."""
+    """[N] the only slot, also if the time is pinned; -1 for any."""
     fits: Bools
-    """[N] whether values that an instruction gives to itself come in time, and not too early, at this interval."""
+    """[N] whether values that an instruction sends to itself arrive in time, and not too early, at this interval."""
     is_access: Bools
-    """[N] whether it makes requests to memory."""
+    """[N] whether the instruction makes requests to memory."""
     port_tiles: Bools2D
-    """[P, T] tiles whose requests a limit counts, in each slot."""
+    """[P, T] tiles whose requests the limit counts."""
     port_most: Ints
-    """[P] requests in a slot."""
+    """[P] largest number of requests in a slot."""
 
 
 class Ahead(NamedTuple):
-    """Clocks that instructions of one recurrence keep from each other, over whatever is not placed yet."""
+    """Least clocks between instructions of one recurrence, over paths that may contain instructions not yet placed."""
 
     with_links: Ints2D
-    """[N, N] from issue to issue, with the least clocks of links; below ``NO_PATH / 2`` where there is no path."""
+    """[N, N] clocks from issue to issue, with the least clocks of links; below ``NO_PATH / 2`` if there is no path."""
     without: Ints2D
-    """[N, N] the same without links."""
+    """[N, N] clocks from issue to issue, without links."""
     clocks: Ints2D
-    """[T, T] from tile to tile over any number of links."""
+    """[T, T] least clocks from tile to tile over any number of links."""
 
 
-#: Instructions of a recurrence that a place is checked against beside its operands and consumers.
+#: Number of instructions of a recurrence that a place is checked against besides operands and consumers.
 MOST_ENDS = 24
 
 
 class State(NamedTuple):
-    """What changes."""
+    """A partial mapping."""
 
     tile: Ints
-    """[N] -1 where not placed."""
+    """[N] tile of each instruction; -1 if not placed."""
     slot: Ints
-    """[N] -1 where not placed."""
+    """[N] slot of each instruction; -1 if not placed."""
     time: Ints
-    """[N] earliest clock of the slot that the operands allow; -1 where not placed."""
+    """[N] earliest clock of the slot that the operands allow; -1 if not placed."""
     longest: Ints2D
-    """[N + 1, N + 1] weight of the heaviest path, in turns; the last row and column are the clock 0."""
+    """[N + 1, N + 1] weight of the heaviest path, in turns; the last row and column stand for clock 0."""
     taken: Bools2D
     """[T, II] slots in which an instruction issues."""
     results: Bools2D
     """[T, II] slots in which a result leaves."""
     requests: Ints2D
-    """[P, II] to memory, by the slot of the result."""
+    """[P, II] requests to memory, by the slot of the result."""
     group_tile: Ints
-    """[G] -1 where it is open."""
+    """[G] tile of each group; -1 if not decided."""
     open_tiles: Bools2D
-    """[G, T] tiles that links, siblings and bound variables leave to a group, given the tiles of the others."""
+    """[G, T] tiles that links, siblings and bound variables allow for a group, given the tiles of the others."""
     load: Ints
-    """[T] instructions there, with all of their groups."""
+    """[T] instructions of all groups on the tile."""
     words: Ints
-    """[T] of tile memory in use."""
+    """[T] words of tile memory in use."""
     room: Ints
-    """To work in, see :func:`room_for`."""
+    """Work array, see :func:`room_for`."""
 
 
 def room_for(groups: int, tiles: int, degree: int) -> Ints:
-    """Room to work in for instructions of so many edges at most."""
+    """Allocate the work array for instructions with at most ``degree`` edges."""
     return np.empty(groups + 3 * tiles + 3 * (degree + 1 + MOST_ENDS), np.int64)
 
 
@@ -136,9 +136,9 @@ def _constraints(
     into: Ints,
     out: Ints,
 ) -> int:
-    """Fill in the ends and weights of the constraints between an instruction at a place and what is placed; their number.
+    """Compute the constraints between an instruction at a place and the placed instructions; return their number.
 
-    ``turn[number] >= turn[end] + into``, ``turn[end] >= turn[number] + out``.
+    Fills ``ends``, ``into`` and ``out``: ``turn[number] >= turn[end] + into``, ``turn[end] >= turn[number] + out``.
     """
     count = tables.group.shape[0]
     ends[0] = count
@@ -187,7 +187,7 @@ def _constraints(
 
 @njit_inner
 def _starts_fit(tables: Tables, state: State, group: int, tile: int) -> bool:
-    """Whether flows all of whose sources have tiles can start on different ones, with ``group`` on ``tile``."""
+    """Whether the flows whose sources all have tiles can start on different tiles if ``group`` is on ``tile``."""
     flows = tables.flow_sources.shape[0]
     if flows < 2:
         return True
@@ -210,7 +210,7 @@ def _starts_fit(tables: Tables, state: State, group: int, tile: int) -> bool:
                 complete = False
         if not complete:
             continue
-        # An augmenting path, breadth first: from_tile says over which tile another was reached.
+        # Search an augmenting path breadth first; from_tile is the preceding tile on the path.
         from_tile[:] = -2
         head, tail = 0, 0
         for other in range(groups):
@@ -252,12 +252,12 @@ def legal_places(
     mask: Bools2D,
     ready: Ints,
 ) -> int:
-    """Fill ``mask`` [T, II] and ``ready`` [T] for an instruction, -1 for a tile out of reach; returns the number of places."""
+    """Compute ``mask`` [T, II] and ``ready`` [T] (-1 for an excluded tile) of an instruction; return the number of places."""
     tiles = tables.hops.shape[0]
     group = tables.group[number]
     first, last = tables.first_edge[number], tables.first_edge[number + 1]
     mask[:] = False
-    # Turns that edges want: of each edge the other end, and the weight of the constraint into and out of the instruction.
+    # Constraints on turns: for each edge the other end, and the weights of the constraint into and out of the instruction.
     begin, most = tables.size.shape[0] + 3 * tiles, last - first + 1 + MOST_ENDS
     ends = state.room[begin : begin + most]
     into, out = state.room[begin + most : begin + 2 * most], state.room[begin + 2 * most : begin + 3 * most]
@@ -276,7 +276,7 @@ def legal_places(
         ready[tile] = early
         if not tables.fits[number]:
             continue
-        # A group takes its tile whole, with the first that is placed.
+        # The first instruction of a group decides the tile of the whole group.
         more = 1 if state.group_tile[group] < 0 else 0
         if state.load[tile] + more * tables.size[group] > slots or state.words[tile] + more * tables.words[group] > room:
             continue
@@ -315,12 +315,14 @@ def legal_places(
 
 
 @njit
-def put(tables: Tables, state: State, ahead: Ahead, number: int, ii: int, tile: int, slot: int, max_delay: int) -> None:
-    """Place an instruction at a legal place."""
+def place_instruction(
+    tables: Tables, state: State, ahead: Ahead, number: int, ii: int, tile: int, slot: int, max_delay: int
+) -> None:
+    """Place an instruction; the place must be legal."""
     count = tables.group.shape[0]
     group = tables.group[number]
     if state.group_tile[group] < 0:
-        settle(tables, state, group, tile)
+        set_group_tile(tables, state, group, tile)
     most = tables.first_edge[number + 1] - tables.first_edge[number] + 1 + MOST_ENDS
     ends, into, out = state.room[:most], state.room[most : 2 * most], state.room[2 * most : 3 * most]
     size = _constraints(tables, state, ahead, number, ii, tile, slot, max_delay, ends, into, out)
@@ -358,8 +360,8 @@ def put(tables: Tables, state: State, ahead: Ahead, number: int, ii: int, tile: 
 
 
 @njit
-def settle(tables: Tables, state: State, group: int, tile: int) -> None:
-    """Give a group its tile."""
+def set_group_tile(tables: Tables, state: State, group: int, tile: int) -> None:
+    """Set the tile of a group."""
     groups, tiles = state.open_tiles.shape
     state.group_tile[group] = tile
     state.load[tile] += tables.size[group]

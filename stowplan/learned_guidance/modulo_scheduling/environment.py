@@ -27,50 +27,51 @@ Shaping = Literal["none", "placed"]
 #: Iterations whose cycles the reward counts.
 ITERATIONS = 16
 
-#: What a placement earns that is illegal, or after which nothing is legal; a mapping at the bounds earns -1.
+#: Reward of an illegal placement, or of one after which no place is legal. The best mapping earns at most -1.
 FAILURE = -3.0
 
-#: Intervals above the least of the bounds that the action space has room for, unless limits are given.
+#: The action space allows intervals up to this much above the lower bound, unless limits are given.
 SLACK = 8
 
-#: Problems that are drawn for an episode at most, until there is one that can be begun.
+#: Largest number of problems that are drawn for an episode, until one can be begun.
 MOST_DRAWS = 20
 
 
 class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
-    """A loop body on a machine of tiles; an episode is one mapping, a step the place of one instruction.
+    """Maps a loop body to a machine of tiles. An episode is one mapping; a step places one instruction.
 
-    Actions are ``tile * slots + slot``, of ``limits.tiles`` tiles and ``limits.slots`` slots; :meth:`action_masks` has the
-    legal ones. Any other ends the episode like a mapping that gets stuck.
+    Actions are ``tile * slots + slot``, with ``limits.tiles`` tiles and ``limits.slots`` slots. :meth:`action_masks` returns
+    the legal ones. Any other action ends the episode, like a mapping without a legal place.
 
     Parameters
     ----------
     problem
-        A problem, the path of a problem file, or several of them, of which each episode draws one; or a function that draws a
-        problem for each episode. Without any, the distance kernel.
+        A problem, the path of a problem file, several of these, from which each episode draws one, or a function that returns a
+        problem for each episode. The default is the distance kernel.
     ii
-        Initiation interval (II) of the episodes. Without it, it begins at the least that the bounds leave, is one more after an
-        episode of the problem that failed, one less after one that did not.
+        Initiation interval (II) of the episodes. By default it begins at the lower bound. It rises by 1 after a failed episode
+        of the problem and falls by 1 after a successful one.
     first
-        What counts first: cycles between iterations (``"ii"``), or those of one (``"latency"``).
+        The first objective: cycles between iterations (``"ii"``) or cycles of one iteration (``"latency"``).
     iterations
-        Iterations N that count: a complete mapping earns ``-((N - 1) * II + makespan)`` over the same with the critical path
-        for a makespan, so that -1 is the most. Where the latency is first, II and makespan change places.
+        Number N of iterations in the reward: a complete mapping earns ``-((N - 1) * II + makespan)``, divided by the same
+        expression with the critical path as makespan, so that the largest reward is -1. If the latency is the first objective,
+        II and makespan are exchanged.
     shaping
-        ``"placed"``: a failure (:data:`FAILURE`) earns more, by the part of the instructions that are placed.
+        ``"placed"``: a failure (:data:`FAILURE`) earns more the larger the fraction of placed instructions.
     look_ahead
-        Whether masks leave out what leaves another instruction without a tile
+        Whether masks exclude places that leave another instruction without a tile
         (:class:`~stowplan.learned_guidance.modulo_scheduling.state.Mapping`).
     limits
-        Sizes of the spaces. Without them, those of the largest problem, with ``SLACK`` more slots than the bounds ask for; a
-        function needs them.
+        Sizes of the spaces. The default fits the largest problem, with ``SLACK`` more slots than the lower bound of II. A
+        function as ``problem`` requires them.
     render_mode
-        ``"ansi"``: which instruction stands where.
+        ``"ansi"``: a table of the instructions on tiles and slots.
 
     Raises
     ------
     InputError
-        A problem without instructions, that cannot be mapped, or larger than the spaces; an option that there is not.
+        If a problem has no instructions, cannot be mapped, or is larger than the spaces, or if an option is unknown.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's own way)
@@ -101,7 +102,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
             limits = Limits.of(problems, max(self._most_ii(given) for given in problems))
         self.limits = limits
         self.action_space = gymnasium.spaces.Discrete(limits.tiles * limits.slots)
-        # Gymnasium declares a Dict as a space of dictionaries of spaces.
+        # Gymnasium's annotation makes a Dict a space of dictionaries of spaces.
         self.observation_space = cast("gymnasium.Space[Observation]", observation_space(limits))
         self._goals: dict[str, _Goal] = {}
         #: II of the next episode of each problem, by digest.
@@ -117,23 +118,23 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What episodes are drawn from; none where a function draws them."""
+        """The problems that episodes are drawn from; empty if a function draws them."""
         return self._source.problems
 
     @property
     def mapping(self) -> Mapping:
-        """What is placed; ResetNeeded before the first episode."""
+        """The present mapping; raises ResetNeeded before the first episode."""
         if self._mapping is None:
             raise gymnasium.error.ResetNeeded("no episode has begun: call reset() first")
         return self._mapping
 
     @property
     def problem(self) -> Problem:
-        """What the present episode maps; ResetNeeded before the first."""
+        """The problem of the present episode; raises ResetNeeded before the first episode."""
         return self.mapping.problem
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """[tiles * slots] Which actions are legal, under the name that sb3-contrib asks for."""
+        """Return the legal actions [tiles * slots]. sb3-contrib calls a method of this name."""
         mapping, limits = self.mapping, self.limits
         legal = np.zeros((limits.tiles, limits.slots), bool)
         mask = mapping.mask()
@@ -146,10 +147,10 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         Parameters
         ----------
         seed
-            Of the draws among several problems; intervals that rise begin at the least again.
+            Seed of the draws among several problems. It also resets the intervals to their lower bounds.
         options
-            ``problem``: map this one, a number in the environment's list, a problem or a path. ``ii``: at this interval.
-            ``fixed``: begin with these instructions placed, ``{id: (tile, slot)}``.
+            ``problem``: the problem to map, as an index in the environment's list, a problem or a path. ``ii``: the interval.
+            ``fixed``: instructions that are placed at the beginning, ``{id: (tile, slot)}``.
         """
         super().reset(seed=seed)
         if seed is not None:
@@ -159,7 +160,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         if unknown:
             raise InputError(f"found reset option {unknown[0]!r}, expected 'problem', 'ii' or 'fixed'")
         ii, fixed = given.pop("ii", None), given.pop("fixed", None)
-        # Of graphs drawn at random a few cannot be begun at any interval: the next one can.
+        # A few random graphs cannot be begun at any interval; another one is drawn for them.
         is_drawn = self._source.draw is not None and given.get("problem") is None
         for _ in range(MOST_DRAWS if is_drawn else 1):
             chosen = self._source.choose(given, self.np_random)
@@ -173,7 +174,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         return self._observation(), self._info()
 
     def _begin(self, problem: Problem, ii: Any, fixed: Any) -> int | None:
-        """Begin to map a problem; the last interval tried, where nothing can be placed at it."""
+        """Begin to map a problem. If no interval allows a placement, return the last interval tried."""
         goal = self._goal(problem)
         wanted = self._interval(goal) if ii is None else whole("ii {}", ii, 1)
         if wanted > self.limits.slots:
@@ -182,7 +183,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
             )
         self._mapping = Mapping(goal.body, wanted, fixed=fixed, look_ahead=self.look_ahead)
         while self._mapping.stuck:
-            # Nothing that is placed is to blame: this II is none for this problem.
+            # No instruction is placed yet, so this II is too small for the problem.
             wanted += 1
             if ii is not None or fixed or self.ii is not None or wanted > min(self.limits.slots, problem.machine.spoke_depth):
                 return wanted - 1
@@ -191,7 +192,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         return None
 
     def step(self, action: npt.ArrayLike) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Place an instruction; InvalidAction for what is no action, ResetNeeded where no episode is under way."""
+        """Place an instruction; raise InvalidAction if the action is outside the space, ResetNeeded without an episode."""
         mapping = self.mapping
         if self._ended:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
@@ -208,7 +209,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         if mapping.current < 0:
             try:
                 plan = mapping.plan()
-            except ValueError:  # values from the asynchronous fabric that do not fit: a failure as any other
+            except ValueError:  # Values from the asynchronous fabric do not fit: the mapping has failed.
                 legal = False
         failed = not legal or mapping.stuck
         info = self._info()
@@ -226,11 +227,11 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         return self._observation(), reward, self._ended, False, info
 
     def plan(self) -> Plan:
-        """The plan of the complete mapping; ValueError before it is."""
+        """Return the plan of the complete mapping; raise ValueError if it is not complete."""
         return self.mapping.plan()
 
     def render(self) -> str | None:
-        """Tiles and what stands in their slots, as ``render_mode`` asks. None without a mode."""
+        """Return a table of the instructions on tiles and slots; None without ``render_mode``."""
         mapping = self.mapping
         if self.render_mode != "ansi":
             return None
@@ -249,7 +250,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
     def _goal(self, problem: Problem) -> _Goal:
-        """What a problem is measured by; InputError where it is not of these spaces."""
+        """Return the bounds of a problem; raise InputError if it does not fit the spaces."""
         goal = self._goals.get(problem.digest)
         if goal is None:
             if len(self._goals) >= _MOST_KEPT:
@@ -268,14 +269,14 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         return min(max(goal.least, self._next_ii[goal.key]), most)
 
     def _cost(self, goal: _Goal, ii: int, makespan: int) -> float:
-        """Cycles of all iterations, over those with an iteration as short as its critical path."""
+        """Return the cycles of all iterations, over the same with the critical path as makespan."""
         rounds = self.iterations - 1
         if self.first == "latency":
             return (rounds * makespan + ii) / (rounds * goal.path + ii)
         return (rounds * ii + makespan) / (rounds * ii + goal.path)
 
     def _observation(self) -> Observation:
-        # Observations share what is static; Gymnasium's users may keep and change theirs.
+        # The observations of a graph share static arrays, but a Gymnasium user may change an observation.
         return {name: values.copy() for name, values in observe(self.mapping, self.limits).items()}
 
     def _info(self) -> dict[str, Any]:
@@ -283,12 +284,12 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         return {"ii": mapping.ii, "placed": mapping.placed, "makespan": mapping.makespan}
 
 
-#: Problems whose measures are kept, where a function draws them.
+#: Number of problems whose bounds are cached, if a function draws the problems.
 _MOST_KEPT = 1024
 
 
 class _Goal:
-    """What a problem is measured by."""
+    """Bounds of a problem, with which rewards are computed."""
 
     def __init__(self, problem: Problem):
         obstacle = "found no instructions, expected some" if not problem.instructions else find_obstacle(problem)
@@ -301,5 +302,5 @@ class _Goal:
 
 
 def demo_problem() -> Problem:
-    """Three points' squared distances to a centre, on the Streaming Engine."""
+    """Return a demo problem: squared distances of three points to a centre, on the Streaming Engine."""
     return Problem.load(str(resources.files("stowplan.learned_guidance.modulo_scheduling") / "demo.json"))

@@ -1,6 +1,6 @@
-"""Look-ahead of a partial mapping, compiled: places that leave another group of instructions without a tile are left out.
+"""Compiled look-ahead of a partial mapping: exclude places that leave another group of instructions without a tile.
 
-Domain propagation (arc consistency, Mackworth 1977) over links, siblings and the room on tiles.
+It is domain propagation (arc consistency, Mackworth 1977) over links, siblings and the room on tiles.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stowplan.learned_guidance.modulo_scheduling.compiled import FAR, Bools, Int
 
 
 class Work(NamedTuple):
-    """Room to work in. G groups, T tiles."""
+    """Work arrays. G groups, T tiles."""
 
     waiting: Bools
     """[G]"""
@@ -26,17 +26,17 @@ class Work(NamedTuple):
     """[G]"""
 
 
-def work_for(groups: int, tiles: int) -> Work:
-    """Room for so many groups and tiles."""
+def allocate_work(groups: int, tiles: int) -> Work:
+    """Allocate work arrays."""
     bools = np.bool_
     return Work(np.empty(groups, bools), np.empty((groups, tiles), bools), np.empty(tiles, bools), np.empty(groups, np.int64))
 
 
 @njit
 def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, mask: Bools2D, work: Work) -> int:
-    """Leave out of ``mask`` the tiles that leave another group without any; returns the number of places left.
+    """Remove from ``mask`` the tiles that leave another group without a tile; return the number of remaining places.
 
-    What holds for what is placed already stays in ``open_tiles``.
+    ``state.open_tiles`` keeps the consequences of the placed groups.
     """
     groups, tiles = state.open_tiles.shape
     open_tiles = state.open_tiles
@@ -80,10 +80,10 @@ def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, 
 
 @njit_inner
 def _propagate(tables: Tables, open_tiles: Bools2D, work: Work) -> bool:
-    """Narrow domains until links and siblings allow each tile by itself, from those that wait on; whether none is empty."""
+    """Reduce domains to arc consistency over links and siblings, beginning with ``work.waiting``; whether none is empty."""
     groups, tiles = open_tiles.shape
     waiting, near, queue = work.waiting, work.near, work.queue
-    # A ring: a group waits once.
+    # The queue is a ring; a group is in it at most once.
     head, size = 0, 0
     for group in range(groups):
         if waiting[group]:

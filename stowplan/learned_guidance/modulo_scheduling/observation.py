@@ -1,9 +1,9 @@
-"""What a policy of modulo scheduling sees: the graph, and what is placed of it, as arrays of fixed sizes.
+"""Observations of a partial mapping, as arrays of fixed sizes.
 
-Static are the nodes and edges of the graph (:mod:`~stowplan.learned_guidance.modulo_scheduling.view`) and the links of the
-machine. Dynamic are places of nodes, the node to place, when its operands are there, and for each tile what stands there and
-what a placement would leave to the node's neighbours. Everything about a tile is relative to the node and its neighbours, so
-that machines of all sizes look alike.
+Static parts are the nodes and edges of the graph (:mod:`~stowplan.learned_guidance.modulo_scheduling.view`) and the links of
+the machine. Dynamic parts are the places of nodes, the node to place, the time at which its operands arrive, and for each tile
+the instructions on it and the freedom that a placement would leave to the node's neighbours. The features of a tile are
+relative to the node and its neighbours, so that they are comparable between machines of all sizes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: Columns of a tile: what shows of the tile itself, of where the node's relatives stand, and (from ``slack`` on) of what
-#: would be left for those that are not placed yet.
+#: Columns of a tile: the tile itself, the places of the node's relatives, and (from ``slack`` on) the freedom that would be
+#: left to relatives that are not placed.
 TILE_COLUMNS = (
     "legal", "load", "words", "row", "off_centre", "degree", "used",
     "ready", "ready_ii", "issue", "issue_ii", "wait",
@@ -37,18 +37,19 @@ TILE_COLUMNS = (
 )  # fmt: skip
 TILE_FEATURES = len(TILE_COLUMNS)
 
-#: Slack of what is on no recurrence.
+#: Slack of an instruction outside recurrences.
 ENDLESS = 1 << 20
 
-#: Columns of a node's state: placed, issue relative to the node to place, nearness to it, whether it is that node.
+#: Columns of a node's state: whether it is placed, its issue relative to the node to place, its nearness to that node, and
+#: whether it is that node.
 STATE_FEATURES = 4
 
-#: Columns of the whole: see ``_globals``.
+#: Columns of the mapping as a whole: see ``_fill_globals``.
 GLOBAL_FEATURES = 16
 
 
 def observation_space(limits: Limits) -> gymnasium.spaces.Dict:
-    """The Gymnasium space of :func:`observe`."""
+    """Return the Gymnasium space of :func:`observe`."""
     from gymnasium import spaces
 
     nodes, edges, tiles, slots = limits.nodes, limits.edges, limits.tiles, limits.slots
@@ -79,27 +80,26 @@ def observation_space(limits: Limits) -> gymnasium.spaces.Dict:
     )
 
 
-#: Real numbers of an observation stay within this.
+#: Largest absolute value of the real numbers of an observation.
 _MOST = 8.0
 
 
 def observe(mapping: Mapping, limits: Limits) -> Observation:
-    """A mapping in which something is left to place, or that is complete (then nothing is marked as the node to place).
+    """Observe a mapping. If it is complete, no node is marked as the node to place.
 
     Returns
     -------
     dict
-        ``graph`` [2] tells graphs apart; ``sizes`` [4] nodes, edges, tiles, initiation interval; ``nodes`` [N, F], ``edges``
-        [E, 2] (producer and consumer, -1 behind the last), ``edge_features`` [E, F]; ``hops`` [T, T] clocks from tile to tile,
-        -1 where there is no way; ``current`` [1] the node to place; ``placed`` [N] tiles, -1 for none; ``states`` [N, F];
-        ``tiles`` [T, F]; ``ready`` [T] earliest issue; ``slack`` [T] clocks behind
-        the first legal issue that recurrences leave, :data:`ENDLESS` where there is none; ``mask`` [T, S] legal places;
-        ``globals`` [F].
+        ``graph`` [2] identifies the graph; ``sizes`` [4] nodes, edges, tiles, initiation interval; ``nodes`` [N, F], ``edges``
+        [E, 2] (producer and consumer, then padding with -1), ``edge_features`` [E, F]; ``hops`` [T, T] clocks from tile to
+        tile, -1 if there is no link; ``current`` [1] the node to place; ``placed`` [N] tiles, -1 for none; ``states`` [N, F];
+        ``tiles`` [T, F]; ``ready`` [T] earliest issue; ``slack`` [T] clocks by which recurrences allow an issue after the first
+        legal one, :data:`ENDLESS` without a recurrence; ``mask`` [T, S] legal places; ``globals`` [F].
 
     Raises
     ------
     InputError
-        The mapping does not fit the limits.
+        If the mapping does not fit the limits.
     """
     view = view_of(mapping.problem)
     limits.check(view, mapping.ii)
@@ -124,7 +124,7 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
             _grid(view), tiles, slack, states, whole,
             np.empty(3 * view.tiles + len(view.words), np.int64), np.empty((len(view.related[1]), view.tiles), np.bool_),
         )  # fmt: skip
-    _whole(mapping, view, whole)
+    _fill_globals(mapping, view, whole)
     return {
         **static,
         "sizes": np.array([view.count, len(view.edges), view.tiles, mapping.ii], np.int32),
@@ -140,7 +140,7 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
 
 
 def _static(view: View, limits: Limits) -> Observation:
-    """What is the same in all observations of a graph; made once for each limits."""
+    """Return the arrays that all observations of a graph share; cached for each limits."""
     kept: dict[Limits, Observation] = view.__dict__.setdefault("_padded", {})
     if limits not in kept:
         nodes = np.zeros((limits.nodes, NODE_FEATURES), np.float32)
@@ -156,7 +156,7 @@ def _static(view: View, limits: Limits) -> Observation:
 
 
 def _grid(view: View) -> Floats:
-    """[T, 3] Where a tile is in the grid, how far from its middle, and part of the most links that a tile has."""
+    """Return [T, 3]: row of a tile in the grid, distance from the middle, and its links over the most links of a tile."""
     kept: Floats | None = view.__dict__.get("_grid")
     if kept is None:
         machine = view.problem.machine
@@ -169,8 +169,8 @@ def _grid(view: View) -> Floats:
     return kept
 
 
-def _whole(mapping: Mapping, view: View, columns: Floats) -> None:
-    """The columns of the whole that need no loop."""
+def _fill_globals(mapping: Mapping, view: View, columns: Floats) -> None:
+    """Fill the columns of the mapping as a whole that need no compiled loop."""
     ii, delay = mapping.ii, view.problem.rules.max_delay
     done = int((mapping.tile >= 0).sum())
     columns[0] = np.log2(ii) / 4
@@ -194,9 +194,9 @@ def _fill(
     grid: Singles2D, tiles: Singles2D, slack: npt.NDArray[np.int32], states: Singles2D, whole: Floats,
     work: Ints, could: Bools2D,
 ) -> None:  # fmt: skip
-    """Fill tiles, states and the rest of the whole.
+    """Fill the columns of tiles and nodes, and the remaining columns of the mapping as a whole.
 
-    ``work`` [3 width + groups] and ``could`` [relatives at most, width] are to work in.
+    ``work`` [3 width + groups] and ``could`` [largest number of relatives, width] are work arrays.
     """
     count, width = len(tile), len(hops)
     slots = min(ii, most)
@@ -206,7 +206,7 @@ def _fill(
     for number in range(count):
         if tile[number] >= 0:
             if at_group[group[number]] < 0:
-                # A group takes its tile whole, with the first that is placed.
+                # The first instruction of a group decides the tile of the whole group.
                 load[tile[number]] += size[group[number]]
                 used[tile[number]] += words[group[number]]
             at_group[group[number]] = tile[number]
@@ -226,7 +226,7 @@ def _fill(
             first_issue = min(first_issue, issue[at])
     if open_tiles == 0:
         first_ready = first_issue = 0
-    # Tiles on which relatives that are not placed could stand.
+    # Tiles on which relatives that are not placed could be placed.
     start = ends[current - 1] if current > 0 else 0
     relatives = ends[current] - start
     waiting = 0
@@ -270,11 +270,11 @@ def _fill(
         row[2] = used[at] / room
         row[3], row[4], row[5] = grid[at, 0], grid[at, 1], grid[at, 2]
         row[6] = 1.0 if load[at] else 0.0
-        row[7] = _within((ready[at] - first_ready) / (2.0 * latency))
-        row[8] = _within((ready[at] - first_ready) / (1.0 * ii))
+        row[7] = _clip((ready[at] - first_ready) / (2.0 * latency))
+        row[8] = _clip((ready[at] - first_ready) / (1.0 * ii))
         if issue[at] >= 0:
-            row[9] = _within((issue[at] - first_issue) / (2.0 * latency))
-            row[10] = _within((issue[at] - first_issue) / (1.0 * ii))
+            row[9] = _clip((issue[at] - first_issue) / (2.0 * latency))
+            row[10] = _clip((issue[at] - first_issue) / (1.0 * ii))
             row[11] = (issue[at] - ready[at]) / ii
         else:
             row[9] = row[10] = 4.0
@@ -293,7 +293,7 @@ def _fill(
                 all_4 += slots
         row[12] = 1.0 if load[at] < slots else 0.0
         row[13], row[14], row[15] = free_1 / all_1, free_2 / all_2, free_4 / all_4
-        # Where relatives stand.
+        # Places of the relatives.
         clocks = 0.0
         for place in range(relatives):
             there = tile[others[start + place]]
@@ -302,7 +302,7 @@ def _fill(
                     clocks += max(hops[there, at], 0)
                 if relations[start + place] & 1:
                     clocks += max(hops[at, there], 0)
-        row[16] = _within(clocks / 4.0)
+        row[16] = _clip(clocks / 4.0)
         over, tight = 0.0, 0.0
         far_1, far_2, far_3, far_4, n_1, n_2, n_3, n_4 = 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0
         for number in range(count):
@@ -329,7 +329,7 @@ def _fill(
                 n_4 += 1
         row[17], row[18] = far_1 / max(n_1, 1) / 2, far_2 / max(n_2, 1) / 2
         row[19], row[20] = far_3 / max(n_3, 1) / 2, far_4 / max(n_4, 1)
-        # What recurrences leave behind the first legal issue: clocks until a value would come too late.
+        # Clocks by which recurrences allow an issue after the first legal one, before a value arrives too late.
         room_left = 1 << 20
         if issue[at] >= 0:
             for number in range(count):
@@ -338,8 +338,8 @@ def _fill(
                     room_left = min(room_left, time[number] - issue[at] - needed)
         slack[at] = room_left
         row[21] = 2.0 if room_left == 1 << 20 else max(min(room_left / (1.0 * latency), 2.0), -2.0)
-        row[22], row[23] = _within(over), _within(tight / 2)
-        # What is left to relatives that wait.
+        row[22], row[23] = _clip(over), _clip(tight / 2)
+        # Tiles left to relatives that are not placed.
         least, total, none, one = 1 << 30, 0, 0, 0
         more = 0 if at_group[group[current]] >= 0 else size[group[current]]
         for place in range(relatives):
@@ -366,24 +366,24 @@ def _fill(
             none += choices == 0
             one += choices == 1
         row[24] = min(least, 5) / 5.0
-        row[25] = _within(1.0 * none)
-        row[26] = _within(1.0 * one)
+        row[25] = _clip(1.0 * none)
+        row[26] = _clip(1.0 * one)
         row[27] = min(total / max(waiting, 1) / 5.0, 2.0)
     for number in range(count):
         state = states[number]
         if tile[number] >= 0:
             state[0] = 1.0
-            state[1] = _within((time[number] - first_issue) / (4.0 * latency))
+            state[1] = _clip((time[number] - first_issue) / (4.0 * latency))
         state[2] = 1.0 / (1.0 + near[number, current])
         state[3] = 1.0 if number == current else 0.0
     whole[10] = open_tiles / width
     whole[11] = producers / 4.0
     whole[12] = consumers / 4.0
     whole[13] = waiting / 8.0
-    whole[14] = _within((first_issue + heights[current] + latency) / (1.0 * path))
-    whole[15] = _within((last + latency) / (1.0 * path))
+    whole[14] = _clip((first_issue + heights[current] + latency) / (1.0 * path))
+    whole[15] = _clip((last + latency) / (1.0 * path))
 
 
 @njit_inner
-def _within(value: float) -> float:
+def _clip(value: float) -> float:
     return min(max(value, -8.0), 8.0)

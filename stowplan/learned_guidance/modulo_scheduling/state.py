@@ -1,4 +1,4 @@
-"""A partial mapping of a loop body: instruction by instruction, each to a tile and a slot; and who places instructions."""
+"""A partial mapping of a loop body, which places each instruction on a tile and in a slot; and players, which choose places."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stowplan.errors import InputError
 from stowplan.learned_guidance.modulo_scheduling import compiled, look_ahead
 from stowplan.learned_guidance.modulo_scheduling.body import Body
 from stowplan.learned_guidance.modulo_scheduling.compiled import NONE, State
-from stowplan.learned_guidance.modulo_scheduling.look_ahead import work_for
+from stowplan.learned_guidance.modulo_scheduling.look_ahead import allocate_work
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
@@ -26,9 +26,9 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 class Mapping:
     """A partial mapping of a problem at one initiation interval (II).
 
-    The instructions are placed in :attr:`order`, each on a tile and in a slot. Times are the earliest clocks of those slots
-    that the operands allow; where a recurrence, ``max_delay`` or a pin asks for it, what was placed before comes later by
-    whole IIs, in the same place.
+    The instructions are placed in :attr:`order`, each on a tile and in a slot. The time of an instruction is the earliest clock
+    of its slot that the operands allow. If a recurrence, ``max_delay`` or a pin requires it, instructions placed before are
+    delayed by whole IIs, in the same place.
 
     Parameters
     ----------
@@ -37,16 +37,16 @@ class Mapping:
     ii
         Initiation interval in clocks.
     fixed
-        (tile, slot) of instructions that are placed already, by id.
+        (tile, slot) of instructions that are placed at the beginning, by id.
 
     look_ahead
-        Leave out of the mask what would leave another instruction without a tile, as far as links, siblings and the room on
-        tiles show it.
+        Whether the mask excludes places that leave another instruction without a tile, as far as links, siblings and the room
+        on tiles show it.
 
     Raises
     ------
     InputError
-        An II that the spoke RAM has no room for; ``fixed`` that breaks a rule; values that pass through tiles.
+        If the spoke RAM has no room for the II, if ``fixed`` breaks a rule, or if values may pass through tiles.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Mapping:
             words=np.zeros(body.tiles, np.int64),
             room=compiled.room_for(groups, body.tiles, int(np.diff(tables.first_edge).max(initial=0))),
         )
-        self._work = work_for(groups, body.tiles)
+        self._work = allocate_work(groups, body.tiles)
         self._at = 0
         self._current = -1
         for group, allowed in enumerate(body.structure.allowed):
@@ -91,86 +91,88 @@ class Mapping:
                 barred[list(allowed)] = False
                 self._state.open_tiles[group, barred] = False
             if len(allowed) == 1:
-                compiled.settle(tables, self._state, group, allowed[0])
+                compiled.set_group_tile(tables, self._state, group, allowed[0])
         for name, (tile, slot) in (fixed or {}).items():
-            self._fix(name, tile, slot)
+            self._place_fixed(name, tile, slot)
         self._advance()
 
     @property
     def tile(self) -> Ints:
-        """[N] Tile of each instruction, -1 where it is not placed."""
+        """Tile [N] of each instruction, -1 if it is not placed."""
         return self._state.tile
 
     @property
     def slot(self) -> Ints:
-        """[N] Slot of each instruction, -1 where it is not placed."""
+        """Slot [N] of each instruction, -1 if it is not placed."""
         return self._state.slot
 
     @property
     def time(self) -> Ints:
-        """[N] Clock of issue of each instruction, -1 where it is not placed."""
+        """Issue clock [N] of each instruction, -1 if it is not placed."""
         return self._state.time
 
     @property
     def current(self) -> int:
-        """Number of the instruction to place next, -1 when all are placed."""
+        """Index of the instruction to place next, -1 if all are placed."""
         return self._current
 
     @property
     def ready(self) -> Ints:
-        """[T] Earliest issue clock of :attr:`current` on each tile, -1 where the rules of places bar the tile."""
+        """Earliest issue clock [T] of :attr:`current` on each tile, -1 if the rules of places exclude the tile."""
         return self._ready
 
     @property
     def placed(self) -> int:
-        """How many instructions have a place."""
+        """Number of placed instructions."""
         return int((self._state.tile >= 0).sum())
 
     @property
     def stuck(self) -> bool:
-        """Whether something is left to place and no place is legal."""
+        """Whether an instruction is left to place and no place is legal for it."""
         return self._current >= 0 and self._legal == 0
 
     @property
     def makespan(self) -> int:
-        """Clocks until the last result of what is placed."""
+        """Clocks until the last result of the placed instructions."""
         tile, time = self._state.tile, self._state.time
         return int(np.where(tile >= 0, time + self._tables.latency, 0).max(initial=0))
 
     def mask(self) -> Bools:
-        """[T, II] Places of :attr:`current` that break no rule together with what is placed; do not write to it."""
+        """Return the legal places [T, II] of :attr:`current`. The array must not be written to."""
         return self._mask
 
     def place(self, tile: int, slot: int) -> None:
-        """Place :attr:`current`; ValueError where that is not legal, or everything is placed."""
+        """Place :attr:`current`; raise ValueError if the place is not legal, or if all instructions are placed."""
         if self._current < 0:
             raise ValueError("everything is placed")
         if not (0 <= tile < self.body.tiles and 0 <= slot < self.ii and self._mask[tile, slot]):
             name = self.problem.instructions[self._current].id
             raise ValueError(f"found tile {tile}, slot {slot} for {name}, expected a place that the mask allows")
-        compiled.put(self._tables, self._state, self._ahead, self._current, self.ii, tile, slot, self.body.max_delay)
+        compiled.place_instruction(
+            self._tables, self._state, self._ahead, self._current, self.ii, tile, slot, self.body.max_delay
+        )
         self._advance()
 
     def copy(self) -> Mapping:
-        """An independent copy."""
+        """Return an independent copy."""
         new = object.__new__(Mapping)
         new.__dict__.update(self.__dict__)
-        # Mask and ready times are made anew, never written to.
+        # Mask and ready times can be shared: they are replaced, never written to.
         new._state = State._make(array.copy() for array in self._state)
         return new
 
     def plan(self, *, list_scheduled: bool = False) -> Plan:
-        """The plan of a complete mapping.
+        """Return the plan of a complete mapping.
 
         Parameters
         ----------
         list_scheduled
-            Keep the places only and find times anew by list scheduling, where they follow from places; the better of both.
+            Also compute times by list scheduling, if places determine them, and return the better plan.
 
         Raises
         ------
         ValueError
-            Where something is not placed; or values from the asynchronous fabric wait so long that they do not fit.
+            If an instruction is not placed, or values from the asynchronous fabric wait so long that they do not fit.
         """
         if self._current >= 0:
             raise ValueError("found a partial mapping, expected a complete one")
@@ -179,38 +181,38 @@ class Mapping:
         if list_scheduled and self.body.places_decide:
             known = {number: times[number] for number in structure.slotted}
             again = list_schedule(structure, self.ii, tiles, known)
-            if again is not None and self._end(again) < self._end(times):
+            if again is not None and self._last_result(again) < self._last_result(times):
                 times = again
         plan = make_plan(structure, self.ii, tiles, times)
         if plan is None:
-            # The mask leaves room for starts, requests and variables; how long values wait shows in the end.
+            # The mask guarantees room for starts, requests and variables; how long values wait is known only at the end.
             raise ValueError("values from the asynchronous fabric do not fit the tile memories")
         return plan
 
-    def _end(self, times: list[int]) -> int:
+    def _last_result(self, times: list[int]) -> int:
         return max(map(sum, zip(times, self.problem.latencies, strict=True)), default=0)
 
-    def _fix(self, name: str, tile: int, slot: int) -> None:
+    def _place_fixed(self, name: str, tile: int, slot: int) -> None:
         number = self.problem.number.get(name)
         if number is None:
             raise InputError(f"found {name!r} among the fixed instructions, expected the id of an instruction")
         self._current = number
-        self._look()
+        self._update_mask()
         if not (0 <= tile < self.body.tiles and 0 <= slot < self.ii and self._mask[tile, slot]):
             raise InputError(
                 f"found {name} fixed on tile {tile}, slot {slot}, expected a place that breaks no rule at II {self.ii}"
             )
-        compiled.put(self._tables, self._state, self._ahead, number, self.ii, tile, slot, self.body.max_delay)
+        compiled.place_instruction(self._tables, self._state, self._ahead, number, self.ii, tile, slot, self.body.max_delay)
 
     def _advance(self) -> None:
         order, tile = self.order, self._state.tile
         while self._at < len(order) and tile[order[self._at]] >= 0:
             self._at += 1
         self._current = int(order[self._at]) if self._at < len(order) else -1
-        self._look()
+        self._update_mask()
 
-    def _look(self) -> None:
-        """What the rules leave to the instruction to place."""
+    def _update_mask(self) -> None:
+        """Compute the legal places of the instruction to place."""
         self._mask = np.zeros((self.body.tiles, self.ii), bool)
         self._ready = np.full(self.body.tiles, -1, np.int64)
         self._legal = 0
@@ -225,20 +227,20 @@ class Mapping:
             self._legal = look_ahead.look_ahead(tables, state, int(tables.group[number]), slots, room, self._mask, self._work)
 
 
-#: Says of mappings that go on (in which something is left to place, and can be placed) the tile and slot of what is next.
+#: Chooses the tile and slot of the next instruction in each of some mappings, none complete and none stuck.
 Choice: TypeAlias = Callable[[Sequence[Mapping]], Sequence[tuple[int, int]]]
 
 
 class Player(ABC):
-    """Places what is left of many mappings, side by side: the likeliest place or one drawn at each step, none taken back.
+    """Completes many mappings side by side. Each step takes the likeliest place or draws one; no placement is undone.
 
-    Of mappings of one problem at one interval, one that is stuck can go on as a copy of one that is not (a particle filter's
-    resampling): all placements then lead somewhere.
+    If the mappings are of one problem at one interval, a stuck mapping can be replaced by a copy of one that is not stuck, as
+    in the resampling of a particle filter.
     """
 
     @abstractmethod
     def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
-        """How places are chosen while these mappings are placed; what it is asked about are some of them, or copies."""
+        """Return the function that chooses places for these mappings. It is called with some of them, or with copies."""
 
     def place(
         self,
@@ -254,19 +256,19 @@ class Player(ABC):
         Parameters
         ----------
         mappings
-            Of one problem at one interval, with as much to place, where ``resample``; any others may be mixed. They are placed
-            in place.
+            Any mappings; they are changed in place. With ``resample``, they must be of one problem at one interval, with the
+            same number of instructions left.
         temperature
-            Of the draws; 0 takes the likeliest.
+            Temperature of the draws; 0 takes the likeliest place.
         resample
-            Whether a mapping that is stuck becomes a copy of one of the others that is not.
+            Whether a stuck mapping is replaced by a copy of one that is not stuck.
         stop
-            Asked at each step; what is placed by then is returned as it is.
+            Called at each step; if it returns true, the mappings are returned as they are.
 
         Returns
         -------
         list
-            As many mappings, in their order, copies in place of those that were replaced.
+            As many mappings, in their order, with copies instead of the replaced ones.
         """
         rollouts = list(mappings)
         choose = self.choice(rollouts, rng, temperature) if rollouts else None
@@ -285,10 +287,10 @@ class Player(ABC):
 
 
 class Uniform(Player):
-    """Any legal place is as likely as any other: the control beside every policy."""
+    """Draws all legal places with the same probability: the baseline for every policy."""
 
     def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
-        """Draws of legal places; the temperature has no effect."""
+        """Return a function that draws legal places; the temperature has no effect."""
 
         def drawn(going: Sequence[Mapping]) -> list[tuple[int, int]]:
             legal = [np.flatnonzero(mapping.mask()) for mapping in going]

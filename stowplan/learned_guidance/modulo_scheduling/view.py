@@ -1,6 +1,6 @@
-"""What a policy of modulo scheduling sees of a loop body before anything is placed: node features, edges, distances.
+"""Static features of a loop body for policies of modulo scheduling: nodes, edges and distances.
 
-None of it depends on the initiation interval or on places, so that a graph network looks once at it for all mappings.
+They do not depend on the initiation interval or on places, so a graph network computes the embeddings once for all mappings.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from stowplan.models.modulo_scheduling.structure import Structure
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-#: Steps in graph and machine beyond this are all alike.
+#: Distances in graph and machine are capped at this number of steps.
 MOST_STEPS = 15
 
-#: Classes of operations; a machine does not care, but the op tells what a node is for.
+#: Classes of operations. They make no difference to the machine, but tell a policy the purpose of a node.
 CLASSES = {
     "multiply": ("mul", "madd", "div", "exp"),
     "add": ("add", "sub", "neg", "min", "max"),
@@ -39,22 +39,24 @@ CLASSES = {
 }
 _CLASS = {op: number for number, ops in enumerate(CLASSES.values()) for op in ops}
 
-#: Columns of a node, before one for each class of operations and one for any other.
+#: First columns of a node. One column for each class of operations follows, and one for all other operations.
 NODE_COLUMNS = (
     "height", "depth", "slack", "producers", "consumers", "recurrent", "self_loop", "carried_in", "carried_out",
     "source", "sink", "siblings", "apart", "variables", "group", "words", "bound", "pinned", "reach",
 )  # fmt: skip
 NODE_FEATURES = len(NODE_COLUMNS) + len(CLASSES) + 1
 
-#: Columns of an edge: distance (capped), whether it is within a recurrence, whether it is of data over links, of tile memory.
+#: Columns of an edge: distance (capped), and whether it is in a recurrence, carries data over links, or joins instructions of a
+#: group.
 EDGE_FEATURES = 4
 
 
 class View:
-    """Static facts of a problem as arrays. Instructions by number; a group must share a tile.
+    """Static data of a problem as arrays. Instructions are indices; the instructions of a group must share a tile.
 
-    ``hops[from, to]`` are clocks between tiles, -1 where there is no way; ``steps[T, T]`` the least number of links between
-    tiles and ``near[N, N]`` of edges between instructions, whatever their direction, :data:`MOST_STEPS` at most.
+    ``hops[from, to]`` is the clocks between two tiles, -1 if there is no link. ``steps[T, T]`` is the least number of links
+    between tiles, and ``near[N, N]`` the least number of edges between instructions, in any direction, at most
+    :data:`MOST_STEPS`.
     """
 
     def __init__(self, problem: Problem):
@@ -77,14 +79,14 @@ class View:
             linked[structure.group[edge.source], structure.group[edge.target]] = True
         self.near: Ints = np.ascontiguousarray(_steps(linked)[np.ix_(self.group, self.group)])
         self.apart: npt.NDArray[np.bool_] = np.zeros((groups, groups), bool)
-        """[groups, groups] Whether two groups stand on different tiles in any plan."""
+        """[groups, groups] Whether two groups are on different tiles in every plan."""
         for one, two in structure.apart:
             self.apart[one, two] = self.apart[two, one] = True
         self.source: Ints = np.array([edge.source for edge in structure.between], np.int64)
         self.target: Ints = np.array([edge.target for edge in structure.between], np.int64)
-        self.related = self._related()
+        self.related = self._find_relatives()
         self.allowed: npt.NDArray[np.bool_] = np.zeros((groups, self.tiles), bool)
-        """[groups, T] Tiles that a group may stand on."""
+        """[groups, T] Tiles allowed for a group."""
         for number, tiles in enumerate(structure.allowed):
             self.allowed[number, list(tiles)] = True
         self.heights, self.depths = self._levels()
@@ -93,12 +95,13 @@ class View:
         self.edges, self.edge_features = self._edges()
         key = int(problem.digest[:11], 16)
         self.key: npt.NDArray[np.int32] = np.array([key >> 22, key & ((1 << 22) - 1)], np.int32)
-        """What tells the graph from others, as two numbers that float32 holds exactly."""
+        """Identifies the graph, as two numbers that float32 represents exactly."""
 
-    def _related(self) -> tuple[Ints, Ints, Ints]:
-        """For each instruction those it exchanges values with and its siblings: ends of rows, others, and how they are related.
+    def _find_relatives(self) -> tuple[Ints, Ints, Ints]:
+        """Return the ends of rows, the relatives of each instruction (neighbours by edges, and siblings), and their relations.
 
-        A relation is a sum of 1 (the other consumes its value), 2 (the other produces one of its) and 4 (they stand apart).
+        A relation is a sum of 1 (the relative consumes its value), 2 (the relative produces one of its operands) and 4 (they
+        must be on different tiles).
         """
         related: list[dict[int, int]] = [{} for _ in range(self.count)]
         for source, target in zip(self.source.tolist(), self.target.tolist(), strict=True):
@@ -115,7 +118,7 @@ class View:
         return ends, others, relations
 
     def _levels(self) -> tuple[Ints, Ints]:
-        """Clocks from an issue to the last one after it, and from the first one to it, within an iteration."""
+        """Return the clocks from each issue to the last one after it, and from the first one to it, within an iteration."""
         latencies = self.problem.latencies
         weight = np.array(
             [latencies[edge.source] + self.structure.least_hops(edge) for edge in self.structure.between], np.int64
@@ -191,13 +194,13 @@ class View:
         return features
 
     def _edges(self) -> tuple[npt.NDArray[np.int16], Floats]:
-        """[E, 2] Producer and consumer, and the columns of each; then those that follow each other in a group."""
+        """Return producers and consumers [E, 2] and the columns of edges, including those between neighbours in a group."""
         rows: list[tuple[int, int, float, float, float, float]] = []
         component = self.structure.component
         for edge in self.structure.between:
             closes = float(component[edge.source] == component[edge.target])
             rows.append((edge.source, edge.target, min(edge.distance, 4) / 2, closes, 1.0, 0.0))
-        # Values over the asynchronous fabric: neither of data in time nor of a shared tile.
+        # Edges over the asynchronous fabric need neither a link nor a shared tile.
         rows += [
             (edge.source, edge.target, min(edge.distance, 4) / 2, 0.0, 0.0, 0.0)
             for edge in self.problem.edges
@@ -210,7 +213,7 @@ class View:
 
 
 def _steps(linked: npt.NDArray[np.bool_]) -> Ints:
-    """All-pairs least numbers of steps, whatever their direction, :data:`MOST_STEPS` at most."""
+    """Return the least numbers of steps between all pairs, in any direction, at most :data:`MOST_STEPS`."""
     if not len(linked):
         return np.zeros((0, 0), np.int64)
     steps = shortest_path(csr_array(linked.astype(float)), directed=False, unweighted=True)
@@ -222,7 +225,7 @@ _MOST_KEPT = 512
 
 
 def view_of(problem: Problem) -> View:
-    """The view of a problem; those of the last problems are kept."""
+    """Return the view of a problem. The views of the last problems are cached."""
     view = _KEPT.pop(problem.digest, None) or View(problem)
     _KEPT[problem.digest] = view
     if len(_KEPT) > _MOST_KEPT:
@@ -232,7 +235,7 @@ def view_of(problem: Problem) -> View:
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes of arrays: what is less is padded."""
+    """Sizes of padded arrays."""
 
     nodes: int
     edges: int
@@ -241,7 +244,7 @@ class Limits:
 
     @classmethod
     def of(cls, problems: list[Problem] | tuple[Problem, ...], slots: int | None = None) -> Limits:
-        """The least that hold all problems; ``slots`` is the largest initiation interval, by default what spoke RAMs hold."""
+        """Return the smallest limits for these problems. ``slots`` is the largest II; the default is what spoke RAMs hold."""
         views = [view_of(problem) for problem in problems]
         return cls(
             nodes=max(1, *(view.count for view in views)),
@@ -251,7 +254,7 @@ class Limits:
         )
 
     def check(self, view: View, ii: int) -> None:
-        """Raise InputError where a mapping does not fit."""
+        """Raise InputError if a mapping does not fit."""
         sizes = {"nodes": view.count, "edges": len(view.edges), "tiles": view.tiles, "slots": ii}
         for name, value in sizes.items():
             if value > getattr(self, name):

@@ -1,9 +1,9 @@
-"""Tier placement as learned policies meet it: a network of layers as a graph, an environment, and EGRL.
+"""Learned guidance for tier placement: the graph of a network of layers, the EGRL agent, and the Gymnasium environment.
 
-Each file knows only those before it:
+Each file imports only files above it in this list:
 
-- ``decode``: from a policy's probabilities to maps that can be executed
-- ``graph``: a network of layers as the graph that policies see
-- ``egrl``: EGRL: a population of graph networks and Boltzmann chromosomes beside a soft actor-critic
+- ``decode``: executable maps from the probabilities of a policy
+- ``graph``: a network of layers as a graph with node features
+- ``egrl``: EGRL: a population of graph networks and Boltzmann chromosomes, and a soft actor-critic
 - ``environment``: tier placement as a Gymnasium environment
 """

@@ -1,10 +1,10 @@
-"""From a policy's probabilities to maps that can be executed: its likeliest tiers, or tiers filled in its order; compiled.
+"""Executable maps from the probabilities of a policy: its likeliest tiers, or tiers filled in its order. Compiled.
 
-No tensor makes a layer slower by standing in a faster tier, so fast memory is there to be filled, and what a policy has to say
-is who comes first. *Filled* takes it at that: the fastest tier takes the tensors in the order of their odds of it, each that
-finds room at every step of its life; the next takes what is left in the order of the odds of it or of a faster one. Then
-tensors that gain nothing where they stand, because their layers wait for something else, leave for others. A map is judged by
-the cost model in microseconds, so one posterior is filled in several ways, and the best map is kept.
+No tensor makes a layer slower in a faster tier, so fast memory should be full, and the policy decides which tensors take
+priority. The method *filled* works as follows. The fastest tier takes the tensors in the order of their odds for it, each if
+there is room at every step of its life. The next tier takes the remaining tensors in the order of their odds for it or a faster
+tier. Then tensors that save no time in their tier, because their layers wait for something else, are removed to make room for
+others. The cost model evaluates a map in microseconds, so several maps are filled from one posterior, and the best is kept.
 """
 
 from __future__ import annotations
@@ -23,86 +23,87 @@ from stowplan.models.tier_placement.problem import Problem
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 
-#: Orders that odds alone give, and with a part of the logarithm of the room that a tensor takes (bytes times steps) against it.
+#: Orders sort by the logarithm of odds, minus this factor times the logarithm of the tensor's bytes times steps.
 SIZE_PARTS = (0.0, 0.25, 0.5)
 
-#: Standard deviations of the noise on the logarithms of odds in further orders, in turn.
+#: Standard deviations of the noise on the logarithms of odds in the other orders, used in turn.
 NOISE = (0.5, 1.0, 2.0)
 
-#: Orders of a posterior: at least those of :data:`SIZE_PARTS` and as many with noise, at most so many, and in between such that
-#: all of them together place about so many tensors.
+#: Largest number of orders of a posterior, and the number of tensors that all orders together should place. The least number of
+#: orders is twice the length of :data:`SIZE_PARTS`: half with noise.
 MOST_ORDERS, TENSORS = 64, 100_000
 
-#: Rounds of filling and of taking out what gains nothing.
+#: Rounds of filling tiers. Before each round but the first, tensors that save no time are removed.
 ROUNDS = 2
 
-#: Probabilities are kept so far from 0 and 1.
+#: Probabilities are clipped to this distance from 0 and 1.
 _LEAST = 1e-9
 
 
 class Decoder:
-    """Makes maps of posteriors for one problem.
+    """Computes maps from posteriors for one problem.
 
     Parameters
     ----------
     problem
-        Any number of tiers. Where tiers are address spaces, offsets are the rectifier's, which may have to move tensors.
+        A problem with any number of tiers. If tiers are address spaces, the rectifier computes offsets and may move tensors.
     """
 
     def __init__(self, problem: Problem):
         self.problem = problem
         self._arrays = compiled.arrays_of(problem)
         self._owner = np.repeat(np.arange(len(problem.layers)), np.diff(self._arrays.first_input))
-        """Who reads each of the inputs."""
-        self._readers, self._first_reader = self._reading()
+        """The layer that reads each of the inputs."""
+        self._readers, self._first_reader = self._find_readers()
         layers = len(problem.layers)
         steps = np.stack([np.full(layers, layers), self._arrays.last - np.arange(layers) + 1], axis=1)
         sizes = np.stack([self._arrays.weights, self._arrays.outputs], axis=1)
         self._log_room = np.log(np.maximum(1.0, sizes.astype(float) * steps))
 
     def likeliest(self, probabilities: Floats) -> Plan:
-        """Every tensor in its likeliest tier, as the chip's compiler rectifies it; see :meth:`filled` for the rest."""
-        return self._plan(self._checked(probabilities).argmax(axis=-1))
+        """Place each tensor in its likeliest tier, and rectify the map like the chip's compiler. See also :meth:`filled`."""
+        return self._plan(self._check_probabilities(probabilities).argmax(axis=-1))
 
     def filled(self, probabilities: Floats, *, seed: int = 0, orders: int | None = None) -> Plan:
-        """The best map by latency of several that are filled in the order of a posterior; see the module.
+        """Fill several maps in the order of a posterior, and return the one with the smallest latency; see the module.
 
         Parameters
         ----------
         probabilities
-            [N, 2, T] Of tiers, for the weights and for the output of each layer. Of tensors with equal odds the first go first.
+            Probabilities [N, 2, T] of tiers, for the weights and for the output of each layer. Equal odds keep the order of
+            layers.
         seed
-            Of the noise.
+            Seed of the noise.
         orders
-            How many; None: as many as take a few tenths of a second, see :data:`TENSORS`.
+            Number of orders; None for as many as take a few tenths of a second, see :data:`TENSORS`.
 
         Returns
         -------
         Plan
-            With its latency in ps, and offsets where tiers are address spaces.
+            The plan with its latency in ps, and offsets if tiers are address spaces.
 
         Raises
         ------
         UsageError
-            Probabilities of another shape.
+            If the probabilities have another shape.
         InputError
-            No tier has room for a tensor, whatever one does.
+            If no tier has room for a tensor.
         """
-        checked = self._checked(probabilities)
+        checked = self._check_probabilities(probabilities)
         if checked.shape[-1] == 1:
             return self._plan(np.zeros(checked.shape[:2], np.int64))
         layers = len(checked)
         if orders is None:
             orders = min(MOST_ORDERS, max(2 * len(SIZE_PARTS), TENSORS // (2 * layers)))
-        maps = self._filled(self._orders(checked, orders, seed), ROUNDS)
+        maps = self._fill_maps(self._orders(checked, orders, seed), ROUNDS)
         weights, outputs = (np.ascontiguousarray(maps[..., part]) for part in range(2))
-        # The slowest tier may be too small for what is left to it.
+        # The slowest tier may be too small for the remaining tensors.
         moved = compiled.rectify(self._arrays, weights, outputs)
         latencies = compiled.latencies(self._arrays, weights, outputs)
         best = int(np.where(moved < 0, np.iinfo(np.int64).max, latencies).argmin())
         return self._plan(np.stack([weights[best], outputs[best]], axis=1))
 
-    def _filled(self, orders: Ints, rounds: int) -> Ints:
+    def _fill_maps(self, orders: Ints, rounds: int) -> Ints:
         data = self._arrays
         moved = data.external + data.weight_moves[:, 0] + data.output_moves[:, 0]
         np.add.at(moved, self._owner, data.output_moves[data.inputs, 0])
@@ -111,21 +112,21 @@ class Decoder:
         filled_maps(data, self._readers, self._first_reader, moved, orders, rounds, maps, room, scratch)
         return maps
 
-    def _reading(self) -> tuple[Ints, Ints]:
-        """Readers of all outputs, one behind the other, and where those of each begin ``[n + 1]``."""
+    def _find_readers(self) -> tuple[Ints, Ints]:
+        """Return the readers of all outputs, concatenated, and the start ``[n + 1]`` of the readers of each."""
         inputs = self._arrays.inputs
         order = np.argsort(inputs, kind="stable")
         begins = np.searchsorted(inputs[order], np.arange(len(self.problem.layers) + 1))
         return self._owner[order], begins.astype(np.int64)
 
-    def _checked(self, probabilities: Floats) -> Floats:
+    def _check_probabilities(self, probabilities: Floats) -> Floats:
         expected = (len(self.problem.layers), 2, len(self.problem.tiers))
         if probabilities.shape != expected:
             raise UsageError(f"found probabilities of shape {probabilities.shape}, expected {expected}")
         return probabilities
 
     def _orders(self, probabilities: Floats, count: int, seed: int) -> Ints:
-        """[K, T - 1, 2 N] Tensors by their odds of a tier or a faster one, for the second slowest tier first."""
+        """Return the tensors [K, T - 1, 2 N] by their odds for a tier or a faster one, from the second slowest tier on."""
         faster = np.cumsum(probabilities[..., ::-1].astype(float), axis=-1)[..., -2::-1]
         faster = np.clip(faster, _LEAST, 1 - _LEAST)
         odds = np.moveaxis(np.log(faster) - np.log1p(-faster), -1, 0)
@@ -136,7 +137,7 @@ class Decoder:
             scores = odds - part * self._log_room
             if number >= len(SIZE_PARTS):
                 heat = NOISE[number // len(SIZE_PARTS) % len(NOISE)]
-                # The same for all tiers: that a tensor is worth more or less than it seems.
+                # The same noise for all tiers: it changes the value of a tensor.
                 scores = scores + heat * rng.standard_normal(self._log_room.shape)
             orders.append(np.argsort(-scores.reshape(len(scores), -1), axis=-1, kind="stable"))
         return np.stack(orders).astype(np.int64)
@@ -158,23 +159,23 @@ def filled_maps(
     room: Workspace,
     moved: Ints,
 ) -> None:
-    """Maps of orders, one each; of the slowest tier they may ask more than it has.
+    """Fill one map for each order. The maps may exceed the capacity of the slowest tier.
 
     Parameters
     ----------
     readers, first_reader
         Layers that read each output: ``readers[first_reader[i] : first_reader[i + 1]]``.
     slow
-        [n] Picoseconds that each layer moves bytes for, with everything in the slowest tier.
+        [n] time in ps for which each layer moves bytes if all tensors are in the slowest tier.
     orders
-        [K, T - 1, 2 n] Tensors in the order in which they are to come into tier 1, 2 ... or a faster one; tensor 2 i is the
+        [K, T - 1, 2 n] tensors in the order in which they are placed in tier 1, 2 ... or a faster one. Tensor 2 i is the
         weights of layer i, 2 i + 1 its output.
     rounds
-        How often tiers are filled; before each but the first, what gains nothing where it stands is taken out.
+        Number of times that tiers are filled. Before each but the first, tensors that save no time are removed.
     maps
-        [K, n, 2] Gets tiers of weights and outputs.
+        [K, n, 2] output: tiers of weights and outputs.
     room, moved
-        To work in; the latter [n].
+        Work arrays; ``moved`` [n].
     """
     tiers = len(data.capacity)
     used, stored, peak = room
@@ -188,7 +189,7 @@ def filled_maps(
         tier_of[:] = 0
         for turn in range(rounds):
             if turn:
-                _empty(data, readers, first_reader, orders[k], tier_of, used, stored, peak, moved)
+                _remove_useless(data, readers, first_reader, orders[k], tier_of, used, stored, peak, moved)
             for t in range(tiers - 1, 0, -1):
                 for tensor in orders[k, t - 1]:
                     i, part = tensor // 2, tensor % 2
@@ -198,19 +199,20 @@ def filled_maps(
                         or not _fits(data, used, stored, peak, tensor, t)
                     ):
                         continue
-                    saved = _saved(data, tensor, tier_of[i, part], t)
-                    # In the first round all are taken that fit: what gains nothing yet may gain once others stand beside it.
+                    saved = _time_saved(data, tensor, tier_of[i, part], t)
+                    # The first round takes all tensors that fit: one that saves no time alone may save time together with
+                    # others.
                     if turn and _gain(data, readers, first_reader, moved, tensor, saved) == 0:
                         continue
                     if tier_of[i, part]:
-                        _enter(data, used, stored, peak, tensor, tier_of[i, part], -1)
-                    _enter(data, used, stored, peak, tensor, t, 1)
+                        _add_or_remove(data, used, stored, peak, tensor, tier_of[i, part], -1)
+                    _add_or_remove(data, used, stored, peak, tensor, t, 1)
                     _move(readers, first_reader, moved, tensor, saved)
                     tier_of[i, part] = t
 
 
 @njit_inner
-def _empty(
+def _remove_useless(
     data: Arrays,
     readers: Ints,
     first_reader: Ints,
@@ -221,22 +223,22 @@ def _empty(
     peak: Ints,
     moved: Ints,
 ) -> None:
-    """Take out tensors that gain nothing where they stand, the last of each order first."""
+    """Remove tensors that save no time in their tier, the last of each order first."""
     for t in range(1, len(data.capacity)):
         for tensor in orders[t - 1, ::-1]:
             i, part = tensor // 2, tensor % 2
             if tier_of[i, part] != t:
                 continue
-            saved = _saved(data, tensor, t, 0)
+            saved = _time_saved(data, tensor, t, 0)
             if _gain(data, readers, first_reader, moved, tensor, saved) == 0:
-                _enter(data, used, stored, peak, tensor, t, -1)
+                _add_or_remove(data, used, stored, peak, tensor, t, -1)
                 _move(readers, first_reader, moved, tensor, saved)
                 tier_of[i, part] = 0
 
 
 @njit_inner
-def _saved(data: Arrays, tensor: int, was: int, to: int) -> int:
-    """Picoseconds that each move of a tensor takes less."""
+def _time_saved(data: Arrays, tensor: int, was: int, to: int) -> int:
+    """Return the time in ps that each move of a tensor saves in another tier."""
     i = tensor // 2
     if tensor % 2:
         return int(data.output_moves[i, was] - data.output_moves[i, to])
@@ -263,8 +265,8 @@ def _fits(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: in
 
 
 @njit_inner
-def _enter(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: int, sign: int) -> None:
-    """Take a tensor into a tier (sign 1) or out of it (-1)."""
+def _add_or_remove(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: int, sign: int) -> None:
+    """Add a tensor to a tier (sign 1) or remove it (-1)."""
     i = tensor // 2
     if tensor % 2 == 0:
         stored[t] += sign * data.weights[i]
@@ -283,7 +285,7 @@ def _enter(data: Arrays, used: Ints, stored: Ints, peak: Ints, tensor: int, t: i
 
 @njit_inner
 def _gain(data: Arrays, readers: Ints, first_reader: Ints, moved: Ints, tensor: int, saved: int) -> int:
-    """By how much the network gets faster where each move of a tensor takes so much less."""
+    """Return the time in ps that the network saves if each move of a tensor saves ``saved``."""
     i = tensor // 2
     gain = max(data.compute[i], moved[i]) - max(data.compute[i], moved[i] - saved)
     if tensor % 2:

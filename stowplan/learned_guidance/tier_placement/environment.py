@@ -19,12 +19,12 @@ from stowplan.models.tier_placement.problem import Problem
 
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
 
-#: Sizes of spaces where a function draws the problems: edges (both directions) a layer, and tiers.
+#: Sizes of the spaces if a function draws the problems: edges (in both directions) per layer, and tiers.
 EDGES_A_LAYER, TIERS = 8, 3
 
 
 class _Placed(NamedTuple):
-    """A problem that is placed: its chip, its graph, and what there is to place, int8 [N, 2]."""
+    """The present problem with its chip, its graph, and the mask of existing tensors, int8 [N, 2]."""
 
     problem: Problem
     chip: Chip
@@ -33,31 +33,31 @@ class _Placed(NamedTuple):
 
 
 class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
-    """A network on a simulated chip; an episode is one step, the proposal of a whole memory map.
+    """Places a network on a simulated chip. An episode has one step, the proposal of a complete memory map.
 
-    The reward is that of algorithm 1 of Khadka et al., times 5.
+    The reward is the reward of algorithm 1 of Khadka et al., times 5.
 
-    Actions are 2N numbers of tiers: entries ``2 i`` and ``2 i + 1`` are those of the weights and of the output of layer i.
+    An action has 2N tiers: entry ``2 i`` for the weights of layer i and entry ``2 i + 1`` for its output.
 
     Parameters
     ----------
     problem
-        A problem, the path of a problem file, or several of them, of which each episode draws one; or a function that draws a
-        problem for each episode. Without any, a small generated network.
+        A problem, the path of a problem file, several of these, from which each episode draws one, or a function that returns a
+        problem for each episode. The default is a small generated network.
     features
-        Node features: ``"paper"``, or ``"chip"``, which say something of the chip too.
+        Node features: ``"paper"``, or ``"chip"``, which also describe the chip.
     noise
         Standard deviation of measurements, relative to the latency.
     layers, edges, tiers
-        Sizes of the spaces: layers, edges in both directions, tiers. Without them, those of the largest problem; a function
-        needs ``layers``.
+        Sizes of the spaces: layers, edges in both directions, tiers. The defaults fit the largest problem. A function as
+        ``problem`` requires ``layers``.
     render_mode
-        ``"ansi"``: what the compiler, or the last proposal, keeps where.
+        ``"ansi"``: a table of the map that the chip executes.
 
     Raises
     ------
     InputError
-        A problem without node features, without a map, or larger than the spaces; an option that there is not.
+        If a problem has no node features, has no map, or is larger than the spaces, or if an option is unknown.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's own way)
@@ -93,26 +93,26 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What episodes are drawn from; none where a function draws them."""
+        """The problems that episodes are drawn from; empty if a function draws them."""
         return self._source.problems
 
     @property
     def problem(self) -> Problem:
-        """What the present episode places; ResetNeeded before the first."""
+        """The problem of the present episode; raises ResetNeeded before the first episode."""
         return self._present().problem
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode, with everything in the slowest tier.
+        """Begin an episode, with all tensors in the slowest tier.
 
         Parameters
         ----------
         seed
-            Of the draws among several problems, and of the noise.
+            Seed of the draws among several problems, and of the noise.
         options
-            ``{"problem": ...}`` places this one: a number in the environment's list, a problem or a path.
+            ``{"problem": ...}``: the problem to place, as an index in the environment's list, a problem or a path.
         """
         super().reset(seed=seed)
-        # Chips are made when first used: the compiler's map takes a while.
+        # A chip is made when it is first used, because the compiler's map takes time.
         self._now = self._source.made(options or {}, self.np_random, self._place)
         if self.noise:
             self._now.chip.reseed(int(self.np_random.integers(2**63)))
@@ -121,7 +121,7 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         return self._observation(), {}
 
     def step(self, action: npt.ArrayLike) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Propose a map; InvalidAction for what is no action, ResetNeeded where no episode is under way."""
+        """Propose a map; raise InvalidAction if the action is outside the space, ResetNeeded without an episode."""
         now = self._present()
         if self._evaluation is not None:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
@@ -145,13 +145,13 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         return self._observation(), evaluation.reward, True, False, info
 
     def plan(self) -> Plan:
-        """The plan that the compiler made of the proposal; ValueError before there is one."""
+        """Return the proposal, as rectified by the compiler, as a plan; raise ValueError if there is no proposal."""
         if self._evaluation is None:
             raise ValueError("nothing has been proposed: call step() first")
         return self._present().chip.plan(self._evaluation.map)
 
     def render(self) -> str | None:
-        """The map that is executed, as ``render_mode`` asks; the compiler's before there is a proposal. None without a mode."""
+        """Return a table of the executed map; of the compiler's map before a proposal. None without ``render_mode``."""
         now = self._present()
         if self.render_mode != "ansi":
             return None
@@ -178,7 +178,7 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         return self._now
 
     def _check(self, problem: Problem) -> None:
-        """InputError where a problem is not of these spaces."""
+        """Raise InputError if a problem does not fit the spaces."""
         for what, count, room in (
             ("layers", len(problem.layers), self.layers),
             ("edges in both directions", _edges(problem), self.edges),
@@ -213,12 +213,12 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             "tiers": box(0, self.tiers - 1, (self.layers, 2), np.int64),
             "mask": box(0, 1, (self.layers, 2), np.int8),
         }
-        # Gymnasium declares a Dict as a space of dictionaries of spaces.
+        # Gymnasium's annotation makes a Dict a space of dictionaries of spaces.
         return cast("gymnasium.Space[Observation]", gymnasium.spaces.Dict(spaces))
 
 
 def demo_problem() -> Problem:
-    """A residual network of 47 layers on the NNP-I, with about twice the weights that its LLC holds."""
+    """Return a demo problem: a residual network of 47 layers on the NNP-I, with weights of about twice the size of its LLC."""
     return Problem.load(str(resources.files("stowplan.learned_guidance.tier_placement") / "demo.json"))
 
 

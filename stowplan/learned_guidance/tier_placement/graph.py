@@ -1,4 +1,4 @@
-"""A network of layers as the graph that policies see: node features, normalised, and edges.
+"""A network of layers as a graph for policies, with normalised node features and edges.
 
 Khadka et al., ICLR 2021, appendix A; ``docs/reference/tier-placement.md``, section *Node features*, has a table of all columns.
 """
@@ -20,17 +20,16 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 FeatureSet = Literal["paper", "chip"]
-"""``paper``: the 19 of table 1. ``chip``: besides them what the problem says of sizes against tiers, and of times."""
-
-#: No normalised feature is larger, nor its negative; nearly all are from -1 to 1.
+"""``paper``: the 19 features of table 1. ``chip``: in addition, sizes relative to the tiers, and times."""
+#: Largest absolute value of a normalised feature; nearly all are from -1 to 1.
 BOUND = 2.0
 
-#: Logarithms (of base 2) of counts and sizes are divided by this: gigabytes come to about 1.
+#: Base-2 logarithms of counts and sizes are divided by this, which maps gigabytes to about 1.
 _MAGNITUDE = 32.0
 
 
 def columns(features: FeatureSet, tiers: int) -> tuple[str, ...]:
-    """Names of the columns of a feature set, for so many tiers."""
+    """Return the names of the columns of a feature set for a number of tiers."""
     _check(features)
     if features == "paper":
         return FEATURES
@@ -51,26 +50,26 @@ def columns(features: FeatureSet, tiers: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A problem's graph: N layers."""
+    """The graph of a problem with N layers."""
 
     features: Floats
-    """[N, F] Normalised: from minus :data:`BOUND` to that; columns are those of :func:`columns`."""
+    """[N, F] normalised features in [-BOUND, BOUND], with the columns of :func:`columns`."""
     edges: Ints
-    """[2, E] Activations handed from layer to layer, each in both directions, ascending."""
+    """[2, E] activations passed between layers, in both directions, in ascending order."""
     has_weights: npt.NDArray[np.bool_]
-    """[N] Layers whose weights are to be placed."""
+    """[N] whether the layer has weights to place."""
     tiers: int
 
 
 def graph_of(problem: Problem, features: FeatureSet = "paper") -> Graph:
-    """The graph of a problem.
+    """Return the graph of a problem.
 
     Raises
     ------
     InputError
-        The problem has no node features, others than the 19 of the paper's table 1, or negative ones.
+        If the problem has no node features, others than the 19 of the paper's table 1, or negative ones.
     UsageError
-        There is no such feature set.
+        If there is no such feature set.
     """
     _check(features)
     if not problem.features:
@@ -86,7 +85,7 @@ def graph_of(problem: Problem, features: FeatureSet = "paper") -> Graph:
     values[:, kind] = raw[:, kind] / len(OPS)
     if features == "chip":
         values = np.concatenate([values, _chip_features(problem)], axis=1)
-    # Both directions, and nothing twice.
+    # Both directions, without duplicates.
     pairs = {(source, number) for number, layer in enumerate(problem.layers) for source in layer.inputs}
     pairs |= {(number, source) for source, number in pairs}
     return Graph(
@@ -103,7 +102,7 @@ def _check(features: FeatureSet) -> None:
 
 
 def _chip_features(problem: Problem) -> npt.NDArray[np.float64]:
-    """What decides where a tensor is worth most: sizes against tiers, times against each other. [N, columns of ``chip``]."""
+    """Return the additional features [N, columns of ``chip``]: sizes relative to the tiers, and relative times."""
     layers, slow = problem.layers, problem.tiers[0]
     count, last = len(layers), np.array(problem.last_use)
     weights = np.array([layer.weight_bytes for layer in layers], float)
@@ -114,12 +113,12 @@ def _chip_features(problem: Problem) -> npt.NDArray[np.float64]:
     live = np.cumsum(live)[:-1]
 
     def against(sizes: npt.NDArray[np.float64]) -> list[npt.NDArray[np.float64]]:
-        # 0 where the tier is just full; nothing at all comes to about the least.
+        # 0 if the tensor has the size of the tier; a size of 0 gives about the least value.
         return [np.clip(np.log2((sizes + 1) / max(1, tier.capacity)) / 16.0, -1.5, 1.5) for tier in problem.tiers[1:]]
 
     read = np.array([layer.weights_read for layer in layers], float)
     readers = np.bincount([source for layer in layers for source in layer.inputs], minlength=count)
-    # Times in the slowest tier.
+    # Times if all tensors are in the slowest tier.
     weights_ps = np.array([slow.move_ps(layer.weights_read) for layer in layers], float)
     output_ps = np.array([slow.move_ps(layer.output_bytes) for layer in layers], float)
     inputs_ps = np.array([sum(slow.move_ps(layers[source].output_bytes) for source in layer.inputs) for layer in layers], float)

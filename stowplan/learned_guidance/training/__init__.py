@@ -1,9 +1,9 @@
-"""What every agent is trained with: the run loop, checkpoints, policies and curves.
+"""Training code that all agents share: the run loop, checkpoints, policies and curves.
 
-Each file knows only those before it:
+Each file imports only files above it in this list:
 
-- ``checkpoint``: files of agents
+- ``checkpoint``: checkpoint and policy files of agents
 - ``curve``: a training curve as a CSV file
-- ``run``: what every agent is trained by
+- ``run``: the base class of trainers, and the run loop
 - ``settings``: configurations of agents
 """

@@ -1,8 +1,8 @@
-"""Files of agents: checkpoints that training goes on from, and policies to play with.
+"""Files of agents: checkpoints, from which training continues, and policies.
 
-Both are torch archives of plain values and tensors. They are loaded without running any code of theirs, written to a temporary
-name and renamed, and carry a format and a version like all files of the package, the agent's configuration, and where they are
-from. What else is in them is the agent's.
+Both are torch archives of plain values and tensors. Loading a file does not execute code from it. A file is written under a
+temporary name and then renamed. It contains a format and a version, like all files of the package, the agent's configuration,
+its provenance, and the agent's own values.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from stowplan.version import VERSION
 C = TypeVar("C")
 N = TypeVar("N", bound=nn.Module)
 
-#: Version of the files of all agents. An earlier one is refused: what its configuration asks for may be no more.
+#: Version of the files of all agents. An earlier version is rejected, because its configuration may no longer be supported.
 FILE_VERSION = 5
 
-#: What a damaged file makes of an agent that is told to go on from it.
+#: Exceptions that an agent may raise when it continues from a damaged file.
 DAMAGE = (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError)
 
 
 @dataclass(frozen=True)
 class FileFormat(Generic[C]):
-    """A kind of file of an agent."""
+    """A file format of an agent."""
 
     name: str
     config: type[C]
-    """What msgspec reads the configuration as."""
+    """The type of the configuration, for msgspec."""
 
 
 @dataclass(frozen=True)
 class PolicyFormat(FileFormat[C], Generic[C, N]):
-    """A kind of policy file: a network by itself, to play with."""
+    """A format of policy files, which contain only a network."""
 
     network: Callable[[Content[C]], N]
-    """Makes a network of the sizes that a file states."""
+    """Makes a network with the sizes in a file."""
 
 
 def _versions() -> dict[str, str]:
@@ -59,23 +59,23 @@ def _versions() -> dict[str, str]:
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How an agent's network came to be."""
+    """How an agent's network was trained."""
 
     programs: tuple[str, ...]
     """Names of the problems it was trained on."""
     digests: tuple[str, ...]
-    """Their digests."""
+    """Digests of these problems."""
     seed: int
     training_steps: int
     games: int
-    """Finished episodes."""
+    """Number of finished episodes."""
     moves: int
-    """Decisions in all of them."""
+    """Number of decisions in all episodes."""
     seconds: float
     versions: dict[str, str] = msgspec.field(default_factory=_versions)
 
     def training(self, episodes: str = "games") -> str:
-        """How the network was trained, for people; ``episodes`` is what the agent calls its games."""
+        """Return a description of the training; ``episodes`` is the agent's word for games."""
         if self.games:
             return f"trained on {self.games:,} {episodes} of its own"
         return f"trained by imitation alone, no {episodes} of its own" if self.training_steps else "untrained"
@@ -83,18 +83,18 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, eq=False)
 class Content(Generic[C]):
-    """What a file holds."""
+    """The content of a file."""
 
     config: C
     provenance: Provenance
     values: dict[str, Any]
-    """The agent's own: weights, or its state."""
+    """The agent's own values: weights, or its state."""
     digest: str
-    """sha256 of the file."""
+    """SHA-256 of the file."""
 
 
 def encoded(file_format: FileFormat[C], config: C, provenance: Provenance, values: dict[str, Any]) -> bytes:
-    """A file of plain values and tensors."""
+    """Encode plain values and tensors as the bytes of a file."""
     stream = io.BytesIO()
     head = {"format": file_format.name, "version": FILE_VERSION}
     described = {"config": _json(config), "provenance": _json(provenance)}
@@ -103,28 +103,28 @@ def encoded(file_format: FileFormat[C], config: C, provenance: Provenance, value
 
 
 def write(path: str | Path, data: bytes) -> str:
-    """Write a file of :func:`encoded`; its sha256. Raises InputError where it cannot be written."""
+    """Write a file encoded by :func:`encoded`; return its SHA-256. Raise InputError if it cannot be written."""
     files.write_atomic(path, data)
     return hashlib.sha256(data).hexdigest()
 
 
 def save(path: str | Path, file_format: FileFormat[C], config: C, provenance: Provenance, values: dict[str, Any]) -> str:
-    """Write plain values and tensors, as :func:`encoded` and :func:`write` do."""
+    """Encode plain values and tensors, and write them to a file; return its SHA-256."""
     return write(path, encoded(file_format, config, provenance, values))
 
 
 def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
-    """Read a file of :func:`encoded`.
+    """Read a file encoded by :func:`encoded`.
 
     Returns
     -------
     Content
-        Configuration, provenance, the agent's own values, and the file's sha256.
+        Configuration, provenance, the agent's own values, and the SHA-256 of the file.
 
     Raises
     ------
     InputError
-        If the file cannot be read, is damaged or truncated, is not of this format or version, or holds anything but plain
+        If the file cannot be read, is damaged or truncated, has another format or version, or contains other data than plain
         values and tensors.
     """
     name = file_format.name
@@ -146,12 +146,12 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
 
 
 def format_of(path: str | Path) -> str:
-    """Name of the format of an agent's file, whichever it is; raises InputError where it is none or is damaged."""
+    """Return the name of the format of an agent's file; raise InputError if it is not such a file or is damaged."""
     return str(_format(_read(path, "a policy")[1]))
 
 
 def provenance_of(path: str | Path) -> Provenance:
-    """Where an agent's file is from, of whatever format; raises InputError where it does not say or is damaged."""
+    """Return the provenance in an agent's file of any format; raise InputError if it has none or is damaged."""
     try:
         return _provenance(_read(path, "a policy")[1])
     except (*DAMAGE, msgspec.MsgspecError) as error:
@@ -167,17 +167,17 @@ def _format(stored: Any) -> Any:
 
 
 def _read(path: str | Path, wanted: str) -> tuple[bytes, Any]:
-    """Bytes of a torch archive, and what is in it."""
+    """Return the bytes of a torch archive, and its content."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise InputError(f"cannot read: {error.strerror or error}", source=path) from error
     try:
         with warnings.catch_warnings():
-            # What torch thinks of a damaged file is in its exception, too.
+            # For a damaged file the exception contains the message of torch's warning as well.
             warnings.simplefilter("ignore")
             return data, torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises whatever it meets in a damaged file
+    except Exception as error:  # torch may raise any exception for a damaged file
         reason = str(error).strip().partition("\n")[0][:100] or type(error).__name__
         raise InputError(f"not {wanted}, or a damaged one: {reason}", source=path) from error
 
@@ -187,22 +187,22 @@ def _json(value: Any) -> str:
 
 
 def plain_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A network's ``state_dict`` as it is written: on the processor, without what training knows of it."""
+    """Return a network's ``state_dict`` as it is written to files: on the CPU, without gradients."""
     return {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
 
 
 def load_policy(path: str | Path, file_format: PolicyFormat[C, N]) -> tuple[Content[C], N]:
-    """A policy file, and the network in it: its values have the ``weights``.
+    """Read a policy file, whose values contain ``weights``; return its content and the network.
 
     Raises
     ------
     InputError
-        The file is no policy, is damaged, or its weights do not fit the sizes that it states.
+        If the file is not a policy, is damaged, or its weights do not fit its sizes.
     """
     content = load(path, file_format)
     try:
         with torch.random.fork_rng(devices=[]):
-            # First without memory: what is stated in a damaged file may be more than there is.
+            # First without memory: a damaged file may state sizes that exceed the memory.
             with torch.device("meta"):
                 file_format.network(content).load_state_dict(content.values["weights"], assign=True)
             network = file_format.network(content)
@@ -213,7 +213,7 @@ def load_policy(path: str | Path, file_format: PolicyFormat[C, N]) -> tuple[Cont
 
 
 def pack_arrays(arrays: Sequence[NDArray[np.float32]]) -> dict[str, Tensor]:
-    """Lists of numbers as two tensors."""
+    """Encode a list of arrays as two tensors."""
     return {
         "lengths": torch.tensor([len(array) for array in arrays], dtype=torch.int64),
         "values": torch.from_numpy(np.concatenate([np.empty(0, np.float32), *arrays])),
@@ -221,18 +221,18 @@ def pack_arrays(arrays: Sequence[NDArray[np.float32]]) -> dict[str, Tensor]:
 
 
 def unpack_arrays(packed: dict[str, Tensor]) -> list[NDArray[np.float32]]:
-    """Arrays as :func:`pack_arrays` packs them."""
+    """Decode arrays that :func:`pack_arrays` encoded."""
     ends = np.cumsum(packed["lengths"].numpy())
     return [part.copy() for part in np.split(packed["values"].numpy(), ends)[:-1]]
 
 
 def pack_generator(generator: np.random.Generator) -> str:
-    """State of a generator as JSON; its integers are too large for a tensor."""
+    """Return the state of a generator as JSON, because its integers are too large for a tensor."""
     return json.dumps(generator.bit_generator.state)
 
 
 def unpack_generator(text: str) -> np.random.Generator:
-    """A generator that goes on from a packed state."""
+    """Return a generator that continues from a packed state."""
     generator = np.random.default_rng()
     generator.bit_generator.state = json.loads(text)
     return generator

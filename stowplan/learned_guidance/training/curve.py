@@ -1,4 +1,4 @@
-"""A training curve as a CSV file: one row for each report, its columns named by the agent."""
+"""A training curve as a CSV file with one row for each report. The agent names the columns."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from stowplan.errors import InputError
 
 
 class CurveFile:
-    """Appends rows; each call writes whole lines at once, so that a reader never sees half of one.
+    """Appends rows to a training curve. Each call writes complete lines at once, so that a reader never sees part of a line.
 
     Parameters
     ----------
     columns
-        Names; the first is a whole number that rises from row to row.
+        Names of the columns. The first column is an integer that increases from row to row.
     after
-        Rows of larger numbers are dropped from an existing file (a run that was resumed from an earlier checkpoint); at 0 the
-        file begins anew. What is no regular file (a pipe) is written through, and kept open.
+        Rows with larger integers are removed from an existing file, in case a run is resumed from an earlier checkpoint; 0
+        begins a new file. A file that is not regular, such as a pipe, stays open and is only appended to.
 
     Raises
     ------
     InputError
-        If the file cannot be written, or is something else than such a curve.
+        If the file cannot be written, or is not such a curve.
     """
 
     def __init__(self, path: str | Path, columns: Sequence[str], after: int = 0):
@@ -48,7 +48,7 @@ class CurveFile:
         files.write_atomic(self._path, _lines([self._columns, *(row for row in rows if int(row[0]) <= after)]))
 
     def append(self, row: Sequence[str]) -> None:
-        """Append a row: a text for each column, empty for what is not known."""
+        """Append a row with a string for each column, empty for unknown values."""
         try:
             if self._open is not None:
                 os.write(self._open, _lines([row]))
@@ -76,9 +76,9 @@ class CurveFile:
 
 @dataclass(frozen=True)
 class Column:
-    """Beside the type of a field of a :class:`Report`: the form of its numbers, and other names than the field's.
+    """Annotates a field of a :class:`Report`: the format of its numbers, and column names other than the name of the field.
 
-    Several are those of a tuple, which may be None.
+    A field with several names is a tuple, or None.
     """
 
     names: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Column:
 
 
 class Report:
-    """What a trainer reports, a dataclass: of each field, in their order, a column of the training curve."""
+    """The report of a trainer, a dataclass. Each field is a column of the training curve, in the same order."""
 
     @classmethod
     @cache
@@ -99,12 +99,12 @@ class Report:
 
     @classmethod
     def columns(cls) -> tuple[str, ...]:
-        """Names of the columns."""
+        """Return the names of the columns."""
         return tuple(name for _, column in cls._columns() for name in column.names)
 
     @property
     def row(self) -> list[str]:
-        """A text for each of the columns; empty for what is not known."""
+        """A string for each of the columns, empty for unknown values."""
         cells: list[str] = []
         for name, column in self._columns():
             value = getattr(self, name)
@@ -118,36 +118,36 @@ L = TypeVar("L")
 
 @dataclass
 class Tally(Generic[L]):
-    """What is counted between two reports."""
+    """Data collected between two reports."""
 
     results: list[float] = field(default_factory=list)
-    """What each episode came to."""
+    """Result of each episode."""
     losses: list[L] = field(default_factory=list)
-    """Of each step of training."""
+    """Losses of each training step."""
     moves: int = 0
-    """Decisions."""
+    """Number of decisions."""
     acting_seconds: float = 0.0
     learning_seconds: float = 0.0
 
     @property
     def mean_losses(self) -> L | None:
-        """None without steps."""
+        """The mean losses; None without training steps."""
         losses: list[Any] = self.losses
         return type(self.losses[0])(*map(mean, zip(*losses, strict=True))) if losses else None
 
     @property
     def steps_per_second(self) -> float:
-        """Of training alone."""
+        """Training steps per second of the time spent in training steps."""
         return len(self.losses) / max(self.learning_seconds, 1e-9)
 
 
 def mean(values: Sequence[float]) -> float:
-    """NaN of nothing."""
+    """Return the mean; NaN for an empty sequence."""
     return math.fsum(values) / len(values) if values else math.nan
 
 
 def cell(value: float, form: str = ".6g") -> str:
-    """A number as it stands in a row: a whole one as it is, others in a form; empty for NaN."""
+    """Format a number for a row: integers exactly, other numbers with ``form``, NaN as an empty string."""
     return "" if math.isnan(value) else str(value) if isinstance(value, int) else format(value, form)
 
 

@@ -1,7 +1,7 @@
-"""What every agent is trained by: a base trainer with its files, and the run loop with limits and reports.
+"""The base class of all trainers, with its files, and the run loop with limits and reports.
 
-A run is a sequence of *iterations* that depend on problems, configuration and seed alone: limits only say when to stop. A
-checkpoint is the state at the end of one and holds all that the next needs, so that stopping and resuming change no bit.
+A run is a sequence of *iterations*, which depend only on problems, configuration and seed; limits only decide when to stop. A
+checkpoint contains the complete state at the end of an iteration, so stopping and resuming do not change a bit of the results.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ P = TypeVar("P")
 Outcome = Literal["steps_done", "time_limit", "stopped"]
 
 
-#: Part of the time that may go into keeping states at the ends of iterations in memory, for a stop within a later one.
+#: Fraction of the time for storing states at the ends of iterations in memory, in case a later iteration is interrupted.
 KEEP_SHARE = 0.02
 
 
 class InterruptedIterationError(Exception):
-    """An iteration ended early; ``report`` says what it came to, where that is worth a report."""
+    """An iteration ended early; ``report`` holds its results, or None."""
 
     def __init__(self, report: Any = None):
         super().__init__("the iteration was interrupted")
@@ -36,14 +36,14 @@ class InterruptedIterationError(Exception):
 
 
 class Allowance:
-    """What is left of a run's time, for iterations that take long.
+    """The remaining time of a run, for iterations that take long.
 
     Parameters
     ----------
     seconds
-        From now; None for no limit.
+        Time limit from now; None for no limit.
     should_stop
-        Asked besides.
+        Another limit: if it returns true, the iteration should stop.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Allowance:
 
     @property
     def used(self) -> float:
-        """Part of the time that is gone, 1 or more where all of it is; 0 where there is no limit."""
+        """Fraction of the time that has passed, 1 or more after the limit; 0 without a limit."""
         if self._seconds is None:
             return 0.0
         return (self._clock() - self._began) / self._seconds if self._seconds > 0 else 1.0
 
     @property
     def outcome(self) -> Outcome | None:
-        """Why to stop now; None to go on."""
+        """The reason to stop now; None to continue."""
         if self.used >= 1.0:
             return "time_limit"
         return "stopped" if self._should_stop is not None and self._should_stop() else None
@@ -74,43 +74,43 @@ class Allowance:
         return self.outcome is not None
 
     def check(self) -> None:
-        """Raise InterruptedIterationError where it is over."""
+        """Raise InterruptedIterationError if it is time to stop."""
         if self.is_over():
             raise InterruptedIterationError
 
 
 class Counts(NamedTuple):
-    """What a trainer has done so far, for the provenance of its files."""
+    """Counts of the training so far, for the provenance of files."""
 
     training_steps: int
     games: int
-    """Finished episodes."""
+    """Number of finished episodes."""
     moves: int
-    """Decisions in all of them."""
+    """Number of decisions in all episodes."""
 
 
 class BaseTrainer(ABC, Generic[C, P]):
-    """An agent while it learns: what the run loop asks of it, and its files.
+    """An agent in training: the methods that the run loop calls, and its files.
 
     Parameters
     ----------
     problems
-        What to learn on.
+        Problems to learn on.
     seed
-        Of everything random.
+        Seed of all random numbers.
 
     Raises
     ------
     InputError
-        There are no problems.
+        If there are no problems.
     UsageError
-        The seed is none.
+        If the seed is not valid.
     """
 
     CHECKPOINT: ClassVar[FileFormat[Any]]
     POLICY: ClassVar[PolicyFormat[Any, Any]]
     COLUMNS: ClassVar[tuple[str, ...]]
-    """Of the training curve."""
+    """Names of the columns of the training curve."""
 
     def __init__(self, problems: Sequence[Any], config: C, *, seed: int = 0, clock: Callable[[], float] = time.monotonic):
         if not problems:
@@ -118,41 +118,41 @@ class BaseTrainer(ABC, Generic[C, P]):
         self.problems, self.config, self.seed = tuple(problems), config, whole("seed {}", seed, 0)
         self._clock, self._began = clock, clock()
         self.is_whole = True
-        """Whether the state is that at the end of an iteration, from which a run can go on."""
+        """Whether the state is the state at the end of an iteration, from which a run can continue."""
         self._kept: bytes | None = None
-        """The state at the end of an earlier iteration, as a file."""
+        """The state at the end of an earlier iteration, encoded as a file."""
         self._keep_from = 0.0
 
     @property
     def seconds(self) -> float:
-        """Of training, earlier runs included."""
+        """Seconds of training, including earlier runs."""
         return self._clock() - self._began
 
     @property
     @abstractmethod
     def done(self) -> bool:
-        """Whether all is learned that was asked for."""
+        """Whether the configured training is complete."""
 
     @property
     @abstractmethod
     def iteration(self) -> int:
-        """Reports so far, those of earlier runs included."""
+        """Number of reports so far, including earlier runs."""
 
     @property
     @abstractmethod
     def counts(self) -> Counts:
-        """What has been done so far."""
+        """Counts of the training so far."""
 
     @property
     def ends_early(self) -> bool:
-        """Whether there is not enough left to train for a whole iteration."""
+        """Whether too little training is left for a complete iteration."""
         return False
 
     def iterate(self, allowance: Allowance | None = None) -> P | None:
-        """One iteration; what it came to, None where there is nothing to report.
+        """Do one iteration; return its report, or None if there is nothing to report.
 
-        Where the allowance is over before its end, it stops soon. What it has found by then counts, for the best plans and the
-        policy, but a checkpoint has the state at the end of an earlier iteration, so that a resumed run does it again.
+        If the allowance runs out, the iteration stops early. Its results so far contribute to the best plans and the policy,
+        but a checkpoint has the state at the end of an earlier iteration, so that a resumed run repeats the interrupted one.
         """
         if self._kept is None or self.ends_early or self._clock() >= self._keep_from:
             self._keep()
@@ -167,7 +167,7 @@ class BaseTrainer(ABC, Generic[C, P]):
 
     @abstractmethod
     def _iterate(self, allowance: Allowance) -> P | None:
-        """One iteration; InterruptedIterationError where it ends early."""
+        """Do one iteration; raise InterruptedIterationError if it ends early."""
 
     def _keep(self) -> None:
         if self.is_whole:
@@ -178,26 +178,26 @@ class BaseTrainer(ABC, Generic[C, P]):
 
     @abstractmethod
     def demonstrate(self, number: int, plan: Any) -> None:
-        """Learn from a plan of the problem of this number; InputError where it is none to learn from."""
+        """Add a plan of problem ``number`` as a demonstration; raise InputError if it is not usable."""
 
     @abstractmethod
     def plan(self, number: int) -> Any:
-        """The best plan found of the problem of this number; None where there is none."""
+        """Return the best plan found for problem ``number``; None if there is none."""
 
     @abstractmethod
     def policy_values(self) -> dict[str, Any]:
-        """What a policy file holds: the network by itself."""
+        """Return the values of a policy file, which contain only the network."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next iteration depends on: tensors and plain values. Agents add theirs."""
+        """Return all state that the next iteration depends on, as tensors and plain values. Subclasses add to it."""
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
+        """Continue from such a state; raise KeyError, TypeError, ValueError or similar if it is not one."""
         self._began = self._clock() - float(state["seconds"])
 
     def provenance(self) -> Provenance:
-        """Where the network comes from."""
+        """The provenance of the network."""
         return Provenance(
             programs=tuple(problem.name for problem in self.problems),
             digests=tuple(problem.digest for problem in self.problems),
@@ -207,11 +207,11 @@ class BaseTrainer(ABC, Generic[C, P]):
         )
 
     def save_policy(self, path: str | Path) -> str:
-        """Write the network by itself, to plan with; the file's sha256."""
+        """Write the network as a policy file; return the SHA-256 of the file."""
         return checkpoint.save(path, self.POLICY, self.config, self.provenance(), self.policy_values())
 
     def save(self, path: str | Path) -> str:
-        """Write a checkpoint, which is of the end of an iteration; the file's sha256."""
+        """Write a checkpoint with the state at the end of an iteration; return the SHA-256 of the file."""
         self._keep()
         assert self._kept is not None
         return checkpoint.write(path, self._kept)
@@ -220,26 +220,26 @@ class BaseTrainer(ABC, Generic[C, P]):
     def resume(
         cls, path: str | Path, problems: Sequence[Any], *, changes: Mapping[str, Any] | None = None, **others: Any
     ) -> Self:
-        """Go on from a checkpoint.
+        """Continue from a checkpoint.
 
         Parameters
         ----------
         problems
-            Those that it was made with, in their order.
+            The problems that it was made with, in the same order.
         changes
-            Fields of the configuration to change: how long to train, not how.
+            Fields of the configuration to change. They may change only the length of training.
         others
             Other arguments of the constructor, such as ``clock``.
 
         Returns
         -------
         BaseTrainer
-            As it was when the checkpoint was written.
+            The trainer in the state of the checkpoint.
 
         Raises
         ------
         InputError
-            The file is no checkpoint, is damaged or of another version, or is of other problems.
+            If the file is not a checkpoint, is damaged or of another version, or belongs to other problems.
         """
         content: checkpoint.Content[Any] = checkpoint.load(path, cls.CHECKPOINT)
         provenance = content.provenance
@@ -266,20 +266,20 @@ def run(
     save_every: float = 60.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Train until the agent is done, or a limit stops it.
+    """Train until the agent is done or a limit is reached.
 
     Parameters
     ----------
     time_limit
-        Seconds from now.
+        Time limit in seconds from now.
     should_stop
-        Asked before each iteration, and within it.
+        Called before and within each iteration; if it returns true, training stops.
     max_reports
-        Stop after so many reports of this run.
+        Largest number of reports of this run.
     on_progress
         Called with each report.
     save
-        Writes a checkpoint: called after reports, at most every ``save_every`` seconds, and at the end.
+        Writes a checkpoint. Called after reports, at most every ``save_every`` seconds, and at the end.
 
     Returns
     -------
@@ -289,7 +289,7 @@ def run(
     Raises
     ------
     UsageError
-        A limit that is no number, or out of range.
+        If a limit is not a number, or out of range.
     """
     if time_limit is not None:
         number("a time limit of {} s", time_limit, 0.0)

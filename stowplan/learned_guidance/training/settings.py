@@ -1,6 +1,6 @@
-"""Configurations of agents: msgspec structs whose values are checked, and changed by ``name=value`` texts.
+"""Configurations of agents: msgspec structs that check their values and can be changed by ``name=value`` strings.
 
-Presets are data: ``presets.toml``.
+The presets are in ``presets.toml``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ H = TypeVar("H", bound="Hyperparameters")
 
 @dataclass(frozen=True)
 class Range:
-    """What a number may be, both ends included; beside the type of a field, as in ``Annotated[int, Range(1)]``."""
+    """The closed range of a number, which annotates the type of a field, as in ``Annotated[int, Range(1)]``."""
 
     least: float
     most: float = math.inf
@@ -32,51 +32,51 @@ class Range:
         return f"{self.least} or more" if self.most == math.inf else f"{self.least} to {self.most}"
 
 
-#: A number from 0 to 1; a number of things, one or more.
+#: A number from 0 to 1; and a positive integer.
 Fraction = Annotated[float, Range(0, 1)]
 Size = Annotated[int, Range(1)]
 
 
 class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that decides how an agent is trained; UsageError where a value is not of its type, or out of its range."""
+    """Configuration of training; raises UsageError if a value has a wrong type or is out of range."""
 
     def __post_init__(self) -> None:
         check(self)
 
     def changed(self, **changes: Any) -> Self:
-        """The same with other values for some fields."""
+        """Return a copy with other values for some fields."""
         return msgspec.structs.replace(self, **changes)
 
     @classmethod
     def cpu(cls, **changes: Any) -> Self:
-        """The preset for processors, with some changes."""
+        """Return the preset for CPUs, with some changes."""
         preset: Self = _preset(cls, "cpu")
         return preset.changed(**changes)
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The preset of the agent's paper, with some changes; KeyError where there is none."""
+        """Return the preset of the agent's paper, with some changes; raise KeyError if there is none."""
         preset: Self = _preset(cls, "paper")
         return preset.changed(**changes)
 
 
 @cache
 def _preset(kind: type[H], name: str) -> H:
-    """A configuration by a table of ``presets.toml``."""
+    """Return the configuration in a table of ``presets.toml``."""
     tables = msgspec.toml.decode((resources.files(__package__) / "presets.toml").read_bytes())
     values = {field: None if value == "none" else value for field, value in tables[kind.__name__][name].items()}
     return msgspec.convert(values, kind)
 
 
 def check(config: msgspec.Struct) -> None:
-    """That fields have their types, and lie in their :class:`Range`; None is not looked at.
+    """Check that fields have their types and are in their :class:`Range`. None is not checked.
 
-    For ``__post_init__``: msgspec itself looks at types only where it reads a file.
+    A ``__post_init__`` should call this function: msgspec checks types only when it reads a file.
 
     Raises
     ------
     UsageError
-        Naming the field, what was found, and what was expected.
+        If not; the message states the field, the found value, and the expected value.
     """
     ranges: list[tuple[str, Any, Range]] = []
     for field in _fields(type(config)):
@@ -91,16 +91,16 @@ def check(config: msgspec.Struct) -> None:
 
 
 def with_settings(config: C, settings: Iterable[str]) -> C:
-    """Fields changed by ``name=value`` texts; ``group.name`` is a field of the configuration that the field ``group`` is.
+    """Change fields by ``name=value`` strings. ``group.name`` is a field of the configuration in the field ``group``.
 
-    Values are JSON, or else texts.
+    A value that is not JSON is a string.
 
     Raises
     ------
     UsageError
-        Naming the text, and what was expected.
+        If a string is not valid; the message states the string, and the expected form.
     InputError
-        Where a value does not fit the others.
+        If a value is not consistent with the others.
     """
     values: dict[str, Any] = msgspec.to_builtins(config)
     for text in settings:
@@ -125,7 +125,7 @@ def with_settings(config: C, settings: Iterable[str]) -> C:
     return changed
 
 
-#: Kept, because resolving a class's annotations takes longer than the checks.
+#: Cached, because resolving the annotations of a class takes longer than the checks.
 _fields = cache(msgspec.structs.fields)
 
 
@@ -134,7 +134,7 @@ def _check_type(name: str, value: Any, kind: Any) -> None:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"training: {name} is {show(value)}: {str(error)[0].lower()}{str(error)[1:]}") from None
-    # Whole numbers written as fractions, and what is no number, pass for the fields' types.
+    # msgspec accepts floats such as 1.0 for integers, and NaN and infinity for floats.
     for element in value if isinstance(value, tuple) else (value,):
         if isinstance(element, float) and (kind in (int, int | None) or not math.isfinite(element)):
             wanted = "a whole number" if kind in (int, int | None) else "a finite number"

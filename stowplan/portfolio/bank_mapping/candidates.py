@@ -1,4 +1,8 @@
-"""The candidates for bank mapping, as functions of (problem, context)."""
+"""The candidates for bank mapping, as functions of (problem, context).
+
+A plan chooses an *option* for every operator, that is, a layout over the banks for each tensor that it reads or writes, and
+decides which tensors stay on chip.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 from stowplan.models.bank_mapping.structure import assemble
 from stowplan.portfolio.bank_mapping import choose
-from stowplan.portfolio.presolve import tell_proof
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.presolve import report_proof
+from stowplan.portfolio.solver_limits import solver_options
 
 if TYPE_CHECKING:
     # These load HiGHS and SciPy.
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def agrees(problem: Problem, options: Sequence[int]) -> bool:
-    """Whether all writers of a tensor write one layout; the ways to choose try, and contradictory rules defeat them."""
+    """Whether all writers of each tensor write the same layout. Heuristics try to ensure that, but rules may contradict."""
     for tensor, writers in enumerate(problem.writers):
         layouts = {choose.written_layout(problem, number, options[number], tensor) for number in writers}
         if len(layouts) > 1:
@@ -30,48 +34,52 @@ def agrees(problem: Problem, options: Sequence[int]) -> bool:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Propagation, then descent and keeping in turns while the plan gets better, from several mappings.
+    """The heuristic: the plan of propagation, then local search from several mappings.
 
-    The fixed point of propagation is better than one pass, but descent from one pass sometimes ends lower.
+    Local search alternates between two steps as long as the plan improves: descent over the options, and the choice of the
+    tensors that stay on chip. It starts from the fixed point of propagation and from two other mappings; although the fixed
+    point is better than a single pass of propagation, descent from the latter sometimes ends lower.
     """
     best = choose.propagated_plan(problem)
     if not agrees(problem, best.options):
         context.note("writers of one tensor do not agree: left to the exact models")
         return
     context.plan(best, "propagation")
-    for start in ([*best.options], choose.one_pass(problem), choose.local(problem)):
+    for start in ([*best.options], choose.propagate_once(problem), choose.local(problem)):
         if agrees(problem, start):
             best = _improve(problem, context, best, start)
 
 
 def _improve(problem: Problem, context: Context, best: Plan, options: list[int]) -> Plan:
+    """Local search from ``options``; returns the best plan."""
     may_stay: Sequence[bool] = [True] * len(problem.tensors)
     while not context.closed():
-        options = choose.descended(problem, options, may_stay, context.closed)
+        options = choose.descend(problem, options, may_stay, context.closed)
         stays = choose.by_density(problem, options)
         plan = assemble(problem, options, stays)
         if plan.objective >= best.objective or not agrees(problem, options):
             break
         best = plan
         context.plan(plan, "descent")
-        # What found no room is not worth agreeing for.
+        # For tensors that found no space on chip, matching layouts save nothing in the next descent.
         may_stay = stays
     return best
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model, hinted with the best plan known."""
+    """The CP-SAT model, with the best plan so far as its hint."""
     from stowplan.models.bank_mapping.cpsat import solve
 
-    tell_proof(
-        context, solve(problem, hint=context.incumbent()[0], **reporting(context, "cpsat", work_rates.BANK_CPSAT)), "cpsat"
+    report_proof(
+        context, solve(problem, hint=context.incumbent()[0], **solver_options(context, "cpsat", work_rates.BANK_CPSAT)), "cpsat"
     )
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """Bounds and rounded plans of all stages; bounds are a millionth below what HiGHS proves.
+    """The MILP on HiGHS, in stages: bounds, and plans rounded from its points.
 
-    How far HiGHS comes depends on the load of the machine: in deterministic runs its bounds count, its plans do not.
+    Bounds are lowered by a millionth against rounding errors. How far HiGHS gets depends on the load of the machine, so that in
+    deterministic runs only its bounds are reported.
     """
     from stowplan.models.bank_mapping import milp as model
     from stowplan.models.mip.matrix import Options
@@ -111,21 +119,24 @@ def milp(problem: Problem, context: Context) -> None:
 
 
 class _Plans:
-    """The best plan so far, and a way to get better ones from points of the matrix."""
+    """Keeps the best plan, and rounds points of the MILP to plans."""
 
     def __init__(self, context: Context, built: model.Model, best: Plan | None, *, may_tell: bool):
         self.best = best
         self._context, self._built, self._may_tell = context, built, may_tell
 
     def take(self, plan: Plan | None) -> bool:
-        """Whether it is better than all before; then it is kept."""
+        """Keep a plan if it is better than all before; returns whether it is."""
         if plan is None or (self.best is not None and plan.objective >= self.best.objective):
             return False
         self.best = plan
         return True
 
     def offer(self, values: FloatArray) -> None:
-        """Round a point: the options it likes best, and what stays in the order of how much it lets stay."""
+        """Round a point of the MILP to a plan, improve it by descent, and report it.
+
+        Each operator gets the option of its largest variable; tensors stay on chip in the order of their variables.
+        """
         problem = self._built.problem
         options = list(self._built.extract(values).options)
         wish = [float(known or 0.0) for known in self._built.structure.on_chip]
@@ -140,11 +151,11 @@ class _Plans:
                 return
             if self._may_tell:
                 self._context.plan(plan, "rounding")
-            options = choose.descended(problem, options, stays, self._context.closed)
+            options = choose.descend(problem, options, stays, self._context.closed)
 
 
 def _relax(context: Context, built: model.Model, plans: _Plans) -> None:
-    """Bound and rounded point of the linear relaxation."""
+    """Report the bound of the linear relaxation and a plan rounded from its point."""
     from stowplan.models.mip.solve import solve as solve_matrix
 
     outcome = solve_matrix(

@@ -1,6 +1,6 @@
-"""Ways to choose an option for every operator, and then what stays on chip.
+"""Heuristics that choose an option for every operator, and then the tensors that stay on chip.
 
-Options are chosen by each operator for itself, by propagation to a fixed point, and by descent from there.
+Options are chosen for each operator by itself, by propagation of layouts along the data to a fixed point, or by descent.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ class ChoiceParameters(Parameters, frozen=True):
     """Parameters of the choice of options."""
 
     sweeps: int = 50
-    """Revisions of each operator's option, on average and at most."""
+    """Largest average number of revisions of an operator's option."""
 
 
 PARAMS = parameters(ChoiceParameters, __name__)
 
 
 def written_layout(problem: Problem, number: int, option: int, tensor: int) -> int:
-    """Layout in which an operator writes a tensor by one of its options."""
+    """The layout in which an operator writes a tensor under one of its options."""
     operator = problem.operators[number]
     return operator.options[option][operator.write_place(tensor)]
 
 
 class Choice:
-    """Options being chosen, one operator after the other; writers of one tensor never disagree where they can help it."""
+    """A partial choice of options, extended one operator after the other; writers of a tensor get equal layouts if possible."""
 
     def __init__(self, problem: Problem):
         self.problem = problem
         self.options: list[int | None] = [None] * len(problem.operators)
 
     def allowed(self, number: int) -> list[int]:
-        """Options that agree with other writers' layouts, or all where none does."""
+        """The options of an operator that agree with the layouts of other writers, or all if none does."""
         operator = self.problem.operators[number]
         choices = list(range(len(operator.options)))
         for at, tensor in enumerate(operator.writes, len(operator.reads)):
@@ -52,11 +52,11 @@ class Choice:
                 agreeing = [choice for choice in choices if operator.options[choice][at] == layout]
                 choices = agreeing or choices
             if len(self.problem.writers[tensor]) > 1:
-                shared = self._shared(tensor)
+                shared = self._common_layouts(tensor)
                 choices = [choice for choice in choices if operator.options[choice][at] in shared] or choices
         return choices
 
-    def _shared(self, tensor: int) -> set[int]:
+    def _common_layouts(self, tensor: int) -> set[int]:
         """Layouts that every writer of a tensor can write."""
         sets = []
         for number in self.problem.writers[tensor]:
@@ -66,7 +66,7 @@ class Choice:
         return set.intersection(*sets)
 
     def own_layout(self, tensor: int) -> int | None:
-        """Layout of a tensor as far as it is known: its writer's, None before that is chosen."""
+        """The layout in which a tensor is written; None if its writers' options are not yet chosen."""
         for number in self.problem.writers[tensor]:
             option = self.options[number]
             if option is not None:
@@ -74,7 +74,7 @@ class Choice:
         return None
 
     def wanted(self, tensor: int) -> set[int]:
-        """Layouts in which chosen readers want a tensor."""
+        """The layouts that readers with a chosen option need of a tensor."""
         layouts = set()
         for number, at in self.problem.readers[tensor]:
             option = self.options[number]
@@ -83,7 +83,7 @@ class Choice:
         return layouts
 
     def best(self, number: int) -> int:
-        """The allowed option with the fewest bytes in conflict with what is known; the first of equals."""
+        """The allowed option with the fewest bytes in conflicting layouts, given earlier choices; ties go to the first."""
         operator = self.problem.operators[number]
         known = [self.own_layout(tensor) for tensor in operator.reads]
         wanted = [self.wanted(tensor) for tensor in operator.reads]
@@ -107,27 +107,27 @@ class Choice:
 
 
 def local(problem: Problem) -> list[int]:
-    """Every operator by itself: its usual option."""
+    """The options if every operator chooses for itself: the first allowed one."""
     choice = Choice(problem)
     for number in range(len(problem.operators)):
         choice.options[number] = choice.allowed(number)[0]
     return [option or 0 for option in choice.options]
 
 
-def propagated(problem: Problem) -> list[int]:
-    """The paper's way: operators that the compute unit restricts take their usual option, and what follows is propagated along
-    the data, both ways, until every operator is covered (:func:`one_pass`); then assignments are revised until nothing changes.
+def propagate(problem: Problem) -> list[int]:
+    """The options of the paper's propagation to a fixed point.
 
-    A revision must leave fewer bytes in conflict. Each tensor's are counted once, so that their sum falls with every change:
-    revisions cannot go in circles.
+    Operators that the compute unit restricts take their usual option. Layouts are propagated from there along the data, in both
+    directions, until every operator has an option (:func:`propagate_once`). Then options are revised until nothing changes. A
+    revision must reduce the bytes in conflicting layouts, of which each tensor's count once, so that the revisions end.
     """
     choice = Choice(problem)
     free = [number for number, operator in enumerate(problem.operators) if not operator.restricted]
-    return _revised(choice, one_pass(problem), free, lambda tensor: _in_conflict(choice, tensor), lambda: False)
+    return _revise(choice, propagate_once(problem), free, lambda tensor: _conflicting_bytes(choice, tensor), lambda: False)
 
 
-def one_pass(problem: Problem) -> list[int]:
-    """Propagation in one breadth-first pass from the restricted operators: no assignment is looked at again."""
+def propagate_once(problem: Problem) -> list[int]:
+    """The options of one breadth-first pass of propagation from the restricted operators, without revisions."""
     choice = Choice(problem)
     for number, operator in enumerate(problem.operators):
         if operator.restricted:
@@ -135,7 +135,7 @@ def one_pass(problem: Problem) -> list[int]:
     neighbours = _neighbours(problem)
     front = deque(number for number, option in enumerate(choice.options) if option is not None)
     for seed in range(len(problem.operators)):
-        # Parts of the program without any restricted operator start from their first.
+        # In parts of the program without a restricted operator, propagation starts from the first operator.
         if not front and choice.options[seed] is None:
             choice.options[seed] = choice.best(seed)
             front.append(seed)
@@ -147,21 +147,22 @@ def one_pass(problem: Problem) -> list[int]:
     return [option or 0 for option in choice.options]
 
 
-def _in_conflict(choice: Choice, tensor: int) -> int:
-    """Bytes of a tensor's copies to layouts that readers want and it does not have, were it on chip."""
-    return _copied(choice.problem, tensor, choice.own_layout(tensor), choice.wanted(tensor))
+def _conflicting_bytes(choice: Choice, tensor: int) -> int:
+    """Bytes of the copies to other layouts that a tensor's readers would need if it were on chip."""
+    return _copied_bytes(choice.problem, tensor, choice.own_layout(tensor), choice.wanted(tensor))
 
 
-def _copied(problem: Problem, tensor: int, own: int | None, wanted: set[int]) -> int:
+def _copied_bytes(problem: Problem, tensor: int, own: int | None, wanted: set[int]) -> int:
+    """Bytes of the copies of a tensor of layout ``own`` to the other layouts ``wanted``."""
     array = problem.tensors[tensor]
     if own is None:
-        # An input takes one of the layouts wanted.
+        # An input may come in one of the wanted layouts.
         own = min((layout for layout in wanted if layout < array.rank), default=None)
     return sum(array.layout_bytes(layout) for layout in wanted if layout != own)
 
 
 def _neighbours(problem: Problem) -> list[list[int]]:
-    """Operators that share a tensor one of them writes, readers after writers."""
+    """For each operator, those that read a tensor that it writes, or write one that it reads."""
     neighbours: list[dict[int, None]] = [{} for _ in problem.operators]
     for tensor, writers in enumerate(problem.writers):
         for writer in writers:
@@ -172,37 +173,37 @@ def _neighbours(problem: Problem) -> list[list[int]]:
 
 
 def cost_of(problem: Problem, tensor: int, own: int | None, wanted: set[int], may_stay: bool) -> int:
-    """Weighted bytes of a tensor at its best place: on chip with a copy for every other layout, or in main memory."""
+    """Cost of a tensor in weighted bytes at its best place: on chip with a copy for every other layout, or in main memory."""
     outside = off_chip_cost(problem, tensor)
     if not may_stay:
         return outside
-    return min(outside, on_chip_cost(problem, tensor) + problem.copy_weight * _copied(problem, tensor, own, wanted))
+    return min(outside, on_chip_cost(problem, tensor) + problem.copy_weight * _copied_bytes(problem, tensor, own, wanted))
 
 
-def descended(problem: Problem, start: Sequence[int], on_chip: Sequence[bool], should_stop: Callable[[], bool]) -> list[int]:
-    """From ``start``, change one operator at a time while that moves fewer bytes, each tensor at its best place.
+def descend(problem: Problem, start: Sequence[int], on_chip: Sequence[bool], should_stop: Callable[[], bool]) -> list[int]:
+    """Descent from the options ``start``: change one operator at a time as long as that reduces the cost.
 
-    ``on_chip`` says which tensors may stay on chip.
+    Each tensor counts at its best place; ``on_chip`` says which tensors may stay on chip.
     """
     choice = Choice(problem)
 
     def cost(tensor: int) -> int:
         return cost_of(problem, tensor, choice.own_layout(tensor), choice.wanted(tensor), on_chip[tensor])
 
-    return _revised(choice, start, range(len(problem.operators)), cost, should_stop)
+    return _revise(choice, start, range(len(problem.operators)), cost, should_stop)
 
 
-def _revised(
+def _revise(
     choice: Choice,
     start: Sequence[int],
     free: Iterable[int],
     cost: Callable[[int], int],
     should_stop: Callable[[], bool],
 ) -> list[int]:
-    """From ``start``, give each of the ``free`` operators the option that costs its tensors least, until nothing changes.
+    """Starting from ``start``, give each of the ``free`` operators its cheapest option, until nothing changes.
 
-    ``cost`` is of a tensor under ``choice``. Only what costs less is a change, so that the sum over all tensors falls; every
-    operator is looked at :data:`PARAMS` times on average, at most.
+    ``cost`` is the cost of a tensor under ``choice``. An option changes only if that is cheaper, so that the total cost falls.
+    An operator is revised at most :attr:`ChoiceParameters.sweeps` times on average.
     """
     problem = choice.problem
     choice.options = list(start)
@@ -234,14 +235,14 @@ def _revised(
 
 
 class _Load:
-    """Bytes on chip at every operator."""
+    """The bytes on chip at every operator."""
 
     def __init__(self, problem: Problem):
         self._problem = problem
         self._bytes = np.zeros(len(problem.operators), np.int64)
 
     def take(self, life: tuple[int, int], size: int) -> bool:
-        """Room for ``size`` bytes over a life, if there is."""
+        """Reserve ``size`` bytes during a life if they fit; returns whether they do."""
         part = self._bytes[life[0] : life[1]]
         if size and int(part.max(initial=0)) + size > self._problem.capacity:
             return False
@@ -250,7 +251,7 @@ class _Load:
 
 
 def _sizes(problem: Problem, options: Sequence[int]) -> list[tuple[int, int]]:
-    """For each tensor (bytes on chip with its copies, weighted bytes saved by staying)."""
+    """For each tensor (bytes on chip including its copies, weighted bytes that it saves by staying there)."""
     layouts = own_layouts(problem, options)
     sizes = []
     for tensor, array in enumerate(problem.tensors):
@@ -261,9 +262,9 @@ def _sizes(problem: Problem, options: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[float] | None = None) -> list[bool]:
-    """What saves most for its bytes and the length of its life first, as long as there is room.
+    """Which tensors stay on chip: greedily those that save most for their bytes and the length of their lives.
 
-    ``preferred`` says how much each tensor should stay, from another source, and goes before that.
+    ``preferred``, if given, says how much each tensor should stay, and takes precedence.
     """
     sizes = _sizes(problem, options)
     stays = [False] * len(problem.tensors)
@@ -283,8 +284,8 @@ def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[flo
     return stays
 
 
-def next_only(problem: Problem, options: Sequence[int]) -> list[bool]:
-    """Local mapping's rule: an output stays if the operator right after its writer reads it, and there is room."""
+def keep_for_next_reader(problem: Problem, options: Sequence[int]) -> list[bool]:
+    """Which tensors stay on chip in local mapping: those that the operator right after their writer reads, if they fit."""
     sizes = _sizes(problem, options)
     stays = [False] * len(problem.tensors)
     load = _Load(problem)
@@ -299,12 +300,12 @@ def next_only(problem: Problem, options: Sequence[int]) -> list[bool]:
 
 
 def local_plan(problem: Problem) -> Plan:
-    """Local mapping: every operator by itself, outputs on chip for the next operator only."""
+    """The plan of local mapping: every operator chooses for itself, and outputs stay on chip for the next operator only."""
     options = local(problem)
-    return assemble(problem, options, next_only(problem, options))
+    return assemble(problem, options, keep_for_next_reader(problem, options))
 
 
 def propagated_plan(problem: Problem) -> Plan:
-    """The paper's global mapping, with what saves most kept on chip."""
-    options = propagated(problem)
+    """The plan of the paper's global mapping by propagation, with the tensors that save most on chip."""
+    options = propagate(problem)
     return assemble(problem, options, by_density(problem, options))

@@ -1,4 +1,4 @@
-"""How far a bank mapping is from an earlier one: operators and tensors by their names."""
+"""Bank mappings that stay close to an earlier plan; operators and tensors are matched by their names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stowplan.models.bank_mapping.structure import assemble
 
 
 class Changes(ByValues):
-    """Decisions are the options of the operators, then whether the tensors stay on chip."""
+    """How bank mappings change: the decisions are the option of each operator, then whether each tensor stays on chip."""
 
     def match_values(self, given: KeepClose) -> Sequence[Hashable | None]:
-        """What an earlier version's plan decides, by names; an option by the layouts that it means."""
+        """The earlier decisions, matched by names; an option is recognized by its layouts. None if there is none."""
         plan: Plan = given.plan
         earlier: Problem | None = given.problem
         if earlier is None:
@@ -34,16 +34,16 @@ class Changes(ByValues):
         return values
 
     def values(self, plan: Any) -> Sequence[Hashable]:
-        """Options, and what stays."""
+        """The options of all operators, then whether each tensor stays on chip."""
         return [*plan.options, *plan.on_chip]
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """Plan with these, and the layouts and copies that follow."""
+        """The plan with these decisions, and the layouts and copies that follow from them."""
         count = len(self.problem.operators)
         return assemble(self.problem, values[:count], values[count:])
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
-        """Each decision alone, and all operators that hang together by tensors, with those tensors."""
+        """Each changed decision alone; and each set of changed operators that are connected by tensors, with these tensors."""
         changed = self.differing(plan)
         count = len(self.problem.operators)
         users: dict[int, list[int]] = {}

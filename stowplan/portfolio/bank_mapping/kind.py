@@ -1,4 +1,4 @@
-"""Bank mapping as a kind of problem: how its plans are verified, and its candidates."""
+"""The kind ``bank_mapping``: how its plans are verified and described, and which candidates and baselines it has."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from stowplan.verification import Verification
 
 
 class StartParameters(Parameters, frozen=True):
-    """Parameters of which candidates there are, and where they run."""
+    """Parameters that decide where candidates run."""
 
     small: int = 64
-    """Operators, up to so many nothing is worth a process of its own."""
+    """Operators up to which the search and CP-SAT run in threads, because they are not worth a process."""
 
 
 PARAMS = parameters(StartParameters, __name__)
 
 
 def _valid(problem: Problem, plan: Plan) -> Plan | None:
-    """A plan in which writers agree."""
+    """The plan if it is valid, that is, if writers agree on layouts."""
     return plan if verify(problem, plan).ok else None
 
 

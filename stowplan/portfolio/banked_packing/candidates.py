@@ -1,6 +1,8 @@
 """The candidates for banked packing, as functions of (problem, context).
 
-What is chosen for a bank is packed into it with the searches of the packing kind.
+The exact ones decompose the problem: a master problem chooses a bank for every buffer such that the load of no bank exceeds its
+capacity, and then each bank is a problem of the kind ``packing``, which that kind's candidates solve. Buffers that turn out not
+to fit together become a cut of the master problem.
 """
 
 from __future__ import annotations
@@ -19,33 +21,33 @@ from stowplan.models.packing.plan import Plan as Packing
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.packing.quick import quick_plan
-from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
-from stowplan.portfolio.solver_limits import reporting, solver_limits
+from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds
+from stowplan.portfolio.solver_limits import solver_limits, solver_options
 
 if TYPE_CHECKING:
     from stowplan.models.banked_packing.cpsat import Cut
 
 
 class SearchParameters(Parameters, frozen=True):
-    """Parameters of the search."""
+    """Parameters of the candidates."""
 
     pack_seconds: float = 1.0
-    """Seconds in which the banks of a choice are packed at first."""
+    """Seconds for packing a bank at first."""
     more: float = 1.6
-    """Times by which these grow with each choice that was neither packed nor refuted."""
+    """Factor by which these seconds grow with each bank that was neither packed nor proven infeasible."""
     master_share: float = 0.35
-    """Part of the time that one choice of banks may take."""
+    """Part of the remaining time that one solution of the master problem may take."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
-#: Finds banks by loads alone: (seconds, cuts) to an outcome.
+#: Solves the master problem: chooses banks by their loads alone, from (seconds, cuts).
 Master = Callable[[float, "list[Cut]"], Outcome[Plan]]
 
 
-def _overloaded(problem: Problem, context: Context) -> bool:
-    """Report an infeasibility that shows at once."""
+def _report_if_overloaded(problem: Problem, context: Context) -> bool:
+    """Report that no plan exists if simple counting proves so; returns whether it does."""
     overload = find_overload(problem)
     if overload is not None:
         names = [problem.buffers[number].id for number in overload.buffers]
@@ -54,8 +56,8 @@ def _overloaded(problem: Problem, context: Context) -> bool:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Placing in simple orders, and in many that are like the best of them."""
-    if _overloaded(problem, context):
+    """The heuristic: places buffers in simple orders, then in many variations of these orders."""
+    if _report_if_overloaded(problem, context):
         return
     n = len(problem.buffers)
     greedy.climb(
@@ -64,7 +66,7 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def by_size(problem: Problem, context: Context) -> None:
-    """By size, the baseline, and nothing more."""
+    """The candidate that computes the baseline ``by_size`` alone: buffers are placed by descending size."""
     _, order = next(greedy.orders(problem))
     plan, _ = greedy.place(problem, order)
     if plan is not None:
@@ -74,10 +76,10 @@ def by_size(problem: Problem, context: Context) -> None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The simple orders; then the cheapest choice of banks, and a plan of it where simple packings are enough."""
-    if _overloaded(problem, context):
+    """The presolver of small problems: the simple orders, then the cheapest choice of banks with quick packings of it."""
+    if _report_if_overloaded(problem, context):
         return
-    if asks_for_heuristics(context):
+    if includes_heuristics(context):
         greedy.climb(problem, context.seed(), 0, context.plan, context.closed)
     chosen = _cheapest(problem, context, presolve_seconds(context), [])
     if chosen.bound is not None:
@@ -95,13 +97,13 @@ def presolve(problem: Problem, context: Context) -> None:
 
 
 def choice(problem: Problem, context: Context) -> None:
-    """The cheapest choice of banks by loads (CP-SAT), packed; what does not fit is cut off, and the next choice tried."""
+    """The decomposition with CP-SAT: the cheapest choice of banks is packed; if that fails, it is cut off."""
     _choose_and_pack(problem, context, lambda seconds, cuts: _cheapest(problem, context, seconds, cuts), "choice")
 
 
 def _cheapest(problem: Problem, context: Context, seconds: float, cuts: list[Cut]) -> Outcome[Plan]:
-    """Banks by loads alone, with CP-SAT."""
-    # Not at the top: it imports ortools, which the others can do without.
+    """Solve the master problem with CP-SAT."""
+    # Imported here because it imports ortools, which the heuristics do not need.
     from stowplan.models.banked_packing import cpsat as model
 
     return model.solve(
@@ -110,7 +112,7 @@ def _cheapest(problem: Problem, context: Context, seconds: float, cuts: list[Cut
 
 
 def milp_choice(problem: Problem, context: Context) -> None:
-    """The same with a MILP solver."""
+    """The decomposition with a MILP solver for the master problem."""
     from stowplan.models.banked_packing import milp
 
     def master(seconds: float, cuts: list[Cut]) -> Outcome[Plan]:
@@ -128,14 +130,15 @@ def milp_choice(problem: Problem, context: Context) -> None:
 
 
 def _choose_and_pack(problem: Problem, context: Context, master: Master, source: str) -> None:
-    if _overloaded(problem, context):
+    """Solve the master problem and pack its banks, until a choice can be packed or the time is over."""
+    if _report_if_overloaded(problem, context):
         return
     cuts: list[Cut] = []
     is_exact, seconds = True, PARAMS.pack_seconds
-    left = context.work(work_rates.BANKED_ATTEMPTS, least=1)
-    while not context.closed() and left != 0:
-        left = None if left is None else left - 1
-        chosen = master(context.remaining() * (PARAMS.master_share if left is None else 1.0), cuts)
+    attempts_left = context.work(work_rates.BANKED_ATTEMPTS, least=1)
+    while not context.closed() and attempts_left != 0:
+        attempts_left = None if attempts_left is None else attempts_left - 1
+        chosen = master(context.remaining() * (PARAMS.master_share if attempts_left is None else 1.0), cuts)
         if chosen.status == "infeasible":
             if is_exact:
                 context.proven_infeasible(source, {"explanation": "no choice of banks can be packed"})
@@ -144,9 +147,14 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
             context.bound(chosen.bound, source)
         if chosen.plan is None:
             return
-        known, _ = context.incumbent()
-        if known is not None and known.objective <= chosen.plan.objective and chosen.status == "optimal" and not is_exact:
-            # What choices are left after unproven cuts are no cheaper.
+        incumbent_plan, _ = context.incumbent()
+        if (
+            incumbent_plan is not None
+            and incumbent_plan.objective <= chosen.plan.objective
+            and chosen.status == "optimal"
+            and not is_exact
+        ):
+            # No choice that the cuts leave is cheaper than the plan. Some cuts are unproven, so this gives no bound.
             return
         offsets: dict[int, int] = {}
         fits = True
@@ -158,105 +166,123 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
                 continue
             fits = False
             if conflict is None:
-                # Neither packed nor refuted: this very choice is not tried again, and bounds end here.
+                # The bank was neither packed nor proven infeasible. This choice is not tried again, and from here on the master
+                # problem gives no valid bounds.
                 is_exact, conflict, seconds = False, tuple(numbers), seconds * PARAMS.more
             cuts.append((bank, conflict))
         if fits:
             places = [offsets[number] for number in range(len(problem.buffers))]
             context.plan(plan_of(problem, chosen.plan.banks, places), source)
-            # A choice that is not proven cheapest is packed as well; the other candidates look for a cheaper one.
+            # If the choice is not proven to be the cheapest, other candidates may still find a cheaper one.
             return
         _repair(problem, context, chosen.plan, source)
 
 
-def _repair(problem: Problem, context: Context, wanted: Plan, source: str) -> None:
-    """A plan that is close to a choice that was not packed: those chosen for the cheapest banks are placed first."""
+def _repair(problem: Problem, context: Context, bank_choice: Plan, source: str) -> None:
+    """Look for plans close to a choice that was not packed: buffers that it puts into their cheapest bank are placed first."""
     for _, order in greedy.orders(problem):
         if context.closed():
             return
         rank = {number: at for at, number in enumerate(order)}
-        wishes = sorted(order, key=lambda number: (problem.allowed[number].index(wanted.banks[number]), rank[number]))
-        plan, _ = greedy.place(problem, wishes)
+        placing_order = sorted(
+            order, key=lambda number: (problem.allowed[number].index(bank_choice.banks[number]), rank[number])
+        )
+        plan, _ = greedy.place(problem, placing_order)
         if plan is not None:
             context.plan(plan, f"{source}_repair")
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model with offsets, hinted with the best plan known."""
-    if _overloaded(problem, context):
+    """The CP-SAT model of banks and offsets together, with the best plan so far as its hint."""
+    if _report_if_overloaded(problem, context):
         return
     from stowplan.models.banked_packing import cpsat as model
 
     outcome = model.solve(
         problem,
         hint=context.incumbent()[0],
-        **reporting(context, "cpsat", work_rates.BANKED_CPSAT),
+        **solver_options(context, "cpsat", work_rates.BANKED_CPSAT),
     )
     if outcome.status == "infeasible":
         context.proven_infeasible("cpsat", {"explanation": "no choice of banks and offsets keeps all buffers apart"})
 
 
+#: Name of the buffer that stands for the reserved bytes of a bank.
 _RESERVED = "reserved"
 
 
 def pack(
     problem: Problem, bank: int, numbers: Sequence[int], context: Context, seconds: float
 ) -> tuple[dict[int, int] | None, tuple[int, ...] | None]:
-    """Offsets by buffer; or buffers that are proven not to fit together. Both None: neither was found in the time.
+    """Pack buffers into a bank.
 
     Parameters
     ----------
+    bank
+        Number of the bank.
     numbers
-        The buffers that are to be in the bank.
+        Numbers of the buffers that are to be in the bank.
     seconds
-        How long to look; in deterministic runs, for how much work.
+        How long to search; in deterministic runs, the work limit in seconds of an idle machine.
+
+    Returns
+    -------
+    tuple
+        Offsets in bytes by the number of the buffer, or None; and numbers of buffers that are proven not to fit together, or
+        None. Both are None if neither was found in the time.
     """
-    inside = _bank_problem(problem, bank, numbers)
+    bank_problem = _bank_problem(problem, bank, numbers)
     ids = {problem.buffers[number].id: number for number in numbers}
-    overload = find_bank_overload(inside)
+    overload = find_bank_overload(bank_problem)
     if overload is not None:
-        return None, tuple(ids[inside.buffers[at].id] for at in overload.buffers if inside.buffers[at].id in ids)
-    quick = quick_plan(inside)
+        return None, tuple(ids[bank_problem.buffers[at].id] for at in overload.buffers if bank_problem.buffers[at].id in ids)
+    quick = quick_plan(bank_problem)
     if quick is not None:
-        return _offsets(problem, bank, numbers, inside, quick[1]), None
-    # Not at the top: small problems are settled without it.
+        return _offsets(problem, bank, numbers, bank_problem, quick[1]), None
+    # Imported here because small problems are solved without it.
     from stowplan.portfolio.packing.candidates import InnerRun, exact
     from stowplan.portfolio.packing.candidates import search as search_packing
 
     for function, share in ((search_packing, 0.4), (exact, 0.6)):
-        inner = InnerRun(context, share * seconds)
-        function(inside, inner)
-        if inner.best is not None:
-            return _offsets(problem, bank, numbers, inside, inner.best), None
-        if inner.why is not None:
-            conflict = [ids[name] for name in inner.why.get("conflict", {}).get("buffers", ids) if name in ids]
+        inner_run = InnerRun(context, share * seconds)
+        function(bank_problem, inner_run)
+        if inner_run.best is not None:
+            return _offsets(problem, bank, numbers, bank_problem, inner_run.best), None
+        if inner_run.why is not None:
+            conflict = [ids[name] for name in inner_run.why.get("conflict", {}).get("buffers", ids) if name in ids]
             return None, tuple(sorted(conflict))
     return None, None
 
 
 def pack_quickly(problem: Problem, bank: int, numbers: Sequence[int], context: Context) -> dict[int, int] | None:
-    """Offsets by buffer, where they are found in a moment."""
-    inside = _bank_problem(problem, bank, numbers)
-    quick = quick_plan(inside)
-    return None if quick is None else _offsets(problem, bank, numbers, inside, quick[1])
+    """Offsets by the number of the buffer, if the quick heuristic finds some."""
+    bank_problem = _bank_problem(problem, bank, numbers)
+    quick = quick_plan(bank_problem)
+    return None if quick is None else _offsets(problem, bank, numbers, bank_problem, quick[1])
 
 
-def _offsets(problem: Problem, bank: int, numbers: Sequence[int], inside: packing.Problem, plan: Packing) -> dict[int, int]:
-    """Offsets by buffer of a packing of a bank."""
-    shift = 0 if any(buffer.offset is not None for buffer in inside.buffers) else problem.bottom(bank)
+def _offsets(
+    problem: Problem, bank: int, numbers: Sequence[int], bank_problem: packing.Problem, plan: Packing
+) -> dict[int, int]:
+    """Offsets in the bank by the number of the buffer, from a plan of the bank's packing problem."""
+    shift = 0 if any(buffer.offset is not None for buffer in bank_problem.buffers) else problem.bottom(bank)
     ids = {problem.buffers[number].id: number for number in numbers}
-    offsets = {ids[buffer.id]: at + shift for buffer, at in zip(inside.buffers, plan.offsets, strict=True) if buffer.id in ids}
-    # What has no bytes collides with nothing, not even with what is reserved.
+    offsets = {
+        ids[buffer.id]: at + shift for buffer, at in zip(bank_problem.buffers, plan.offsets, strict=True) if buffer.id in ids
+    }
+    # A buffer without bytes collides with nothing, not even with reserved bytes, so that it takes the first allowed offset.
     return {
         number: at if problem.buffers[number].size else problem.lowest_offset_in(number, bank) for number, at in offsets.items()
     }
 
 
 def _bank_problem(problem: Problem, bank: int, numbers: Sequence[int]) -> packing.Problem:
+    """The packing problem of a bank and the buffers that are to be in it."""
     memory = problem.banks[bank]
     steps = {number: problem.step(number, bank) for number in numbers}
     bottom = problem.bottom(bank)
-    # Offsets may count from the bottom where every step divides it; else what is reserved is a buffer at a fixed offset.
+    # If every alignment divides the first usable offset, offsets count from there. Otherwise the reserved bytes become a buffer
+    # at a fixed offset.
     shift = bottom if all(bottom % step == 0 for step in steps.values()) else 0
     buffers = [
         packing.Buffer(

@@ -1,4 +1,4 @@
-"""Placing buffers one after the other, each in the cheapest bank that has a hole for it, at the lowest offset."""
+"""Greedy placement: one buffer after the other goes into the cheapest bank with a hole for it, at the lowest offset."""
 
 from __future__ import annotations
 
@@ -12,45 +12,52 @@ from stowplan.parameters import Parameters, parameters
 
 
 class ClimbParameters(Parameters, frozen=True):
-    """Parameters of climbing."""
+    """Parameters of hill climbing."""
 
     noise: float = 0.15
-    """Part of a rank by which climbing moves a buffer at random, at most."""
+    """Part of the number of buffers by which climbing moves a buffer back in the order at random, at most."""
 
 
 PARAMS = parameters(ClimbParameters, __name__)
 
 
 def place(problem: Problem, order: Sequence[int]) -> tuple[Plan | None, list[int]]:
-    """Plan of an order, None where some buffers found no place; and those that are not in their cheapest bank, or in none."""
-    rooms = [FirstFit(bank.capacity) for bank in problem.banks]
+    """Place the buffers in an order.
+
+    Returns
+    -------
+    tuple
+        The plan, None if some buffer found no place; and the numbers of the buffers that are not in their cheapest bank.
+    """
+    spaces = [FirstFit(bank.capacity) for bank in problem.banks]
     begin = min((buffer.lower for buffer in problem.buffers), default=0)
     end = max((buffer.upper for buffer in problem.buffers), default=0)
-    for memory, room in zip(problem.banks, rooms, strict=True):
+    for memory, space in zip(problem.banks, spaces, strict=True):
         if memory.reserved:
-            room.put(begin, end, memory.reserved, 0)
+            space.put(begin, end, memory.reserved, 0)
     banks, offsets = [-1] * len(order), [0] * len(order)
-    late = []
+    displaced = []
     for number in order:
         buffer = problem.buffers[number]
         for bank in problem.allowed[number]:
             size = problem.size_in(number, bank)
             step = problem.step(number, bank)
-            at = rooms[bank].take(buffer.lower, buffer.upper, size, step) if size else problem.lowest_offset_in(number, bank)
+            at = spaces[bank].take(buffer.lower, buffer.upper, size, step) if size else problem.lowest_offset_in(number, bank)
             if at is not None:
                 banks[number], offsets[number] = bank, at
                 break
         if banks[number] != (problem.allowed[number] or (-1,))[0] or banks[number] < 0:
-            late.append(number)
+            displaced.append(number)
     if -1 in banks:
-        return None, late
-    return plan_of(problem, banks, offsets), late
+        return None, displaced
+    return plan_of(problem, banks, offsets), displaced
 
 
 def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
-    """Names and orders: by size, as executorch's planner has it; by uses, also for each moment of life; by traffic; by area.
+    """Names and orders of the buffers: by size, by uses, by uses for each moment of life, by traffic, and by size times life.
 
-    Who has the fewest banks to choose from comes first in all of them.
+    The first one is the order of ExecuTorch's greedy planner. In all of them buffers with fewer banks to choose from come
+    first.
     """
     buffers = problem.buffers
     keys: dict[str, Callable[[int], float]] = {
@@ -67,20 +74,26 @@ def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
 def climb(
     problem: Problem, seed: int, rounds: int | None, on_plan: Callable[[Plan, str], None], should_stop: Callable[[], bool]
 ) -> None:
-    """The orders, then each of them again and again: what came into a dear bank, or none, comes sooner.
+    """Place the buffers in each of the orders, then in random variations of them.
+
+    A buffer that ended in an expensive bank, or in none, comes earlier in later variations.
 
     Parameters
     ----------
+    seed
+        Seed of the random variations.
     rounds
-        Placements at most; None for no limit.
+        Maximum number of placements, but the orders themselves are always tried; None for no limit.
     on_plan
         Called with every plan that is cheaper than those before, and the name of its order.
+    should_stop
+        Called before each placement.
     """
     chance = random.Random(seed)
     best: int | None = None
     ranks: list[tuple[str, list[float]]] = []
 
-    def take(plan: Plan | None, name: str) -> bool:
+    def report_if_better(plan: Plan | None, name: str) -> bool:
         nonlocal best
         if plan is None or (best is not None and plan.objective >= best):
             return False
@@ -92,23 +105,23 @@ def climb(
     for name, order in orders(problem):
         if should_stop():
             return
-        plan, late = place(problem, order)
+        plan, displaced = place(problem, order)
         count += 1
-        take(plan, name)
+        report_if_better(plan, name)
         rank = [0.0] * len(order)
         for at, number in enumerate(order):
             rank[number] = at
-        for number in late:
+        for number in displaced:
             rank[number] *= 0.7
         ranks.append((name, rank))
     n = max(1, len(problem.buffers))
     while not should_stop() and (rounds is None or count < rounds):
         at = chance.randrange(len(ranks))
         name, rank = ranks[at]
-        tried = [place + n * PARAMS.noise * chance.random() for place in rank]
-        plan, late = place(problem, sorted(range(len(tried)), key=lambda number: tried[number]))
+        ranks_tried = [place + n * PARAMS.noise * chance.random() for place in rank]
+        plan, displaced = place(problem, sorted(range(len(ranks_tried)), key=lambda number: ranks_tried[number]))
         count += 1
-        if take(plan, f"{name}_again") or chance.random() < 0.3:
-            for number in chance.sample(late, min(len(late), 3)):
-                tried[number] *= 0.7
-            ranks[at] = name, tried
+        if report_if_better(plan, f"{name}_again") or chance.random() < 0.3:
+            for number in chance.sample(displaced, min(len(displaced), 3)):
+                ranks_tried[number] *= 0.7
+            ranks[at] = name, ranks_tried

@@ -1,4 +1,4 @@
-"""How far a banked packing is from an earlier one: buffers and banks by their names."""
+"""Banked packings that stay close to an earlier plan; buffers and banks are matched by their names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from stowplan.kernel.plan_changes import Budget, KeepClose
 from stowplan.models.banked_packing.plan import Plan, plan_of
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.packing import problem as packing
-from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked
+from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked_boxes
 
 
 class Changes(ByValues):
-    """Decisions are bank and offset of the buffers."""
+    """How banked packings change: the decisions are the bank and the offset of each buffer."""
 
     what = "buffer"
 
     def match_values(self, given: KeepClose) -> Sequence[Place | None]:
-        """Places by the ids of the buffers and the names of the banks."""
+        """The earlier bank and offset of each buffer, found by its id and the name of the bank; None if there is none."""
         earlier: Plan = given.plan
         source, places = given.problem, self.values(earlier)
         buffers = earlier.buffers or (source.buffers if source is not None else ())
@@ -27,16 +27,16 @@ class Changes(ByValues):
         if len(buffers) != len(places) or not banks:
             raise needs_program("banked packing")
         number = {bank.name: at for at, bank in enumerate(self.problem.banks)}
-        now = [number.get(bank.name) for bank in banks]
-        known: dict[str, Place] = {}
+        bank_now = [number.get(bank.name) for bank in banks]
+        earlier_places: dict[str, Place] = {}
         for buffer, place in zip(buffers, places, strict=True):
-            bank = now[place[0]] if 0 <= place[0] < len(now) else None
+            bank = bank_now[place[0]] if 0 <= place[0] < len(bank_now) else None
             if bank is not None:
-                known[buffer.id] = bank, place[1]
-        return [known.get(buffer.id) for buffer in self.problem.buffers]
+                earlier_places[buffer.id] = bank, place[1]
+        return [earlier_places.get(buffer.id) for buffer in self.problem.buffers]
 
     def values(self, plan: Any) -> Sequence[Place]:
-        """Bank and offset."""
+        """Bank and offset of each buffer."""
         return list(zip(plan.banks, plan.offsets, strict=False))
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
@@ -44,17 +44,17 @@ class Changes(ByValues):
         return plan_of(self.problem, [bank for bank, _ in values], [offset for _, offset in values])
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """Buffers that stand where the buffer was."""
+        """A function that returns the buffers that now occupy the earlier place of a buffer."""
         return colliding(_boxes(self.problem, self.earlier), _boxes(self.problem, self.values(plan)))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Other offsets in the same banks."""
+        """Plans with the same banks and fewer changed offsets."""
         problem = self.problem
 
         def packed_in(bank: int, inside: list[int]) -> packing.Problem:
             rows = [problem.buffers[at] for at in inside]
             lower, upper = min(row.lower for row in rows), max(row.upper for row in rows)
-            # What is reserved is a buffer that is always there.
+            # The reserved bytes are a buffer that is always live.
             reserved = packing.Buffer(id="", lower=lower, upper=upper, size=problem.bottom(bank), offset=0)
             others = (
                 packing.Buffer(
@@ -73,7 +73,8 @@ class Changes(ByValues):
 
 
 def _boxes(problem: Problem, places: Sequence[Place | None]) -> Boxes:
-    return stacked(
+    """The boxes of the buffers at these places; buffers without a place are left out."""
+    return stacked_boxes(
         (bank.capacity for bank in problem.banks),
         (
             (number, buffer.lower, buffer.upper, place, problem.size_in(number, place[0]))

@@ -1,4 +1,4 @@
-"""Banked packing as a kind of problem: how its plans are verified, and its candidates."""
+"""The kind ``banked_packing``: how its plans are verified and described, and which candidates and baselines it has."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from stowplan.verification import Verification
 
 
 class StartParameters(Parameters, frozen=True):
-    """Parameters of which candidates there are, and where they run."""
+    """Parameters that decide which candidates run."""
 
     exact_buffers: int = 600
-    """Buffers for which the model with offsets is built, at most."""
+    """Buffers up to which the model with offsets is built."""
     small: int = 64
-    """Buffers, up to so many the choice of banks is tried for a moment before all else."""
+    """Buffers up to which the presolver runs."""
 
 
 PARAMS = parameters(StartParameters, __name__)
 
 
 def _by_size(problem: Problem) -> Plan | None:
-    """By size, as executorch's planner has it, where that leaves nobody without a place."""
+    """The plan that places buffers by size, as ExecuTorch's greedy planner does; None if some buffer finds no place."""
     (_, order), *_ = greedy.orders(problem)
     plan, _ = greedy.place(problem, order) if len(order) <= PARAMS.exact_buffers else (None, [])
     return plan
@@ -76,7 +76,7 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def traffic_by_bank(problem: Problem, plan: Plan) -> dict[str, int]:
-    """Bytes read and written in each bank."""
+    """Bytes read and written in each bank, by its name."""
     traffic = {bank.name: 0 for bank in problem.banks}
     for number, bank in enumerate(plan.banks):
         traffic[problem.banks[bank].name] += problem.traffic(number)

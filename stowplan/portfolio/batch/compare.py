@@ -1,4 +1,4 @@
-"""What two batches, or one, come to: ratios program by program, and their geometric mean."""
+"""Compares the results of two batches, program by program: ratios, their geometric mean, and paired statistics."""
 
 from __future__ import annotations
 
@@ -22,44 +22,52 @@ Outcome = Literal[
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """One program in two batches."""
+    """The results of one program in two batches."""
 
     name: str
     outcome: Outcome
-    """Of the second: ``win`` where it is better. All but win, loss and tie are not compared; ``unsolved`` is neither's plan."""
+    """``win`` if the second result is better, ``loss``, or ``tie``. Programs with any other outcome are not compared;
+    ``unsolved`` means that neither batch has a plan."""
     first: int | None
     """Objective in the first batch; smaller is better."""
     second: int | None
+    """Objective in the second batch."""
     ratio: float | None
-    """first / second: the second's speedup over the first."""
+    """``first / second``: the speedup of the second over the first."""
     percent: float | None
-    """(second - first) / first in per cent; None where that says nothing, as of units of two numbers."""
+    """``(second - first) / first`` in per cent; None if that is meaningless, as for units that encode two numbers in one."""
     unit: str
+    """Unit of the objectives."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Two batches side by side."""
+    """The comparison of two batches."""
 
     pairs: tuple[Pair, ...]
+    """All programs of both batches."""
     wins: int
-    """Programs where the second is better."""
+    """Number of programs for which the second batch is better."""
     losses: int
+    """Number of programs for which it is worse."""
     ties: int
+    """Number of programs for which it is equal."""
     geometric_mean: float | None
-    """Of the ratios: above 1 where the second is better on the whole; None where nothing is comparable."""
+    """Geometric mean of the ratios: above 1 if the second batch is better on the whole; None if nothing is comparable."""
     statistics: PairedStatistics | None
-    """None where nothing is comparable."""
+    """Statistics of the differences; None if nothing is comparable."""
 
 
 def compare(first: Mapping[str, Record], second: Mapping[str, Record], *, seed: int = 0) -> Comparison:
-    """Compare by name; what is missing on one side, or was another problem there, is listed and not counted.
+    """Compare two batches by the names of their inputs.
+
+    An input that is missing in one batch, or was another problem there, is listed but not counted.
 
     Parameters
     ----------
     first, second
         Records of two batches, by name.
     seed
-        Of the confidence intervals' resamples.
+        Seed of the resampling for confidence intervals.
 
     Raises
     ------
@@ -83,13 +91,13 @@ def compare(first: Mapping[str, Record], second: Mapping[str, Record], *, seed: 
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """Geometric mean of positive values; None where there are none."""
+    """The geometric mean of positive values; None if there are none."""
     positive = list(values)
     return math.exp(math.fsum(map(math.log, positive)) / len(positive)) if positive else None
 
 
 def speedups(record: Record) -> dict[str, float]:
-    """Speedup of a result over each of its baselines that has one."""
+    """The speedup of a result over each of its baselines that has an objective."""
     result = record.result
     if result is None or not result["objective"]:
         return {}
@@ -97,6 +105,7 @@ def speedups(record: Record) -> dict[str, float]:
 
 
 def _pair(name: str, first: Record | None, second: Record | None) -> Pair:
+    """Compare the records of one input."""
     a, b = (None if record is None or record.result is None else record.result for record in (first, second))
     known = a or b
     unit = str(known["unit"]) if known is not None else ""
@@ -121,57 +130,62 @@ def _pair(name: str, first: Record | None, second: Record | None) -> Pair:
     return Pair(name, outcome, before, after, ratio, percent, unit)
 
 
-#: Fewer pairs than this give no p-value below 0.05, whatever they are.
+#: With fewer pairs than this, no p-value can be below 0.05.
 FEW = 6
 
-#: Confidence of the intervals, and resamples that they come from.
+#: Confidence level of the intervals, and number of bootstrap resamples.
 CONFIDENCE, RESAMPLES = 0.95, 9_999
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A confidence interval, in the unit of what it is of."""
+    """A confidence interval, in the unit of the statistic."""
 
     low: float
     high: float
 
 
 class PairedStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Of relative differences, (second - first) / first, in per cent: below 0 where the second is better."""
+    """Statistics of the relative differences (second - first) / first in per cent; negative ones mean a better second."""
 
     pairs: int
+    """Number of compared pairs."""
     mean_percent: float | None
+    """Mean of the differences."""
     median_percent: float | None
+    """Median of the differences."""
     mean_interval: Interval | None
-    """By bootstrap; None of a single pair."""
+    """Bootstrap confidence interval of the mean; None for a single pair."""
     median_interval: Interval | None
+    """Bootstrap confidence interval of the median."""
     wilcoxon_p: float | None
-    """Two-sided p-value of the signed-rank test, ties left out; None where all are ties."""
+    """Two-sided p-value of Wilcoxon's signed-rank test without ties; None if all pairs are ties."""
     sign_p: float | None
-    """Two-sided p-value of the sign test, ties left out."""
+    """Two-sided p-value of the sign test without ties."""
     seed: int
+    """Seed of the resampling."""
     notes: tuple[str, ...] = ()
-    """What the figures do not say by themselves."""
+    """Remarks on how to read the figures."""
 
 
 def paired_statistics(
     percents: Sequence[float | None], wins: int, losses: int, ties: int, *, seed: int = 0
 ) -> PairedStatistics | None:
-    """Statistics of pairs.
+    """Statistics of paired results.
 
     Parameters
     ----------
     percents
-        Relative difference of each pair in per cent; None where there is none: of a first that costs nothing, or of units of
-        two numbers.
+        Relative difference of each pair in per cent; None if it is undefined, because the first costs nothing or the unit
+        encodes two numbers in one.
     wins, losses, ties
-        Pairs whose second is better, worse, and as good.
+        Number of pairs whose second result is better, worse, and equal.
     seed
-        Of the resamples.
+        Seed of the resampling.
 
     Returns
     -------
     PairedStatistics or None
-        None of no pairs.
+        None if there are no pairs.
     """
     pairs = wins + losses + ties
     if not pairs:
@@ -193,7 +207,7 @@ def paired_statistics(
 
 
 def _interval(values: NDArray[np.float64], statistic: object, seed: int) -> Interval | None:
-    """Percentiles of the statistic over resamples of the pairs."""
+    """The bootstrap confidence interval of a statistic; None for fewer than two values."""
     import numpy as np
     from scipy.stats import bootstrap
 
@@ -207,26 +221,29 @@ def _interval(values: NDArray[np.float64], statistic: object, seed: int) -> Inte
 
 
 def _wilcoxon(values: NDArray[np.float64]) -> float | None:
+    """Two-sided p-value of Wilcoxon's signed-rank test."""
     from scipy.stats import wilcoxon
 
-    # Ties say nothing of the direction; without them the p-values of few pairs are exact.
-    unlike = values[values != 0]
-    return float(wilcoxon(unlike).pvalue) if len(unlike) else None
+    # Ties have no direction; without them the p-values of few pairs are exact.
+    different = values[values != 0]
+    return float(wilcoxon(different).pvalue) if len(different) else None
 
 
 def _sign_test(wins: int, losses: int) -> float | None:
+    """Two-sided p-value of the sign test."""
     from scipy.stats import binomtest
 
     return float(binomtest(wins, wins + losses).pvalue) if wins + losses else None
 
 
-def _notes(pairs: int, with_ratio: int, unlike: int) -> tuple[str, ...]:
+def _notes(pairs: int, with_ratio: int, different: int) -> tuple[str, ...]:
+    """Remarks on statistics of few pairs that differ, or of pairs without a ratio."""
     notes = []
-    if not unlike:
+    if not different:
         notes.append("all pairs are ties: there is nothing to test")
-    elif unlike < FEW:
-        least = 2.0 ** (1 - unlike)
-        which = "is a single pair that differs" if unlike == 1 else f"are {unlike} pairs that differ"
+    elif different < FEW:
+        least = 2.0 ** (1 - different)
+        which = "is a single pair that differs" if different == 1 else f"are {different} pairs that differ"
         notes.append(f"there {which}: p-values mean little, none can be below {least:.3g}")
     if with_ratio < pairs:
         notes.append(f"{pairs - with_ratio} of the pairs have no ratio: they count in the sign test alone")

@@ -1,4 +1,4 @@
-"""What a batch is told, and what it writes: settings, a record of each input, and the journal with a line for each."""
+"""The settings of a batch, the record that it writes for each input, and the journal with one line for each record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stowplan.kernel.context import FAMILIES, Options
 FORMAT = "stowplan.batch.result"
 VERSION = 1
 
-#: Exit code of an input that failed for a reason of our own.
+#: Exit code of an input that failed because of an internal error.
 INTERNAL_ERROR = 70
 #: Exit code of an interrupted run.
 CANCELLED = 130
@@ -31,15 +31,15 @@ CANCELLED = 130
 class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to read and solve every input of a batch; see :func:`stowplan.read` and :func:`stowplan.solve`.
 
-    Options of inputs are given to those that take them.
+    Options for reading apply to those inputs whose format has them.
     """
 
     target: str | tuple[str, ...] | None = None
-    """One for each kind of input that needs one; problem files and CSV files stand without."""
+    """A target for each kind of input that needs one; problem files and CSV files need none."""
     op_table: str | None = None
-    """Path of a file."""
+    """Path of the file."""
     time_limit: float = 30.0
-    """Seconds for each input, reading included."""
+    """Seconds for each input, including reading."""
     candidates: tuple[str, ...] = FAMILIES
     seed: int = 0
     workers: int = 2
@@ -47,22 +47,22 @@ class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     work_limit: float | None = None
     gap: float = 0.0
     memory_limit: int | None = None
-    """Bytes for the process of each candidate."""
+    """Memory limit in bytes for the process of each candidate."""
     certify: bool = False
-    """Whether bounds are certified."""
+    """Whether to make certificates of the bounds."""
     baseline: str | None = None
     xla_plans: tuple[str, ...] = ()
-    """Folders with XLA's own plans of compiled programs: modules after memory-space assignment, under the inputs' file names.
-    They are plans at hand, named ``xla``."""
+    """Folders with XLA's own plans of compiled programs: modules after memory-space assignment, under the file names of the
+    inputs. They are given plans with the name ``xla``."""
 
     @property
     def search(self) -> Options:
-        """How each input is solved; raises UsageError for a value of a wrong type, or out of range."""
+        """The options for solving each input; raises UsageError for a value of a wrong type, or out of range."""
         return Options(**{name: getattr(self, name) for name in Options.__struct_fields__})
 
     @property
     def inputs(self) -> ReadOptions:
-        """How each input is read, but for its target; raises UsageError for a value that an option does not take."""
+        """The options for reading each input, without its target; raises UsageError for a value that is not allowed."""
         names = {*ReadOptions.__struct_fields__} & {*Settings.__struct_fields__} - {"target"}
         return ReadOptions(**{name: getattr(self, name) for name in names})
 
@@ -75,24 +75,25 @@ class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Record(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What became of one input."""
+    """The result of one input of a batch."""
 
     input: str
+    """Path of the input."""
     settings: Settings
     exit_code: int
-    """What ``stowplan solve`` would have returned for it."""
+    """The exit code that ``stowplan solve`` would have returned for it."""
     error: str | None = None
     """Why there is no result."""
     result: dict[str, Any] | None = None
-    """The result as ``stowplan solve --json`` prints it; the plan by its file's name beside this one."""
+    """The result as ``stowplan solve --json`` prints it; ``plan`` is the name of the plan's file in the same folder."""
     xla_plan: str | None = None
-    """Digest of XLA's own plan, where there was one at hand."""
+    """Digest of XLA's own plan, if it was given."""
     format: str = FORMAT
     version: int = VERSION
 
 
 def check_settings(settings: Settings) -> Settings:
-    """The settings, with plain numbers in them; what depends on an input is left to its turn.
+    """Check the settings and convert their values to plain numbers. Checks that depend on an input come later.
 
     Raises
     ------
@@ -113,12 +114,12 @@ def check_settings(settings: Settings) -> Settings:
 
 
 def worst_code(records: Sequence[Record]) -> int:
-    """Exit code of a batch: 0 where every input was solved, else the highest."""
+    """The exit code of a batch: the highest of its records, 0 if every input was solved."""
     return max((record.exit_code for record in records), default=0)
 
 
 def read_records(folder: str | Path) -> dict[str, Record]:
-    """Records in and below a folder, by name, sorted.
+    """Read the records in and below a folder, by name, sorted.
 
     Raises
     ------
@@ -136,33 +137,33 @@ def read_records(folder: str | Path) -> dict[str, Record]:
 
 
 def describe_failure(error: Exception) -> tuple[int, str]:
-    """Exit code and one line, of an input that failed."""
+    """Exit code and one line of text for an input that failed."""
     code = error.exit_code if isinstance(error, StowplanError) else INTERNAL_ERROR
     text = str(error) if isinstance(error, StowplanError) else f"internal error: {type(error).__name__}: {error}"
-    # One line that any encoder takes.
+    # One line that every encoding can represent.
     return code, " ".join(text.encode("utf-8", errors="backslashreplace").decode().split())
 
 
-#: Seconds that a process which was killed has to let go of the lock.
+#: Seconds to wait for the lock of a process that was just killed.
 LOCK_SECONDS = 0.5
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line: what ``stowplan batch --json`` has in its list."""
+    """A line of the journal, and an entry of the list that ``stowplan batch --json`` prints."""
 
     name: str
-    """Of the input, as its files are called below the output folder."""
+    """Name of the input, which is that of its files below the output folder."""
     record: Record
 
 
 @contextlib.contextmanager
 def only_writer(path: Path) -> Iterator[None]:
-    """Hold a lock file; it is held no longer than this process lives.
+    """Context manager that locks a file, at most as long as this process lives.
 
     Raises
     ------
     InputError
-        Another process holds it, or there can be none.
+        Another process has the lock, or the file cannot be locked.
     """
     end = time.monotonic() + LOCK_SECONDS
     try:
@@ -171,7 +172,9 @@ def only_writer(path: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"cannot lock the folder: {error.strerror or error}", source=path.parent) from error
     if handle is None:
-        raise InputError(f"found another batch{_holder(path)} at work on it, expected one at a time", source=path.parent)
+        raise InputError(
+            f"found another batch{_describe_holder(path)} at work on it, expected one at a time", source=path.parent
+        )
     try:
         with contextlib.suppress(OSError):
             os.ftruncate(handle, 0)
@@ -182,7 +185,8 @@ def only_writer(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _holder(path: Path) -> str:
+def _describe_holder(path: Path) -> str:
+    """A note on the process that has the lock; empty if it is not known."""
     try:
         return f" (process {int(path.read_text())})"
     except (OSError, ValueError):
@@ -190,20 +194,21 @@ def _holder(path: Path) -> str:
 
 
 class Journal:
-    """One line for each input that has a record: of two for the same, the last counts.
+    """A file with one line for each input that has a record. If there are several lines for an input, the last one counts.
 
-    Each line is one write to the end of the file. One that a killed process has left unfinished is cut off when the file is
-    opened; one whose input was solved again goes when it is opened or closed. A device or pipe is only written to.
+    Each line is appended by a single write. A line that a killed process has left unfinished is cut off when the file is
+    opened. A line whose input was solved again is removed when the file is opened or closed. Devices and pipes are only written
+    to.
 
     Parameters
     ----------
     path
-        The file; made where it is missing.
+        The file; it is created if it does not exist.
 
     Raises
     ------
     InputError
-        It cannot be read or written, or holds something else.
+        The file cannot be read or written, or is no journal.
     """
 
     def __init__(self, path: Path):
@@ -211,12 +216,12 @@ class Journal:
         self._last: dict[str, bytes] = {}
         """The line of each input, in the order of the file."""
         self._has_more = False
-        """Whether the file has others, which these have replaced."""
+        """Whether the file also has outdated lines."""
         try:
             through = files.open_through(path)
             self._is_file = through is None
             if self._is_file:
-                # What was killed while it wrote the whole file anew.
+                # Left by a process that was killed while it rewrote the file.
                 remove_temporary(path.parent, re.escape(path.name))
                 self._read()
                 self._compact()
@@ -225,29 +230,31 @@ class Journal:
             raise self._unwritable(error) from error
 
     def has(self, name: str, record: Record) -> bool:
-        """Whether the line of an input says this already."""
-        return self._last.get(name) == _line(name, record)
+        """Whether the journal already has this line for an input."""
+        return self._last.get(name) == _make_line(name, record)
 
     def add(self, name: str, record: Record) -> None:
-        """Append a line; raises InputError where that cannot be done."""
-        line = _line(name, record)
+        """Append a line; raises InputError if it cannot be written."""
+        line = _make_line(name, record)
         try:
             self._append(line)
         except OSError as error:
             raise self._unwritable(error) from error
-        self._take(name, line)
+        self._remember_line(name, line)
 
     def close(self) -> None:
-        """Leave one line for each input."""
+        """Close the file, after removing outdated lines."""
         os.close(self._handle)
         if self._is_file:
             self._compact()
 
-    def _take(self, name: str, line: bytes) -> None:
+    def _remember_line(self, name: str, line: bytes) -> None:
+        """Remember the line of an input."""
         self._has_more |= self._last.pop(name, None) is not None
         self._last[name] = line
 
     def _append(self, line: bytes) -> None:
+        """Write a line to the end of the file; after an error, the file is as before."""
         size = os.fstat(self._handle).st_size
         rest = memoryview(line)
         try:
@@ -260,7 +267,7 @@ class Journal:
             raise
 
     def _read(self) -> None:
-        """Cut off a last line without an end, and take in the others."""
+        """Read the lines of the file, and cut off an unfinished last line."""
         if not self._path.exists():
             return
         size = 0
@@ -276,10 +283,10 @@ class Journal:
                         f"{error}, expected a result of 'stowplan batch'", source=self._path, place=f"line {number}"
                     ) from error
                 size += len(line)
-                self._take(name, line)
+                self._remember_line(name, line)
 
     def _compact(self) -> None:
-        """Write the file anew without the lines that later ones have replaced."""
+        """Rewrite the file without outdated lines."""
         if self._has_more:
             files.write_atomic(self._path, b"".join(self._last.values()))
             self._has_more = False
@@ -289,9 +296,9 @@ class Journal:
 
 
 def remove_temporary(folder: Path, name: str) -> None:
-    """Remove what processes that were killed while they wrote a file have left beside it; nobody may be writing it.
+    """Remove temporary files that processes left in a folder when they were killed while writing; no process may be writing.
 
-    ``name`` is a regular expression for the file's.
+    ``name`` is a regular expression for the name of the file that was being written.
     """
     left = re.compile(rf"\.{name}\.\w+\.tmp")
     for entry in os.scandir(folder):
@@ -299,5 +306,6 @@ def remove_temporary(folder: Path, name: str) -> None:
             os.unlink(entry)
 
 
-def _line(name: str, record: Record) -> bytes:
+def _make_line(name: str, record: Record) -> bytes:
+    """The line of an input."""
     return msgspec.json.encode(Line(name, record)) + b"\n"

@@ -1,10 +1,10 @@
-"""A batch: what is finished is known again, what is not is given to workers, what comes of it is written.
+"""Runs a batch: skips inputs that are finished, passes the others to workers, and writes the results.
 
-Each input gives two files, ``NAME.plan.json`` and, written after it, ``NAME.result.json``
-(:class:`~stowplan.portfolio.batch.records.Record`); then a line in the journal. An input counts as finished when its record is
-there, is of the same problem and the same settings, and its plan is there too: what is finished need not be solved again. Files
-and journal are written by one process alone, which holds the folder's lock; all others only compute. So that process and any
-other may be killed at any moment: the next run goes on from what is written.
+For each input the batch writes two files, ``NAME.plan.json`` and then ``NAME.result.json``
+(:class:`~stowplan.portfolio.batch.records.Record`), and finally a line in the journal. An input is finished, and need not be
+solved again, if its record exists, belongs to the same problem and the same settings, and its plan exists as well. A single
+process, which has the lock of the folder, writes all files; the others only compute. Any process may therefore be killed at any
+time, and the next run continues from the files that exist.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from stowplan.process_memory import as_mebibytes
 #: Name of the journal in the output folder.
 JOURNAL = "results.jsonl"
 
-#: Held by whoever writes into the output folder.
+#: Lock file of the process that writes into the output folder.
 _LOCK = ".batch.lock"
 
 
@@ -59,52 +59,58 @@ def run_batch(
     journal: str | Path | None = None,
     cancel: threading.Event | None = None,
 ) -> Generator[tuple[Item, Record, bool], None, None]:
-    """Solve inputs; one that fails is recorded, and does not keep others from their turn.
+    """Solve the inputs of a batch. An input that fails is recorded, and the others are solved all the same.
 
     Parameters
     ----------
+    items
+        The inputs.
     folder
-        For plans and records; made where it is missing.
+        Output folder for plans and records; it is created if it does not exist.
+    settings
+        How to read and solve every input.
     fresh
-        Solve also what is finished.
+        Whether to solve inputs again that are finished.
     on_start
         Called with each input before it is read.
     jobs
-        Inputs solved side by side, each in a process of its own with the workers of its candidates beside it; 0 for as many as
-        there are processor cores for. A process that is killed costs its input another try, and after
-        :data:`~stowplan.portfolio.batch.workers.MOST_TRIES` of them the input has failed. With 1 (and None), inputs are solved
-        in this process.
+        Number of inputs that are solved in parallel, each in a process of its own, which in turn starts workers for its
+        candidates; 0 for as many as the processor cores allow. If such a process is killed, its input is tried again; after
+        :data:`~stowplan.portfolio.batch.workers.MOST_TRIES` tries it counts as failed. With 1 (or None), inputs are solved in
+        this process.
     memory_budget
-        Bytes for all jobs. A job counts as ``settings.workers + 1`` times ``settings.memory_limit``, and so many are at work as
-        fit; where that limit is None, it becomes what ``jobs`` leave each process of the budget.
+        Bytes for all jobs together. A job counts as ``settings.workers + 1`` times ``settings.memory_limit``, and as many jobs
+        run as fit. If that limit is None, it is set so that ``jobs`` fit into the budget.
     scheduler
-        Address of a Dask scheduler (``tcp://host:port``): inputs are read and solved by its workers, under the same paths as
-        here, as many at a time as it has threads, or ``jobs``.
+        Address of a Dask scheduler (``tcp://host:port``). Its workers read and solve the inputs, under the same paths as on
+        this machine; as many at a time as it has threads, or ``jobs``.
     journal
-        File that gets a JSON line for each result, ``{"name": ..., "record": ...}``; ``results.jsonl`` in the folder where none
-        is named.
+        File that gets a JSON line ``{"name": ..., "record": ...}`` for each result; by default ``results.jsonl`` in the output
+        folder.
     cancel
-        Setting it ends the run, as Ctrl-C does: what is at work returns its best plan so far.
+        Event that ends the run, as Ctrl-C does: inputs that are being solved return their best plans so far.
 
     Yields
     ------
-    Each input with its record, and whether it was finished before: in their order with one job, else as they come. Cancelled
-    ones (Ctrl-C) are the last; side by side they have :data:`LAST_SECONDS` for it.
+    (Item, Record, bool)
+        Each input with its record, and whether it was finished before: in their order with one job, otherwise as they end.
+        Cancelled ones come last; with several jobs they have :data:`LAST_SECONDS` to return.
 
     Raises
     ------
     InputError
-        The output folder or the journal cannot be made or written to, another batch is writing there, a target is none, or no
-        scheduler answers.
+        The output folder or the journal cannot be created or written, another batch is writing there, a target does not exist,
+        or no scheduler answers.
     UsageError
-        A setting of a wrong type or out of range, two targets for inputs of one kind, or a budget that no job fits into.
+        A setting has a wrong type or is out of range, there are two targets for inputs of one kind, or no job fits into the
+        budget.
     MissingDependencyError
         A scheduler is named, and Dask is not installed.
     """
     output = Path(folder)
     settings = check_settings(settings)
     flag("fresh {}", fresh)
-    most, settings = _room(jobs, memory_budget, settings, scheduler)
+    most, settings = _limit_jobs(jobs, memory_budget, settings, scheduler)
     targets = check_targets(settings.targets)
     if scheduler is not None:
         targets = tuple(os.path.abspath(target) if os.path.exists(target) else target for target in targets)
@@ -120,29 +126,29 @@ def run_batch(
                 remove_temporary(place, r".+\.(plan|proof|result)\.json")
 
         def begin(number: int) -> Task:
-            """The task of an input whose turn has come."""
+            """The task of the next input."""
             item = items[number]
             if on_start is not None:
                 on_start(item)
-            # Other machines' workers run in folders of their own.
+            # Workers on other machines have another working directory.
             folder = Path() if scheduler is None else Path.cwd()
-            return _task(item, folder, output, settings, targets, fresh)
+            return _make_task(item, folder, output, settings, targets, fresh)
 
         if workers is None:
             outcomes: Iterator[tuple[int, Outcome]] = (
                 (number, solve_task(begin(number), cancel)) for number in range(len(items))
             )
         else:
-            outcomes = _side_by_side(workers, range(len(items)), begin, cancel or threading.Event())
+            outcomes = _solve_in_parallel(workers, range(len(items)), begin, cancel or threading.Event())
         for number, outcome in outcomes:
-            record, was_finished = _keep(items[number], output, outcome, settings, lines)
+            record, was_finished = _store_outcome(items[number], output, outcome, settings, lines)
             yield items[number], record, was_finished
             if record.exit_code == CANCELLED and workers is None:
                 return
 
 
 def _workers(most: int, scheduler: str | None) -> Workers | None:
-    """What inputs are given to; None where this process solves them itself."""
+    """The workers that solve the inputs; None if this process solves them itself."""
     if scheduler is None:
         return None if most == 1 else LocalWorkers(most)
     from stowplan.portfolio.batch.workers import DaskWorkers
@@ -150,8 +156,11 @@ def _workers(most: int, scheduler: str | None) -> Workers | None:
     return DaskWorkers(scheduler, most)
 
 
-def _room(jobs: int | None, budget: int | None, settings: Settings, scheduler: str | None) -> tuple[int, Settings]:
-    """Jobs side by side, 0 for as many as a cluster has threads, and the settings with what memory each process may hold."""
+def _limit_jobs(jobs: int | None, budget: int | None, settings: Settings, scheduler: str | None) -> tuple[int, Settings]:
+    """The number of parallel jobs, 0 for as many as a cluster has threads; and the settings with a memory limit.
+
+    The limit is derived from the memory budget if there is one.
+    """
     most = (1 if scheduler is None else 0) if jobs is None else whole("{} jobs", jobs, 0)
     if scheduler is not None:
         if budget is not None:
@@ -160,7 +169,7 @@ def _room(jobs: int | None, budget: int | None, settings: Settings, scheduler: s
     if not most:
         import joblib
 
-        # It knows of affinity masks and of the limits of containers.
+        # joblib takes affinity masks and the limits of containers into account.
         most = max(1, int(joblib.cpu_count()) // settings.workers)
     if budget is None:
         return most, settings
@@ -181,21 +190,21 @@ def _room(jobs: int | None, budget: int | None, settings: Settings, scheduler: s
     return min(most, budget // job), settings
 
 
-#: Seconds that what is at work when a run is cancelled has for its best plan so far, and between two looks at the cancel.
+#: Seconds in which running inputs must return their best plans after a cancellation, and between two checks for one.
 LAST_SECONDS, _LOOK_SECONDS = 5.0, 0.1
 
 
-def _side_by_side(
+def _solve_in_parallel(
     workers: Workers, order: Sequence[int], begin: Callable[[int], Task], cancel: threading.Event
 ) -> Iterator[tuple[int, Outcome]]:
-    """Outcomes as they come. What is lost is tried again when all others have had their turn."""
+    """Yield outcomes as they arrive. An input whose worker was lost is tried again after all others."""
     waiting, tasks, lost = deque(order), dict[int, Task](), Counter[int]()
     while waiting or tasks:
         if cancel.is_set():
-            yield from _last(workers, len(tasks))
+            yield from _collect_cancelled(workers, len(tasks))
             return
         while waiting and workers.has_room():
-            # Where nobody knows whose fault it was, those that were lost have their next try alone.
+            # If the workers cannot tell which task was to blame for a loss, a lost input is tried again alone.
             if lost[waiting[0]] and tasks and not workers.blames:
                 break
             number = waiting.popleft()
@@ -204,13 +213,13 @@ def _side_by_side(
             if lost[number] and not workers.blames:
                 break
         try:
-            taken = workers.take(_LOOK_SECONDS)
+            result = workers.take(_LOOK_SECONDS)
         except KeyboardInterrupt:
             cancel.set()
             continue
-        if taken is None:
+        if result is None:
             continue
-        number, outcome = taken
+        number, outcome = result
         task = tasks.pop(number)
         if isinstance(outcome, Outcome):
             yield number, outcome
@@ -224,8 +233,8 @@ def _side_by_side(
             waiting.append(number)
 
 
-def _last(workers: Workers, count: int) -> Iterator[tuple[int, Outcome]]:
-    """Outcomes of ``count`` tasks that are at work when a run is cancelled; what ends without any is not done."""
+def _collect_cancelled(workers: Workers, count: int) -> Iterator[tuple[int, Outcome]]:
+    """Yield the outcomes of the ``count`` tasks that run when a batch is cancelled; a task without one is not recorded."""
     workers.cancel()
     end = time.monotonic() + LAST_SECONDS
     for _ in range(count):
@@ -234,7 +243,8 @@ def _last(workers: Workers, count: int) -> Iterator[tuple[int, Outcome]]:
             yield number, outcome
 
 
-def _task(item: Item, folder: Path, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:
+def _make_task(item: Item, folder: Path, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:
+    """The task of an input."""
     return Task(
         path=os.fsencode(folder / item.path),
         folder=os.fsencode(folder),
@@ -242,14 +252,17 @@ def _task(item: Item, folder: Path, output: Path, settings: Settings, targets: t
         plan=files.printable(item.plan_path(output).name),
         settings=settings,
         targets=targets,
-        earlier=None if fresh else _finished(item, output, settings),
+        earlier=None if fresh else _finished_digests(item, output, settings),
         kinds=kinds.import_paths(),
         formats=formats.registered(),
     )
 
 
-def _finished(item: Item, output: Path, settings: Settings) -> Finished | None:
-    """What an earlier run was made from that this one would only repeat, if neither input nor XLA's plan has changed."""
+def _finished_digests(item: Item, output: Path, settings: Settings) -> Finished | None:
+    """The digests of an earlier run with the same settings whose files are complete; None if there is none.
+
+    If neither the input nor XLA's plan has changed since, solving it again would only repeat that run.
+    """
     try:
         record = Record.load(item.record_path(output))
     except InputError:
@@ -262,8 +275,8 @@ def _finished(item: Item, output: Path, settings: Settings) -> Finished | None:
     return Finished(str(result["provenance"]["problem_digest"]), record.xla_plan) if has_plan and has_proof else None
 
 
-def _keep(item: Item, output: Path, outcome: Outcome, settings: Settings, journal: Journal) -> tuple[Record, bool]:
-    """Write what came of an input: plan and certificate, then the record, which vouches for them, then the line."""
+def _store_outcome(item: Item, output: Path, outcome: Outcome, settings: Settings, journal: Journal) -> tuple[Record, bool]:
+    """Write the outcome of an input: plan and certificate, then the record, which marks them as complete, then the line."""
     path = item.record_path(output)
     if outcome.record is None:
         record = Record.load(path)
@@ -284,6 +297,7 @@ def _keep(item: Item, output: Path, outcome: Outcome, settings: Settings, journa
 
 
 def _write(item: Item, output: Path, outcome: Outcome) -> None:
+    """Write the files of an outcome; the record is removed first and written last."""
     record = item.record_path(output)
     files.make_folder(record.parent)
     record.unlink(missing_ok=True)

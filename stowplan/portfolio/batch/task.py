@@ -1,4 +1,4 @@
-"""The inputs of a suite, and one of them read and solved wherever that may be; nothing is written here."""
+"""Finds the inputs of a suite, and reads and solves one input in any process or on any machine. Nothing is written here."""
 
 from __future__ import annotations
 
@@ -24,38 +24,39 @@ from stowplan.kernel.kind import kind_of
 from stowplan.kernel.solve import solve
 from stowplan.portfolio.batch.records import Record, Settings, describe_failure
 
+#: Endings of files that a batch writes, which are no inputs.
 _OWN_SUFFIXES = (".plan.json", ".proof.json", ".result.json")
 
-#: Bytes of an output's name without suffix: file systems take 255 with it.
+#: Largest number of bytes of an output's name without its suffix; file systems permit 255 with it.
 MOST_BYTES = 240
 
 
 class Item(msgspec.Struct, frozen=True):
-    """An input and what its files in the output folder are called."""
+    """An input, and the name of its files in the output folder."""
 
     path: Path
     name: str
     """Path below the output folder without suffix, with ``/`` between folders."""
 
     def plan_path(self, folder: Path) -> Path:
-        """Where its plan goes."""
+        """Path of its plan."""
         return folder / f"{self.name}.plan.json"
 
     def proof_path(self, folder: Path) -> Path:
-        """Where the certificate of its bound goes."""
+        """Path of the certificate of its bound."""
         return folder / f"{self.name}.proof.json"
 
     def record_path(self, folder: Path) -> Path:
-        """Where its record goes."""
+        """Path of its record."""
         return folder / f"{self.name}.result.json"
 
 
 def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
-    """Inputs of folders, files and glob patterns, in order, each once.
+    """Find the inputs of folders, files and glob patterns.
 
-    Of a folder, everything in it or below it whose name ends like an input's is taken (``.hlo``, ``.hlo.txt``, ``.csv``,
-    ``.json``, plain or ``.gz``), JSON files only where they are problems; the output has the same folders below it. A file
-    that is named, by itself or by a pattern, is taken whatever it is called.
+    In a folder and below it, these are all files whose names end like those of inputs (``.hlo``, ``.hlo.txt``, ``.csv``,
+    ``.json``, plain or ``.gz``), JSON files only if they are problems; the output has the same subfolders. A file that is named
+    itself or matches a pattern is an input whatever its name.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
     Returns
     -------
     list
-        In order, each once, with the names of their files in the output folder.
+        The inputs in order, each once, with the names of their files in the output folder.
 
     Raises
     ------
@@ -83,7 +84,7 @@ def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
             by_path.setdefault(item.path.resolve(), item)
     names: dict[str, Path] = {}
     for item in by_path.values():
-        # Some file systems do not tell upper from lower case.
+        # Some file systems do not distinguish upper and lower case.
         other = names.setdefault(item.name.lower(), item.path)
         if other is not item.path:
             raise UsageError(
@@ -93,6 +94,7 @@ def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
 
 
 def _inputs_of(suite: Path) -> Iterator[Item]:
+    """The inputs of a folder, a file or a pattern."""
     if suite.is_dir():
         for path in sorted(suite.rglob("*")):
             if path.is_file() and not path.name.endswith(_OWN_SUFFIXES) and is_input(path):
@@ -108,15 +110,15 @@ def _inputs_of(suite: Path) -> Iterator[Item]:
 
 
 def _stem(path: Path) -> str:
-    """Name of a file without the suffixes of an input."""
+    """The name of a file without the suffixes of inputs."""
     name = path.name.removesuffix(".gz")
     for suffix in (".txt", ".csv", ".json", ".hlo", ".dot", ".gv"):
         name = name.removesuffix(suffix)
-    return _short(name or path.name)
+    return _shorten(name or path.name)
 
 
-def _short(name: str) -> str:
-    """A name that leaves room for the suffixes of what is written; a long one ends in its digest."""
+def _shorten(name: str) -> str:
+    """A name that is short enough for suffixes to be added; a name that is too long is cut and ends in its digest."""
     data = os.fsencode(name)
     if len(data) <= MOST_BYTES:
         return name
@@ -124,78 +126,81 @@ def _short(name: str) -> str:
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """What a finished record was made from, beside its settings."""
+    """The digests of the inputs of a finished record."""
 
     problem: str
     """Digest of the problem."""
     xla_plan: str | None
-    """Digest of XLA's own plan, where there was one at hand."""
+    """Digest of XLA's own plan, if it was given."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done with one input."""
+    """The reading and solving of one input, as a message to a worker."""
 
     path: bytes
-    """Of the input, as the system has it."""
+    """Path of the input, encoded as the file system has it."""
     folder: bytes
-    """That relative paths in the settings are in."""
+    """Folder that relative paths in the settings refer to."""
     input: str
-    """The same as its record names it."""
+    """Path of the input as its record names it."""
     plan: str
-    """What its record calls the file of the plan."""
+    """Name of the plan's file as its record names it."""
     settings: Settings
     targets: tuple[str, ...]
+    """The checked targets of the settings."""
     earlier: Finished | None = None
-    """Of its finished record, where there is one."""
+    """The digests of its finished record, if there is one."""
     kinds: dict[str, str] = {}
-    """Places of all that are registered here, for processes that know only the package's own."""
+    """Where the kinds that are registered in this process are, for processes that have only those of the package."""
     formats: tuple[str, ...] = ()
+    """Modules of the formats that are registered in this process."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of an input."""
+    """The outcome of a task."""
 
     record: bytes | None = None
-    """Bytes of its :class:`~stowplan.portfolio.batch.records.Record`; None where the finished one was made from the same."""
+    """Encoded :class:`~stowplan.portfolio.batch.records.Record`; None if the finished record is still up to date."""
     plan: bytes | None = None
-    """Bytes of its plan."""
+    """Encoded plan."""
     proof: bytes | None = None
-    """Bytes of the certificate of its bound, where that was asked for."""
+    """Encoded certificate of its bound, if it was asked for."""
     is_kept: bool = True
-    """Whether it is written. How a command was called says nothing about its inputs: what was made of them before stays."""
+    """Whether it is written. After an error in how the command was called, earlier results of the input stay."""
 
 
 def solve_task(task: Task, cancel: threading.Event | None = None) -> Outcome:
-    """Read and solve an input; what goes wrong is in the record, but for a KeyboardInterrupt while it is read.
+    """Read and solve an input. Errors go to the record, except for a KeyboardInterrupt during reading.
 
-    Setting ``cancel`` ends it with the best plan so far.
+    Setting ``cancel`` ends the run with the best plan so far.
     """
     try:
         _register(task)
-        return _solved(task, cancel)
+        return _solve_unless_finished(task, cancel)
     except Exception as error:
         code, text = describe_failure(error)
         return failure(task, code, text, is_kept=not isinstance(error, UsageError))
 
 
 def failure(task: Task, code: int, text: str, *, is_kept: bool = True) -> Outcome:
-    """Outcome of an input that failed, with one line that says why."""
+    """The outcome of an input that failed, with an exit code and one line that says why."""
     record = Record(input=task.input, settings=task.settings, exit_code=code, error=text)
     return Outcome(files.encode(record), is_kept=is_kept)
 
 
 def read_problem(path: Path, settings: Settings, targets: tuple[str, ...]) -> Any:
-    """Problem of an input, with those of the settings that its format takes: a suite may hold all kinds side by side."""
+    """Read the problem of an input, with those of the settings that its format has; a suite may mix all kinds of inputs."""
     return _open(path, settings, targets, Path()).problem
 
 
 def _open(path: Path, settings: Settings, targets: tuple[str, ...], folder: Path) -> Opened:
+    """Read an input for its target; ``folder`` is where relative paths in the settings start."""
     table = None if settings.op_table is None else folder / settings.op_table
     return open_with(path, msgspec.structs.replace(settings.inputs, target=target_for(path, targets), op_table=table))
 
 
 def _xla_plan(path: Path, opened: Opened, folders: Sequence[Path]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """XLA's own plan of a compiled program by its name, or a warning why it is left out."""
+    """XLA's own plan of a compiled program as a dictionary by name, and a warning if it cannot be used."""
     if not folders or opened.program is None:
         return {}, ()
     from stowplan.frontends.xla_plan import import_xla_plan
@@ -209,13 +214,15 @@ def _xla_plan(path: Path, opened: Opened, folders: Sequence[Path]) -> tuple[dict
 
 
 def _register(task: Task) -> None:
+    """Register the kinds and formats that the parent process has registered."""
     for name, place in task.kinds.items():
         kinds.register(name, place)
     for module in reversed(task.formats):
         formats.register(module)
 
 
-def _solved(task: Task, cancel: threading.Event | None) -> Outcome:
+def _solve_unless_finished(task: Task, cancel: threading.Event | None) -> Outcome:
+    """Read and solve an input, unless its finished record is up to date."""
     began, settings = time.monotonic(), task.settings
     path, folder = (Path(os.fsdecode(name)) for name in (task.path, task.folder))
     limit = None if settings.deterministic else settings.time_limit

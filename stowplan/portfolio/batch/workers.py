@@ -1,16 +1,16 @@
-"""What solves inputs of a batch side by side: processes of this machine, or the workers of a Dask cluster.
+"""Workers that solve the inputs of a batch in parallel: processes of this machine, or the workers of a Dask cluster.
 
-As ``__main__`` this module is such a process: it has the process that starts it, and what is done with a task, as arguments.
-Tasks come on standard input, outcomes go out on what was standard output. It ends with its parent, and what it has started ends
-with it.
+Run as ``__main__``, this module is such a process. Its arguments are the process id of its parent and the function that does a
+task. It receives tasks on standard input and sends outcomes to the original standard output. It ends with its parent, and the
+processes that it has started end with it.
 
-Why not an executor of joblib (loky 3.5): its processes share queues. One that is killed ends all others with what they were
-doing. One that is killed while it writes a result leaves half a message in a pipe whose other end nobody closes, and the
-executor waits for the other half for ever. After its parent was killed, a process of its own stays to complain of semaphores.
-Here each process has a pipe to itself, so that its end is the end of the pipe, costs one input another try, and shows at once.
+An executor of joblib (loky 3.5) does not serve here, because its processes share queues. If one is killed, all others end with
+it. If one is killed while it writes a result, half a message stays in a pipe that nobody closes, and the executor waits for the
+rest for ever. If the parent is killed, a helper process remains and warns about semaphores. Here each process has a pipe of its
+own, so that its end closes the pipe, is noticed at once, and costs only its own input another try.
 
-For a cluster, Dask's own client rather than joblib's backend: results come one by one and are kept as they come, and a task
-that was lost because its workers ended can be told from one that failed.
+For a cluster, this module uses Dask's own client instead of joblib's backend: results arrive one by one and are written as they
+arrive, and a task whose worker ended can be distinguished from one that failed.
 """
 
 from __future__ import annotations
@@ -45,54 +45,55 @@ from stowplan.portfolio.batch.records import describe_failure
 from stowplan.portfolio.batch.task import Outcome, Task, solve_task
 from stowplan.process_memory import prefer_to_end, resident
 
-#: What is done with a task, and an event that is set where it is to end soon.
+#: A function that does a task; the event is set if it is to end soon.
 Work = Callable[[Task, threading.Event], Outcome]
 
-#: An input whose process ends without an outcome so many times has failed.
+#: How often the process of an input may end without an outcome before the input counts as failed.
 MOST_TRIES = 3
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Whatever worked on a task has ended without an outcome."""
+    """A task whose worker has ended without an outcome."""
 
     why: str
+    """The reason, for the record."""
     is_final: bool = False
-    """Whether another try would come to the same."""
+    """Whether another try would end in the same way."""
 
 
 class Workers(Protocol):
-    """What tasks are given to."""
+    """Workers that tasks are passed to."""
 
     def has_room(self) -> bool:
-        """Whether another task would be begun at once."""
+        """Whether another task would be started at once."""
 
     def start(self, number: int, task: Task) -> None:
-        """Give it a task; its number is for :meth:`take`."""
+        """Pass a task to a worker; :meth:`take` returns its outcome with this number."""
 
     def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
-        """Wait so long for the next task to end, of those that were started; None where none has."""
+        """Wait for the next of the started tasks to end; None if none has ended in time."""
 
     def cancel(self) -> None:
-        """Have what is at work end soon, with the best plan so far."""
+        """Make running tasks end soon, with their best plans so far."""
 
     def close(self) -> None:
-        """End what is still at work."""
+        """End running tasks and the workers."""
 
     blames: bool
-    """Whether a task is lost only to its own worker's end; else others may have to do with it."""
+    """Whether a lost task is certainly the one that its worker ended with; otherwise another task may be to blame."""
     tries: int
-    """An input that is lost so many times has failed."""
+    """How often an input may be lost before it counts as failed."""
 
 
 class LocalWorkers:
-    """Processes, started as they are needed and kept for the next task, replaced when they end.
+    """Processes of this machine. They are started as needed, reused for further tasks, and replaced when they end.
 
     Parameters
     ----------
     most
-        Processes side by side, at most.
+        Largest number of processes at the same time.
     work
-        What is done with a task: a function at the top of a module.
+        The function that does a task; it must be at the top level of a module.
     """
 
     blames = True
@@ -110,19 +111,19 @@ class LocalWorkers:
         return len(self._busy) + len(self._unstarted) < self._most
 
     def start(self, number: int, task: Task) -> None:
-        """Give a process a task."""
+        """Pass a task to an idle process, or to a new one."""
         try:
-            process = self._waiting() or _Process(self._work, self._messages)
+            process = self._find_idle() or _Process(self._work, self._messages)
         except OSError as error:
             self._unstarted.append((number, Lost(f"its process could not be started: {error}")))
             return
         self._busy[process] = number
-        # One that has ended in the meantime says so by the end of its pipe.
+        # If the process has ended in the meantime, the end of its pipe will show that.
         with contextlib.suppress(OSError):
             process.send(msgspec.msgpack.encode(task))
 
     def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
-        """Wait so long for the next outcome, or the end of a process."""
+        """Wait for the next outcome, or for the end of a process."""
         while True:
             if self._unstarted:
                 return self._unstarted.pop()
@@ -132,7 +133,7 @@ class LocalWorkers:
                 return None
             number = self._busy.pop(process, None)
             if number is None:
-                # It had nothing to do.
+                # The process had no task.
                 continue
             try:
                 if data is not None:
@@ -148,22 +149,23 @@ class LocalWorkers:
                 return number, Lost(f"its process sent what is no outcome: {error}")
 
     def cancel(self) -> None:
-        """Tell the processes that are at work."""
+        """Send a cancellation to all busy processes."""
         for process in self._busy:
             with contextlib.suppress(OSError):
                 process.send(_CANCEL)
 
     def close(self) -> None:
-        """Kill all processes, with what they have started."""
+        """Kill all processes, with those that they have started."""
         for process in (*self._busy, *self._idle):
             process.end()
 
     @property
     def pids(self) -> list[int]:
-        """Numbers of the processes."""
+        """Process ids of all processes."""
         return [process.pid for process in (*self._busy, *self._idle)]
 
-    def _waiting(self) -> _Process | None:
+    def _find_idle(self) -> _Process | None:
+        """An idle process that is alive; None if there is none."""
         while self._idle:
             process = self._idle.pop()
             if process.is_alive:
@@ -173,7 +175,7 @@ class LocalWorkers:
 
 
 class _Process(ChildProcess):
-    """A process that solves inputs one by one (:func:`main`), and the thread that listens to it."""
+    """A process that solves inputs one by one (:func:`main`), and a thread that receives its messages."""
 
     def __init__(self, work: Work, messages: queue.SimpleQueue[tuple[_Process, bytes | None]]):
         place = f"{work.__module__}:{work.__qualname__}"
@@ -182,43 +184,44 @@ class _Process(ChildProcess):
         threading.Thread(target=self._listen, daemon=True).start()
 
     def end(self) -> int:
-        """Kill it where it has not ended, and return its exit status."""
+        """Kill the process if it has not ended; returns its exit status."""
         code = super().end()
         with contextlib.suppress(OSError):
             self._outgoing.close()
         return code
 
     def _listen(self) -> None:
+        """Forward the messages of the process, and None at its end."""
         with contextlib.suppress(OSError, ValueError), self._incoming:
             while (data := self.receive()) is not None:
                 self._messages.put((self, data))
         self._messages.put((self, None))
 
 
-#: Where memory runs out, an input can be done without, and a candidate of it sooner.
+#: Linux's ``oom_score_adj`` of these processes: if memory runs out, they are killed before others, but after their candidates.
 OOM_SCORE = 250
 
 
 def main() -> None:
-    """Do tasks until the parent has no more."""
+    """Do tasks until the parent ends."""
     incoming, outgoing = become_child(int(sys.argv[1]))
     prefer_to_end(OOM_SCORE)
     light_imports()
     work = cast(Work, kinds.load(sys.argv[2]))
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
-    # Nothing is begun after a cancel.
+    # One event serves all tasks, because no task is started after a cancellation.
     cancel = threading.Event()
-    threading.Thread(target=_take_in, args=(incoming, tasks, cancel), daemon=True).start()
+    threading.Thread(target=_receive_messages, args=(incoming, tasks, cancel), daemon=True).start()
     while True:
         write_encoded(outgoing, msgspec.msgpack.encode(work(tasks.get(), cancel)))
 
 
-#: A message that is no task.
+#: The message that cancels the current task.
 _CANCEL = b""
 
 
-def _take_in(incoming: BinaryIO, tasks: queue.SimpleQueue[Task], cancel: threading.Event) -> None:
-    """Take in tasks, and a cancel, until the parent goes away; then end the process, whatever it is doing."""
+def _receive_messages(incoming: BinaryIO, tasks: queue.SimpleQueue[Task], cancel: threading.Event) -> None:
+    """Receive tasks and cancellations until the parent ends; then end this process, whatever it is doing."""
     while (data := read_message(incoming)) is not None:
         if data == _CANCEL:
             cancel.set()
@@ -227,36 +230,36 @@ def _take_in(incoming: BinaryIO, tasks: queue.SimpleQueue[Task], cancel: threadi
     os._exit(0)
 
 
-#: Seconds that a scheduler has to answer.
+#: Seconds within which a scheduler has to answer.
 CONNECT_SECONDS = 10.0
 
-#: Seconds between two questions to the scheduler: how many threads there are, whether the run is cancelled.
+#: Seconds between two queries to the scheduler, for the number of threads and for a cancellation.
 _COUNT_SECONDS = 1.0
 
 _ADDRESS = re.compile(r"(tcp|tls|ucx|wss?)://.+:\d+")
 
 
 class DaskWorkers:
-    """All workers of a scheduler.
+    """All workers of a Dask scheduler.
 
-    The cluster tries a task again whose worker has ended, as often as its ``allowed-failures`` say. It blames every task that
-    was on such a worker, so that one which it gives up is then tried once more, alone.
+    If a worker ends, the cluster tries its tasks again, as often as its setting ``allowed-failures`` says. It blames every task
+    that was on the worker. A task that it gives up is therefore tried once more, alone.
 
     Parameters
     ----------
     address
-        Of the scheduler, as ``tcp://host:port``.
+        Address of the scheduler, as ``tcp://host:port``.
     most
-        Tasks side by side, at most; 0 for as many as the cluster has threads.
+        Largest number of tasks at the same time; 0 for as many as the cluster has threads.
 
     Raises
     ------
     MissingDependencyError
         Dask is not installed.
     InputError
-        No scheduler answers there.
+        No scheduler answers at the address.
     UsageError
-        This is no address.
+        The address is malformed.
     """
 
     blames = False
@@ -271,10 +274,10 @@ class DaskWorkers:
             raise UsageError(f"found the scheduler {show(address)}, expected an address such as tcp://host:8786")
         self._address, self._most = address, most
         self._killed: type[Exception] = distributed.KilledWorker
-        # It has no types of its own.
+        # Dask has no type annotations.
         client: Any = distributed.Client
         event: Any = distributed.Event
-        with _quiet():
+        with _silence_dask():
             try:
                 self._client = client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="stowplan")
             except (OSError, ValueError, TypeError) as error:
@@ -285,18 +288,18 @@ class DaskWorkers:
         self._cancel: Any = event(f"stowplan-{uuid.uuid4().hex}", client=self._client)
 
     def has_room(self) -> bool:
-        """Whether there is a thread for another task. Where there is no worker yet, one task waits for the first."""
-        return len(self._running) < max(1, self._most or self._count())
+        """Whether there is a thread for another task. If there is no worker yet, one task waits for the first."""
+        return len(self._running) < max(1, self._most or self._count_threads())
 
     def start(self, number: int, task: Task) -> None:
-        """Have a task done by some worker."""
+        """Submit a task to the cluster."""
         key = f"stowplan-{number}-{uuid.uuid4().hex}"
         future: Any = self._client.submit(_until_cancelled, solve_task, task, self._cancel.name, key=key, pure=False)
         self._running[number] = future
         future.add_done_callback(lambda ended: self._ended.put((number, ended)))
 
     def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
-        """Wait so long for the next outcome."""
+        """Wait for the next outcome."""
         try:
             number, future = self._ended.get(timeout=seconds)
         except queue.Empty:
@@ -315,18 +318,18 @@ class DaskWorkers:
         return number, Lost(describe_failure(error)[1], is_final=True)
 
     def cancel(self) -> None:
-        """Tell the workers of the cluster."""
-        with _quiet(), contextlib.suppress(Exception):
+        """Set the event that cancels the tasks."""
+        with _silence_dask(), contextlib.suppress(Exception):
             self._cancel.set()
 
     def close(self) -> None:
-        """Leave the cluster. What is not begun is taken back; what is at work ends by its time limit."""
-        with _quiet(), contextlib.suppress(Exception):
+        """Disconnect from the cluster. Tasks that have not started are withdrawn; running ones end by their time limits."""
+        with _silence_dask(), contextlib.suppress(Exception):
             self._client.cancel(list(self._running.values()), force=True)
             self._client.close(timeout=CONNECT_SECONDS)
 
-    def _count(self) -> int:
-        """Threads of the cluster, which may grow and shrink."""
+    def _count_threads(self) -> int:
+        """Current number of threads of the cluster, which may grow and shrink."""
         now = time.monotonic()
         if now - self._counted >= _COUNT_SECONDS:
             with contextlib.suppress(OSError):
@@ -336,11 +339,11 @@ class DaskWorkers:
 
 
 def _until_cancelled(work: Callable[[Task, threading.Event], Outcome], task: Task, name: str) -> Outcome:
-    """Do a task on a worker of a cluster; the event of this name cancels it."""
+    """Do a task on a worker of the cluster; the Dask event of this name cancels it."""
     import distributed
 
     event: Any = distributed.Event
-    # The thread has no client of its own.
+    # The listening thread has no client of its own.
     told = event(name, client=distributed.get_client())
     cancel, is_over = threading.Event(), threading.Event()
 
@@ -358,8 +361,8 @@ def _until_cancelled(work: Callable[[Task, threading.Event], Outcome], task: Tas
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """What goes wrong is told by an error, once; Dask's log has many lines of it."""
+def _silence_dask() -> Iterator[None]:
+    """Silence Dask's log, which repeats in many lines what an error says once."""
     logger = logging.getLogger("distributed")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

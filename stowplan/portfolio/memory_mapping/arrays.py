@@ -1,8 +1,8 @@
 """A memory-mapping problem as flat tables, for the compiled heuristics.
 
-The unit of decision is the *access*: everything a tensor undergoes at one step, or, for a tensor from outside a loop, in the
-whole of that loop, because the rules make such a tensor fast for all of the loop or for none of it. What an asynchronous
-operation holds is one access from its start to its end.
+The unit of decision is the *access*: all uses of a tensor by one step. If a tensor lives outside a loop, all of its uses in the
+loop are one access, because the rules keep such a tensor in fast memory for the whole loop or not at all. If an asynchronous
+operation holds a tensor, all of its uses from the start to the end of the operation are one access.
 """
 
 from __future__ import annotations
@@ -21,24 +21,30 @@ from stowplan.models.memory_mapping.problem import Problem
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# A field ``first_*`` points into another table, to the first of a row's entries there. The next row points to the first entry
-# after them, so tables with such fields have one row more than there are things.
+# A field ``first_*`` is the index of a row's first entry in another table. The row's entries end where those of the next row
+# begin, so tables with such fields have one row more than there are items.
 
 
 class StepRow:
-    """A step; the row after the last step stands for the end of the program."""
+    """A step; the row after the last step stands for the end of the program.
+
+    The latency of a step is the maximum of several *pieces*, each of which is a sum of a base and a term for each use.
+    """
 
     weight: int
+    """How often the step runs."""
     floor: int
     """Weighted least latency (ps)."""
     first_use: int
+    """Its first use."""
     first_term: int
-    """Each piece has 1 + uses terms: its base, then one for each use."""
+    """Its first term. Each piece has 1 + uses terms: its base, then one for each use."""
     table: int
-    """First latency in ``Data.table``; -1 where the step has none."""
+    """Index of its first latency in ``Data.table``; -1 if it has no latency table."""
     table_use: int
-    """First of the table's uses in ``Data.table``, as positions among the step's uses."""
+    """Index in ``Data.table`` of the first use that the latency table depends on, as a position among the step's uses."""
     table_uses: int
+    """Number of these uses."""
     down: int
     """The latest boundary, not after this one, at which copies may begin or end."""
     up: int
@@ -46,38 +52,48 @@ class StepRow:
 
 
 class TermRow:
-    """What one use adds to one piece (ps); both fields are the base where it is the base."""
+    """A term of a piece (ps); for the base of a piece, both fields are equal."""
 
     slow: int
+    """What the use adds if it is served from slow memory."""
     fast: int
+    """What it adds if it is served from fast memory."""
 
 
 class TensorRow:
     """A tensor."""
 
     bytes: int
-    """Rounded up to the alignment."""
+    """Size, rounded up to the alignment."""
     copy_in: int
+    """Duration of a copy from slow to fast memory (ps)."""
     copy_out: int
+    """Duration of a copy from fast to slow memory (ps)."""
     is_input: int
+    """1 if it has content before the program starts."""
     is_output: int
+    """1 if its content is needed after the program ends."""
     can_copy: int
-    """0 for a tensor internal to a loop."""
+    """0 for a tensor internal to a loop, which has no copies."""
     uniform: int
-    """1 where it must be fast throughout and in one place, or not at all."""
+    """1 if it must be in fast memory throughout and at one offset, or not at all."""
     first_access: int
+    """Its first access."""
 
 
 class AccessRow:
-    """What a tensor undergoes at one step, or in one loop or asynchronous operation, ``[low, high)``."""
+    """An access: the uses of a tensor in the steps ``[low, high)``."""
 
     low: int
     high: int
     reads: int
+    """1 if it needs the content from before."""
     writes: int
+    """1 if it writes."""
     defines: int
-    """1 where a residency may begin with it: it writes a whole new version, in one step."""
+    """1 if a residency may begin with it: it writes a whole new version, in one step."""
     first_use: int
+    """Its first entry in ``Data.access_uses``."""
     released: int
     """Boundary from which a copy-in for it may start: the end of the asynchronous operation that held the tensor last."""
     written: int
@@ -88,36 +104,44 @@ class UseRow:
     """A use of an access."""
 
     use: int
+    """Number of the use."""
     step: int
+    """The step that makes it."""
 
 
 class Data(NamedTuple):
-    """Tables that nothing changes. T steps, N tensors, U uses, A accesses."""
+    """The tables of a problem, which never change. There are T steps, N tensors, U uses and A accesses."""
 
     horizon: int
+    """T, the number of steps."""
     capacity: int
+    """Bytes of fast memory, rounded down to the alignment."""
     channels: int
+    """Number of channels that make copies."""
     max_preloads: int
+    """Number of residencies that may begin with the program, without a copy."""
     stalls_allowed: int
+    """1 if steps may wait for copies."""
     steps: Sequence[StepRow]
     """[T + 1]"""
     terms: Sequence[TermRow]
+    """The terms of all pieces."""
     table: Ints
-    """Latencies (ps) and uses of the steps that have tables."""
+    """Latencies (ps) and uses of the steps that have latency tables."""
     tensors: Sequence[TensorRow]
     """[N + 1]"""
     accesses: Sequence[AccessRow]
-    """[A + 1]"""
+    """[A + 1], sorted by tensor, then by step."""
     access_uses: Sequence[UseRow]
     """[U]"""
 
 
-#: More memory than any program takes, in bytes: sums with it fit in 64 bits.
+#: A capacity larger than the memory of any program, in bytes, with which sums still fit in 64 bits.
 MOST_CAPACITY = 1 << 60
 
 
 def build(problem: Problem) -> Data:
-    """Tables of ``problem``; takes some 2 us a use."""
+    """The tables of a problem; takes about 2 us for each use."""
     align = problem.alignment
     tensors = problem.tensors
     inner = internal_loops(problem)
@@ -155,18 +179,18 @@ Columns = dict[str, Column]
 
 
 def _steps(problem: Problem) -> tuple[Columns, Columns, list[int]]:
-    """Columns of the steps and of the terms, and the tables."""
+    """Columns of the steps and of the terms, and the latency tables."""
     steps = problem.steps
     boundaries = Boundaries(problem.horizon, problem.loops)
     pieces = [piece for step in steps for piece in step.pieces]
     table: list[int] = []
-    at: dict[str, list[int]] = {"table": [], "table_use": [], "table_uses": []}
+    table_columns: dict[str, list[int]] = {"table": [], "table_use": [], "table_uses": []}
     for step in steps:
-        at["table"].append(-1 if step.table is None else len(table))
+        table_columns["table"].append(-1 if step.table is None else len(table))
         table += () if step.table is None else step.table.latency_ps
-        at["table_use"].append(len(table))
+        table_columns["table_use"].append(len(table))
         table += () if step.table is None else step.table.uses
-        at["table_uses"].append(0 if step.table is None else len(step.table.uses))
+        table_columns["table_uses"].append(0 if step.table is None else len(step.table.uses))
     columns: Columns = {
         "weight": [step.weight for step in steps],
         "floor": problem.floors_ps,
@@ -174,7 +198,7 @@ def _steps(problem: Problem) -> tuple[Columns, Columns, list[int]]:
         "first_term": [*accumulate((len(step.pieces) * (1 + len(step.uses)) for step in steps), initial=0)],
         "down": boundaries.prev,
         "up": boundaries.next,
-        **at,
+        **table_columns,
     }
     slow = [*chain.from_iterable((piece.base_ps, *piece.slow_ps) for piece in pieces)]
     fast = [*chain.from_iterable((piece.base_ps, *piece.fast_ps) for piece in pieces)]
@@ -184,44 +208,48 @@ def _steps(problem: Problem) -> tuple[Columns, Columns, list[int]]:
 def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     """Columns of the accesses and of their uses, and the first access of each tensor.
 
-    ``inner`` is each tensor's innermost loop that it is internal to.
+    ``inner`` [N] has for each tensor the innermost loop that it is internal to, -1 for none.
     """
     tensors, horizon = len(problem.tensors), problem.horizon
-    of = np.array(problem.tensor_of_use, np.int64)
-    # Tensor by tensor, each in step order.
-    order = np.argsort(of, kind="stable")
-    of, step = of[order], np.array(problem.step_of_use, np.int64)[order]
+    owner = np.array(problem.tensor_of_use, np.int64)
+    # Uses sorted by tensor, then by step.
+    order = np.argsort(owner, kind="stable")
+    owner, step = owner[order], np.array(problem.step_of_use, np.int64)[order]
     is_output = np.array([use.is_output for step in problem.steps for use in step.uses], np.bool_)[order]
-    # Steps that an access stands for: the outermost loop that the tensor is outside of, or the step.
+    # Steps of the access of each use: those of the outermost loop that the tensor is outside of, or the step itself.
     low, high = step.copy(), step + 1
     for loop in np.unique(inner) if problem.loops else ():
-        free, here = residency_boundaries(problem, int(loop)), inner[of] == loop
-        low[here], high[here] = free.prev[step[here]], free.next[step[here] + 1]
-    # What an asynchronous operation holds is one access from its start to its end; no copy-in passes over it.
-    is_held, released = np.zeros(len(of), np.bool_), np.zeros(len(of), np.int64)
-    for held in sorted(problem.in_flight, key=lambda held: held.end):
-        own = slice(*np.searchsorted(of, (held.tensor, held.tensor + 1)))
-        here = (low[own] < held.end) & (high[own] > held.start)
-        low[own][here], high[own][here], is_held[own][here] = min(low[own][here]), max(high[own][here]), True
-    for held in sorted(problem.in_flight, key=lambda held: held.end):
-        own = slice(*np.searchsorted(of, (held.tensor, held.tensor + 1)))
-        released[own][low[own] >= held.end] = held.end
-    new = np.ones(len(of), np.bool_)
-    new[1:] = (np.diff(of) != 0) | (np.diff(low) != 0)
+        free, affected = residency_boundaries(problem, int(loop)), inner[owner] == loop
+        low[affected], high[affected] = free.prev[step[affected]], free.next[step[affected] + 1]
+    # The uses of a tensor during an asynchronous operation that holds it are one access; no copy-in may overlap it.
+    is_held, released = np.zeros(len(owner), np.bool_), np.zeros(len(owner), np.int64)
+    for operation in sorted(problem.in_flight, key=lambda operation: operation.end):
+        of_tensor = slice(*np.searchsorted(owner, (operation.tensor, operation.tensor + 1)))
+        affected = (low[of_tensor] < operation.end) & (high[of_tensor] > operation.start)
+        low[of_tensor][affected], high[of_tensor][affected], is_held[of_tensor][affected] = (
+            min(low[of_tensor][affected]),
+            max(high[of_tensor][affected]),
+            True,
+        )
+    for operation in sorted(problem.in_flight, key=lambda operation: operation.end):
+        of_tensor = slice(*np.searchsorted(owner, (operation.tensor, operation.tensor + 1)))
+        released[of_tensor][low[of_tensor] >= operation.end] = operation.end
+    new = np.ones(len(owner), np.bool_)
+    new[1:] = (np.diff(owner) != 0) | (np.diff(low) != 0)
     access, first_use = np.cumsum(new) - 1, np.flatnonzero(new)
-    # What the start of such an operation writes afresh is read until the end, but not needed before.
+    # If the start of such an operation writes the tensor anew, later reads of the operation need no content from before.
     at_start = is_held & (step == low)
     kinds = (~is_output, is_output, at_start & ~is_output, at_start & is_output)
     reads, writes, reads_first, begins = (np.bincount(access[kind], minlength=len(first_use)) > 0 for kind in kinds)
     begins &= ~reads_first
     reads &= ~begins
-    of_access, low, high = of[new], low[new], high[new]
-    # A whole new version may begin a residency where it is written, but not inside a loop around it.
+    of_access, low, high = owner[new], low[new], high[new]
+    # A residency may begin with the write of a whole new version, but not inside a loop that the tensor lives outside of.
     single = np.zeros(horizon + 1, np.bool_)
     single[[loop.start for loop in problem.loops if loop.end == loop.start + 1]] = True
     is_new_step = new.copy()
     is_new_step[1:] |= np.diff(step) != 0
-    recurs = np.bincount(of[is_new_step], minlength=tensors) > 1
+    recurs = np.bincount(owner[is_new_step], minlength=tensors) > 1
     outside = np.array([tensor.is_input or tensor.is_output for tensor in problem.tensors], np.bool_) | recurs
     defines = writes & ~reads & ((high == low + 1) | begins) & ~(single[low] & outside[of_access])
     columns: Columns = {"low": low, "high": high, "reads": reads, "writes": writes, "defines": defines}
@@ -229,4 +257,4 @@ def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     np.maximum.at(written, access[is_output], step[is_output] + 1)
     columns |= {"released": released[new], "written": written}
     first_access = np.searchsorted(of_access, np.arange(tensors + 1))
-    return columns | {"first_use": np.append(first_use, len(of))}, {"use": order, "step": step}, first_access
+    return columns | {"first_use": np.append(first_use, len(owner))}, {"use": order, "step": step}, first_access

@@ -18,28 +18,29 @@ from stowplan.portfolio.memory_mapping.guided import (
     solve_relaxation,
 )
 from stowplan.portfolio.memory_mapping.pace import Stagnation, ends_on_stagnation, report_every
-from stowplan.portfolio.memory_mapping.search import new_search, note_best, ruin_and_recreate
+from stowplan.portfolio.memory_mapping.search import new_search, ruin_and_recreate, save_best
 from stowplan.portfolio.memory_mapping.state import State
-from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds
+from stowplan.portfolio.solver_limits import solver_options
 
 
 class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     deterministic_piece: int = 20
-    """Rounds between two looks at the clock in a deterministic run."""
+    """Rounds between two calls of ``closed`` in a deterministic run."""
     look_every: float = 0.01
-    """Seconds between two looks at the clock in another run."""
+    """Seconds between two calls of ``closed`` in other runs."""
     loss: float = 2e-3
-    """Part of the way from the first plan to the floor that a round may lose at the beginning, at most."""
+    """Largest loss that a round may cause at the beginning, as a part of the difference between the first plan and the
+    floor."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 def greedy(problem: Problem, context: Context) -> None:
-    """The production-style greedy and nothing more."""
+    """The candidate that computes the baseline ``greedy`` alone: the greedy in the style of production compilers."""
     data = arrays.build(problem)
     state, complete = heuristics.run(heuristics.production_greedy(data), context.closed)
     if complete:
@@ -47,78 +48,79 @@ def greedy(problem: Problem, context: Context) -> None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The constructive heuristics, then the complete model, on a small problem."""
-    if asks_for_heuristics(context):
+    """The presolver of small problems: the constructive heuristics, then the complete CP-SAT model."""
+    if includes_heuristics(context):
         data = arrays.build(problem)
-        for _ in _constructed(problem, context, data):
+        for _ in _construct_and_report(problem, context, data):
             pass
     _solve_complete(problem, context, presolve_seconds(context))
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Greedy, then other constructive heuristics and those that follow hints, then ruin and recreate until time is up."""
+    """The main heuristic: constructive heuristics, some of them guided by hints, then ruin and recreate."""
     data = arrays.build(problem)
     guides = Guides(problem, context, data)
     best: State | None = None
-    for state in _constructed(problem, context, data):
+    for state in _construct_and_report(problem, context, data):
         for other in (state, guides.better(int(state.totals[0].total))):
             if other is not None and (best is None or other.totals[0].total < best.totals[0].total):
                 best = other
     if best is None or context.closed() or not problem.use_count:
         return
     if context.start_plan is not None and context.start_plan.residencies:
-        given = import_plan(problem, data, context.start_plan)
-        if given.totals[0].total < best.totals[0].total:
-            best = given
+        imported = import_plan(problem, data, context.start_plan)
+        if imported.totals[0].total < best.totals[0].total:
+            best = imported
     _ruin_and_recreate(problem, context, data, best, guides)
 
 
-def _constructed(problem: Problem, context: Context, data: arrays.Data) -> Iterator[State]:
-    """The constructive heuristics; the greedy, which is the baseline, and those that are better than all before are told."""
-    least = math.inf
+def _construct_and_report(problem: Problem, context: Context, data: arrays.Data) -> Iterator[State]:
+    """Run the constructive heuristics; yields each state, and reports the baseline and every plan better than all before."""
+    best_total = math.inf
     for source, steps in heuristics.constructive(data):
         state, is_complete = heuristics.run(steps, context.closed)
-        # Half a greedy is no baseline.
+        # A greedy that was interrupted is not the baseline.
         source = source if is_complete else "search"
-        if source == "greedy" or state.totals[0].total < least:
+        if source == "greedy" or state.totals[0].total < best_total:
             context.plan(export_plan(problem, data, state), source)
-        least = min(least, state.totals[0].total)
+        best_total = min(best_total, state.totals[0].total)
         yield state
         if context.closed():
             return
 
 
 def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: State, guides: Guides) -> None:
+    """Improve a state by ruin and recreate, and take over better plans of other candidates and of hints."""
     search = new_search(data, state, heuristics.densities(data, 1), context.seed())
     status = search.status[0]
-    started = reported = int(status.best)
-    pause = report_every(problem)
-    report_at = time.monotonic() + pause
+    first_objective = reported = int(status.best)
+    seconds_between = report_every(problem)
+    report_at = time.monotonic() + seconds_between
     floor = problem.floor_ps
     may_end = ends_on_stagnation(problem, context.options)
     stagnation = Stagnation(time.monotonic())
-    for part, rounds in _schedule(problem, context):
-        guided = guides.better(int(status.best))
-        if guided is not None:
-            state = guided
-            note_best(state, search)
+    for progress, rounds in _schedule(problem, context):
+        following_hint = guides.better(int(status.best))
+        if following_hint is not None:
+            state = following_hint
+            save_best(state, search)
             reported = int(status.best)
         before = int(status.best)
-        # Threshold that falls to nothing: small losses are accepted early on.
-        ruin_and_recreate(data, state, search, rounds, PARAMS.loss * (started - floor) * (1.0 - part) ** 2)
+        # The accepted loss falls to 0 as time goes by, as in threshold accepting.
+        ruin_and_recreate(data, state, search, rounds, PARAMS.loss * (first_objective - floor) * (1.0 - progress) ** 2)
         stagnation.add(before - int(status.best))
         if time.monotonic() >= report_at:
-            report_at = time.monotonic() + pause
+            report_at = time.monotonic() + seconds_between
             if status.best < reported:
                 reported = int(status.best)
                 context.plan(export_best(problem, data, search), "search")
             adopted = _adopt(problem, context, data, reported)
             if adopted is not None:
                 state = adopted
-                note_best(state, search)
+                save_best(state, search)
                 reported = int(status.best)
-        # Not before the relaxation's hint is there: plans that follow it are built here.
-        if may_end and guides.has_heard:
+        # The search does not end before the relaxation's hint has arrived, because the plans that follow it are built here.
+        if may_end and guides.has_followed_hint:
             gap = int(status.best) - max(floor, context.incumbent()[1] or 0)
             if stagnation.is_reached(time.monotonic(), context.remaining(), gap):
                 break
@@ -127,33 +129,39 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
 
 
 def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]:
-    """Progress from 0 to 1, and rounds until the next look at the clock: by rounds in deterministic runs, else by time."""
+    """Yield the progress from 0 to 1 and the number of rounds for the next slice.
+
+    In a deterministic run, rounds measure the progress; in others, the time does.
+    """
     total = context.work(work_rates.MAPPING_ROUNDS, problem.use_count + 50, least=50)
     if total is not None:
-        for done in range(0, total, PARAMS.deterministic_piece):
+        for rounds_done in range(0, total, PARAMS.deterministic_piece):
             if context.closed():
                 return
-            yield done / total, min(PARAMS.deterministic_piece, total - done)
+            yield rounds_done / total, min(PARAMS.deterministic_piece, total - rounds_done)
     else:
-        began, left = time.monotonic(), max(1e-3, context.remaining())
+        began, available = time.monotonic(), max(1e-3, context.remaining())
         rounds = 1
         while not context.closed():
             now = time.monotonic()
-            yield min(1.0, (now - began) / left) if math.isfinite(left) else 0.5, rounds
+            yield min(1.0, (now - began) / available) if math.isfinite(available) else 0.5, rounds
             rounds = max(1, rounds // 2) if time.monotonic() - now > PARAMS.look_every else rounds + 1
 
 
 def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int) -> State | None:
-    """A plan of another candidate, where it is better and this state can hold it."""
+    """The state of the best plan of all candidates, if it is better than ``objective`` and a state can represent it."""
     plan, _ = context.incumbent()
     if plan is None or plan.objective >= objective:
         return None
-    given = import_plan(problem, data, plan)
-    return given if given.totals[0].total < objective else None
+    imported = import_plan(problem, data, plan)
+    return imported if imported.totals[0].total < objective else None
 
 
 def relaxation(problem: Problem, context: Context) -> None:
-    """A hint for the others; then bounds from detailed relaxations of segments, first linear, then with cuts and integers."""
+    """The exact candidate ``relaxation``: a hint from the plain linear relaxation, then bounds from relaxations of segments.
+
+    The relaxations of segments are more detailed: first linear programs, then with cuts and integer variables.
+    """
     from stowplan.models.memory_mapping.milp.segments import SegmentBounds
     from stowplan.models.memory_mapping.milp.solve import Effort
 
@@ -174,7 +182,7 @@ def relaxation(problem: Problem, context: Context) -> None:
 
 
 def complete(problem: Problem, context: Context) -> None:
-    """The complete CP-SAT model, hinted with the best plan known; where the problem is beyond it, a note."""
+    """The complete CP-SAT model, with the best plan so far as its hint. Leaves a note if it does not support the problem."""
     _solve_complete(problem, context, context.remaining())
 
 
@@ -187,7 +195,7 @@ def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
             problem,
             hint=plan,
             lower_bound_ps=bound,
-            **reporting(context, "cpsat", work_rates.MAPPING_CPSAT, seconds=seconds),
+            **solver_options(context, "cpsat", work_rates.MAPPING_CPSAT, seconds=seconds),
         )
     except NotImplementedError as error:
         context.note(f"the complete model does not take this problem: {error}")
@@ -199,7 +207,10 @@ def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """The bound of the MILP by CBC, or by GSCIP where CBC is not there or work is limited; starts from the best plan known."""
+    """The bound of the complete MILP, started from the best plan so far.
+
+    The solver is CBC, or GSCIP if CBC is not installed or the run is deterministic.
+    """
     from stowplan.models.memory_mapping.milp.external import bound_with
     from stowplan.models.mip import with_pulp
 
@@ -210,7 +221,7 @@ def milp(problem: Problem, context: Context) -> None:
     outcome = bound_with(
         problem,
         solver,
-        # CBC says what it proved when it ends, so it has to end before this process is ended.
+        # CBC reports its bound only when it ends, so it has to end before this process is stopped.
         time_limit=max(0.5, 0.8 * left - 1.0) if solver == "cbc" else left,
         seed=context.seed(),
         plan=plan,

@@ -1,4 +1,4 @@
-"""Between plans and the state of the compiled heuristics."""
+"""Converts between plans and the state of the compiled heuristics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, PRELOADED, 
 
 
 def export_plan(problem: Problem, data: Data, state: State) -> Plan:
-    """The plan that a state stands for."""
+    """The plan that a state represents."""
     rows = plain(SlotRow, state.slots, state.order[: state.totals[0].placed])
     return _plan(problem, data, rows, int(state.totals[0].total))
 
@@ -27,6 +27,7 @@ def export_best(problem: Problem, data: Data, search: Search) -> Plan:
 
 
 def _plan(problem: Problem, data: Data, rows: list[SlotRow], objective: int) -> Plan:
+    """The plan with these residencies and this objective (ps)."""
     low, first_use, use = values(data.accesses, "low"), values(data.accesses, "first_use"), values(data.access_uses, "use")
     residencies = [Residency(row.tensor, row.start, row.end, row.offset, row.source == PRELOADED) for row in rows]
     copies = [Copy(row.tensor, "out", row.out_start, row.out_end) for row in rows if row.out_start >= 0]
@@ -35,8 +36,9 @@ def _plan(problem: Problem, data: Data, rows: list[SlotRow], objective: int) -> 
     between = problem.evictions == "between_steps"
 
     def place(copy: Copy) -> tuple[int, bool, int, int, bool]:
-        # The order of the queues of a state: by deadline, then lower tensors, then copies out first. Of those that a boundary
-        # waits for at once the order is free: who leaves a place between two steps comes before who takes it.
+        # The order of a state's queues: by boundary, then by deadline, then by tensor, with copies out before copies in. Copies
+        # that their own boundary waits for may come in any order. They come first if they make space between two steps, so that
+        # the tensor that leaves is copied before the one that takes its place.
         waits = between and copy.direction == "out" and copy.start == copy.end
         return copy.start, not waits, copy.end, copy.tensor, copy.direction == "in"
 
@@ -52,24 +54,24 @@ def _plan(problem: Problem, data: Data, rows: list[SlotRow], objective: int) -> 
 
 
 def import_plan(problem: Problem, data: Data, plan: Plan) -> State:
-    """State that stands for a valid plan, or for as much of it as a state can hold.
+    """The state that represents a valid plan, as far as a state can.
 
-    Uses that a plan serves slow inside a residency become fast; copies queued at one boundary go by their deadlines; a
-    residency's copies out but the last are left out, and so is a residency in which nothing is used. Sliced prefetches are made
-    whole.
+    Uses that the plan serves from slow memory during a residency become fast; copies that are queued at one boundary are sorted
+    by their deadlines; of several copies out of a residency only the last is kept; a residency without uses is dropped; and
+    sliced prefetches become whole copies.
     """
     plan = with_whole_copies(problem, plan)
-    ins = {(copy.tensor, copy.start): copy.end for copy in plan.copies if copy.direction == "in"}
-    outs: dict[int, list[Copy]] = {}
+    copy_in_ends = {(copy.tensor, copy.start): copy.end for copy in plan.copies if copy.direction == "in"}
+    copies_out: dict[int, list[Copy]] = {}
     for copy in plan.copies:
         if copy.direction == "out":
-            outs.setdefault(copy.tensor, []).append(copy)
+            copies_out.setdefault(copy.tensor, []).append(copy)
     rows: list[SlotRow] = []
     first_access, size = values(data.tensors, "first_access"), values(data.tensors, "bytes")
     low, high = values(data.accesses, "low"), values(data.accesses, "high")
     for residency in plan.residencies:
         tensor = residency.tensor
-        ready = ins.get((tensor, residency.start), residency.start)
+        ready = copy_in_ends.get((tensor, residency.start), residency.start)
         accesses = [
             access
             for access in range(first_access[tensor], first_access[tensor + 1])
@@ -81,9 +83,9 @@ def import_plan(problem: Problem, data: Data, plan: Plan) -> State:
         row.tensor, row.start, row.end, row.offset = tensor, residency.start, residency.end, residency.offset
         row.bytes = size[tensor]
         row.first, row.last, row.next = accesses[0], accesses[-1], -1
-        row.source = PRELOADED if residency.preloaded else COPIED if (tensor, residency.start) in ins else DEFINED
+        row.source = PRELOADED if residency.preloaded else COPIED if (tensor, residency.start) in copy_in_ends else DEFINED
         row.out_start = row.out_end = -1
-        for copy in outs.get(tensor, []):
+        for copy in copies_out.get(tensor, []):
             if residency.start < copy.start and copy.end <= residency.end:
                 row.out_start, row.out_end = copy.start, copy.end
         rows.append(row)

@@ -1,8 +1,8 @@
-"""Constructive heuristics that follow a hint: tensors come to fast memory where it says so, and stay as long as it says.
+"""Constructive heuristics that follow a hint: tensors enter fast memory where the hint says so, and stay as long as it says.
 
-A plan for each of several thresholds and orders; each is then filled up with what the hint left out. They are raced with the
-heuristics that follow nothing, so that a bad hint costs a little time. Hints come from the caller and from other candidates, or
-are made here (:class:`Guides`).
+One plan is built for each of several thresholds and orders, and then filled up with tensors that the hint left out. Unguided
+heuristics run as well, so that a bad hint only costs a little time. Hints come from the caller or from other candidates, or are
+computed here (:class:`Guides`).
 """
 
 from __future__ import annotations
@@ -48,34 +48,38 @@ class GuideParameters(Parameters, frozen=True):
     the relaxation keeps only partly in fast memory is worth trying, and one half is much worse (docs/results/guidance.md).
     """
     margin: float = 0.02
-    """Part of an objective by which a plan that follows a hint may be worse and still be near it (docs/results/guidance.md)."""
+    """Part of the objective by which a first plan that follows a hint may be worse for further plans to be built
+    (docs/results/guidance.md)."""
     large_uses: int = 15_000
-    """Uses of a program beyond which the exact side has only a part of its time for the hint."""
+    """Uses above which the exact candidate spends only a part of its time on the hint."""
     large_part: float = 0.5
-    """Part of its time that the exact side has for the hint of a large program."""
+    """That part of its time."""
     within_part: float = 0.25
-    """Part of the limit that a search may take for a hint of its own."""
+    """Part of the time limit that a search may spend on a hint of its own."""
     guide_seconds: float = 1.5e-5
-    """Seconds a use that the learned guide takes, generously."""
+    """Seconds for each use that the learned guide takes, as a generous estimate."""
     filled_seconds: float = 5e-6
-    """Seconds a use that the guide that learns nothing takes, generously."""
+    """Seconds for each use that the untrained guide takes, as a generous estimate."""
     iteration_uses: float = 5000.0
-    """Uses of a program whose simplex iteration takes twice as long as a small one's."""
+    """Uses of a program whose simplex iterations take twice as long as those of a small one."""
     orders: tuple[int, ...] = (0, 1, 2, 3)
-    """Numbers of orders, by saving, bytes, saving over the root of bytes, saving over bytes; the largest first."""
+    """Numbers of the orders of insertion: by saving, by bytes, by saving over the root of bytes, by saving over bytes."""
 
 
 PARAMS = parameters(GuideParameters, __name__)
 
 
 class Guide(NamedTuple):
-    """The values of a hint, each of shape ``[accesses]``."""
+    """The values of a hint as arrays of shape ``[accesses]``, in [0, 1]."""
 
     fast: Floats
+    """How much the access should be served from fast memory."""
     keep: Floats
+    """How much the tensor should stay in fast memory until its next access."""
     sure: Floats
+    """Confidence in the two values."""
     place: Floats | None = None
-    """None where the hint has none."""
+    """Suggested place in fast memory; None if the hint has none."""
 
 
 def guide(hint: Hint) -> Guide:
@@ -86,7 +90,11 @@ def guide(hint: Hint) -> Guide:
 
 
 def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
-    """Every tensor in the best of the ways that the guide permits, in one of the :data:`PARAMS`."""
+    """Insert every tensor in the best of the ways that the guide permits.
+
+    ``least`` is the threshold of :func:`~stowplan.portfolio.memory_mapping.heuristics.follow`, ``by`` the number of the order
+    (:attr:`GuideParameters.orders`, or :data:`BY_PLACE`).
+    """
     state = new_state(data)
     follow(data, state, guide.fast, guide.keep, guide.sure, least, TRUST)
     if by == BY_PLACE:
@@ -100,19 +108,20 @@ def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
 
 
 def guided(data: Data, guide: Guide, least: float, by: int) -> Built:
-    """What :func:`followed` builds, filled up with the tensors that found no place, in any of the ways."""
+    """Build as :func:`followed`, then insert the tensors that found no place without any restriction."""
     for state in followed(data, guide, least, by):
         yield state
     state.permits[:] = ENTER | STAY
     yield from inserted(data, state, by_density(data, 1))
 
 
-#: One more, where a hint says where tensors stand: from the lowest up, each as low as it can. So all that stood together finds
-#: room again, at its place or below.
+#: Number of one more order, for hints that suggest places: from the lowest place up, each tensor as low as possible. Tensors
+#: that fit together at the suggested places then fit again, at these places or below.
 BY_PLACE = 4
 
 
 def _order(data: Data, state: State, by: int) -> Ints:
+    """The order of insertion number ``by``, of tensors that may save something."""
     gains = np.zeros(len(data.tensors) - 1)
     permitted_gains(data, state, gains)
     size = sizes(data)
@@ -122,13 +131,14 @@ def _order(data: Data, state: State, by: int) -> Ints:
 
 
 def better_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: int | None = None) -> Iterator[State]:
-    """Plans that follow a hint, each better than those before; the first as far as time allows.
+    """Yield states that follow a hint, each better than those before.
 
-    Where there is a plan of this ``objective``, in picoseconds, and none up to that of the first of :data:`PARAMS` comes near
-    it (:data:`PARAMS`), no further one is built: so a hint that says little of this problem costs little.
+    ``objective`` is that of the best plan so far, in picoseconds. If the first plans that follow the hint are worse by more
+    than :attr:`GuideParameters.margin`, no further ones are built, so that a hint that fits the problem badly costs little
+    time.
     """
     values = guide(hint)
-    enough = math.inf if objective is None else (1.0 + PARAMS.margin) * objective
+    acceptable = math.inf if objective is None else (1.0 + PARAMS.margin) * objective
     best: State | None = None
     for least in PARAMS.thresholds:
         for by in PARAMS.orders if values.place is None else (BY_PLACE, *PARAMS.orders):
@@ -136,39 +146,39 @@ def better_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: i
             if best is None or state.totals[0].total < best.totals[0].total:
                 best = state
                 yield best
-            if stop() or (by == PARAMS.orders[0] and best.totals[0].total > enough):
+            if stop() or (by == PARAMS.orders[0] and best.totals[0].total > acceptable):
                 return
 
 
 class Guides:
-    """Takes up hints as they come, and makes plans that follow them.
+    """Collects hints as they arrive and builds plans that follow them.
 
-    Where there is none at the beginning, the first is the learned guide's; where learned candidates are left out, or the guide
-    would take too long, that which fills memory by density. Where no other candidate solves the relaxation beside this one, it
-    is solved here, in the time of the search.
+    If there is no hint at the beginning, the first is computed by the learned guide; or by the untrained guide, which fills
+    memory by density, if learned candidates are excluded or the learned guide would take too long. If no other candidate solves
+    the linear relaxation at the same time, it is solved here, within the time of the search.
     """
 
     def __init__(self, problem: Problem, context: Context, data: Data):
         self._problem, self._context, self._data = problem, context, data
-        self._taken = 0
+        self._hints_seen = 0
         self._is_first = True
         self._learned: Hint | None = None
-        self._is_alone = relaxes_in_search(context)
+        self._must_relax = relaxes_in_search(context)
         self._reported, self._report_at = -1, 0.0
 
     @property
-    def has_heard(self) -> bool:
-        """Whether another candidate has given a hint, and it was taken up."""
-        return self._taken > 0
+    def has_followed_hint(self) -> bool:
+        """Whether a hint of another candidate has arrived and was followed."""
+        return self._hints_seen > 0
 
     def better(self, objective: int) -> State | None:
-        """The best plan that follows a hint not taken up before, where it is better than this; it is reported."""
+        """The state of the best plan that follows a new hint, if it is better than ``objective``; the plan is reported."""
         best: State | None = None
-        for hint in self._news():
+        for hint in self._new_hints():
             if self._context.closed():
                 break
             if hint is self._learned:
-                self._context.follows(GUIDE.described)
+                self._context.follows(GUIDE.file_and_digest)
             for state in better_guided(self._data, hint, self._context.closed, objective):
                 if state.totals[0].total < (objective if best is None else best.totals[0].total):
                     best = state
@@ -180,39 +190,40 @@ class Guides:
         return best
 
     def _report(self, state: State, *, is_last: bool = False) -> None:
-        """Report a plan, unless another was reported a moment ago and more may come."""
+        """Report a plan, unless another was reported a short time ago and further ones may follow."""
         total = int(state.totals[0].total)
         if total != self._reported and (is_last or time.monotonic() >= self._report_at):
             self._reported, self._report_at = total, time.monotonic() + report_every(self._problem)
             self._context.plan(export_plan(self._problem, self._data, state), "guided")
 
-    def _news(self) -> list[Hint]:
+    def _new_hints(self) -> list[Hint]:
+        """The hints that have arrived or were computed since the last call."""
         hints = self._context.hints()
-        news = [*hints[self._taken :]]
-        self._taken = len(hints)
+        new = [*hints[self._hints_seen :]]
+        self._hints_seen = len(hints)
         if self._is_first:
             self._is_first = False
-            own = [] if hints else self._own()
-            if own:
-                return own
-        if self._is_alone:
-            self._is_alone = False
+            first = [] if hints else self._first_hint()
+            if first:
+                return first
+        if self._must_relax:
+            self._must_relax = False
             hint, bound = solve_relaxation(self._problem, self._context)
             self._context.bound(bound, "relaxation")
-            news += [] if hint is None else [hint]
-        return news
+            new += [] if hint is None else [hint]
+        return new
 
-    def _own(self) -> list[Hint]:
-        """What can be had at once where nobody has given a hint."""
+    def _first_hint(self) -> list[Hint]:
+        """A hint that can be computed quickly, for the beginning."""
         problem, context = self._problem, self._context
         self._learned = learned_hint(problem, context) if "learned" in context.options.candidates else None
-        # Beside the learned guide's, the hint that learns nothing gains nothing more.
+        # In addition to the learned guide's hint, that of the untrained guide gains nothing.
         hint = filled_hint(problem, context) if self._learned is None else self._learned
         return [] if hint is None else [hint]
 
 
 def learned_hint(problem: Problem, context: Context) -> Hint | None:
-    """The learned guide's hint; None where it would take too long, or, with a note, where there is no such guide."""
+    """The hint of the learned guide; None if it would take too long, or, with a note, if its file cannot be read."""
     from stowplan.learned_guidance.memory_mapping.guide import guide
 
     if not 0 < PARAMS.guide_seconds * problem.use_count <= context.seconds(PARAMS.within_part):
@@ -225,7 +236,7 @@ def learned_hint(problem: Problem, context: Context) -> Hint | None:
 
 
 def filled_hint(problem: Problem, context: Context) -> Hint | None:
-    """The hint that learns nothing; None where it would take too long."""
+    """The hint of the untrained guide, which fills memory by density; None if it would take too long."""
     from stowplan.learned_guidance.memory_mapping.guide import guide
 
     is_quick = 0 < PARAMS.filled_seconds * problem.use_count <= context.seconds(PARAMS.within_part)
@@ -233,19 +244,19 @@ def filled_hint(problem: Problem, context: Context) -> Hint | None:
 
 
 def relaxes_in_search(context: Context) -> bool:
-    """Whether the search solves the relaxation for its hint itself: where the exact side has its turn only after it."""
-    wanted = not {"exact", "relaxation"}.isdisjoint(context.options.candidates)
-    return wanted and (context.heard() is None or context.options.workers == 1)
+    """Whether the search solves the relaxation itself, because the exact candidate would run only after the search."""
+    is_requested = not {"exact", "relaxation"}.isdisjoint(context.options.candidates)
+    return is_requested and (context.heard() is None or context.options.workers == 1)
 
 
 def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
-    """The plain relaxation's hint, None where it takes too long, and its bound (ps)."""
+    """The hint of the plain linear relaxation, None if it takes too long, and its bound (ps)."""
     from stowplan.models.memory_mapping.milp.hint import relaxation_hint
     from stowplan.models.memory_mapping.milp.solve import Effort
 
     iterations = context.work(work_rates.MAPPING_SIMPLEX, 1.0 + problem.use_count / PARAMS.iteration_uses)
     seconds = context.remaining()
-    # A deterministic run counts iterations, and its clock ends nothing.
+    # A deterministic run is limited by iterations, not by time.
     if iterations is None and relaxes_in_search(context):
         seconds = min(seconds, context.seconds(PARAMS.within_part))
     elif iterations is None and problem.use_count > PARAMS.large_uses:

@@ -1,9 +1,11 @@
-"""Constructive heuristics as generators, so that a caller can look at the clock between two pieces of work.
+"""Constructive heuristics, which insert one tensor after the other into fast memory.
 
-The loops over tensors are compiled.
+They are generators that yield between two pieces of work, so that a caller can check the time. The loops over tensors are
+compiled.
 
-Where a problem allows stalls, the production-style greedy that plans with them is often worse than the one that plans without
-(:func:`without_stalls`), and a plan without stalls is valid either way: the better one is what policies are judged against.
+If a problem allows stalls, the greedy in the style of production compilers is often worse with stalls than without
+(:func:`without_stalls`). A plan without stalls is valid in both cases, so learned policies are compared with the better of the
+two.
 """
 
 from __future__ import annotations
@@ -23,25 +25,30 @@ from stowplan.portfolio.memory_mapping.state import ENTER, STAY, State
 
 
 class GreedyParameters(Parameters, frozen=True):
-    """Parameters of the greedy."""
+    """Parameters of the constructive heuristics."""
 
     piece: int = 32
-    """Tensors inserted between two looks at the clock."""
+    """Tensors inserted between two yields."""
 
 
 PARAMS = parameters(GreedyParameters, __name__)
 
 
+#: A heuristic that is under way: yields its state between two pieces of work.
 Built = Iterator[State]
 
 
 def sizes(data: Data) -> Floats:
-    """Bytes of each tensor, at least one; ``[N]``."""
+    """Bytes of each tensor [N], at least 1."""
     return np.maximum(1.0, np.array(values(data.tensors, "bytes")[:-1], np.float64))
 
 
 def densities(data: Data, by: int) -> Floats:
-    """What each tensor saves at most, over (0) bytes, (1) bytes times lifetime, (2) one, (3) bytes times its root."""
+    """The benefit density of each tensor [N]: the most that it can save (ps), divided by a measure of the memory that it takes.
+
+    The measure is, depending on ``by``: (0) its bytes, (1) bytes times lifetime, (2) 1, (3) bytes times the root of the
+    lifetime.
+    """
     gains, lifetimes = (np.zeros(len(data.tensors) - 1) for _ in range(2))
     measure(data, new_state(data), gains, lifetimes)
     size = sizes(data)
@@ -50,9 +57,10 @@ def densities(data: Data, by: int) -> Floats:
 
 
 def production_greedy(data: Data) -> Built:
-    """What production compilers do: by benefit density, best fit, latest prefetch that hides, eviction; then repacked, again.
+    """The greedy in the style of production compilers, which is the baseline.
 
-    The second pass offers the tensors that found no place a memory packed afresh.
+    Tensors are inserted by benefit density, at the best-fitting offset, and prefetched as late as the copy can still be hidden.
+    Then all residencies are packed anew, and a second pass inserts tensors that found no place before.
     """
     state = new_state(data)
     order = by_density(data, 1)
@@ -67,12 +75,12 @@ def production_greedy(data: Data) -> Built:
 
 
 def best_insertion(data: Data, by: int) -> Built:
-    """Every tensor in the best of several ways, in the order of one of the :func:`densities`."""
+    """Insert every tensor in the best of several ways, in the order of one of the :func:`densities`."""
     return inserted(data, new_state(data), by_density(data, by))
 
 
 def inserted(data: Data, state: State, order: Ints, policy: int = BEST_FIT) -> Built:
-    """Every tensor of an order in its best way, into a state that may have others."""
+    """Insert every tensor of an order in its best way, into a state that may already have others."""
     for start in range(0, len(order), PARAMS.piece):
         construct(data, state, order, start, PARAMS.piece, True, policy)
         yield state
@@ -80,7 +88,7 @@ def inserted(data: Data, state: State, order: Ints, policy: int = BEST_FIT) -> B
 
 
 def run(built: Built, stop: Callable[[], bool]) -> tuple[State, bool]:
-    """Take a heuristic as far as time allows: what it has built, and whether it came to its end."""
+    """Run a heuristic as far as time allows; returns its state and whether it finished."""
     for state in built:
         last = state
         if stop():
@@ -89,21 +97,21 @@ def run(built: Built, stop: Callable[[], bool]) -> tuple[State, bool]:
 
 
 def constructive(data: Data) -> Iterator[tuple[str, Built]]:
-    """All constructive heuristics, by name, the production-style greedy first."""
+    """All constructive heuristics with their names; the first one is the baseline."""
     yield "greedy", production_greedy(data)
     for by in (1, 3, 0, 2):
         yield "insertion", best_insertion(data, by)
 
 
 def by_density(data: Data, by: int) -> Ints:
-    """Tensors of which something may be saved, the densest first: see :func:`densities`."""
+    """The tensors that may save something, those of the largest density first: see :func:`densities`."""
     keys = densities(data, by)
     order = np.argsort(-keys, kind="stable")
     return order[keys[order] > 0]
 
 
 def _largest_first(data: Data, state: State) -> Ints:
-    """Slots in use, those that take most memory for most steps first."""
+    """The slots in use, by descending size times duration."""
     placed: Ints = state.order[: state.totals[0].placed].copy()
     size, start, end = (np.array(values(state.slots, name), np.int64)[placed] for name in ("bytes", "start", "end"))
     return placed[np.argsort(size * (start - end), kind="stable")]
@@ -111,9 +119,11 @@ def _largest_first(data: Data, state: State) -> Ints:
 
 @njit
 def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
-    """Fill two columns of [N]: what each tensor's accesses would save one by one, and the time from its first to its last (ps).
+    """Compute the gain and the lifetime of each tensor [N], in ps.
 
-    Both are of the present state, in which the tensors have no residencies. The gain is 0 for a tensor that can have none.
+    The gain is the sum of what each access of the tensor alone would save if it were fast; 0 for a tensor that does not fit.
+    The lifetime is the time from its first access to its last. Both refer to the current state, in which no tensor has a
+    residency.
     """
     for tensor in range(len(gains)):
         first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
@@ -128,10 +138,10 @@ def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
 
 @njit
 def construct(data: Data, state: State, order: Ints, start: int, count: int, best: bool, policy: int) -> None:
-    """Insert the tensors ``order[start:start + count]``: each in its best way, or in the manner of production compilers.
+    """Insert the tensors ``order[start:start + count]``.
 
-    In the first case ``policy`` says which of the places that are free is taken, and also ways are tried that are rarely the
-    best, stalls among them.
+    If ``best`` is set, each is inserted in the best of all ways, including some that are rarely the best, such as stalls, and
+    ``policy`` chooses among the free offsets. Otherwise tensors are inserted as production compilers do it.
     """
     for position in range(start, min(start + count, len(order))):
         if state.first_slot[order[position]] < 0:
@@ -146,7 +156,7 @@ WITHOUT_STALLS = "greedy, no stalls"
 
 
 def without_stalls(problem: Problem, stop: Callable[[], bool] = lambda: False) -> tuple[str, float]:
-    """Name and objective of the production-style greedy that plans without stalls; infinite where it was stopped."""
+    """Name and objective (ps) of the production-style greedy that plans without stalls; infinite if it was stopped."""
     data = build(msgspec.structs.replace(problem, stalls="forbidden"))
     state, is_complete = run(production_greedy(data), stop)
     return WITHOUT_STALLS, int(state.totals[0].total) if is_complete else math.inf
@@ -154,11 +164,14 @@ def without_stalls(problem: Problem, stop: Callable[[], bool] = lambda: False) -
 
 @njit
 def follow(data: Data, state: State, fast: Floats, keep: Floats, sure: Floats, least: float, trust: float) -> None:
-    """Permit what a hint says: a tensor enters where it is fast to at least ``least``, and stays where it is kept to that.
+    """Restrict a state to what a hint says.
 
-    ``fast``, ``keep`` and ``sure`` are of the accesses of :mod:`stowplan.models.memory_mapping.accesses`: of those that the
-    tables have as one, the first says whether it enters and the last whether it stays. Where ``sure`` is less than ``trust``
-    everything is permitted.
+    A tensor may enter fast memory at an access whose value of ``fast`` is at least ``least``, and stay there until the next
+    access if its value of ``keep`` is at least ``least``. If the confidence ``sure`` is below ``trust``, everything is
+    permitted.
+
+    The values of the hint refer to the accesses of :mod:`stowplan.models.memory_mapping.accesses`, several of which may be one
+    access in the tables. Of these, the first decides whether the tensor enters and the last whether it stays.
     """
     number = -1
     for access in range(len(state.permits)):
@@ -178,9 +191,10 @@ def follow(data: Data, state: State, fast: Floats, keep: Floats, sure: Floats, l
 
 @njit
 def permitted_gains(data: Data, state: State, gains: Floats) -> None:
-    """Fill [N]: what the accesses at which a tensor may enter, or to which it may stay, would save one by one (ps).
+    """Compute for each tensor [N] the sum of what its permitted accesses alone would save (ps).
 
-    The tensors have no residencies in the present state.
+    These are the accesses at which the tensor may enter fast memory or until which it may stay. No tensor has a residency in
+    the current state.
     """
     for tensor in range(len(gains)):
         first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
@@ -194,9 +208,9 @@ def permitted_gains(data: Data, state: State, gains: Floats) -> None:
 
 @njit
 def lowest_places(data: Data, fast: Floats, place: Floats, sure: Floats, trust: float, lowest: Floats) -> None:
-    """Lower [N] to the least place that a hint has for each tensor, of those of its accesses that it has in fast memory.
+    """Compute for each tensor [N] the lowest place in memory that a hint suggests at any access that it has in fast memory.
 
-    The other arguments are as for :func:`follow`.
+    ``lowest`` starts with upper limits. The other arguments are as for :func:`follow`.
     """
     number = -1
     for tensor in range(len(lowest)):

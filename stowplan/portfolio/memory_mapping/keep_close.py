@@ -1,4 +1,4 @@
-"""How far a memory mapping is from an earlier one: tensor by tensor, with all its residencies, copies and fast uses."""
+"""Memory mappings that stay close to an earlier plan, compared tensor by tensor."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.packing import problem as packing
 from stowplan.portfolio.packing.keep_close import Boxes, boxes, colliding, near_offsets
 
-#: Residencies, copies and fast uses of a tensor.
+#: What a plan says about a tensor: its residencies, copies and fast uses.
 Part = tuple[tuple[Residency, ...], tuple[Copy, ...], tuple[int, ...]]
 
 
 class Changes(ByValues):
-    """Decisions are all that a plan says of each tensor; of an earlier version's what can be carried over to this one."""
+    """How memory mappings change: a decision is everything that the plan says about one tensor.
+
+    The plan of an earlier version of the program is first carried over to this one, as far as possible.
+    """
 
     what = "tensor"
 
@@ -41,7 +44,7 @@ class Changes(ByValues):
         super().__init__(problem, KeepClose(plan=start))
 
     def values(self, plan: Any) -> Sequence[Part]:
-        """What the plan says of each tensor."""
+        """What the plan says about each tensor."""
         stays: defaultdict[int, list[Residency]] = defaultdict(list)
         copies: defaultdict[int, list[Copy]] = defaultdict(list)
         uses: defaultdict[int, list[int]] = defaultdict(list)
@@ -57,7 +60,7 @@ class Changes(ByValues):
         ]
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """Plan of these parts; copies of one moment are queued in the order in which they were."""
+        """The plan of these parts; copies of one boundary keep their order in the queue."""
         parts: Sequence[Part] = values
         rank: dict[Copy, int] = {}
         for plan in (near, self.start):
@@ -75,11 +78,11 @@ class Changes(ByValues):
         return changed
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """Tensors that stand where the tensor was."""
+        """A function that returns the tensors that now occupy the earlier place of a tensor."""
         return colliding(self._boxes(self.start), self._boxes(plan))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """The same residencies at other offsets."""
+        """Plans with the same residencies and fewer changed offsets."""
         was = {(stay.tensor, stay.start, stay.end, stay.preloaded): stay.offset for stay in self.start.residencies}
         stays: tuple[Residency, ...] = plan.residencies
         buffers = tuple(
@@ -99,6 +102,7 @@ class Changes(ByValues):
             yield msgspec.structs.replace(plan, residencies=tuple(moved))
 
     def _boxes(self, plan: Plan) -> Boxes:
+        """The boxes of the residencies of a plan."""
         return boxes(
             (
                 residency.tensor,

@@ -1,4 +1,4 @@
-"""Memory mapping as a kind of problem: how its plans are verified, and its candidates."""
+"""The kind ``memory_mapping``: how its plans are verified and described, and which candidates and baselines it has."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from stowplan.verification import Verification
 
 
 class StartParameters(Parameters, frozen=True):
-    """Parameters of which candidates there are, and where they run."""
+    """Parameters that decide which candidates run, and for how long."""
 
     small_uses: int = 128
-    """Uses, up to so many the complete model is tried for a moment before all else."""
+    """Uses up to which the presolver runs."""
     relaxation_seconds: float = 9e-4
-    """Seconds a use in which the bound of the relaxation grows quickly: its time where others wait for its place."""
+    """Seconds for each use during which the bound of the relaxation grows quickly; it gets this time if others wait for its
+    worker."""
     relaxation_share: tuple[float, float] = (0.4, 0.6)
-    """Parts of the time that the relaxation has at least and at most. Of what is left a large problem's plan gains more than
-    its bound does (docs/results/guidance.md).
+    """Smallest and largest part of the time limit for the relaxation. With the rest of the time, the plan of a large problem
+    gains more than its bound would (docs/results/guidance.md).
     """
     plain_seconds: float = 1e-4
-    """Seconds a use that the plain relaxation takes."""
+    """Seconds for each use that the plain relaxation takes."""
     plain_share: float = 0.5
-    """Part of the limit that the plain relaxation may take: beyond it there is no time for what it says."""
+    """Part of the time limit that the plain relaxation may take; if it takes longer, there is no time to use its result."""
     least_seconds: float = 0.5
-    """Seconds within which nothing but the search can improve plans of a program for which the relaxation takes too long."""
+    """Time limit in seconds below which only the search runs, if the relaxation would take too long."""
     short_seconds: float = 3.0
-    """Seconds of a limit within which one worker is for the search."""
+    """Time limit in seconds up to which a single worker mostly runs the search."""
     short_share: float = 0.25
-    """Part of the search's time that the others have within such a limit."""
+    """Part of the time limit for the other candidates in that case."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -58,44 +59,49 @@ def _all_slow(problem: Problem) -> Plan:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    """Search has a place of its own; the exact candidates, and a policy where places are few, share another."""
+    """The search has a worker of its own; the exact candidates, and the policy if there are few workers, share another."""
     is_small = problem.use_count <= PACE.complete_model_uses
     search = [in_caller(Candidate("search", "heuristic"), options)]
     relaxation = Candidate("relaxation", "exact", proves_only=True)
-    # These go on from other candidates' plans.
+    # These candidates improve plans of the others.
     improving = [Candidate("cpsat", "exact")] if is_small else []
     improving += [Candidate("lns", "exact")] if problem.use_count else []
     milp = Candidate("milp", "exact", share=0.4, proves_only=True, by_name_only=True)
 
-    named = {*options.candidates}
-    asked_for = [candidate for candidate in (*search, relaxation, *improving) if {candidate.name, candidate.family} & named]
-    policy = learned.candidate(problem, options, len(asked_for))
-    has_place = len(asked_for) < options.workers
-    room = 1.0 - (0.0 if has_place or policy.by_name_only or policy.unavailable else policy.share)
+    requested_names = {*options.candidates}
+    requested = [
+        candidate for candidate in (*search, relaxation, *improving) if {candidate.name, candidate.family} & requested_names
+    ]
+    policy = learned.candidate(problem, options, len(requested))
+    has_free_worker = len(requested) < options.workers
+    share_left = 1.0 - (0.0 if has_free_worker or policy.by_name_only or policy.unavailable else policy.share)
     if options.workers == 1 and options.time_limit <= PARAMS.short_seconds:
-        room = PARAMS.short_share
+        share_left = PARAMS.short_share
     least, most = PARAMS.relaxation_share
-    proving = min(most * room, max(least, PARAMS.relaxation_seconds * problem.use_count / options.time_limit))
-    has_no_time = PARAMS.plain_seconds * problem.use_count > PARAMS.plain_share * options.time_limit
-    has_no_time &= not options.deterministic and search[0] in asked_for
-    relaxation = replace(relaxation, share=proving, by_name_only=has_no_time)
-    if has_no_time and "relaxation" not in options.candidates:
-        proving = 0.0
-    is_last = has_no_time and options.time_limit < PARAMS.least_seconds
-    improving = [replace(candidate, share=(room - proving) / len(improving), by_name_only=is_last) for candidate in improving]
+    proving_share = min(most * share_left, max(least, PARAMS.relaxation_seconds * problem.use_count / options.time_limit))
+    takes_too_long = PARAMS.plain_seconds * problem.use_count > PARAMS.plain_share * options.time_limit
+    takes_too_long &= not options.deterministic and search[0] in requested
+    relaxation = replace(relaxation, share=proving_share, by_name_only=takes_too_long)
+    if takes_too_long and "relaxation" not in options.candidates:
+        proving_share = 0.0
+    only_search_helps = takes_too_long and options.time_limit < PARAMS.least_seconds
+    improving = [
+        replace(candidate, share=(share_left - proving_share) / len(improving), by_name_only=only_search_helps)
+        for candidate in improving
+    ]
 
     candidates = [*search, relaxation]
-    candidates += [*improving, milp, policy] if has_place else [policy, *improving, milp]
+    candidates += [*improving, milp, policy] if has_free_worker else [policy, *improving, milp]
     if 0 < problem.use_count <= PARAMS.small_uses:
         candidates.insert(0, PRESOLVER)
     if is_large(problem, options):
-        candidates.append(Candidate("lns2", "exact", turn="reserve", by_name_only=is_last))
+        candidates.append(Candidate("lns2", "exact", turn="reserve", by_name_only=only_search_helps))
     return candidates
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
     if name in ("lns", "lns2"):
-        # Not with the others: it imports ortools.
+        # Imported separately because it imports ortools.
         from stowplan.portfolio.memory_mapping import lns
 
         return {"lns": lns.lns, "lns2": lns.lns2}[name]

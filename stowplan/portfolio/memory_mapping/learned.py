@@ -1,4 +1,4 @@
-"""The candidate that plays MMapGame with a trained policy: games of its likeliest actions."""
+"""The learned candidate: plays MMapGame, memory mapping as a game of one move for each access, with a trained policy."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def _read_policy(path: Path) -> Policy:
+    """Read a policy from a checkpoint file."""
     from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 
     return Policy.load(path)
@@ -29,12 +30,12 @@ POLICY = PolicySource(
     read=_read_policy,
 )
 
-#: The search's guide: plain arrays, which need no torch.
+#: The learned guide of the search, stored as plain arrays, which need no torch.
 GUIDE: PolicySource[None] = PolicySource(
     file="mmap_guide.npz", variable="STOWPLAN_GUIDE", command="python -m benchmarks.guidance.train train"
 )
 
-#: Source of the hints that are the guide's.
+#: Source of hints that the learned guide has computed.
 LEARNED = "learned"
 
 
@@ -42,24 +43,24 @@ class GamesParameters(Parameters, frozen=True):
     """Parameters of games of the learned policy."""
 
     drawn: int = 3
-    """Games with each rule of placing whose actions are drawn near the likeliest."""
+    """Games with random actions, drawn close to the most likely ones, for each placement rule."""
     move_seconds: float = 2e-3
-    """Seconds a move of a likeliest game, on one core at leisure."""
+    """Seconds for each move of a game of most likely actions, on one idle core."""
 
 
 PARAMS = parameters(GamesParameters, __name__)
 
 
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
-    """The learned candidate; where it cannot run it says why.
+    """The learned candidate; if it cannot run, it carries the reason.
 
-    ``others`` is how many candidates of other families run.
+    ``others`` is the number of candidates of other families in the run.
     """
     return POLICY.candidate("policy", options, others, seconds=PARAMS.move_seconds * problem.use_count)
 
 
 def policy(problem: Problem, context: Context) -> None:
-    """Games with each rule of placing: the likeliest actions, then these and some drawn near them."""
+    """The candidate ``policy``: games with each placement rule, of the most likely actions first, then also of random ones."""
     if not problem.use_count:
         return
     player = POLICY.load()

@@ -1,11 +1,12 @@
-"""Large-neighbourhood search with CP-SAT inside: free some tensors for some time, solve that exactly, keep what is better.
+"""Large-neighbourhood search with CP-SAT: free some tensors for a part of the program, solve that exactly, keep improvements.
 
-After Shaw, "Using constraint programming and local search methods to solve vehicle routing problems" (CP 1998). Where ruin and
-recreate puts tensors in one at a time, this one changes many at once: it finds exchanges that are worse half-way.
+After Shaw, "Using constraint programming and local search methods to solve vehicle routing problems" (CP 1998). Ruin and
+recreate inserts one tensor at a time; this search changes many at once, so that it finds exchanges that would be worse
+half-way.
 
-Searches that improve one plan side by side find different things. One that goes on from the other's plan would lose what it has
-found since. So its latest changes (:class:`Changes`) are made again there, where nothing that they touch has been changed by
-the other.
+Several searches improve the best plan in parallel and find different improvements. A search that continued from another's plan
+would lose its own. It therefore applies its latest changes (:class:`Changes`) to that plan, unless the other search has changed
+the same tensors.
 """
 
 from __future__ import annotations
@@ -36,32 +37,32 @@ from stowplan.portfolio.memory_mapping.pace import Stopwatch, report_every
 
 
 class NeighbourhoodsParameters(Parameters, frozen=True):
-    """Parameters of large neighbourhood search."""
+    """Parameters of large-neighbourhood search."""
 
     round_seconds: float = 2.0
-    """Seconds for one neighbourhood at most."""
+    """Seconds for one neighbourhood, at most."""
     round_share: float = 0.05
-    """Part of the limit for one neighbourhood at most."""
+    """Part of the time limit for one neighbourhood, at most."""
     easy: float = 0.4
-    """Part of its time in which a neighbourhood that is solved was too small."""
+    """Part of its time limit within which a neighbourhood that is solved to optimality counts as too small."""
     first_count: int = 16
-    """Tensors freed together at first."""
+    """Tensors that are freed together at first."""
     least_count: int = 3
-    """Tensors freed together at least."""
+    """Tensors that are freed together, at least."""
     growth: float = 1.15
-    """Times by which their number grows."""
+    """Factor by which their number grows after an easy round."""
     shrinkage: float = 0.8
-    """Times by which their number shrinks."""
+    """Factor by which their number shrinks after a round that was too hard."""
     most_literals: int = 8000
-    """Literals of a neighbourhood, at most."""
+    """Literals of the model of a neighbourhood, at most."""
     memory: float = 0.9
-    """Part of an arm's earnings that counts after one more round."""
+    """Discount factor of an arm's gains and times for each of its rounds."""
     curiosity: float = 0.2
-    """Part of the rounds that go to any arm, whatever it has earned."""
+    """Part of the rounds in which a random arm is chosen."""
     wait_for_start: float = 4.0
-    """Seconds to wait for the first plan of another candidate."""
+    """Seconds to wait for the first plan of another candidate, at most."""
     remembered: int = 200
-    """Changes that are remembered: older ones have long been told of."""
+    """Number of the latest changes that are remembered; older ones have been reported long ago."""
 
 
 PARAMS = parameters(NeighbourhoodsParameters, __name__)
@@ -69,28 +70,31 @@ PARAMS = parameters(NeighbourhoodsParameters, __name__)
 
 @dataclass
 class Arm:
-    """One way to choose neighbourhoods, and how it has done."""
+    """One way to choose neighbourhoods, as an arm of a multi-armed bandit."""
 
     way: str
+    """Name of the way: a key of :attr:`~stowplan.portfolio.memory_mapping.neighbourhoods.Chooser.ways`."""
     frozen: bool
+    """Whether the model keeps the times of the present plan (a frozen clock), which makes it smaller."""
     count: float = PARAMS.first_count
+    """Number of tensors to free."""
     gained: float = 0.0
-    """Picoseconds saved lately."""
+    """Picoseconds saved, discounted by round."""
     spent: float = 0.5
-    """Seconds that took."""
+    """Seconds that the rounds took, discounted likewise."""
 
     @property
     def rate(self) -> float:
-        """What it earns for its time."""
+        """Picoseconds saved for each second."""
         return self.gained / self.spent
 
     def learn(self, gain: int, seconds: float) -> None:
-        """Take in one round."""
+        """Record the gain (ps) and the seconds of one round."""
         self.gained = PARAMS.memory * self.gained + gain
         self.spent = PARAMS.memory * self.spent + max(0.01, seconds)
 
     def resize(self, outcome: Improvement, gain: int, seconds: float, limit: float, most: int) -> None:
-        """More tensors after an easy round, fewer after one that ran out of time and found nothing."""
+        """Free more tensors after an easy round, and fewer after one that ran out of time without a gain."""
         if outcome.status == "optimal" and seconds < PARAMS.easy * limit:
             self.count = min(float(most), self.count * PARAMS.growth)
         elif outcome.status in ("feasible", "none") and not gain:
@@ -98,12 +102,12 @@ class Arm:
 
 
 def lns(problem: Problem, context: Context) -> None:
-    """Improve the best plan known until time is up."""
+    """The candidate ``lns``: improves the best plan until the time is over."""
     _lns(problem, context, "lns")
 
 
 def lns2(problem: Problem, context: Context) -> None:
-    """The same with other neighbourhoods, beside the first."""
+    """A second large-neighbourhood search with other random numbers, which runs in parallel to the first."""
     _lns(problem, context, "lns2", 1)
 
 
@@ -114,16 +118,16 @@ def _lns(problem: Problem, context: Context, source: str, stream: int = 0) -> No
     start = _start(problem, context)
     if start is not None and not context.closed():
         try:
-            # Neighbourhoods know whole copies only.
+            # Neighbourhoods support whole copies only.
             LargeNeighbourhoodSearch(facts, context, with_whole_copies(problem, start), source, stream).run()
         except NotImplementedError as error:
             context.note(f"the exact model does not take this problem: {error}")
 
 
 def _start(problem: Problem, context: Context) -> Plan | None:
-    """A plan to begin with: another candidate's, or in a deterministic run, where none comes, one built here."""
+    """The plan to start from: that of another candidate; in a deterministic run, which has none, a plan built here."""
     if context.heard() is not None:
-        return _given(context)
+        return _wait_for_plan(context)
     data = arrays.build(problem)
     best: Plan | None = context.start_plan
     for _, steps in heuristics.constructive(data):
@@ -137,18 +141,18 @@ def _start(problem: Problem, context: Context) -> Plan | None:
     return best
 
 
-def _given(context: Context) -> Plan | None:
-    """The best plan known, once there is one that uses fast memory, or it is time to begin with what there is."""
-    waited = time.monotonic() + min(PARAMS.wait_for_start, context.seconds(0.2))
+def _wait_for_plan(context: Context) -> Plan | None:
+    """The best plan of all candidates, after waiting some time for one that uses fast memory."""
+    deadline = time.monotonic() + min(PARAMS.wait_for_start, context.seconds(0.2))
     while True:
         plan: Plan | None = context.incumbent()[0]
-        if (plan is not None and plan.residencies) or time.monotonic() >= waited or context.closed():
+        if (plan is not None and plan.residencies) or time.monotonic() >= deadline or context.closed():
             return plan
         time.sleep(0.05)
 
 
 class LargeNeighbourhoodSearch:
-    """The search; :meth:`run` it once."""
+    """The state of one large-neighbourhood search; :meth:`run` runs it, once."""
 
     def __init__(self, facts: ProblemFacts, context: Context, plan: Plan, source: str = "lns", stream: int = 0):
         seed = context.seed(stream)
@@ -161,26 +165,26 @@ class LargeNeighbourhoodSearch:
         self._random = random.Random(seed)
         self._changes = Changes(facts)
         self._clock = Stopwatch(context.heard() is None)
-        self._seen: Plan | None = context.incumbent()[0] if self._clock.is_counted else None
-        """The latest of the others' plans that was looked at."""
-        reckoned = context.units(work_rates.MAPPING_NEIGHBOURHOODS)
-        self._end = math.inf if reckoned is None else self._clock.now() + reckoned
+        self._examined_plan: Plan | None = context.incumbent()[0] if self._clock.is_counted else None
+        """The plan of another candidate that was examined last."""
+        work_seconds = context.units(work_rates.MAPPING_NEIGHBOURHOODS)
+        self._end = math.inf if work_seconds is None else self._clock.now() + work_seconds
         self._timeline = PlanTimeline(facts, plan)
-        self._sound = self._timeline
-        """The last that was verified."""
+        self._verified_timeline = self._timeline
+        """The last plan that was verified."""
         self._is_careful = self._clock.is_counted
-        """Whether every plan is verified as it is found: from the first that turned out not to be valid."""
+        """Whether every plan is verified when it is found. This starts with the first one that turns out not to be valid."""
         self._reported = plan.objective
         self._report_at = 0.0
         self.arms: list[Arm] = []
         self._untried: list[Arm] = []
-        self._listen()
+        self._update_hints_and_arms()
 
     def run(self) -> None:
-        """Rounds until there is no time, or nothing left to gain."""
+        """Solve neighbourhoods until the time is over or the plan is proven optimal."""
         rounds = 0
         while self._chooser.count and not self._is_over():
-            self._listen()
+            self._update_hints_and_arms()
             arm = self._choose()
             arm.learn(*self._round(arm, rounds))
             rounds += 1
@@ -191,31 +195,32 @@ class LargeNeighbourhoodSearch:
         used = ", ".join(f"{arm.way}{'*' if arm.frozen else ''} {arm.count:.0f}" for arm in self.arms)
         self._context.note(f"{rounds} neighbourhoods ({used})")
 
-    def _listen(self) -> None:
-        """Take up a guess that others have, the learned guide's until there is another, and have arms for all ways."""
+    def _update_hints_and_arms(self) -> None:
+        """Follow the latest hint, the learned guide's only if there is no other, and add arms for new ways."""
         hint = min(self._context.hints(), key=lambda hint: hint.source == LEARNED, default=None)
         if hint is not None and hint is not self._hint:
             self._hint = hint
             self._chooser.follow(hint)
             if hint.source == LEARNED:
-                self._context.follows(GUIDE.described)
+                self._context.follows(GUIDE.file_and_digest)
         clocks = [False, True] if self._problem.stalls == "allowed" and self._problem.channels == 1 else [True]
-        known = {arm.way for arm in self.arms}
-        added = [Arm(way, frozen) for way in self._chooser.ways if way not in known for frozen in clocks]
+        present_ways = {arm.way for arm in self.arms}
+        added = [Arm(way, frozen) for way in self._chooser.ways if way not in present_ways for frozen in clocks]
         self.arms += added
         self._untried += added
 
     def _is_over(self) -> bool:
+        """Whether the time is over or the plan, once verified, meets the bound."""
         if self._clock.now() >= self._end:
             return True
         _, bound = self._context.incumbent()
         if bound is not None and self._timeline.objective <= bound:
-            # Where that is no valid plan after all, there is more to do.
+            # The report verifies the plan. If it is not valid, the search goes on.
             self._report()
         return self._context.closed() or (bound is not None and self._timeline.objective <= bound)
 
     def _choose(self) -> Arm:
-        """An arm: each once, then by what it earns for its time, and now and then any."""
+        """Choose an arm: first each of them once, then at random by their rates, sometimes uniformly."""
         if self._untried:
             return self._untried.pop(0)
         rates = [arm.rate for arm in self.arms]
@@ -224,7 +229,7 @@ class LargeNeighbourhoodSearch:
         return self._random.choices(self.arms, weights=rates)[0]
 
     def _round(self, arm: Arm, number: int) -> tuple[int, float]:
-        """Solve one neighbourhood and keep what is better: by how much that is (ps), and the seconds that it took."""
+        """Solve one neighbourhood and keep its plan if it is better; returns the gain (ps) and the seconds that it took."""
         began = self._clock.now()
         limit = min(PARAMS.round_seconds, self._context.seconds(PARAMS.round_share))
         gain = 0
@@ -246,67 +251,67 @@ class LargeNeighbourhoodSearch:
                     should_stop=self._context.closed,
                 )
                 solving = self._clock.spend(outcome.seconds, work_rates.CPSAT_SECONDS * outcome.deterministic)
-                gain = self._take(outcome.plan)
+                gain = self._accept(outcome.plan)
                 arm.resize(outcome, gain, solving, limit, self._chooser.count)
         return gain, self._clock.now() - began
 
-    def _take(self, plan: Plan | None) -> int:
-        """Keep a plan that is valid and better; returns by how much (ps)."""
+    def _accept(self, plan: Plan | None) -> int:
+        """Keep a plan if it is better; returns the gain (ps)."""
         if plan is None:
             return 0
-        taken = PlanTimeline(self._facts, plan, self._timeline)
-        gain = self._timeline.objective - taken.objective
+        improved = PlanTimeline(self._facts, plan, self._timeline)
+        gain = self._timeline.objective - improved.objective
         if gain <= 0:
             return 0
-        better = msgspec.structs.replace(plan, objective=taken.objective)
+        better = msgspec.structs.replace(plan, objective=improved.objective)
         if self._is_careful and not verify(self._problem, better).ok:
             return 0
-        taken.plan = better
-        self._changes.add(self._timeline, taken)
-        self._timeline = taken
+        improved.plan = better
+        self._changes.add(self._timeline, improved)
+        self._timeline = improved
         return gain
 
     def _report(self) -> None:
-        """Report what is better, once it is verified: to verify each plan takes longer than many neighbourhoods do."""
+        """Verify and report the plan if it has improved. Not every plan is verified, because that takes too long."""
         if self._timeline.objective < self._reported:
             if self._is_careful or verify(self._problem, self._timeline.plan).ok:
-                self._sound = self._timeline
+                self._verified_timeline = self._timeline
                 self._reported = self._timeline.objective
                 self._context.plan(self._timeline.plan, self._source)
             else:
-                self._timeline, self._is_careful = self._sound, True
+                self._timeline, self._is_careful = self._verified_timeline, True
                 self._context.note("a neighbourhood's plan was not valid: back to the last that was")
         self._report_at = time.monotonic() + report_every(self._problem)
 
     def _adopt(self) -> None:
-        """Go on from another candidate's plan with what was found here, or without it, where that is better."""
+        """Continue from another candidate's plan if it is better, with this search's own changes if possible."""
         plan, _ = self._context.incumbent()
-        if plan is None or plan is self._seen:
+        if plan is None or plan is self._examined_plan:
             return
-        self._seen = plan
+        self._examined_plan = plan
         theirs = PlanTimeline(self._facts, with_whole_copies(self._problem, plan))
-        both = self._with_own_changes(theirs)
-        if both is not None:
-            self._timeline = self._sound = both
-            self._reported = both.objective
-            self._context.plan(both.plan, self._source)
+        merged = self._with_own_changes(theirs)
+        if merged is not None:
+            self._timeline = self._verified_timeline = merged
+            self._reported = merged.objective
+            self._context.plan(merged.plan, self._source)
         elif theirs.objective < self._timeline.objective:
-            self._timeline = self._sound = theirs
+            self._timeline = self._verified_timeline = theirs
             self._reported = min(self._reported, theirs.objective)
 
     def _with_own_changes(self, theirs: PlanTimeline) -> PlanTimeline | None:
-        """Another's plan with what was changed here; None where that is not valid, or no better than either."""
-        plan = self._changes.made_in(theirs)
+        """Another candidate's plan with the changes of this search; None if that is not valid or not better than both plans."""
+        plan = self._changes.applied_to(theirs)
         if plan is None:
             return None
-        both = PlanTimeline(self._facts, plan, theirs)
-        both.plan = msgspec.structs.replace(plan, objective=both.objective)
-        is_better = both.objective < min(theirs.objective, self._timeline.objective)
-        return both if is_better and verify(self._problem, both.plan).ok else None
+        merged = PlanTimeline(self._facts, plan, theirs)
+        merged.plan = msgspec.structs.replace(plan, objective=merged.objective)
+        is_better = merged.objective < min(theirs.objective, self._timeline.objective)
+        return merged if is_better and verify(self._problem, merged.plan).ok else None
 
 
 class Standing(NamedTuple):
-    """Where a tensor stands: its residencies, its copies, and which of its uses are fast."""
+    """What a plan says about a tensor: its residencies, its copies, and which of its uses are fast."""
 
     residencies: tuple[Residency, ...]
     copies: tuple[Copy, ...]
@@ -314,21 +319,22 @@ class Standing(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A tensor's standing, and where its copies stand in the queue, as parts of it."""
+    """What a plan says about a tensor, with the positions of its copies in the plan's list."""
 
     standing: Standing
     places: tuple[float, ...]
+    """Position of each copy, as a part of the length of the list."""
 
 
 class Change(NamedTuple):
-    """Tensors that a step of the search has changed, as they stood before and stand since."""
+    """The tensors that a step of the search has changed, as they were before and after."""
 
     before: dict[int, Standing]
     after: dict[int, Placed]
 
 
 class Changes:
-    """The latest changes of a search, in their order."""
+    """The latest changes of a search, in the order in which they were made."""
 
     def __init__(self, facts: ProblemFacts):
         self._facts = facts
@@ -336,7 +342,7 @@ class Changes:
         self._changes: deque[Change] = deque(maxlen=PARAMS.remembered)
 
     def add(self, before: PlanTimeline, after: PlanTimeline) -> None:
-        """Remember what is different between two plans, one made from the other."""
+        """Remember the differences between two plans, of which the second was made from the first."""
         tensors = {residency.tensor for residency in {*before.plan.residencies} ^ {*after.plan.residencies}}
         tensors |= {copy.tensor for copy in {*before.plan.copies} ^ {*after.plan.copies}}
         tensors |= {self._owner[use] for use in {*before.plan.fast_uses} ^ {*after.plan.fast_uses}}
@@ -345,10 +351,11 @@ class Changes:
             was = {tensor: self._placed(before, tensor).standing for tensor in ordered}
             self._changes.append(Change(was, {tensor: self._placed(after, tensor) for tensor in ordered}))
 
-    def made_in(self, timeline: PlanTimeline) -> Plan | None:
-        """Another plan with every change whose tensors all stand there as they stood before it; None where there is none.
+    def applied_to(self, timeline: PlanTimeline) -> Plan | None:
+        """Apply the changes to another plan; None if none can be applied.
 
-        It need not be valid, and its objective is not set.
+        A change is applied if all of its tensors are in the other plan as they were before the change. The result need not be
+        valid, and its objective is not set.
         """
         new: dict[int, Placed] = {}
         for change in self._changes:
@@ -359,6 +366,7 @@ class Changes:
         return self._with(timeline.plan, new) if new else None
 
     def _placed(self, timeline: PlanTimeline, tensor: int) -> Placed:
+        """What a plan says about a tensor."""
         copies = timeline.copies.get(tensor, [])
         accesses = self._facts.sequences[tensor].accesses
         standing = Standing(
@@ -369,6 +377,7 @@ class Changes:
         return Placed(standing, tuple(place / len(timeline.plan.copies) for place, _ in copies))
 
     def _with(self, plan: Plan, new: dict[int, Placed]) -> Plan:
+        """A plan in which some tensors are replaced."""
         count = len(plan.copies)
         residencies = [residency for residency in plan.residencies if residency.tensor not in new]
         queue = [(copy.start, place / count, copy) for place, copy in enumerate(plan.copies) if copy.tensor not in new]

@@ -1,10 +1,12 @@
-"""A plan in the making, compiled: what may be asked of it, and what may be done to it.
+"""The operations on a partial plan, compiled.
 
-What it is says :class:`~stowplan.portfolio.memory_mapping.state.State`. Constructions and searches use what ``__all__`` lists,
-and nothing below it: where residencies stand (``space``), when things happen (``timeline``), how the residencies of one tensor
-come about (``residencies``). It can be asked what an access would :func:`gain`, and what it costs after a change
-(:func:`replay`). Tensors are put in (:func:`insert_first`, :func:`insert_best`) and taken out (:func:`remove`); residencies are
-noted, opened again (:func:`note`, :func:`reopen`, :func:`restart`) and given new offsets (:func:`repack`).
+:class:`~stowplan.portfolio.memory_mapping.state.State` describes the tables of a partial plan. Constructive heuristics and
+searches use only the functions in ``__all__``, which rest on three modules: ``space`` knows which bytes are free, ``timeline``
+when steps and copies happen, and ``residencies`` opens and closes the residencies of a tensor.
+
+:func:`insert_first` and :func:`insert_best` insert a tensor, :func:`remove` removes it. :func:`gain` estimates what an access
+would save, and :func:`replay` returns the objective after a change. :func:`note` saves a residency; :func:`reopen` and
+:func:`restart` restore saved ones. :func:`repack` gives all residencies new offsets.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ import numpy as np
 
 from stowplan.compiled import njit, njit_inner, njit_once, records
 from stowplan.portfolio.memory_mapping.arrays import Data
-from stowplan.portfolio.memory_mapping.residencies import copy_in, copy_out, extend, open_slot, queue_out, settle, take_back
+from stowplan.portfolio.memory_mapping.residencies import (
+    close_residencies,
+    copy_in,
+    copy_out,
+    enter_in_map,
+    extend,
+    open_slot,
+    queue_out,
+)
 from stowplan.portfolio.memory_mapping.space import (
     BEST_FIT,
     FIRST_FIT,
@@ -60,33 +70,33 @@ __all__ = [
     "restart",
 ]
 
-# Ways to serve a tensor, combined as bits.
+# Ways to serve a tensor from fast memory; they are bits that can be combined.
 DEFINE = 1
-"""Write it to fast memory where it is defined."""
+"""Write it to fast memory when it is defined."""
 COPY = 2
-"""Copy it in before reads that find it in slow memory."""
+"""Copy it to fast memory before reads, if it is not there."""
 EAGER = 4
-"""Copy it out as soon as it is defined, if slow memory ever needs it, so that dropping it later costs nothing."""
+"""Copy it out as soon as it is defined, if slow memory ever needs it, so that it can be dropped later at no cost."""
 PRELOAD = 8
 """Have it in fast memory before the program starts."""
 RELEASE = 16
-"""Give the place back between uses that lie far apart."""
+"""Free its place between uses that lie far apart."""
 STALL = 32
-"""Copy in even where the program must wait for it."""
+"""Copy it in even if the program must wait for the copy."""
 
-#: Numbers that :func:`way` takes.
+#: Number of ways that :func:`way` distinguishes.
 WAYS = 6
 
 
 def new_state(data: Data) -> State:
-    """Everything in slow memory."""
+    """A state in which all tensors are in slow memory."""
     slots = len(data.accesses) - 1
     windows = data.horizon // STRIDE + 1
     state = State(
         slots=records(SlotRow, slots),
         copies=records(CopyRow, 2 * slots),
         order=np.zeros(slots, np.int64),
-        crowd=np.zeros(windows, np.int64),
+        window_counts=np.zeros(windows, np.int64),
         nearby=np.zeros(windows * ROOM, np.int64),
         moments=records(MomentRow, data.horizon + 1),
         began=np.zeros(data.horizon + 1, np.int64),
@@ -105,7 +115,7 @@ def new_state(data: Data) -> State:
 
 @njit
 def reset(data: Data, state: State) -> None:
-    """Fill a state that is all zero, and play it."""
+    """Initialize a state that is all zero, and compute its timeline."""
     for index in range(len(state.slots)):
         slot = state.slots[index]
         slot.tensor = -1
@@ -127,10 +137,10 @@ def reset(data: Data, state: State) -> None:
 
 @njit_inner
 def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int, skip: int) -> bool:
-    """Serve a tensor that has no residency in one way; False, with no residency left, where that cannot be.
+    """Open residencies for a tensor that has none, in the way ``mode``; False, with no residency left, if that is impossible.
 
-    Its residencies are not in the map of memory: they share no step, so they need not see each other there, and most ways are
-    taken back. :func:`~stowplan.portfolio.memory_mapping.residencies.settle` enters those that stay.
+    The residencies are not yet in the map of memory, because most ways are undone, and because residencies of one tensor share
+    no step. :func:`~stowplan.portfolio.memory_mapping.residencies.settle` enters those that stay.
     """
     row = data.tensors[tensor]
     if row.bytes > data.capacity:
@@ -151,24 +161,24 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
         if done and draft.slot < 0:
             _enter(data, state, tensor, access, mode, policy, skip)
             if draft.slot < 0:
-                # In slow memory, which must have the content by now: a copy-out may end too late.
+                # The access is slow. Slow memory must have the content by now, but a copy-out may end too late for that.
                 done = not row.uniform and not (at.reads and draft.valid > at.low)
                 if at.writes:
                     draft.valid = at.high
     if done and draft.slot >= 0:
         done = _leave(data, state, row.is_output, data.horizon, policy)
     if done and row.uniform:
-        # One residency for all accesses.
+        # A uniform tensor needs one residency for all of its accesses.
         index = state.first_slot[tensor]
         done = index >= 0 and state.slots[index].first == row.first_access and state.slots[index].next < 0
     if not done:
-        take_back(data, state, tensor)
+        close_residencies(data, state, tensor)
     return done and state.first_slot[tensor] >= 0
 
 
 @njit_once
 def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy: int) -> bool:
-    """Let the open residency serve one more access, if the way wants it and there is room."""
+    """Let the open residency serve one more access, if the way wants that and there is space; returns whether it does."""
     draft, row = state.draft[0], data.accesses[access]
     if not state.permits[access - 1] & STAY:
         return False
@@ -190,7 +200,7 @@ def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy
 
 @njit_inner
 def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bool:
-    """Close the open residency, saving its content where slow memory lacks it and needs it by boundary ``limit``."""
+    """Close the open residency, after a copy-out if slow memory needs the content by boundary ``limit``; False if it fails."""
     draft = state.draft[0]
     if needed and draft.unsaved and draft.valid == NEVER and not copy_out(data, state, limit, policy):
         return False
@@ -202,7 +212,7 @@ def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bo
 
 @njit_once
 def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> None:
-    """Open a residency with an access, if the way wants it and there is room and time."""
+    """Open a residency with an access, if the way wants that and there are space and time."""
     draft, tensor_row, row = state.draft[0], data.tensors[tensor], data.accesses[access]
     if not state.permits[access] & ENTER:
         return
@@ -210,7 +220,7 @@ def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy
         offset = offset_for(data, state, row.low, row.high, tensor_row.bytes, policy)
         if offset >= 0:
             draft.slot = open_slot(data, state, tensor, access, access, DEFINED, row.low, row.high, offset)
-    elif row.reads and (draft.bold or gain_alone(data, state, access) > 0):
+    elif row.reads and (draft.accepts_loss or gain_alone(data, state, access) > 0):
         if mode & PRELOAD and access == tensor_row.first_access and tensor_row.is_input:
             if state.totals[0].preloads < data.max_preloads:
                 offset = offset_for(data, state, 0, row.high, tensor_row.bytes, policy)
@@ -228,7 +238,7 @@ def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy
 
 @njit_once
 def _save_early(data: Data, state: State, tensor: int, access: int, policy: int) -> None:
-    """Copy out what an access has just defined, if slow memory ever needs it and nothing writes it again."""
+    """Copy out the content that an access has just defined, if slow memory ever needs it and nothing writes it again."""
     last = data.tensors[tensor + 1].first_access - 1
     for later in range(access + 1, last + 1):
         if data.accesses[later].writes:
@@ -241,7 +251,7 @@ def _save_early(data: Data, state: State, tensor: int, access: int, policy: int)
 
 @njit_once
 def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
-    """Ways worth trying for a tensor, most likely first, by number from 0 to ``WAYS - 1``; -1 for one not worth it."""
+    """Way number 0 to ``WAYS - 1`` to serve a tensor, the most promising first; -1 if the way is not worth trying."""
     row = data.tensors[tensor]
     several = data.tensors[tensor + 1].first_access - row.first_access > 1
     defines = data.accesses[row.first_access].defines
@@ -266,68 +276,68 @@ def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
 
 @njit_inner
 def insert_first(data: Data, state: State, tensor: int) -> None:
-    """Insert a tensor in the first way that saves anything.
+    """Insert a tensor in the first of two ways that saves anything.
 
-    Written fast if it fits and copied out at once where slow memory needs it; else copied in before each use, at the latest
-    time that hides the copy; best fit.
+    In the first way it is written to fast memory and copied out at once if slow memory needs it. In the second it is copied in
+    before each use, as late as the copy can still be hidden. Offsets are chosen by best fit.
     """
     base = state.totals[0].total
     state.totals[0].insertions += 1
     for mode in (DEFINE | COPY | EAGER, COPY):
         if insert_tensor(data, state, tensor, mode, BEST_FIT, 0):
             if replay(data, state) < base:
-                settle(state, tensor)
+                enter_in_map(state, tensor)
                 return
-            take_back(data, state, tensor)
+            close_residencies(data, state, tensor)
     replay(data, state)
 
 
 @njit_inner
 def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bool, loss: int, skip: int) -> int:
-    """Put a tensor in the way that saves most, if it loses less than ``loss`` (ps); returns the saving (ps).
+    """Insert a tensor in the way that saves most, or that loses less than ``loss`` (ps); returns the saving (ps).
 
-    Where fast memory can hurt, two tensors may save something only together, and each alone costs. The timeline is up to date
-    before and after.
+    A loss may be worth accepting because two tensors sometimes save time only together, while each alone costs time. The
+    timeline is up to date before and after.
     """
     base = state.totals[0].total
     state.totals[0].insertions += 1
-    state.draft[0].bold = loss > 0
+    state.draft[0].accepts_loss = loss > 0
     least = base + loss
     best = -1
-    is_in = False
+    is_inserted = False
     count = 0
     for number in range(WAYS):
         mode = way(data, tensor, number, thorough)
         if mode < 0:
             continue
-        if is_in:
-            count = _take_out(data, state, tensor)
-            is_in = False
+        if is_inserted:
+            count = _remove_and_save(data, state, tensor)
+            is_inserted = False
         if insert_tensor(data, state, tensor, mode, policy, skip):
             total = replay(data, state)
             if total < least:
                 least = total
                 best = mode
-                is_in = True
+                is_inserted = True
             else:
-                take_back(data, state, tensor)
+                close_residencies(data, state, tensor)
     if best >= 0 and best & RELEASE:
-        # What this way gives back depends on the timeline that it finds.
-        if is_in:
-            take_back(data, state, tensor)
+        # This way depends on the current timeline, so that it is repeated instead of restored.
+        if is_inserted:
+            close_residencies(data, state, tensor)
         insert_tensor(data, state, tensor, best, policy, skip)
-        is_in = True
-    if is_in:
-        settle(state, tensor)
-    elif best >= 0 and not is_in:
+        is_inserted = True
+    if is_inserted:
+        enter_in_map(state, tensor)
+    elif best >= 0 and not is_inserted:
         reopen(data, state, state.kept, count)
-    state.draft[0].bold = 0
+    state.draft[0].accepts_loss = 0
     return base - replay(data, state)
 
 
 @njit_once
-def _take_out(data: Data, state: State, tensor: int) -> int:
-    """Take a tensor out and note its residencies in ``state.kept``, in the order in which they began; returns their number."""
+def _remove_and_save(data: Data, state: State, tensor: int) -> int:
+    """Remove a tensor and save its residencies in ``state.kept``, in the order in which they began; returns their number."""
     count = 0
     index = state.first_slot[tensor]
     while index >= 0:
@@ -339,7 +349,7 @@ def _take_out(data: Data, state: State, tensor: int) -> int:
         position -= 1
         note(state.slots[index], state.kept[position])
         index = state.slots[index].next
-    take_back(data, state, tensor)
+    close_residencies(data, state, tensor)
     return count
 
 
@@ -348,17 +358,17 @@ def _take_out(data: Data, state: State, tensor: int) -> int:
 
 @njit_inner
 def remove(data: Data, state: State, tensor: int) -> None:
-    """Put all accesses of a tensor back into slow memory."""
+    """Remove a tensor from fast memory, so that all of its accesses are slow."""
     index = state.first_slot[tensor]
     while index >= 0:
         unplace(state, index)
         index = state.slots[index].next
-    take_back(data, state, tensor)
+    close_residencies(data, state, tensor)
 
 
 @njit_inner
 def note(source: SlotRow, target: SlotRow) -> None:
-    """Note what a residency is, to open it again."""
+    """Save a residency, to open it again later."""
     target.tensor = source.tensor
     target.first = source.first
     target.last = source.last
@@ -373,7 +383,7 @@ def note(source: SlotRow, target: SlotRow) -> None:
 
 @njit_inner
 def reopen(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
-    """Open residencies again."""
+    """Open the first ``count`` saved residencies again."""
     for position in range(count):
         row = rows[position]
         index = open_slot(data, state, row.tensor, row.first, row.last, row.source, row.start, row.end, row.offset)
@@ -384,7 +394,7 @@ def reopen(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> Non
 
 @njit
 def restart(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
-    """Bring the state to the plan of these residencies."""
+    """Replace the plan of a state by that of the first ``count`` saved residencies."""
     while state.totals[0].placed > 0:
         remove(data, state, state.slots[state.order[state.totals[0].placed - 1]].tensor)
     reopen(data, state, rows, count)

@@ -1,8 +1,8 @@
-"""Which tensors, and which part of the program, a large-neighbourhood search frees together.
+"""Chooses which tensors, and which part of the program, a large-neighbourhood search frees together.
 
-A neighbourhood comes as a window and a list of tensors, the most important first; the search takes as many of them as it can
-solve. After Pisinger and Ropke, "Large neighborhood search" (Handbook of Metaheuristics, 2010): several ways to destroy, some
-by what is close to each other, some by what costs most.
+A neighbourhood is a window of the program and a list of tensors, the most important ones first; the search frees as many of
+them as it can solve. As in Pisinger and Ropke, "Large neighborhood search" (Handbook of Metaheuristics, 2010), there are
+several ways to choose them: some free tensors that are close to each other, some free those that cost most.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Ints = npt.NDArray[np.int64]
 
 
 class ArmsParameters(Parameters, frozen=True):
-    """Parameters of its neighbourhoods."""
+    """Parameters of the neighbourhoods."""
 
     negligible: float = 1e-5
-    """Part of the way from all slow to the floor that a tensor must be able to save to be worth freeing."""
+    """Smallest saving of a tensor worth freeing, as a part of the difference between all slow and the floor."""
 
 
 PARAMS = parameters(ArmsParameters, __name__)
 
 
 class Free(NamedTuple):
-    """What to free: of these tensors, what happens between two boundaries."""
+    """A neighbourhood: what happens to these tensors between two boundaries is free."""
 
     tensors: list[int]
     start: int
@@ -43,12 +43,14 @@ class Free(NamedTuple):
 
 
 class Chooser:
-    """Draws neighbourhoods around a plan.
+    """Draws neighbourhoods of a plan at random.
 
     Parameters
     ----------
-    facts, seed
-        The problem, and what decides all draws.
+    facts
+        The problem.
+    seed
+        Seed of the random numbers.
     """
 
     def __init__(self, facts: ProblemFacts, seed: int):
@@ -61,9 +63,9 @@ class Chooser:
         self._access_gain = access_gains(facts)
         self._gain = np.bincount(self._owner, self._access_gain, len(facts.sequences))
         floor = problem.floor_ps
-        worth = self._gain >= PARAMS.negligible * max(1, problem.all_slow_ps - floor)
-        self._is_worth = worth & np.array(facts.is_candidate, np.bool_)
-        self._worth: Ints = np.flatnonzero(self._is_worth)
+        saves_enough = self._gain >= PARAMS.negligible * max(1, problem.all_slow_ps - floor)
+        self._is_worthwhile = saves_enough & np.array(facts.is_candidate, np.bool_)
+        self._worthwhile: Ints = np.flatnonzero(self._is_worthwhile)
         self._first = np.array([s.accesses[0].step if len(s) else 0 for s in facts.sequences], np.int64)
         self._last = np.array([s.accesses[-1].step if len(s) else -1 for s in facts.sequences], np.int64)
         self.ways: dict[str, Callable[[PlanTimeline, int], Free | None]] = {
@@ -72,41 +74,40 @@ class Chooser:
             "tight": self._tight,
             "random": self._anywhere,
         }
-        """Ways to draw a neighbourhood, by name, of (plan, number of tensors); those that promise most first."""
+        """Ways to draw a neighbourhood by name, the most promising first: functions of (plan, number of tensors)."""
 
     def follow(self, hint: Hint) -> None:
-        """Take up a guess, such as what the relaxation says.
+        """Use a hint, such as that of the linear relaxation, for one more way to draw neighbourhoods.
 
-        With it there is one way more: to free where the plan and the guess disagree, and leave alone where they agree (after
-        Danna, Rothberg and Le Pape, "Exploring relaxation induced neighborhoods to improve MIP solutions", Mathematical
-        Programming 102, 2005).
+        It frees tensors for which the plan and the hint disagree and fixes those for which they agree (after Danna, Rothberg
+        and Le Pape, "Exploring relaxation induced neighborhoods to improve MIP solutions", Mathematical Programming 102, 2005).
         """
-        self._guess = np.array(hint.values[FAST], np.float64)
+        self._hinted = np.array(hint.values[FAST], np.float64)
         self._steps = np.array([access.step for access in self._accesses], np.int64)
-        self.ways["disagreeing"] = self._disagreeing
+        self.ways["disagreeing"] = self._find_disagreeing
 
     @property
     def count(self) -> int:
-        """How many tensors are worth freeing at all."""
-        return len(self._worth)
+        """Number of tensors worth freeing."""
+        return len(self._worthwhile)
 
     def _window(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """All that is used in a segment of the program."""
+        """The tensors that are used in a random segment of the program."""
         centre = self._random.randrange(self._horizon)
         reach = 2
         while True:
             start, end = max(0, centre - reach), min(self._horizon, centre + reach)
             used = [t for t in self._alive(start, end) if self._is_used(t, start, end)]
             if len(used) >= count or end - start == self._horizon:
-                return Free(self._shuffled(used), start, end)
+                return Free(self._shuffle(used), start, end)
             reach += 1 + reach // 4
 
     def _lost(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """A tensor with slow uses that fast memory would serve better, and those that stand in its way."""
-        lost = lost_gains(timeline)[self._worth]
+        """A tensor with slow uses that would save time if they were fast, and tensors that may be in its way."""
+        lost = lost_gains(timeline)[self._worthwhile]
         if lost.sum() <= 0:
             return None
-        tensor = int(self._worth[self._random.choices(range(len(lost)), weights=lost.tolist())[0]])
+        tensor = int(self._worthwhile[self._random.choices(range(len(lost)), weights=lost.tolist())[0]])
         accesses = self._facts.sequences[tensor].accesses
         slow = [j for j, access in enumerate(accesses) if not timeline.fast[access.uses[0]]]
         j = self._random.choice(slow) if slow else 0
@@ -114,45 +115,45 @@ class Chooser:
         end = accesses[min(len(accesses) - 1, j + self._random.randint(0, 1))].step + 1
         return self._around(timeline, tensor, start, end, count)
 
-    def _disagreeing(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """A tensor that is where the guess does not have it, and others near it that are, too."""
+    def _find_disagreeing(self, timeline: PlanTimeline, count: int) -> Free | None:
+        """A tensor for which plan and hint disagree, and others nearby for which they do."""
         is_fast = [all(timeline.fast[use] for use in access.uses) for access in self._accesses]
-        apart = np.abs(self._guess - np.array(is_fast, np.float64)) * self._access_gain
+        disagreement = np.abs(self._hinted - np.array(is_fast, np.float64)) * self._access_gain
         tensors = len(self._facts.sequences)
-        by_tensor = np.bincount(self._owner, apart, tensors)[self._worth]
+        by_tensor = np.bincount(self._owner, disagreement, tensors)[self._worthwhile]
         if by_tensor.sum() <= 0:
             return None
-        tensor = int(self._worth[self._random.choices(range(len(by_tensor)), weights=by_tensor.tolist())[0]])
-        own = np.flatnonzero(self._owner == tensor)
-        centre = int(self._steps[self._random.choices(own.tolist(), weights=apart[own].tolist())[0]])
+        tensor = int(self._worthwhile[self._random.choices(range(len(by_tensor)), weights=by_tensor.tolist())[0]])
+        its_accesses = np.flatnonzero(self._owner == tensor)
+        centre = int(self._steps[self._random.choices(its_accesses.tolist(), weights=disagreement[its_accesses].tolist())[0]])
         reach = 2 + self._random.randrange(1 + min(30, self._horizon // 6))
         start, end = max(0, centre - reach), min(self._horizon, centre + reach)
-        near = np.bincount(self._owner, apart * ((self._steps >= start) & (self._steps < end)), tensors)
+        near = np.bincount(self._owner, disagreement * ((self._steps >= start) & (self._steps < end)), tensors)
         others = [other for other in self._alive(start, end) if other != tensor]
         keys = {other: float(near[other]) * (0.2 + self._random.random()) for other in others}
-        # Those that agree come last, at random: they may have to make room.
-        others = sorted(self._shuffled(others), key=lambda other: -keys[other])
+        # Tensors for which plan and hint agree come last, because they may have to make space.
+        others = sorted(self._shuffle(others), key=lambda other: -keys[other])
         return Free([tensor, *others][: max(1, count)], start, end)
 
     def _tight(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """A residency and those that overlap it in time: they contend for the same memory."""
-        stays = [stay for stay in timeline.plan.residencies if self._is_worth[stay.tensor]]
+        """The tensor of a residency and those that overlap it in time, which compete for the same memory."""
+        stays = [stay for stay in timeline.plan.residencies if self._is_worthwhile[stay.tensor]]
         if not stays:
             return None
         stay = self._random.choice(stays)
         return self._around(timeline, stay.tensor, stay.start, stay.end, count)
 
     def _anywhere(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """Any tensors with uses near each other, over all of their lives."""
-        if not len(self._worth):
+        """Random tensors with uses near each other, for the whole of their lives."""
+        if not len(self._worthwhile):
             return None
-        centre = int(self._random.choice(self._worth.tolist()))
+        centre = int(self._random.choice(self._worthwhile.tolist()))
         alive = self._alive(int(self._first[centre]), int(self._last[centre]) + 1)
-        chosen = [centre, *[t for t in self._shuffled(alive) if t != centre][: count - 1]]
+        chosen = [centre, *[t for t in self._shuffle(alive) if t != centre][: count - 1]]
         return Free(chosen, int(self._first[chosen].min()), int(self._last[chosen].max()) + 1)
 
     def _around(self, timeline: PlanTimeline, tensor: int, start: int, end: int, count: int) -> Free:
-        """A tensor and others that are used or resident between two boundaries, by how much of that time they could share."""
+        """A tensor and others that are used or resident between two boundaries, by the time that they overlap and by size."""
         pad = 1 + self._random.randrange(1 + min(20, self._horizon // 8))
         start, end = max(0, start - pad), min(self._horizon, end + pad)
         alive = [
@@ -173,20 +174,22 @@ class Chooser:
         return Free([tensor, *alive][: max(1, count)], start, end)
 
     def _alive(self, start: int, end: int) -> list[int]:
-        worth = self._worth
-        return [int(t) for t in worth[(self._first[worth] < end) & (self._last[worth] >= start)]]
+        """The tensors worth freeing whose lives overlap the steps ``[start, end)``."""
+        worthwhile = self._worthwhile
+        return [int(t) for t in worthwhile[(self._first[worthwhile] < end) & (self._last[worthwhile] >= start)]]
 
     def _is_used(self, tensor: int, start: int, end: int) -> bool:
+        """Whether a tensor is used in the steps ``[start, end)``."""
         return any(start <= access.step < end for access in self._facts.sequences[tensor].accesses)
 
-    def _shuffled(self, tensors: list[int]) -> list[int]:
-        """The more a tensor may gain, the earlier it tends to come."""
+    def _shuffle(self, tensors: list[int]) -> list[int]:
+        """The tensors in a random order in which those with larger gains tend to come first."""
         keys = {tensor: (0.1 + self._random.random()) * float(self._gain[tensor]) ** 0.5 for tensor in tensors}
         return sorted(tensors, key=lambda tensor: -keys[tensor])
 
 
 def access_gains(facts: ProblemFacts) -> Floats:
-    """What each access may save at most, fast rather than slow and all else as it pleases; ``[accesses]`` (ps), as in hints."""
+    """The most that each access may save if it is fast, whatever the others do (ps); ``[accesses]``, as in hints."""
     gains: dict[tuple[int, int], float] = {}
     for index, step in enumerate(facts.problem.steps):
         for place, use in enumerate(step.uses):
@@ -196,6 +199,7 @@ def access_gains(facts: ProblemFacts) -> Floats:
 
 
 def _largest_gain(step: Step, place: int) -> int:
+    """The most that a use of a step may save if it is fast, whatever the other uses do (ps)."""
     if step.table is not None:
         if place not in step.table.uses:
             return 0
@@ -206,7 +210,7 @@ def _largest_gain(step: Step, place: int) -> int:
 
 
 def lost_gains(timeline: PlanTimeline) -> Floats:
-    """What each tensor's slow uses would save, one by one, were they fast in this plan; shape ``[N]`` (ps)."""
+    """For each tensor ``[N]`` the sum of what each of its slow uses alone would save if it were fast in this plan (ps)."""
     facts = timeline.facts
     gains = np.zeros(len(facts.sequences))
     for index, step in enumerate(facts.problem.steps):

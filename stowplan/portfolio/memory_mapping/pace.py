@@ -1,8 +1,8 @@
-"""How searches share the machine: how often they report, and when ruin and recreate ends for another search's sake.
+"""How searches share the machine: how often they report, and when ruin and recreate ends to make way for another search.
 
-Every better plan is verified by the run, on a core that others could use. On large programs ruin and recreate finds most of
-what it finds in seconds, and neighbourhoods go on for minutes (``docs/results/guidance.md``). So a second neighbourhood search
-takes its place.
+The run verifies every reported plan, which takes time on a core that searches could use, so that reports must not come too
+often. On large programs, ruin and recreate finds most of its improvements within seconds, while large-neighbourhood search goes
+on improving for minutes (``docs/results/guidance.md``). A second large-neighbourhood search therefore takes its place.
 """
 
 from __future__ import annotations
@@ -15,70 +15,72 @@ from stowplan.parameters import Parameters, parameters
 
 
 class PaceParameters(Parameters, frozen=True):
-    """Parameters of when a search reports, and when it ends."""
+    """Parameters that decide when a search reports and when it ends."""
 
     complete_model_uses: int = 400
-    """Uses up to which the complete model is tried: beyond it proves nothing in minutes."""
+    """Uses up to which the complete model is tried; beyond, it proves nothing in minutes."""
     report_seconds: float = 0.5
     """Seconds between two reports of a candidate, at least."""
     report_seconds_a_use: float = 1.2e-4
-    """Seconds a use between two reports, as verifying a plan takes longer."""
+    """Seconds for each use between two reports, because verifying a larger plan takes longer."""
     large_uses: int = 2_000
-    """Uses from which a search ends where it stagnates; smaller programs are soon closed, or have no neighbourhoods that ruin
-    and recreate does not find.
+    """Uses from which on ruin and recreate ends when it stagnates. Smaller programs are soon solved to optimality, or have no
+    neighbourhoods that ruin and recreate does not find.
     """
     most_workers: int = 3
-    """Workers up to which it ends: with more there is a place for everybody."""
+    """Workers up to which it ends when it stagnates; with more there is a worker for every candidate."""
     seconds: float = 1.5
-    """Seconds over which its gain is looked at."""
+    """Seconds over which its gain is measured."""
     least_part: float = 0.25
-    """Part of the gap that it must close in all the time left, at this rate, to go on."""
+    """Part of the gap that it must be expected to close in the remaining time, at the measured rate, to go on."""
 
 
 PARAMS = parameters(PaceParameters, __name__)
 
 
 def report_every(problem: Problem) -> float:
-    """Seconds between two reports of a better plan."""
+    """Seconds between two reports of better plans."""
     return max(PARAMS.report_seconds, PARAMS.report_seconds_a_use * problem.use_count)
 
 
 def is_large(problem: Problem, options: Options) -> bool:
-    """Whether a second large-neighbourhood search is worth a place."""
+    """Whether a second large-neighbourhood search is worth a worker."""
     return problem.use_count >= PARAMS.large_uses and options.workers > 1 and not options.deterministic
 
 
 def ends_on_stagnation(problem: Problem, options: Options) -> bool:
-    """Whether ruin and recreate ends where it gains too little, so that there is such a place."""
+    """Whether ruin and recreate ends when it gains too little, to free a worker for that search."""
     waits = not {"exact", "lns2"}.isdisjoint(options.candidates)
     return waits and options.workers <= PARAMS.most_workers and is_large(problem, options)
 
 
 class Stagnation:
-    """What a search has gained lately.
+    """Measures what a search gains, to find out whether it stagnates.
 
     Parameters
     ----------
     now
-        Seconds, on the clock that it is asked by.
+        Current time in seconds, on the same clock as that of :meth:`is_reached`.
     """
 
     def __init__(self, now: float):
         self._since, self._gained = now, 0
 
     def add(self, gained: int) -> None:
-        """Take in what one stretch of the search has gained (ps)."""
+        """Add what a slice of the search has gained (ps)."""
         self._gained += gained
 
     def is_reached(self, now: float, left: float, gap: int) -> bool:
-        """Whether too little was gained since the last time this could be said.
+        """Whether too little was gained since the last measurement; always False if that was only a short time ago.
 
         Parameters
         ----------
+        now
+            Current time in seconds.
         left
-            Seconds.
+            Remaining time of the search in seconds.
         gap
-            What lies between objective and bound (ps).
+            Difference between objective and bound (ps).
         """
         seconds = now - self._since
         if seconds < PARAMS.seconds:
@@ -88,9 +90,9 @@ class Stagnation:
 
 
 class Stopwatch:
-    """Seconds of a search: of the machine's clock, or where work is counted in their place, those that it stands for.
+    """The time of a search in seconds: of the clock, or, if ``is_counted``, the sum of the seconds that its work stands for.
 
-    ``is_counted`` in deterministic runs.
+    Work is counted in deterministic runs.
     """
 
     def __init__(self, is_counted: bool):
@@ -98,10 +100,10 @@ class Stopwatch:
         self._counted = 0.0
 
     def now(self) -> float:
-        """Seconds since some moment."""
+        """Seconds since some fixed moment."""
         return self._counted if self.is_counted else time.monotonic()
 
     def spend(self, seconds: float, work: float) -> float:
-        """Note what something took, in seconds of the machine and in those that its work stands for; returns which counts."""
+        """Add seconds of the clock, and those that the work stands for; returns whichever of the two counts."""
         self._counted += work
         return work if self.is_counted else seconds

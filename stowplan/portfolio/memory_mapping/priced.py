@@ -1,12 +1,14 @@
-"""Lower bounds in milliseconds, by Lagrangian duality: prices instead of limits, then each tensor and each step by itself.
+"""Lower bounds by Lagrangian relaxation, computed within milliseconds.
 
-Memory has a price at each step, and time of the channels one during each step. Of the latency of a step each affine piece has
-a share, the floor the rest. Then no plan costs less than all tensors at their least, each on a path through its accesses; and
-the constants of the pieces; less what all memory and all time of the channels would cost. Any prices prove a bound (lemma B8
-of ``docs/reference/memory-mapping-models.md``). Steps along subgradients make them better, each coordinate with a step size of
-its own (Duchi, Hazan and Singer, "Adaptive subgradient methods", 2011).
+The limits on memory and on the channels are replaced by *prices* (Lagrangian multipliers): one for a unit of memory at each
+step, and one for the channels' time during each step. The latency of a step is a maximum of affine pieces and of a floor; each
+of them gets a share in [0, 1], and the shares of a step add up to 1. With that, tensors no longer depend on each other. The
+bound is the sum over all tensors of the cheapest path through their accesses, plus the constants of the pieces, minus the price
+of all memory and of all time of the channels. Any prices give a valid bound (lemma B8 of
+``docs/reference/memory-mapping-models.md``). They are improved by subgradient steps with a step size for each coordinate
+(Duchi, Hazan and Singer, "Adaptive subgradient methods", 2011).
 
-All that is proven is computed in whole numbers: prices are multiples of one over :attr:`Priced.unit`.
+Everything that a proof rests on is computed in integers: prices are multiples of 1 / :attr:`Priced.unit`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
 
-#: No sum that counts is larger, in ps over the unit; the cost of what no plan does.
+#: The largest sum that can occur, in ps / unit; and the cost of what is impossible.
 LARGEST, NEVER = 1 << 58, 1 << 61
 
 
@@ -31,101 +33,109 @@ class PricesParameters(Parameters, frozen=True):
     """Parameters of bounds by prices."""
 
     most_bits: int = 24
-    """Bits behind the point of prices, at most."""
+    """Fractional bits of prices, at most."""
     least_bits: int = 8
-    """Bits behind the point with fewer of which no bound is given."""
+    """Fractional bits of prices, at least; if sums could overflow with so many, there is no bound."""
     most_channel: int = 8
-    """Prices of time of the channels at most, where the program cannot wait for copies."""
+    """Largest price of the channels' time, if the program cannot wait for copies."""
     most_steps: int = 300
-    """Steps of all bounds, at most."""
+    """Subgradient steps in total, at most."""
     most_at_once: int = 20
-    """Steps from one bound to the next, at most."""
+    """Subgradient steps from one bound to the next, at most."""
     uses_at_once: int = 200_000
-    """Uses of all steps from one bound to the next together, at most."""
+    """Uses times subgradient steps from one bound to the next, at most."""
     least_progress: float = 2e-5
-    """Part of the way from the least latency to all slow that a bound must gain to make progress."""
+    """Smallest increase of a bound that counts as progress, as a part of the difference between all slow and the floor."""
     max_idle: int = 100
-    """Steps in a row without progress after which bounds end."""
+    """Subgradient steps in a row without progress after which the bounds end."""
 
 
 PARAMS = parameters(PricesParameters, __name__)
 
 
-#: What memory costs at first where it is scarce, as a part of what uses gain for their bytes in the mean; the size of a step;
-#: squares of subgradients before the first, as a part of their mean. Chosen on ten modules.
+#: The first price of memory where it is scarce, as a part of the mean gain of a use for each unit of memory; the size of a
+#: step; and the sum of squared subgradients at the beginning, as a part of their mean. They were tuned on ten modules.
 FIRST_PRICE, STEP, FIRST_SQUARES = 0.05, 0.15, 0.1
 
-#: Boundaries at which a copy is looked at one by one; beyond them a bound that holds for all is taken.
+#: Boundaries at which a copy is examined one by one; all further ones are covered by one bound.
 MOST_LOOKS = 200
 
 
-#: Where a tensor is, right after an access or a gap: valid in slow memory and nowhere else; nowhere; fast and valid in slow
-#: memory, too; fast alone.
+#: Where the content of a tensor is valid after an access or a gap: in slow memory alone; nowhere; in both memories; in fast
+#: memory alone.
 SLOW, LOST, CLEAN, DIRTY = 0, 1, 2, 3
 
 
 class VisitRow:
-    """How the best path of a tensor comes to an access, or to the end, from the access before; one more for the end."""
+    """How the best path of a tensor gets from one access to the next; the last row is for the end of the program."""
 
     slow: int
-    """The state after the access before, where it is slow at the end of the gap; and so on."""
+    """The state after the access before, if the state before this access is ``SLOW``."""
     lost: int
+    """The same for ``LOST``."""
     clean: int
+    """The same for ``CLEAN``."""
     dirty: int
+    """The same for ``DIRTY``."""
     out_end: int
-    """Where the copy-out ends after which it leaves fast memory."""
+    """Boundary at which the copy-out ends after which the tensor leaves fast memory."""
     in_start: int
+    """Boundary at which the copy-in starts."""
     version: int
     """Boundary after the last write."""
     fast_write: int
-    """The state, right before an access that writes, of the best path that is fast there."""
+    """The state right before an access that writes, for the best path on which the access is fast."""
     slow_write: int
-    """That of the best path that is slow there."""
+    """The same for the best path on which the access is slow."""
 
 
 class Priced(NamedTuple):
-    """Prices, and what computing with them takes. T steps, U uses, E terms."""
+    """The prices, with the arrays for computing bounds and subgradients. There are T steps, U uses and E terms."""
 
     unit: int
+    """Denominator of all prices and costs, a power of two."""
     room: int
-    """Units of memory, of the alignment's bytes each."""
+    """Capacity in units of memory, each as large as the alignment."""
     alignment: int
+    """Bytes of a unit of memory."""
     most_channel: int
-    """What time of the channels costs at most, and where the program waits."""
+    """Largest price of the channels' time; also the price if the program waits for a copy."""
     is_whole: int
-    """1 where what is copied out between two steps stays for one more."""
+    """1 if a tensor that is copied out between two steps occupies its place for one more step."""
     is_sliced: int
+    """1 if prefetches may be cut into slices."""
     rate: float
-    """Price of a unit of memory of which all others are multiples, in ps."""
+    """Scale of the memory prices: the mean gain of a use for each unit of its tensor (ps)."""
     memory: Floats
-    """[T]"""
+    """[T] price of memory at each step, in multiples of ``rate``."""
     channel: Floats
-    """[T]"""
+    """[T] price of the channels' time during each step."""
     share: Floats
-    """[E]: of each piece, at its first term; the rest is the floor's."""
+    """[E] share of each piece, at its first term; the floor has the rest. -1 for a piece that is never above the floor."""
     squares: Floats
-    """[2 T + E]: sums of squares of what moved the three."""
+    """[2 T + E] sums of squared subgradients of memory prices, channel prices and shares."""
     gain: Ints
-    """[E]: what each term adds where its use is fast (ps); of the first of each piece, the constant."""
+    """[E] what each term adds if its use is fast (ps); for the first term of a piece, its constant."""
     latency: Ints
-    """[E]: at its first term, each piece where all tensors are on their best paths."""
+    """[E] latency of each piece, at its first term, if all tensors are on their best paths."""
     earned: Ints
-    """[U]: what each use earns by being fast."""
+    """[U] what each use earns if it is fast."""
     until: Ints
-    """[T + 1]: what a unit of memory costs during all steps before each boundary."""
+    """[T + 1] price of a unit of memory during all steps before each boundary."""
     cheapest: Ints
-    """[levels * T]: least price of time of the channels during so many steps from each on: 1, 2, 4 …"""
+    """[levels * T] a sparse table: the lowest price of the channels' time during 1, 2, 4, … steps from each step on."""
     supply: Ints
-    """[T + 1]: least time up to each boundary."""
+    """[T + 1] least time up to each boundary."""
     change: Ints
-    """[T + 2]: by how many units more is used from each step on."""
+    """[T + 2] change of the used units of memory at each step."""
     traffic: Floats
-    """[T]: time of the channels that copies take during each step."""
+    """[T] time of the channels that copies take during each step."""
     visits: Sequence[VisitRow]
+    """Scratch space for the path of one tensor."""
 
 
 def new_priced(problem: Problem, data: Data) -> Priced | None:
-    """The first prices; None where numbers are so large that sums could overflow."""
+    """The first prices; None if the numbers of the problem are so large that sums could overflow."""
     steps, terms = problem.horizon, len(data.terms)
     is_stalling = problem.stalls == "allowed"
     total = problem.floor_ps
@@ -136,7 +146,7 @@ def new_priced(problem: Problem, data: Data) -> Priced | None:
     bits = min(PARAMS.most_bits, LARGEST.bit_length() - 1 - total.bit_length())
     if bits < PARAMS.least_bits:
         return None
-    # Rounded up: the last unit need not be whole for a tensor that ends in it.
+    # The capacity is rounded up, because a tensor that ends in the last unit need not fill it.
     room = -(-min(problem.capacity, arrays.MOST_CAPACITY) // problem.alignment)
     gain = np.zeros(terms, np.int64)
     share = np.zeros(terms, np.float64)
@@ -167,17 +177,10 @@ def new_priced(problem: Problem, data: Data) -> Priced | None:
 
 
 def first_bounds(problem: Problem) -> Iterator[int]:
-    """Lower bounds (ps), each no worse than the one before; some 0.1 us a use and step.
+    """Lower bounds of the objective (ps), each no worse than the one before.
 
-    Parameters
-    ----------
-    problem
-        Any problem.
-
-    Returns
-    -------
-    iterator
-        Ends after some thousandths to tenths of a second, where bounds hardly get better; without any where nothing is used.
+    They end once they hardly improve, after some milliseconds to tenths of a second: about 0.1 us for each use and subgradient
+    step. A problem without uses gets no bounds.
     """
     data = arrays.build(problem)
     priced = new_priced(problem, data) if problem.use_count else None
@@ -198,7 +201,7 @@ def first_bounds(problem: Problem) -> Iterator[int]:
 
 @njit
 def _first_shares(data: Data, alignment: int, room: int, gain: Ints, share: Floats) -> float:
-    """Set gains, and of each step's pieces equal shares; returns what a use gains for a unit of its tensor, in the mean."""
+    """Set the gains, and equal shares for the pieces of each step; returns the mean gain of a use for a unit of its tensor."""
     gained, units = 0.0, 0.0
     for tensor in range(len(data.tensors) - 1):
         size = data.tensors[tensor].bytes // alignment
@@ -222,7 +225,8 @@ def _first_shares(data: Data, alignment: int, room: int, gain: Ints, share: Floa
                 constant += data.terms[at].slow
                 rise += max(0, data.terms[at].fast - data.terms[at].slow)
             gain[first] = constant
-            # No gain counts for more than brings the piece to the floor (:mod:`stowplan.models.memory_mapping.latency`).
+            # A gain never counts for more than what brings the piece to the floor
+            # (:mod:`stowplan.models.memory_mapping.latency`).
             for at in range(first + 1, first + length):
                 gain[at] = max(data.terms[at].fast - data.terms[at].slow, min(0, floor - constant - rise))
             active += constant + rise > floor
@@ -236,7 +240,11 @@ def _first_shares(data: Data, alignment: int, room: int, gain: Ints, share: Floa
 
 @njit_once
 def _price_steps(data: Data, priced: Priced) -> int:
-    """Prices in whole numbers, and what uses earn; returns what steps cost at least, less memory and time of the channels."""
+    """Round the prices to integers and compute what uses earn.
+
+    Returns the constant part of the bound: the cost of the steps, minus the price of all memory and of all time of the
+    channels.
+    """
     total, unit, horizon = 0, priced.unit, data.horizon
     per_unit, most_memory = priced.rate * unit, LARGEST // priced.room
     priced.until[0] = 0
@@ -252,17 +260,17 @@ def _price_steps(data: Data, priced: Priced) -> int:
             rest -= data.channels * channel
         else:
             total -= data.channels * channel * row.floor
-        left = rest
+        rest_at_first = rest
         for use in range(row.first_use, data.steps[step + 1].first_use):
             priced.earned[use] = 0
         for first in range(row.first_term, data.steps[step + 1].first_term, length):
             priced.latency[first] = priced.gain[first]
-            paid = min(rest, int(min(max(0.0, priced.share[first]), 1.0) * left))
-            if paid > 0:
-                rest -= paid
-                total += row.weight * paid * priced.gain[first]
+            portion = min(rest, int(min(max(0.0, priced.share[first]), 1.0) * rest_at_first))
+            if portion > 0:
+                rest -= portion
+                total += row.weight * portion * priced.gain[first]
                 for place in range(1, length):
-                    priced.earned[row.first_use + place - 1] -= row.weight * paid * priced.gain[first + place]
+                    priced.earned[row.first_use + place - 1] -= row.weight * portion * priced.gain[first + place]
         total += rest * row.floor
     priced.change[horizon], priced.change[horizon + 1] = 0, 0
     width, level = 1, horizon
@@ -279,7 +287,7 @@ def _price_steps(data: Data, priced: Priced) -> int:
 
 @njit_inner
 def _cheapest(priced: Priced, horizon: int, start: int, end: int) -> int:
-    """Least price of time of the channels during the steps ``[start, end)``, of which there are some."""
+    """The lowest price of the channels' time during the steps ``[start, end)``, which must not be empty."""
     width, level = 1, 0
     while 2 * width <= end - start:
         width, level = 2 * width, level + horizon
@@ -287,8 +295,8 @@ def _cheapest(priced: Priced, horizon: int, start: int, end: int) -> int:
 
 
 @njit_inner
-def _copied(data: Data, priced: Priced, duration: int, start: int, end: int) -> int:
-    """Least cost of a copy between two boundaries; NEVER where there is no time for it."""
+def _copy_cost(data: Data, priced: Priced, duration: int, start: int, end: int) -> int:
+    """The lowest cost of a copy between two boundaries; NEVER if there is not enough time for it."""
     if not data.stalls_allowed and (start >= end or priced.supply[end] - priced.supply[start] < duration):
         return NEVER
     if start >= end:
@@ -298,34 +306,34 @@ def _copied(data: Data, priced: Priced, duration: int, start: int, end: int) -> 
 
 @njit_inner
 def _left_after(data: Data, priced: Priced, first: int, version: int, end: int) -> int:
-    """Boundary until which a tensor stays in memory that is copied out up to ``end``, in a gap from ``first`` on."""
+    """Boundary until which a tensor occupies fast memory if its copy-out in a gap from ``first`` on ends at ``end``."""
     return first + 1 if priced.is_whole and end == first == data.steps[version].up else end
 
 
 @njit_inner
-def _come(data: Data, priced: Priced, tensor: int, version: int, last: int) -> tuple[int, int]:
-    """Least cost of a copy-in that has landed by ``last``, and of its place from its start on; and that start."""
+def _cheapest_copy_in(data: Data, priced: Priced, tensor: int, version: int, last: int) -> tuple[int, int]:
+    """The lowest cost of a copy-in that is complete by ``last``, including its memory from the start on; and its start."""
     duration, units = data.tensors[tensor].copy_in, data.tensors[tensor].bytes // priced.alignment
     best, best_start = NEVER, last
     earliest, start, end = data.steps[version].up, data.steps[last].down, data.steps[last].down
     for look in range(MOST_LOOKS + 1):
         if start < earliest:
             break
-        paid = _copied(data, priced, duration, start if look < MOST_LOOKS else earliest, end)
-        # Slices may come late, all but a first one that takes the time.
-        held = units * (priced.until[last] - priced.until[end if priced.is_sliced else start])
-        if held + paid < best:
-            best, best_start = held + paid, start
-        # No earlier start holds less memory.
-        if paid == 0 or held >= best or start == 0:
+        copy_cost = _copy_cost(data, priced, duration, start if look < MOST_LOOKS else earliest, end)
+        # A sliced copy may occupy memory late, because only its first slice has to be early.
+        memory_cost = units * (priced.until[last] - priced.until[end if priced.is_sliced else start])
+        if memory_cost + copy_cost < best:
+            best, best_start = memory_cost + copy_cost, start
+        # An earlier start never occupies less memory.
+        if copy_cost == 0 or memory_cost >= best or start == 0:
             break
         start = data.steps[start - 1].down
     return best, best_start
 
 
 @njit_inner
-def _go(data: Data, priced: Priced, tensor: int, version: int, first: int, last: int) -> tuple[int, int]:
-    """Least cost of a copy-out after which a tensor leaves fast memory, and of its place until then; and its end."""
+def _cheapest_copy_out(data: Data, priced: Priced, tensor: int, version: int, first: int, last: int) -> tuple[int, int]:
+    """The lowest cost of a copy-out after which a tensor leaves fast memory, including its memory until then; and its end."""
     duration, units = data.tensors[tensor].copy_out, data.tensors[tensor].bytes // priced.alignment
     best, best_end = NEVER, last
     start, end, latest = data.steps[version].up, data.steps[first].up, data.steps[last].down
@@ -334,11 +342,11 @@ def _go(data: Data, priced: Priced, tensor: int, version: int, first: int, last:
             break
         leaves = _left_after(data, priced, first, version, end)
         if leaves <= data.horizon and start <= end:
-            paid = _copied(data, priced, duration, start, end if look < MOST_LOOKS else latest)
-            held = units * (priced.until[leaves] - priced.until[first])
-            if held + paid < best:
-                best, best_end = held + paid, end
-            if paid == 0 or held >= best:
+            copy_cost = _copy_cost(data, priced, duration, start, end if look < MOST_LOOKS else latest)
+            memory_cost = units * (priced.until[leaves] - priced.until[first])
+            if memory_cost + copy_cost < best:
+                best, best_end = memory_cost + copy_cost, end
+            if copy_cost == 0 or memory_cost >= best:
                 break
         if end == data.horizon:
             break
@@ -347,10 +355,10 @@ def _go(data: Data, priced: Priced, tensor: int, version: int, first: int, last:
 
 
 @njit_inner
-def _least(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
-    """Least cost of a tensor, and the state at the end of the program; how it comes there is noted in ``visits``.
+def _cheapest_path(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
+    """The lowest cost of a path of a tensor, and its state at the end of the program; ``visits`` records the path.
 
-    Loops that hold accesses are taken for one access; what is relaxed there is the order of writes and reads.
+    The accesses of a loop count as one access, so that the order of their writes and reads is relaxed.
     """
     row = data.tensors[tensor]
     units, horizon = row.bytes // priced.alignment, data.horizon
@@ -371,12 +379,12 @@ def _least(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
         clean += stay
         start = data.steps[version].up
         if dirty < NEVER and row.can_copy and start <= data.steps[last].down and start < horizon + 1 - priced.is_whole:
-            paid = dirty + stay + _copied(data, priced, row.copy_out, start, data.steps[last].down)
-            if paid < clean:
-                clean, visit.clean = paid, DIRTY
-            paid, end = _go(data, priced, tensor, version, first, last)
-            if dirty + paid < slow:
-                slow, visit.slow, visit.out_end = dirty + paid, DIRTY, end
+            total_cost = dirty + stay + _copy_cost(data, priced, row.copy_out, start, data.steps[last].down)
+            if total_cost < clean:
+                clean, visit.clean = total_cost, DIRTY
+            total_cost, end = _cheapest_copy_out(data, priced, tensor, version, first, last)
+            if dirty + total_cost < slow:
+                slow, visit.slow, visit.out_end = dirty + total_cost, DIRTY, end
         dirty += stay
         if is_end:
             if row.is_output:
@@ -385,26 +393,26 @@ def _least(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
             return least, SLOW if slow == least else LOST if lost == least else CLEAN if clean == least else DIRTY
         here = data.accesses[access]
         if slow < NEVER and row.can_copy and here.reads:
-            paid, start = _come(data, priced, tensor, version, last)
-            if slow + paid < clean:
-                clean, visit.clean, visit.in_start = slow + paid, SLOW, start
-        held = units * (priced.until[here.high] - priced.until[here.low])
+            total_cost, start = _cheapest_copy_in(data, priced, tensor, version, last)
+            if slow + total_cost < clean:
+                clean, visit.clean, visit.in_start = slow + total_cost, SLOW, start
+        memory_cost = units * (priced.until[here.high] - priced.until[here.low])
         earned, chosen = 0, 0
         for use in range(here.first_use, data.accesses[access + 1].first_use):
             value = priced.earned[data.access_uses[use].use]
             earned += value
             chosen += value if row.uniform else max(0, value)
         if here.writes:
-            begun, visit.fast_write = min(clean, dirty), CLEAN if clean <= dirty else DIRTY
+            before_write, visit.fast_write = min(clean, dirty), CLEAN if clean <= dirty else DIRTY
             visit.slow_write = SLOW
             if not here.reads or here.high > here.low + 1:
                 visit.slow_write = SLOW if slow <= lost else LOST
                 slow = min(slow, lost)
-                if slow < begun:
-                    begun, visit.fast_write = slow, visit.slow_write
-            clean, dirty, version = NEVER, begun + held - earned, here.written
+                if slow < before_write:
+                    before_write, visit.fast_write = slow, visit.slow_write
+            clean, dirty, version = NEVER, before_write + memory_cost - earned, here.written
         else:
-            clean, dirty = clean + held - chosen, dirty + held - earned
+            clean, dirty = clean + memory_cost - chosen, dirty + memory_cost - earned
         slow, lost = NEVER if row.uniform else slow, NEVER
         clean, dirty = min(clean, NEVER), min(dirty, NEVER)
         first = here.high
@@ -412,8 +420,8 @@ def _least(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
 
 
 @njit_inner
-def _load(data: Data, priced: Priced, duration: int, start: int, end: int) -> None:
-    """Let a copy take its time from the cheapest steps between two boundaries, of each an equal part."""
+def _add_traffic(data: Data, priced: Priced, duration: int, start: int, end: int) -> None:
+    """Add the traffic of a copy between two boundaries, spread over the cheapest steps in proportion to their lengths."""
     if start < end and duration > 0:
         price, total = _cheapest(priced, data.horizon, start, end), 0.0
         if price < priced.most_channel:
@@ -426,14 +434,15 @@ def _load(data: Data, priced: Priced, duration: int, start: int, end: int) -> No
 
 
 @njit_inner
-def _hold(priced: Priced, units: int, start: int, end: int) -> None:
+def _add_memory(priced: Priced, units: int, start: int, end: int) -> None:
+    """Add units of memory that are used during the steps ``[start, end)``."""
     priced.change[start] += units
     priced.change[end] -= units
 
 
 @njit_inner
-def _follow(data: Data, priced: Priced, tensor: int, state: int) -> None:
-    """Add up what the best path of a tensor takes: memory, time of the channels, latencies."""
+def _add_usage(data: Data, priced: Priced, tensor: int, state: int) -> None:
+    """Walk back along the best path of a tensor and add up its memory, its traffic and its effect on latencies."""
     row, horizon = data.tensors[tensor], data.horizon
     units = row.bytes // priced.alignment
     for access in range(data.tensors[tensor + 1].first_access, row.first_access - 1, -1):
@@ -442,17 +451,17 @@ def _follow(data: Data, priced: Priced, tensor: int, state: int) -> None:
         last = data.accesses[access].low if access < data.tensors[tensor + 1].first_access else horizon
         if state == CLEAN and visit.clean == SLOW:
             end = data.steps[last].down
-            _hold(priced, units, end if priced.is_sliced else visit.in_start, last)
-            _load(data, priced, row.copy_in, visit.in_start, end)
+            _add_memory(priced, units, end if priced.is_sliced else visit.in_start, last)
+            _add_traffic(data, priced, row.copy_in, visit.in_start, end)
             state = SLOW
         if state in (CLEAN, DIRTY):
-            _hold(priced, units, first, last)
+            _add_memory(priced, units, first, last)
             if state == CLEAN and visit.clean == DIRTY:
-                _load(data, priced, row.copy_out, data.steps[visit.version].up, data.steps[last].down)
+                _add_traffic(data, priced, row.copy_out, data.steps[visit.version].up, data.steps[last].down)
                 state = DIRTY
         elif state == SLOW and visit.slow == DIRTY:
-            _hold(priced, units, first, _left_after(data, priced, first, visit.version, visit.out_end))
-            _load(data, priced, row.copy_out, data.steps[visit.version].up, visit.out_end)
+            _add_memory(priced, units, first, _left_after(data, priced, first, visit.version, visit.out_end))
+            _add_traffic(data, priced, row.copy_out, data.steps[visit.version].up, visit.out_end)
             state = DIRTY
         elif state == SLOW:
             state = visit.slow
@@ -462,7 +471,7 @@ def _follow(data: Data, priced: Priced, tensor: int, state: int) -> None:
             return
         here = data.accesses[access - 1]
         if state in (CLEAN, DIRTY):
-            _hold(priced, units, here.low, here.high)
+            _add_memory(priced, units, here.low, here.high)
             for place in range(here.first_use, data.accesses[access].first_use):
                 use, step = data.access_uses[place].use, data.access_uses[place].step
                 if state == DIRTY or row.uniform or priced.earned[use] > 0:
@@ -479,8 +488,8 @@ def _follow(data: Data, priced: Priced, tensor: int, state: int) -> None:
 
 
 @njit_inner
-def _moved(priced: Priced, at: int, value: float, slope: float, most: float) -> float:
-    """A coordinate after a step along its subgradient, within ``[0, most]``."""
+def _step_coordinate(priced: Priced, at: int, value: float, slope: float, most: float) -> float:
+    """A coordinate after a step along its subgradient, clipped to ``[0, most]``."""
     if (value <= 0.0 and slope <= 0.0) or (value >= most and slope >= 0.0) or slope == 0.0:
         return value
     priced.squares[at] += slope * slope
@@ -489,8 +498,8 @@ def _moved(priced: Priced, at: int, value: float, slope: float, most: float) -> 
 
 
 @njit_once
-def _move(data: Data, priced: Priced, is_first: bool) -> None:
-    """A step along the subgradient; of the first one the mean squares are noted."""
+def _take_step(data: Data, priced: Priced, is_first: bool) -> None:
+    """Change all prices and shares by a step along the subgradient; the first one also sets the initial sums of squares."""
     horizon, channels = data.horizon, data.channels
     most = priced.most_channel / priced.unit
     for is_counting in range(1 if is_first else 0, -1, -1):
@@ -509,7 +518,7 @@ def _move(data: Data, priced: Priced, is_first: bool) -> None:
                         latencies, pieces = latencies + (worth * more) ** 2, pieces + 1
                     else:
                         at = 2 * horizon + piece
-                        priced.share[piece] = _moved(priced, at, share, worth * more, 1.0)
+                        priced.share[piece] = _step_coordinate(priced, at, share, worth * more, 1.0)
                         shares += priced.share[piece]
             for piece in range(row.first_term, data.steps[step + 1].first_term, length):
                 if shares > 1.0 and priced.share[piece] > 0.0:
@@ -519,8 +528,8 @@ def _move(data: Data, priced: Priced, is_first: bool) -> None:
             if is_counting:
                 memory, traffic = memory + rise**2, traffic + slope**2
             else:
-                priced.memory[step] = _moved(priced, step, priced.memory[step], rise, np.inf)
-                priced.channel[step] = _moved(priced, horizon + step, priced.channel[step], slope, most)
+                priced.memory[step] = _step_coordinate(priced, step, priced.memory[step], rise, np.inf)
+                priced.channel[step] = _step_coordinate(priced, horizon + step, priced.channel[step], slope, most)
         if is_counting:
             for at in range(len(priced.squares)):
                 total = memory if at < horizon else traffic if at < 2 * horizon else latencies
@@ -529,7 +538,7 @@ def _move(data: Data, priced: Priced, is_first: bool) -> None:
 
 @njit
 def ascend(data: Data, priced: Priced, steps: int, is_first: bool) -> int:
-    """The best bound (ps) of so many prices, each a step from those before."""
+    """Make a number of subgradient steps; returns the best bound (ps) on the way."""
     best = -NEVER
     for number in range(steps):
         total = _price_steps(data, priced)
@@ -540,18 +549,18 @@ def ascend(data: Data, priced: Priced, steps: int, is_first: bool) -> int:
                 for place in range(data.accesses[row.first_access].first_use, data.accesses[following.first_access].first_use):
                     earns |= priced.earned[data.access_uses[place].use] > 0
                 if earns:
-                    cost, state = _least(data, priced, tensor)
-                    # With everything slow it costs nothing.
+                    cost, state = _cheapest_path(data, priced, tensor)
+                    # A path in slow memory costs nothing, so that a positive cost is never the lowest.
                     if cost < 0:
                         total += cost
-                        _follow(data, priced, tensor, state)
+                        _add_usage(data, priced, tensor, state)
         best = max(best, -(-total // priced.unit))
         if is_first and number == 0:
-            # Without prices everything stays: where that is much, it has a price.
+            # Without prices, every tensor stays in fast memory. Where that takes much of it, memory gets a first price.
             used = 0
             for step in range(data.horizon):
                 used += priced.change[step]
                 priced.memory[step] = FIRST_PRICE if 2 * used > priced.room else 0.0
         else:
-            _move(data, priced, is_first and number == 1)
+            _take_step(data, priced, is_first and number == 1)
     return best

@@ -1,7 +1,7 @@
-"""The residencies of the tensor that is being put into a partial plan, compiled: where they stand, and their copies.
+"""Opens, extends and closes residencies of the tensor that is being inserted into a partial plan, with their copies. Compiled.
 
-Every change keeps the plan valid in all rules but time. What it costs then says
-:func:`~stowplan.portfolio.memory_mapping.timeline.replay`.
+Every change keeps the plan valid except for the timeline. :func:`~stowplan.portfolio.memory_mapping.timeline.replay` brings
+that up to date and returns the objective.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from stowplan.portfolio.memory_mapping.timeline import (
 def open_slot(
     data: Data, state: State, tensor: int, first: int, last: int, source: int, start: int, end: int, offset: int
 ) -> int:
-    """Begin a residency that serves the accesses ``first`` to ``last``; queues its copy-in where it is copied.
+    """Open a residency that serves the accesses ``first`` to ``last``, and queue its copy-in if it has one; returns its slot.
 
-    It is not in the map of memory yet: :func:`settle` enters all of a tensor, once it is clear how it stays.
+    The residency is not yet in the map of memory. :func:`enter_in_map` enters all residencies of a tensor once they are final.
     """
     totals = state.totals[0]
     index = totals.free
@@ -56,7 +56,7 @@ def open_slot(
 
 @njit_inner
 def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
-    """Make a residency of the tensor being inserted last until ``end``, elsewhere in memory if its place is taken."""
+    """Extend a residency of the tensor being inserted to ``end``, at another offset if necessary; False if none is free."""
     slot = state.slots[index]
     if end <= slot.end:
         return True
@@ -73,7 +73,7 @@ def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
 
 @njit_inner
 def queue_out(data: Data, state: State, index: int, start: int, end: int) -> None:
-    """Give a slot a copy-out."""
+    """Queue a copy-out of a residency at boundary ``start``, to be complete at boundary ``end``."""
     slot = state.slots[index]
     slot.out_start = start
     slot.out_end = end
@@ -82,7 +82,7 @@ def queue_out(data: Data, state: State, index: int, start: int, end: int) -> Non
 
 @njit_inner
 def copy_out(data: Data, state: State, limit: int, policy: int) -> bool:
-    """Save the content of the open residency between the boundary where it is complete and ``limit``."""
+    """Queue a copy-out of the open residency that ends by boundary ``limit``, and extend the residency; False if it fails."""
     draft = state.draft[0]
     slot = state.slots[draft.slot]
     if not data.tensors[slot.tensor].can_copy:
@@ -90,7 +90,7 @@ def copy_out(data: Data, state: State, limit: int, policy: int) -> bool:
     replay(data, state)
     length = data.tensors[slot.tensor].copy_out
     begin = earliest_gap(data, state, draft.written, length)
-    # Queued at the last boundary that lets it begin then, and complete at the first by which it is.
+    # The copy is queued at the last boundary that lets it begin at that time, and is due at the first one after its end.
     start = max(draft.written, data.steps[min(first_at(data, state, begin + 1) - 1, data.horizon - 1)].down)
     if start >= limit:
         start = draft.written
@@ -113,9 +113,10 @@ def copy_out(data: Data, state: State, limit: int, policy: int) -> bool:
 
 @njit_inner
 def copy_in(data: Data, state: State, tensor: int, access: int, may_stall: bool, policy: int, skip: int) -> int:
-    """Open a residency with a copy that is complete when the access begins; -1 where time or space is short.
+    """Open a residency with a copy-in that is complete when the access begins; returns its slot, -1 if time or space is short.
 
-    ``may_stall``: even where the program must wait for it. ``skip`` takes earlier idle times of the channel.
+    ``may_stall`` permits copies for which the program must wait. ``skip`` is the number of idle times of the channel that are
+    left out, so that the copy comes earlier.
     """
     low, high = data.accesses[access].low, data.accesses[access].high
     valid = max(state.draft[0].valid, state.draft[0].ended, data.accesses[access].released)
@@ -142,8 +143,8 @@ def copy_in(data: Data, state: State, tensor: int, access: int, may_stall: bool,
 
 
 @njit_inner
-def settle(state: State, tensor: int) -> None:
-    """Enter the residencies of a tensor into the map of memory, the first one first."""
+def enter_in_map(state: State, tensor: int) -> None:
+    """Enter the residencies of a tensor into the map of memory, in the order in which they were opened."""
     count = 0
     index = state.first_slot[tensor]
     while index >= 0:
@@ -157,8 +158,8 @@ def settle(state: State, tensor: int) -> None:
 
 
 @njit_inner
-def take_back(data: Data, state: State, tensor: int) -> None:
-    """Put all accesses of a tensor back into slow memory; its residencies are not in the map of memory."""
+def close_residencies(data: Data, state: State, tensor: int) -> None:
+    """Close all residencies of a tensor, which are not in the map of memory, so that all of its accesses are slow."""
     totals = state.totals[0]
     while state.first_slot[tensor] >= 0:
         index = state.first_slot[tensor]

@@ -1,7 +1,7 @@
-"""A ruin-and-recreate search over the compiled partial plan.
+"""Ruin-and-recreate search over the compiled partial plan.
 
 After Schrimpf et al., "Record breaking optimization results using the ruin and recreate principle" (J. Comput. Phys. 159,
-2000): take some tensors out, put them and others back in a random order, keep what is no worse.
+2000): a round removes some tensors, inserts them and others in a random order, and keeps the result unless it is much worse.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stowplan.portfolio.memory_mapping.machine import (
 )
 from stowplan.portfolio.memory_mapping.state import SlotRow, State
 
-#: Most tensors that one round takes out and puts in.
+#: Largest number of tensors that a round removes and inserts.
 MOST = 64
 
 #: Random numbers lie in [0, RANDOM).
@@ -33,38 +33,39 @@ RANDOM = (1 << 31) - 1
 
 
 class Status:
-    """How far a search has come."""
+    """The numbers of a search."""
 
     random: int
     """State of the random numbers, in [1, RANDOM)."""
     best: int
-    """Objective of the best plan found."""
+    """Objective of the best plan (ps)."""
     best_count: int
-    """Its residencies."""
+    """Number of its residencies."""
     saved_count: int
-    """Residencies taken out in this round."""
+    """Number of residencies removed in this round."""
     rounds: int
+    """Number of rounds so far."""
 
 
 class Search(NamedTuple):
-    """What a search keeps besides the state. S slots, N tensors."""
+    """The data of a search apart from the state of the plan. There are S slots and N tensors."""
 
     status: Sequence[Status]
     """[1]"""
     best: Sequence[SlotRow]
-    """[S]: residencies of the best plan found."""
+    """[S] residencies of the best plan."""
     saved: Sequence[SlotRow]
-    """[S]: residencies taken out in this round."""
+    """[S] residencies removed in this round."""
     chosen: Ints
-    """[MOST]: tensors of this round."""
+    """[MOST] tensors of this round."""
     rank: Floats
-    """[MOST]: those with the highest are put in first."""
+    """[MOST] rank of each; those with the highest are inserted first."""
     density: Floats
-    """[N]: what a tensor saves for the memory and time it takes; 0 where it is of no use."""
+    """[N] what each tensor saves for the memory and time that it takes; 0 if it saves nothing."""
 
 
 def new_search(data: Data, state: State, density: Floats, seed: int) -> Search:
-    """A search from the present state."""
+    """A search that starts from the plan of a state."""
     search = Search(
         status=records(Status, 1),
         best=records(SlotRow, len(state.slots)),
@@ -74,13 +75,13 @@ def new_search(data: Data, state: State, density: Floats, seed: int) -> Search:
         density=density,
     )
     search.status[0].random = 1 + (seed * 2654435761 + 88172645463325252) % (RANDOM - 1)
-    note_best(state, search)
+    save_best(state, search)
     return search
 
 
 @njit
-def note_best(state: State, search: Search) -> None:
-    """Remember the present plan as the best."""
+def save_best(state: State, search: Search) -> None:
+    """Save the plan of the state as the best."""
     status = search.status[0]
     status.best = state.totals[0].total
     status.best_count = 0
@@ -91,7 +92,7 @@ def note_best(state: State, search: Search) -> None:
 
 @njit_inner
 def random_below(search: Search, limit: int) -> int:
-    """Random integer in [0, limit), by Lehmer's generator: part of the search, so that a run can be repeated."""
+    """A random integer in [0, limit), by Lehmer's generator, whose state is part of the search so that runs are repeatable."""
     status = search.status[0]
     status.random = status.random * 48271 % RANDOM
     return status.random % limit
@@ -102,14 +103,14 @@ def random_below(search: Search, limit: int) -> int:
 
 @njit_inner
 def _choose(state: State, search: Search, count: int, position: int) -> int:
-    """Choose the tensor at a position of the map of memory; returns how many are chosen then."""
+    """Choose the tensor at a position of the map of memory; returns the new number of chosen tensors."""
     search.chosen[count] = state.slots[state.order[position]].tensor
     return count + 1
 
 
 @njit_once
 def _pick_window(data: Data, state: State, search: Search, most: int, width: int) -> int:
-    """Tensors with a residency in a random segment of the program."""
+    """Choose tensors with a residency in a random segment of the program; returns their number."""
     centre = random_below(search, data.horizon)
     low, high = max(0, centre - width), min(data.horizon, centre + width)
     placed = state.totals[0].placed
@@ -125,7 +126,7 @@ def _pick_window(data: Data, state: State, search: Search, most: int, width: int
 
 @njit_once
 def _pick_band(state: State, search: Search, most: int) -> int:
-    """Tensors whose residencies stand near a random one, in time and in memory."""
+    """Choose tensors whose residencies are close to a random one, in time and in memory; returns their number."""
     placed = state.totals[0].placed
     if placed == 0:
         return 0
@@ -146,7 +147,7 @@ def _pick_band(state: State, search: Search, most: int) -> int:
 
 @njit_once
 def _pick_random(state: State, search: Search, most: int) -> int:
-    """Tensors anywhere."""
+    """Choose random tensors in fast memory; returns their number."""
     placed = state.totals[0].placed
     count = 0
     for _ in range(min(most, placed)):
@@ -156,7 +157,7 @@ def _pick_random(state: State, search: Search, most: int) -> int:
 
 @njit_once
 def _ruin(data: Data, state: State, search: Search) -> int:
-    """Take some tensors out; returns how many tensors are chosen."""
+    """Choose some tensors and remove them, after saving their residencies; returns their number."""
     most = 2 + random_below(search, 14)
     kind = random_below(search, 8)
     if kind < 4:
@@ -182,7 +183,7 @@ def _ruin(data: Data, state: State, search: Search) -> int:
 
 @njit_once
 def _add_waiting(data: Data, state: State, search: Search, count: int, most: int) -> int:
-    """Choose tensors in slow memory that overlap in time with the chosen ones, too; returns how many are chosen then."""
+    """Choose tensors in slow memory that overlap in time with the chosen ones; returns the new number of chosen tensors."""
     low, high = data.horizon, 0
     for position in range(count):
         tensor = search.chosen[position]
@@ -205,7 +206,7 @@ def _add_waiting(data: Data, state: State, search: Search, count: int, most: int
 
 @njit_once
 def _shuffle(search: Search, count: int) -> None:
-    """Sort the chosen tensors by density times noise, densest first."""
+    """Sort the chosen tensors by descending density times noise."""
     spread = 1 + random_below(search, 3)
     for position in range(count):
         tensor = search.chosen[position]
@@ -223,13 +224,14 @@ def _shuffle(search: Search, count: int) -> None:
 
 @njit_once
 def _recreate(data: Data, state: State, search: Search, count: int) -> None:
-    """Put the chosen tensors in."""
+    """Insert the chosen tensors."""
     _shuffle(search, count)
     policy = random_below(search, 4)
     policy = FIRST_FIT if policy == 0 else HIGH_FIT if policy == 1 else BEST_FIT
     thorough = random_below(search, 4) == 0
     skip = 1 if random_below(search, 8) == 0 else 0
-    # Tables may ask for two tensors together: now and then the first may cost something. The round is judged by its end.
+    # With latency tables, two tensors may save time only together, so that sometimes the first one may cost something. The
+    # round is accepted or rejected as a whole.
     loss = 0
     if len(data.table) > 0 and random_below(search, 2) == 0:
         loss = state.totals[0].total >> (9 + random_below(search, 6))
@@ -240,7 +242,7 @@ def _recreate(data: Data, state: State, search: Search, count: int) -> None:
 
 @njit
 def ruin_and_recreate(data: Data, state: State, search: Search, rounds: int, allowed: float) -> None:
-    """Rounds of the search; a round may make the plan worse by ``allowed`` (ps) times the cube of a random number."""
+    """Run some rounds; a round may make the plan worse by ``allowed`` (ps) times the cube of a random number in [0, 1)."""
     status, totals = search.status[0], state.totals[0]
     for _ in range(rounds):
         before = totals.total
@@ -250,7 +252,7 @@ def ruin_and_recreate(data: Data, state: State, search: Search, rounds: int, all
         _recreate(data, state, search, count)
         status.rounds += 1
         if totals.total < status.best:
-            note_best(state, search)
+            save_best(state, search)
         elif totals.total > before + allowed * (random_below(search, RANDOM) / RANDOM) ** 3:
             for position in range(count):
                 remove(data, state, search.chosen[position])

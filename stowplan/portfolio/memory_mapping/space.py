@@ -1,8 +1,8 @@
-"""The map of memory in a partial plan, compiled: where residencies stand, and where there is room.
+"""The map of fast memory in a partial plan, compiled: which bytes residencies occupy, and where there is space.
 
-All residencies are listed by offset. Most questions are about a few steps, and only a few residencies are there at once, so
-windows of time keep lists of their own: window ``w`` is the steps ``[w * STRIDE, w * STRIDE + WIDTH)``, so that any
-``WIDTH - STRIDE + 1`` steps lie within one. A window with more than ``ROOM`` residencies keeps no list.
+All residencies are listed by offset. Most queries concern a few steps, during which only a few residencies are live, so windows
+of time have shorter lists of their own. Window ``w`` covers the steps ``[w * STRIDE, w * STRIDE + WIDTH)``, so that any
+``WIDTH - STRIDE + 1`` consecutive steps lie within some window. A window with more than ``ROOM`` residencies has no list.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ STRIDE = 8
 WIDTH = 16
 ROOM = 128
 
-#: Answers that are kept for the tensor being inserted.
+#: Number of answers that are cached for the tensor being inserted.
 MEMO = 128
 
 
 @njit_inner
 def offset_for(data: Data, state: State, start: int, end: int, size: int, policy: int) -> int:
-    """As :func:`find_offset`, for the tensor being inserted: the ways to insert it ask the same again and again."""
+    """:func:`find_offset` with a cache for the tensor being inserted, because the ways to insert it repeat the same queries."""
     row = state.memo[(start * 31 + end) % MEMO]
     number = state.totals[0].insertions
     if row.number != number or row.start != start or row.end != end or row.place != -1:
@@ -40,7 +40,7 @@ def offset_for(data: Data, state: State, start: int, end: int, size: int, policy
 
 @njit_inner
 def stays_free(state: State, start: int, end: int, bottom: int, top: int) -> bool:
-    """As :func:`is_free`, for the tensor being inserted."""
+    """:func:`is_free` with a cache for the tensor being inserted."""
     row = state.memo[(start * 31 + end + bottom) % MEMO]
     number = state.totals[0].insertions
     if row.number != number or row.start != start or row.end != end or row.place != bottom:
@@ -54,14 +54,14 @@ def stays_free(state: State, start: int, end: int, bottom: int, top: int) -> boo
 
 @njit_inner
 def find_offset(data: Data, state: State, start: int, end: int, size: int, policy: int) -> int:
-    """Offset where ``size`` bytes are free during the steps [start, end); -1 where there is none.
+    """An offset at which ``size`` bytes are free during the steps ``[start, end)``; -1 if there is none.
 
-    First fit takes the lowest gap, best fit the tightest, high fit the highest end of the highest.
+    ``policy`` chooses the gap: first fit the lowest, best fit the tightest, high fit the upper end of the highest.
     """
     window = _window(state, start, end)
     listed = state.order if window < 0 else state.nearby
     first = 0 if window < 0 else window * ROOM
-    last = first + (state.totals[0].placed if window < 0 else state.crowd[window])
+    last = first + (state.totals[0].placed if window < 0 else state.window_counts[window])
     best = -1
     best_size = NEVER
     top = 0
@@ -89,11 +89,11 @@ def find_offset(data: Data, state: State, start: int, end: int, size: int, polic
 
 @njit_inner
 def is_free(state: State, start: int, end: int, bottom: int, top: int) -> bool:
-    """Whether nothing stands in the bytes [bottom, top) during the steps [start, end)."""
+    """Whether the bytes ``[bottom, top)`` are free during the steps ``[start, end)``."""
     window = _window(state, start, end)
     listed = state.order if window < 0 else state.nearby
     first = 0 if window < 0 else window * ROOM
-    last = first + (state.totals[0].placed if window < 0 else state.crowd[window])
+    last = first + (state.totals[0].placed if window < 0 else state.window_counts[window])
     for position in range(first, last):
         row = state.slots[listed[position]]
         if row.offset >= top:
@@ -114,31 +114,31 @@ def place(state: State, index: int) -> None:
 
 @njit_inner
 def unplace(state: State, index: int) -> None:
-    """Take a slot out of the map of memory."""
+    """Remove a slot from the map of memory."""
     slot = state.slots[index]
     state.totals[0].placed -= 1
     _delete(state.slots, state.order, 0, state.totals[0].placed, index)
     for window in range(max(0, (slot.start - WIDTH) // STRIDE + 1), (slot.end - 1) // STRIDE + 1):
-        state.crowd[window] -= 1
-        if state.crowd[window] < ROOM:
-            _delete(state.slots, state.nearby, window * ROOM, window * ROOM + state.crowd[window], index)
-        elif state.crowd[window] == ROOM:
-            _list_again(state, window)
+        state.window_counts[window] -= 1
+        if state.window_counts[window] < ROOM:
+            _delete(state.slots, state.nearby, window * ROOM, window * ROOM + state.window_counts[window], index)
+        elif state.window_counts[window] == ROOM:
+            _rebuild_list(state, window)
 
 
 @njit_inner
 def clear(state: State) -> None:
-    """Empty the map of memory; the slots stay as they are."""
+    """Empty the map of memory without changing the slots."""
     state.totals[0].placed = 0
-    for window in range(len(state.crowd)):
-        state.crowd[window] = 0
+    for window in range(len(state.window_counts)):
+        state.window_counts[window] = 0
 
 
 @njit
 def repack(data: Data, state: State, order: Ints, old: Ints) -> bool:
-    """Give every residency a new offset, first fit, slots in this order; False, and nothing changed, where it cannot be.
+    """Give every residency a new offset by first fit, in the order of the slots ``order``.
 
-    ``old`` is as long as ``order``, for the offsets there were.
+    Returns False, with nothing changed, if some residency finds no offset. ``old`` is scratch space as long as ``order``.
     """
     for position in range(len(order)):
         old[position] = state.slots[order[position]].offset
@@ -158,23 +158,23 @@ def repack(data: Data, state: State, order: Ints, old: Ints) -> bool:
 
 @njit_inner
 def _window(state: State, start: int, end: int) -> int:
-    """A window that contains the steps [start, end) and keeps a list; -1 where none does."""
+    """A window with a list that contains the steps ``[start, end)``; -1 if there is none."""
     window = start // STRIDE
-    return window if end <= window * STRIDE + WIDTH and state.crowd[window] <= ROOM else -1
+    return window if end <= window * STRIDE + WIDTH and state.window_counts[window] <= ROOM else -1
 
 
 @njit_inner
 def _enter_windows(state: State, index: int, first: int, last: int) -> None:
-    """Enter a slot into the windows [first, last)."""
+    """Enter a slot into the windows ``[first, last)``."""
     for window in range(first, last):
-        if state.crowd[window] < ROOM:
-            _insert(state.slots, state.nearby, window * ROOM, window * ROOM + state.crowd[window], index)
-        state.crowd[window] += 1
+        if state.window_counts[window] < ROOM:
+            _insert(state.slots, state.nearby, window * ROOM, window * ROOM + state.window_counts[window], index)
+        state.window_counts[window] += 1
 
 
 @njit_once
-def _list_again(state: State, window: int) -> None:
-    """List the residencies of a window that had too many."""
+def _rebuild_list(state: State, window: int) -> None:
+    """Rebuild the list of a window that had too many residencies."""
     low, high = window * STRIDE, window * STRIDE + WIDTH
     listed = window * ROOM
     for position in range(state.totals[0].placed):
@@ -186,7 +186,7 @@ def _list_again(state: State, window: int) -> None:
 
 @njit_inner
 def _lower_bound(slots: Sequence[SlotRow], listed: Ints, first: int, last: int, offset: int) -> int:
-    """First position in [first, last) with this offset or a higher one; ``last`` where there is none."""
+    """First position in ``[first, last)`` with this offset or a higher one; ``last`` if there is none."""
     while first < last:
         middle = (first + last) >> 1
         if slots[listed[middle]].offset < offset:
@@ -198,7 +198,7 @@ def _lower_bound(slots: Sequence[SlotRow], listed: Ints, first: int, last: int, 
 
 @njit_inner
 def _insert(slots: Sequence[SlotRow], listed: Ints, first: int, last: int, index: int) -> None:
-    """Insert a slot into the list [first, last), which has room for it."""
+    """Insert a slot into the sorted list ``[first, last)``, which has space for it."""
     at = _lower_bound(slots, listed, first, last, slots[index].offset)
     for position in range(last, at, -1):
         listed[position] = listed[position - 1]
@@ -207,7 +207,7 @@ def _insert(slots: Sequence[SlotRow], listed: Ints, first: int, last: int, index
 
 @njit_inner
 def _delete(slots: Sequence[SlotRow], listed: Ints, first: int, last: int, index: int) -> None:
-    """Delete a slot from a list; [first, last) is what is left of it."""
+    """Delete a slot from a sorted list, which is ``[first, last)`` afterwards."""
     at = _lower_bound(slots, listed, first, last + 1, slots[index].offset)
     while listed[at] != index:
         at += 1

@@ -1,16 +1,16 @@
-"""Time in a partial plan, compiled: how long steps last, which copies are queued, and when all of it happens.
+"""The timeline of a partial plan, compiled: how long steps last, which copies are queued, and when they run.
 
-Copies queued at one boundary are served in the order of their deadlines, which for a single channel is the best order; a
-state is therefore the same whatever the order in which its residencies were opened.
+Copies that are queued at one boundary are served in the order of their deadlines, which is the best order for a single channel.
+A state is therefore the same whatever the order in which its residencies were opened.
 
-The rules are in ``docs/reference/memory-mapping.md``, "Copy engine". Where stalls are forbidden the queue is played with floor
+The rules are in ``docs/reference/memory-mapping.md``, "Copy engine". If stalls are forbidden, the queue is simulated with floor
 latencies, and a plan that stalls costs :data:`~stowplan.portfolio.memory_mapping.state.NEVER`.
 
-Replaying everything after each change would take most of the time of a search. At a boundary where all channels are idle,
-nothing that came before matters but the moment. So a replay begins at the last such boundary before the first change, and
-once it comes, past a change, to a boundary that was idle before and is so again, the old timeline holds to the next change,
-moved by a constant. Copies keep their times relative to the boundary at which they are queued, so that only the
-boundaries move.
+Simulating everything after each change would take most of the time of a search. At a boundary where all channels are idle, what
+came before matters only by the time that has passed. A replay therefore begins at the last such boundary before the first
+change. Once it reaches, after a change, a boundary that was idle in the old timeline and is idle again, the old timeline holds
+up to the next change, shifted by a constant. Copies store their times relative to their boundary, so that only the boundaries
+are shifted.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def latency(data: Data, fast: Ints, step: int) -> int:
 
 @njit_inner
 def step_time(data: Data, state: State, step: int) -> int:
-    """How long a step lasts when the queue is played (ps)."""
+    """How long a step lasts in the simulation of the queue (ps)."""
     return state.moments[step].duration if data.stalls_allowed else data.steps[step].floor
 
 
 @njit_inner
 def set_access(data: Data, state: State, access: int, value: int) -> None:
-    """Serve all uses of an access from fast (or slow) memory and update the latencies of their steps."""
+    """Serve all uses of an access from fast (``value`` 1) or slow (0) memory, and update the latencies of their steps."""
     for position in range(data.accesses[access].first_use, data.accesses[access + 1].first_use):
         state.fast[data.access_uses[position].use] = value
     last = -1
@@ -75,7 +75,7 @@ def set_access(data: Data, state: State, access: int, value: int) -> None:
 
 @njit_inner
 def gain_alone(data: Data, state: State, access: int) -> int:
-    """What the steps of an access in slow memory would save were it fast and all else as it is (ps, weighted)."""
+    """What the steps of a slow access would save if it were fast and nothing else changed (ps, weighted)."""
     begin, end = data.accesses[access].first_use, data.accesses[access + 1].first_use
     for position in range(begin, end):
         state.fast[data.access_uses[position].use] = 1
@@ -93,7 +93,7 @@ def gain_alone(data: Data, state: State, access: int) -> int:
 
 @njit_inner
 def gain_beside_others(data: Data, access: int) -> int:
-    """What the steps of an access that have tables would save at most were it fast, whatever others do (ps, weighted)."""
+    """The most that the steps with latency tables would save if the access were fast, whatever others do (ps, weighted)."""
     begin, end = data.accesses[access].first_use, data.accesses[access + 1].first_use
     gain = 0
     last = -1
@@ -118,7 +118,10 @@ def gain_beside_others(data: Data, access: int) -> int:
 
 @njit_inner
 def gain(data: Data, state: State, access: int) -> int:
-    """What an access in slow memory would save were it fast: half of what it saves only beside others counts, if it is more."""
+    """Estimate of what a slow access would save if it were fast (ps).
+
+    Savings that depend on other uses being fast as well count by half.
+    """
     return max(0, gain_alone(data, state, access), gain_beside_others(data, access) // 2)
 
 
@@ -127,7 +130,7 @@ def gain(data: Data, state: State, access: int) -> int:
 
 @njit_inner
 def touch(state: State, boundary: int) -> None:
-    """Have a boundary and the step after it played again."""
+    """Mark a boundary and the step after it as changed, so that the next replay simulates them."""
     totals = state.totals[0]
     state.moments[boundary].dirty = 1
     totals.dirty_from = min(totals.dirty_from, boundary)
@@ -136,7 +139,7 @@ def touch(state: State, boundary: int) -> None:
 
 @njit_inner
 def queue_copy(state: State, copy: int, boundary: int, due: int, length: int) -> None:
-    """Queue a copy at a boundary, by its deadline; copies out go first among equals, then lower tensors."""
+    """Queue a copy at a boundary, by its deadline, then by tensor, with copies out before copies in."""
     moment, row = state.moments[boundary], state.copies[copy]
     rank = 2 * state.slots[copy >> 1].tensor + 1 - (copy & 1)
     before = moment.tail
@@ -162,7 +165,7 @@ def queue_copy(state: State, copy: int, boundary: int, due: int, length: int) ->
 
 @njit_inner
 def unqueue_copy(state: State, copy: int, boundary: int) -> None:
-    """Take a copy out of the queue of a boundary."""
+    """Remove a copy from the queue of a boundary."""
     moment, row = state.moments[boundary], state.copies[copy]
     if row.before >= 0:
         state.copies[row.before].after = row.after
@@ -180,21 +183,21 @@ def unqueue_copy(state: State, copy: int, boundary: int) -> None:
 
 @njit_inner
 def replay(data: Data, state: State) -> int:
-    """Bring the timeline up to date; returns the objective, or NEVER for a forbidden stall."""
+    """Bring the timeline up to date; returns the objective (ps), or NEVER if there is a forbidden stall."""
     totals = state.totals[0]
     boundary = totals.dirty_from
     totals.reach = -1
     while boundary <= data.horizon:
-        boundary = _play(data, state, boundary)
-        kept = boundary
+        boundary = _simulate(data, state, boundary)
+        unchanged = boundary
         while boundary <= min(totals.dirty_to, data.horizon) and not state.moments[boundary].dirty:
             boundary += 1
         if boundary > totals.dirty_to:
             boundary = data.horizon + 1
-        for later in range(kept, min(boundary, totals.reach + 1)):
+        for later in range(unchanged, min(boundary, totals.reach + 1)):
             state.moments[later].due = 0
         if totals.shift != 0:
-            for later in range(kept, boundary):
+            for later in range(unchanged, boundary):
                 state.began[later] += totals.shift
     totals.dirty_from = data.horizon + 1
     totals.dirty_to = -1
@@ -206,8 +209,8 @@ def replay(data: Data, state: State) -> int:
 
 
 @njit_once
-def _play(data: Data, state: State, changed: int) -> int:
-    """Play past a dirty boundary until the old timeline holds again; returns the boundary from which it does."""
+def _simulate(data: Data, state: State, changed: int) -> int:
+    """Simulate past a dirty boundary until the old timeline holds again; returns the boundary from which it does."""
     totals = state.totals[0]
     boundary = changed
     while not state.moments[boundary].idle:
@@ -230,7 +233,7 @@ def _play(data: Data, state: State, changed: int) -> int:
         now = max(now, moment.due)
         _serve(data, state, boundary, now)
         if moment.due > now:
-            # Copies queued and waited for at once: their times count from when the waiting is over.
+            # The boundary waits for its own copies, so that their times count from the end of the waiting.
             copy = moment.head
             while copy >= 0:
                 row = state.copies[copy]
@@ -252,7 +255,7 @@ def _play(data: Data, state: State, changed: int) -> int:
 
 @njit_once
 def _serve(data: Data, state: State, boundary: int, now: int) -> None:
-    """Serve the copies queued at a boundary."""
+    """Start the copies that are queued at a boundary, each on the channel that is free first."""
     copy = state.moments[boundary].head
     while copy >= 0:
         row = state.copies[copy]
@@ -276,7 +279,7 @@ def _serve(data: Data, state: State, boundary: int, now: int) -> None:
 
 @njit_inner
 def first_at(data: Data, state: State, moment: int) -> int:
-    """First boundary that begins at a moment of the last replay or later; T + 1 where there is none."""
+    """First boundary that begins at time ``moment`` (ps) of the last replay or later; T + 1 if there is none."""
     low, high = 0, data.horizon + 1
     while low < high:
         middle = (low + high) >> 1
@@ -289,9 +292,9 @@ def first_at(data: Data, state: State, moment: int) -> int:
 
 @njit_once
 def latest_gap(state: State, valid: int, low: int, length: int, skip: int) -> int:
-    """Latest begin (ps) of an idle time of the channel between two boundaries; -1 where there is none.
+    """Latest time (ps) at which a copy of this length may begin between two boundaries while the channel is idle; -1 if none.
 
-    ``skip`` leaves out that many idle times that would do, to try earlier ones.
+    ``skip`` is the number of suitable idle times that are left out, to try earlier ones.
     """
     earliest = state.began[valid]
     end = state.began[low]
@@ -318,7 +321,7 @@ def latest_gap(state: State, valid: int, low: int, length: int, skip: int) -> in
 
 @njit_once
 def earliest_gap(data: Data, state: State, written: int, length: int) -> int:
-    """Earliest begin (ps), not before a boundary, of an idle time of the channel; there always is one."""
+    """Earliest time (ps), not before a boundary, at which a copy of this length may begin while the channel is idle."""
     begin = state.began[written]
     boundary = written
     while not state.moments[boundary].idle:

@@ -1,4 +1,4 @@
-"""How policies of MMapGame are validated: their games, and the best plans that serve the same uses fast."""
+"""How policies of MMapGame are validated: their games, and the best plans that serve the same uses from fast memory."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 
+#: Names of the actions of the game.
 _ACTIONS = ("copy", "no copy", "drop")
 
 
 class MuZeroPlayer:
-    """A policy of MMap-MuZero: its prior alone; and one game with tree search, as it was trained with."""
+    """A player with a policy of MMap-MuZero, which plays by the network alone or with tree search, as in training."""
 
     def __init__(self, policy: Policy):
         self.policy = policy
-        self._known: tuple[str, CompiledGame] | None = None
+        self._latest_game: tuple[str, CompiledGame] | None = None
 
     def likeliest(self, problem: Problem, stop: Stop) -> Game | None:
         """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
@@ -48,25 +49,26 @@ class MuZeroPlayer:
         return next((game_of(game, searched) for searched in self.policy.searched(game, seed=seed, should_stop=stop)), None)
 
     def _game(self, problem: Problem) -> CompiledGame:
+        """The game of a problem; that of the latest problem is kept."""
         from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 
-        if self._known is None or self._known[0] != problem.digest:
-            self._known = problem.digest, CompiledGame(problem)
-        return self._known[1]
+        if self._latest_game is None or self._latest_game[0] != problem.digest:
+            self._latest_game = problem.digest, CompiledGame(problem)
+        return self._latest_game[1]
 
 
 def game_of(game: CompiledGame, played: Played) -> Game:
-    """A finished game, with returns in the learning unit of the values."""
+    """The record of a finished game, with values and returns in the unit that the network was trained with."""
     unit = game.unit_ps
     estimates = tuple(Estimate(at, value, (played.return_ps - so_far) / unit) for at, value, so_far in played.estimates)
     return Game(played.plan, estimates, played.return_ps, played)
 
 
 class FastOrSlow:
-    """The moves of a game as decisions: whether the uses of each are served from fast memory.
+    """The moves of a game as decisions: whether the uses of each move are served from fast memory.
 
-    A use is kept slow or fast by a latency that makes every other plan worse than the game. Where content stands, and when it
-    is copied, stays open.
+    A decision is fixed by adding a latency to the other choice that makes every plan with it worse than the game. Offsets and
+    times of copies stay free.
     """
 
     rest = "windows, offsets and copies as the game chooses them"
@@ -81,7 +83,7 @@ class FastOrSlow:
 
     @cached_property
     def names(self) -> Sequence[str]:
-        """``copy T for S``: the action, the tensor, and the step it is for."""
+        """A name for each move, such as ``copy T for S``: the action, the tensor, and the step."""
         steps, tensors = self.problem.steps, self.problem.tensors
         role = ("for", "written by")
         return [
@@ -98,7 +100,7 @@ class FastOrSlow:
         return outcome or self._portfolio(problem, hint, effort)
 
     def _complete(self, problem: Problem, hint: Plan, effort: Effort) -> Completion | None:
-        """By the complete model in this process; None where it does not take the problem."""
+        """The best completion by the complete model, in this process; None if it does not support the problem."""
         from stowplan.models.memory_mapping.cpsat import solve
 
         try:
@@ -118,11 +120,12 @@ class FastOrSlow:
         return Completion(outcome.plan.objective, outcome.bound)
 
     def _portfolio(self, problem: Problem, hint: Plan, effort: Effort) -> Completion:
+        """The best completion by a run of heuristic and exact candidates."""
         from stowplan.kernel.solve import solve
 
         result = solve(
             problem,
-            # A deterministic run is sized by its limit.
+            # In a deterministic run the time limit sets the amount of work.
             time_limit=max(0.1, min(effort.seconds, effort.deadline.remaining) if effort.work is None else effort.work),
             candidates="heuristic,exact",
             seed=effort.seed,
@@ -134,29 +137,29 @@ class FastOrSlow:
 
 
 def with_uses(problem: Problem, fixed: Mapping[int, bool], objective_ps: int) -> Problem:
-    """The same problem where plans that serve some uses otherwise are worse than any of the given objective.
+    """The problem with latencies such that plans that serve some uses differently are worse than a given plan.
 
     Parameters
     ----------
     fixed
-        Uses by number, and whether they are served from fast memory. One that no latency depends on stays free where its step
-        has a table that is full.
+        For some uses, by number, whether they are served from fast memory. A use that no latency depends on stays free if the
+        latency table of its step has as many uses as a table may have.
     objective_ps
-        Of a plan that serves them so.
+        Objective of a plan that serves them so.
     """
     penalty = max(problem.all_slow_ps, objective_ps) - problem.floor_ps + 1
     steps, number = [], 0
     for step in problem.steps:
         here = {use: fixed[number + use] for use in range(len(step.uses)) if number + use in fixed}
         number += len(step.uses)
-        steps.append(_penalised(step, here, math.ceil(penalty / step.weight)) if here else step)
+        steps.append(_penalise(step, here, math.ceil(penalty / step.weight)) if here else step)
     return msgspec.structs.replace(problem, steps=tuple(steps))
 
 
-def _penalised(step: Step, fixed: Mapping[int, bool], penalty: int) -> Step:
-    """A step that takes so much longer for each use that is served otherwise."""
+def _penalise(step: Step, fixed: Mapping[int, bool], penalty: int) -> Step:
+    """The step with its latency increased by ``penalty`` (ps) for each use that is served differently."""
     if step.table is not None:
-        return msgspec.structs.replace(step, table=_penalised_table(step.table, fixed, penalty))
+        return msgspec.structs.replace(step, table=_penalise_table(step.table, fixed, penalty))
     pieces = tuple(
         msgspec.structs.replace(
             piece,
@@ -168,7 +171,8 @@ def _penalised(step: Step, fixed: Mapping[int, bool], penalty: int) -> Step:
     return msgspec.structs.replace(step, pieces=pieces)
 
 
-def _penalised_table(table: Table, fixed: Mapping[int, bool], penalty: int) -> Table:
+def _penalise_table(table: Table, fixed: Mapping[int, bool], penalty: int) -> Table:
+    """The latency table with such increases; it may depend on more uses than before."""
     uses, latency = list(table.uses), list(table.latency_ps)
     for use in fixed:
         if use not in uses and len(uses) < MAX_TABLE_USES:
@@ -182,6 +186,7 @@ def _penalised_table(table: Table, fixed: Mapping[int, bool], penalty: int) -> T
 
 
 def _decisions(problem: Problem, game: Game, known: Plan | None) -> FastOrSlow | None:
+    """The decisions of a finished game."""
     from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 
     state = CompiledGame(problem).reset()
@@ -190,6 +195,7 @@ def _decisions(problem: Problem, game: Game, known: Plan | None) -> FastOrSlow |
 
 
 def _untrained(policy: Policy) -> Policy:
+    """A policy with the same settings and a random network."""
     from stowplan.learned_guidance.memory_mapping.muzero.network import MMapNetwork
 
     return type(policy)(policy.file, MMapNetwork(policy.config.network))

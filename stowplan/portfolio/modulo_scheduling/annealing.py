@@ -1,9 +1,12 @@
-"""Simulated annealing over places, for delays without a limit: a tile for each group of instructions that share one, and times.
+"""Simulated annealing over placements, for machines on which values may wait without a limit.
 
-There the initiation interval (II) is decided by places: whatever is on no cycle waits for a free slot. So times are only looked
-for where others depend on them (:attr:`~stowplan.models.modulo_scheduling.structure.Structure.slotted`: on recurrences, and
-everywhere where latencies differ). What breaks a rule counts: links that values lack, groups that must be apart on one tile,
-more instructions or words than a tile has room for, clocks by which values on recurrences are late, and pairs of timed
+On such machines the placement decides which initiation interval (II) is possible: an instruction on no recurrence can wait for
+a free slot. The annealing therefore assigns a tile to each group of instructions that must share one, but times only to *timed*
+instructions, on which others depend (:attr:`~stowplan.models.modulo_scheduling.structure.Structure.slotted`: those on
+recurrences, or all of them if latencies differ).
+
+The cost is the number of broken rules: missing links for values; groups on one tile that must be on different ones;
+instructions and words beyond what a tile can have; clocks by which values on recurrences are late; and pairs of timed
 instructions in one slot.
 """
 
@@ -25,51 +28,51 @@ class AnnealingParameters(Parameters, frozen=True):
     """Parameters of annealing."""
 
     hot: float = 0.5
-    """Broken rules that the first temperature is worth."""
+    """First temperature, in broken rules."""
     cold: float = 0.05
-    """Broken rules that the last temperature is worth."""
+    """Last temperature, in broken rules."""
     chunk: int = 100
-    """Moves a group between two looks at the clock."""
+    """Moves for each group between two calls of ``stop``."""
 
 
 PARAMS = parameters(AnnealingParameters, __name__)
 
 
-#: How often what has a time keeps its tile.
+#: Per cent of the moves of groups with timed instructions that keep the tile.
 _STAY = 30
 
-#: How often a move goes next to a neighbour, and how often one into a full tile is an exchange.
+#: Per cent of the moves that go close to a neighbour, and of the moves into a full tile that are an exchange.
 _BESIDE, _EXCHANGE = 70, 50
 
 
 class State(NamedTuple):
-    """A placement, and what follows from it."""
+    """A placement with derived data. There are G groups, I instructions and T tiles."""
 
     tile: Ints
-    """[G]"""
+    """[G] tile of each group."""
     time: Ints
-    """[I] Of timed instructions."""
+    """[I] issue clock of each timed instruction."""
     issued: Ints2D
-    """[T, II] Timed instructions in each slot."""
+    """[T, II] number of timed instructions issued in each slot."""
     done: Ints2D
-    """[T, II] Their results."""
+    """[T, II] number of their results in each slot."""
     load: Ints
-    """[T] Instructions."""
+    """[T] instructions on each tile."""
     held: Ints
-    """[T] Words."""
+    """[T] words of memory on each tile."""
     chance: Ints
-    """[1] State of the random numbers."""
+    """[1] state of the random numbers."""
 
 
 @njit_inner
 def _random(state: State, below: int) -> int:
-    """A random number from 0 to below - 1."""
+    """A random number from 0 to ``below - 1``."""
     return random_below(state.chance, below)
 
 
 @njit_inner
 def _broken_at(data: Data, state: State, group: int, tile: int) -> int:
-    """Rules of places that a group breaks on a tile: links and groups apart; the others where they stand."""
+    """Missing links and groups on the same tile that must be on others, if a group were on a tile and nothing else changed."""
     total = 0
     for at in range(data.link_start[group], data.link_start[group + 1]):
         total += data.excess[data.link_out[at], tile, state.tile[data.link[at]]]
@@ -80,7 +83,10 @@ def _broken_at(data: Data, state: State, group: int, tile: int) -> int:
 
 @njit_inner
 def _late_at(data: Data, state: State, number: int, tile: int, time: int, inside: bool) -> int:
-    """Clocks by which values to and from an instruction are late; ``inside`` counts those of its own group, too."""
+    """Clocks by which values to and from an instruction are late on a tile at a time.
+
+    ``inside`` also counts values within its own group.
+    """
     total = 0
     group = data.group[number]
     for at in range(data.wait_start[number], data.wait_start[number + 1]):
@@ -101,7 +107,7 @@ def _late_at(data: Data, state: State, number: int, tile: int, time: int, inside
 
 @njit_inner
 def _times_at(data: Data, state: State, group: int, tile: int, chosen: int, time: int) -> int:
-    """Clocks by which a group is late on a tile, one of its members issued at ``time``."""
+    """Clocks by which values of a group are late on a tile if its member ``chosen`` is issued at ``time``."""
     total = 0
     for at in range(data.member_start[group], data.member_start[group + 1]):
         number = data.member[at]
@@ -110,8 +116,8 @@ def _times_at(data: Data, state: State, group: int, tile: int, chosen: int, time
 
 
 @njit_inner
-def _leave(data: Data, state: State, group: int) -> int:
-    """Take a group out of its slots; returns how many pairs were in one."""
+def _remove_group(data: Data, state: State, group: int) -> int:
+    """Remove a group from its slots; returns the number of pairs that this resolves."""
     total, tile = 0, state.tile[group]
     for at in range(data.member_start[group], data.member_start[group + 1]):
         number = data.member[at]
@@ -123,8 +129,8 @@ def _leave(data: Data, state: State, group: int) -> int:
 
 
 @njit_inner
-def _enter(data: Data, state: State, group: int) -> int:
-    """Put a group into its slots; returns how many pairs are in one."""
+def _add_group(data: Data, state: State, group: int) -> int:
+    """Add a group to its slots; returns the number of pairs that this creates."""
     total, tile = 0, state.tile[group]
     for at in range(data.member_start[group], data.member_start[group + 1]):
         number = data.member[at]
@@ -136,8 +142,8 @@ def _enter(data: Data, state: State, group: int) -> int:
 
 
 @njit_inner
-def _time(data: Data, state: State, number: int, tile: int) -> int:
-    """A time to go to: mostly one at which nothing is late, where there is one."""
+def _random_time(data: Data, state: State, number: int, tile: int) -> int:
+    """A random new time for an instruction on a tile, if possible one at which nothing is late."""
     low, high = -FAR, FAR
     group = data.group[number]
     for at in range(data.wait_start[number], data.wait_start[number + 1]):
@@ -159,14 +165,14 @@ def _time(data: Data, state: State, number: int, tile: int) -> int:
 
 
 @njit_inner
-def _overfull(data: Data, load: int, words: int) -> int:
-    """What a tile has too much: instructions, and 1 for words."""
+def _count_excess(data: Data, load: int, words: int) -> int:
+    """Instructions beyond what a tile can have, plus 1 if it has too many words."""
     return max(0, load - data.slots) + (words > data.room)
 
 
 @njit
 def cost(data: Data, state: State) -> int:
-    """Rules that a placement breaks; also counts anew what stands on each tile."""
+    """The number of broken rules of a placement; also recomputes the derived data."""
     state.load[:] = 0
     state.held[:] = 0
     total = 0
@@ -183,7 +189,7 @@ def cost(data: Data, state: State) -> int:
     state.done[:] = 0
     for group in range(len(state.tile)):
         tile = state.tile[group]
-        total += _enter(data, state, group)
+        total += _add_group(data, state, group)
         for at in range(data.member_start[group], data.member_start[group + 1]):
             number = data.member[at]
             for edge in range(data.wait_start[number], data.wait_start[number + 1]):
@@ -192,13 +198,13 @@ def cost(data: Data, state: State) -> int:
                     way = data.wait_clocks[edge] + data.hops[tile, state.tile[data.group[other]]]
                     total += max(0, state.time[number] + way - state.time[other])
     for tile in range(len(state.load)):
-        total += _overfull(data, state.load[tile], state.held[tile])
+        total += _count_excess(data, state.load[tile], state.held[tile])
     return total
 
 
 @njit_inner
-def _target(data: Data, state: State, group: int) -> int:
-    """A tile to go to: mostly one that a neighbour's is near."""
+def _random_target(data: Data, state: State, group: int) -> int:
+    """A random new tile for a group, mostly one close to the tile of a neighbour."""
     first, last = data.link_start[group], data.link_start[group + 1]
     if last > first and _random(state, 100) < _BESIDE:
         at = state.tile[data.link[first + _random(state, last - first)]]
@@ -207,8 +213,8 @@ def _target(data: Data, state: State, group: int) -> int:
 
 
 @njit_inner
-def _shift(data: Data, state: State, group: int, tile: int) -> None:
-    """Put a group onto another tile."""
+def _move_group(data: Data, state: State, group: int, tile: int) -> None:
+    """Move a group to another tile."""
     old = state.tile[group]
     state.load[old] -= data.size[group]
     state.held[old] -= data.words[group]
@@ -219,7 +225,10 @@ def _shift(data: Data, state: State, group: int, tile: int) -> None:
 
 @njit
 def moves(data: Data, state: State, count: int, now: int, hot: float, cold: float) -> int:
-    """Try moves, at temperatures that fall from ``hot`` to ``cold``; stops early where no rule is broken. Returns the cost."""
+    """Try ``count`` moves at temperatures that fall from ``hot`` to ``cold``; returns the cost.
+
+    It ends early once no rule is broken. ``now`` is the cost of the state.
+    """
     groups = len(state.tile)
     temperature, ratio = hot, (cold / hot) ** (1.0 / count)
     for _ in range(count):
@@ -228,28 +237,28 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
         temperature *= ratio
         group = _random(state, groups)
         timed = data.member_start[group + 1] - data.member_start[group]
-        old, new = state.tile[group], _target(data, state, group)
+        old, new = state.tile[group], _random_target(data, state, group)
         chosen, before_time, time = -1, 0, 0
         if timed:
             if _random(state, 100) < _STAY:
                 new = old
             chosen = data.member[data.member_start[group] + _random(state, timed)]
             before_time = state.time[chosen]
-            time = _time(data, state, chosen, new)
+            time = _random_time(data, state, chosen, new)
         if (new == old and (chosen < 0 or time == before_time)) or not data.allowed[group, new]:
             continue
         before = _broken_at(data, state, group, old) + (
-            _overfull(data, state.load[old], state.held[old]) + _overfull(data, state.load[new], state.held[new])
+            _count_excess(data, state.load[old], state.held[old]) + _count_excess(data, state.load[new], state.held[new])
         )
         change = _broken_at(data, state, group, new)
         if timed:
-            before += _times_at(data, state, group, old, chosen, before_time) + _leave(data, state, group)
+            before += _times_at(data, state, group, old, chosen, before_time) + _remove_group(data, state, group)
             change += _times_at(data, state, group, new, chosen, time)
             state.time[chosen] = time
-        _shift(data, state, group, new)
+        _move_group(data, state, group, new)
         other = -1
         if new != old and timed == 0 and state.load[new] > data.slots and _random(state, 100) < _EXCHANGE:
-            # One of those that stand there goes the other way.
+            # A group on the new tile moves to the old one in exchange.
             first = _random(state, groups)
             for step in range(groups):
                 occupant = (first + step) % groups
@@ -257,7 +266,7 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
                     other = occupant if data.allowed[occupant, old] else -1
                     break
         elif new != old and timed and state.issued[new, time % data.ii] and _random(state, 100) < _EXCHANGE:
-            # The one in that slot goes the other way.
+            # The group of an instruction in the same slot moves to the old tile in exchange.
             for number in range(len(state.time)):
                 occupant = data.group[number]
                 if state.tile[occupant] == new and occupant != group and state.time[number] % data.ii == time % data.ii:
@@ -265,29 +274,33 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
                     break
         if other >= 0:
             before += _broken_at(data, state, other, new) + _times_at(data, state, other, new, -1, 0)
-            before += _leave(data, state, other)
+            before += _remove_group(data, state, other)
             change += _broken_at(data, state, other, old) + _times_at(data, state, other, old, -1, 0)
-            _shift(data, state, other, old)
-            change += _enter(data, state, other)
-        change += _enter(data, state, group)
-        change += _overfull(data, state.load[old], state.held[old]) + _overfull(data, state.load[new], state.held[new]) - before
+            _move_group(data, state, other, old)
+            change += _add_group(data, state, other)
+        change += _add_group(data, state, group)
+        change += (
+            _count_excess(data, state.load[old], state.held[old])
+            + _count_excess(data, state.load[new], state.held[new])
+            - before
+        )
         if change <= 0 or (_random(state, 1 << 30) + 1) / (1 << 30) < math.exp(-change / temperature):
             now += change
         else:
-            _leave(data, state, group)
+            _remove_group(data, state, group)
             if other >= 0:
-                _leave(data, state, other)
-                _shift(data, state, other, new)
-                _enter(data, state, other)
-            _shift(data, state, group, old)
+                _remove_group(data, state, other)
+                _move_group(data, state, other, new)
+                _add_group(data, state, other)
+            _move_group(data, state, group, old)
             if timed:
                 state.time[chosen] = before_time
-            _enter(data, state, group)
+            _add_group(data, state, group)
     return int(now)
 
 
 class Annealing:
-    """Placements of one loop body at one II after the other, with times of the instructions that others' places depend on."""
+    """Searches for placements of a loop body at one II after the other, with times of the timed instructions."""
 
     def __init__(self, body: Body, seed: int):
         self.body = body
@@ -297,10 +310,10 @@ class Annealing:
     def place(
         self, ii: int, count: int, stop: Callable[[], bool], on_moves: Callable[[int], None]
     ) -> tuple[list[int], dict[int, int]] | None:
-        """Places that break no rule, after ``count`` moves at most; None where none came up.
+        """Search for a placement that breaks no rule, with at most ``count`` moves.
 
-        Returns a tile for each group, and a time for each instruction of :attr:`Structure.slotted`. ``on_moves`` is told of
-        moves as they are made.
+        Returns a tile for each group and a time for each timed instruction; None if none was found. ``on_moves`` is called with
+        the number of moves after each chunk.
         """
         body, chunk = self.body, PARAMS.chunk * len(self.body.members)
         if not body.may_fit(ii):

@@ -1,6 +1,6 @@
-"""What the heuristics look up again and again about a loop body on its machine: lists, and flat arrays for compiled code.
+"""Derived data of a loop body on its machine that the heuristics look up often: lists, and flat arrays for compiled code.
 
-None of the lists depends on the initiation interval (II).
+The lists do not depend on the initiation interval (II).
 """
 
 from __future__ import annotations
@@ -19,41 +19,42 @@ from stowplan.models.modulo_scheduling.structure import Structure
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-#: Stands for a way that there is none of, and for no limit.
+#: A number for "no path" and for "no limit".
 FAR = 1 << 30
 
 
 class Value(NamedTuple):
-    """A value, or a wait for one, as seen from one of its ends."""
+    """A value, or another dependence, as seen from the instruction at one of its ends."""
 
     other: int
     """Instruction at the other end."""
     distance: int
+    """Iterations between the two ends."""
     clocks: int | None = None
-    """Nominal clocks over the asynchronous fabric; None over links."""
+    """Nominal clocks over the asynchronous fabric; None if it goes over links."""
     leaves: bool = False
-    """Whether it goes to the other end, or comes from it."""
+    """Whether the value goes to the other end; otherwise it comes from there."""
 
 
 class Body:
-    """Derived facts. Instructions by number; groups are instructions that must share a tile."""
+    """Derived data of a loop body. A *group* is a set of instructions that must share a tile."""
 
     def __init__(self, problem: Problem):
         self.problem = problem
         self.structure = structure = Structure(problem)
         machine = problem.machine
         self.count, self.tiles = structure.count, machine.tiles
-        #: Of each instruction; and the longest.
+        #: The latency of each instruction in clocks, and the longest.
         self.latency, self.longest = problem.latencies, max(problem.latencies, default=0)
-        #: IIs that no bound refutes, ascending, and the least of them.
+        #: The IIs that no bound refutes, ascending, and the least of them.
         self.iis = unrefuted_iis(problem, structure).iis
         self.least_ii = min(self.iis, default=least_ii(problem, structure))
         self.path = critical_path(problem, structure)
         self.group, self.members, self.words = structure.group, structure.members, structure.words
         self.room = machine.memories * machine.memory_depth
-        #: ``[from][to]`` clocks over one link at most, FAR where there is none.
+        #: ``[from][to]`` clocks over at most one link, FAR if there is no such link.
         self.hops = [[FAR if clocks is None else clocks for clocks in row] for row in machine.one_link]
-        #: Least number of links between tiles, whatever their direction, ``[tiles, tiles]``.
+        #: ``[tiles, tiles]`` least number of links between two tiles, in any direction.
         self.steps = _steps(np.array(self.hops) < FAR)
         incoming: list[list[Value]] = [[] for _ in range(self.count)]
         outgoing: list[list[Value]] = [[] for _ in range(self.count)]
@@ -65,7 +66,7 @@ class Body:
             else:
                 incoming[target].append(Value(source, distance, clocks))
                 outgoing[source].append(Value(target, distance, clocks, leaves=True))
-        #: Of each instruction, to and from others; those that come first.
+        #: The values of each instruction, those that come from others first.
         self.values = [value + outgoing[number] for number, value in enumerate(incoming)]
         self.allowed = [list(tiles) for tiles in structure.allowed]
         self.apart = self._apart()
@@ -74,15 +75,15 @@ class Body:
         delay = problem.rules.max_delay
         self.max_delay = FAR if delay is None else delay
         timed = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
-        #: Whether times follow from places, save on cycles.
+        #: Whether the placement determines the times of all instructions that are on no recurrence.
         self.places_decide = delay is None and not timed
 
     def between(self, least: int, above: int) -> tuple[int, ...]:
-        """IIs from ``least`` up to, and without, ``above`` that nothing refutes beforehand, ascending."""
+        """The IIs in ``[least, above)`` that no bound refutes, ascending."""
         return tuple(ii for ii in self.iis if least <= ii < above)
 
     def _apart(self) -> list[list[int]]:
-        """For each group the groups that stand on other tiles: siblings, and one start chosen for each flow."""
+        """For each group, the groups that must be on other tiles: siblings, and one start instruction of each flow."""
         pairs = set(self.structure.apart)
         starts = sorted({self.group[choices[0]] for choices in self.structure.start_choices})
         pairs |= {(one, two) for at, one in enumerate(starts) for two in starts[at + 1 :]}
@@ -93,7 +94,7 @@ class Body:
         return apart
 
     def _nearness(self) -> Ints:
-        """``[groups, groups]``: edges between them, whatever their direction: two tiles are no more links apart than that."""
+        """``[groups, groups]`` edges between two groups, in any direction: their tiles are at most so many links apart."""
         size = len(self.members)
         linked = np.zeros((size, size), bool)
         for edge in self.structure.between:
@@ -101,7 +102,10 @@ class Body:
         return _steps(linked)
 
     def heights(self, ii: int) -> list[int]:
-        """Clocks from each issue to the end of the loop body, at an II that recurrences allow (Rau 1994, HeightR)."""
+        """Clocks from the issue of each instruction to the end of the loop body (Rau 1994, HeightR).
+
+        The II must be feasible for all recurrences.
+        """
         height = np.array(self.latency, np.int64)
         edges = [precedence for precedence in self.structure.precedences if precedence.source != precedence.target]
         if not edges:
@@ -118,7 +122,7 @@ class Body:
         return [int(clocks) for clocks in height]
 
     def may_fit(self, ii: int) -> bool:
-        """Whether pins can hold, and values that instructions give to themselves come in time but not too early."""
+        """Whether an II suits the pins, and values from an instruction to itself arrive in time but not too early."""
         for pin in self.pins.values():
             if pin.slot is not None and (pin.slot >= ii or (pin.time is not None and pin.time % ii != pin.slot)):
                 return False
@@ -129,7 +133,7 @@ class Body:
         return True
 
     def neighbours(self) -> list[list[int]]:
-        """For each group the groups that it exchanges values with."""
+        """For each group, the groups with which it exchanges values."""
         others: dict[int, set[int]] = defaultdict(set)
         for edge in self.structure.between:
             one, two = self.group[edge.source], self.group[edge.target]
@@ -140,10 +144,10 @@ class Body:
 
 
 def _steps(linked: npt.NDArray[np.bool_]) -> Ints:
-    """All-pairs numbers of steps, FAR where there is no way."""
+    """The number of steps between all pairs in a graph, FAR if there is no path."""
     distance = np.full(linked.shape, FAR, np.int64)
     near = (linked | linked.T).astype(np.float32)
-    # There are few tiles: from all of them one step farther at a time.
+    # Breadth-first search from all nodes at once, as there are few of them.
     front = np.eye(len(linked), dtype=bool)
     steps = 0
     while front.any():
@@ -154,68 +158,72 @@ def _steps(linked: npt.NDArray[np.bool_]) -> Ints:
 
 
 class Data(NamedTuple):
-    """A loop body for compiled code. G groups, I instructions, T tiles; lists one after the other, with where each begins."""
+    """A loop body as arrays for compiled code. There are G groups, I instructions and T tiles.
+
+    Row i of a list of lists ``x`` is ``x[x_start[i] : x_start[i + 1]]``.
+    """
 
     link_start: Ints
     """[G + 1]"""
     link: Ints
-    """Groups that exchange values with each."""
+    """Groups that exchange values with each group."""
     link_out: Ints
-    """1 where the value goes to that group, 0 where it comes from it."""
+    """1 if the value goes to that group, 0 if it comes from there."""
     excess: Ints3D
-    """[2, T, T] Links that are missing from tile to tile, against and along the direction of a value."""
+    """[2, T, T] number of missing links between two tiles, against the direction of a value (0) and along it (1)."""
     apart_start: Ints
     """[G + 1]"""
     apart: Ints
-    """Groups on other tiles."""
+    """Groups that must be on another tile than each group."""
     size: Ints
-    """[G] Instructions."""
+    """[G] instructions of each group."""
     words: Ints
-    """[G]"""
+    """[G] words of memory that each group needs."""
     slots: int
-    """Instructions of a tile at most."""
+    """Largest number of instructions on a tile."""
     room: int
-    """Words of a tile at most."""
+    """Words of memory of a tile."""
     allowed: Ints2D
-    """[G, T] 1 where a group may stand."""
+    """[G, T] 1 if the group may be on the tile."""
     hops: Ints2D
-    """[T, T] Clocks from tile to tile; where there is no link, of a way over several."""
+    """[T, T] clocks of a value from tile to tile; if there is no link, an estimate for several links."""
     near_start: Ints
     """[T + 1]"""
     near: Ints
-    """Tiles that are a link or none away."""
+    """The tile itself and those with a link to or from it."""
     member_start: Ints
     """[G + 1]"""
     member: Ints
     """Timed instructions of each group."""
     group: Ints
-    """[I] Of each instruction."""
+    """[I] group of each instruction."""
     latency: Ints
-    """[I]"""
+    """[I] latency of each instruction in clocks."""
     mixed: int
-    """1 where latencies differ, so that results may meet where issues do not."""
+    """1 if latencies differ, so that two results may collide although the issues do not."""
     wait_start: Ints
     """[I + 1]"""
     wait: Ints
-    """Timed instructions that each waits for, or that wait for it."""
+    """Timed instructions that each instruction waits for, or that wait for it."""
     wait_out: Ints
-    """1 where the value goes to that instruction, 0 where it comes from it."""
+    """1 if the value goes to that instruction, 0 if it comes from there."""
     wait_distance: Ints
-    """Iterations."""
+    """Iterations between the two."""
     wait_clocks: Ints
-    """Clocks from issue to issue, but for those of the link: latency less what distances give at this II."""
+    """Least clocks from issue to issue without those of the link: the latency minus the II times the distance."""
     ii: int
+    """The initiation interval."""
 
 
 def _lists(parts: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Where each list begins, and all of them one after the other."""
+    """A list of lists as two arrays: where each list begins, and all items."""
     start = np.zeros(len(parts) + 1, np.int64)
     start[1:] = np.cumsum([len(part) for part in parts])
     return start, np.array([item for part in parts for item in part], np.int64)
 
 
 def build(body: Body) -> Data:
-    """Tables of a loop body; what depends on its II is set by :func:`at_ii`."""
+    """The arrays of a loop body; those that depend on the II are set by :func:`at_ii`."""
     links: list[set[tuple[int, int]]] = [set() for _ in body.members]
     for edge in body.structure.between:
         one, two = body.group[edge.source], body.group[edge.target]
@@ -225,7 +233,7 @@ def build(body: Body) -> Data:
     link_start, link = _lists([[other for other, _ in sorted(neighbours)] for neighbours in links])
     apart_start, apart = _lists(body.apart)
     hops = np.array(body.hops)
-    # Links beyond one, at least one where there is none.
+    # The number of links beyond the first one; at least 1 if there is no direct link in the required direction.
     excess = np.where(hops < FAR, 0, np.maximum(1, np.minimum(body.steps, 2 * body.tiles) - 1))
     ways = np.where(hops < FAR, hops, 2 * np.minimum(body.steps, 2 * body.tiles))
     near_start, near = _lists(
@@ -237,7 +245,7 @@ def build(body: Body) -> Data:
     structure = body.structure
     slotted = set(structure.slotted)
     member_start, member = _lists([[number for number in members if number in slotted] for members in body.members])
-    # Other edges can wait: what is on no common cycle moves by whole IIs.
+    # Only edges within a recurrence constrain times: elsewhere, instructions can be delayed by multiples of the II.
     every: list[list[tuple[int, int, int, int]]] = [[] for _ in range(body.count)]
     for edge in structure.between:
         if structure.component[edge.source] == structure.component[edge.target]:
@@ -274,7 +282,7 @@ def build(body: Body) -> Data:
 
 
 def at_ii(data: Data, body: Body, ii: int) -> Data:
-    """The tables at an initiation interval."""
+    """The arrays for an initiation interval."""
     return data._replace(
         slots=min(ii, body.problem.machine.instruction_depth),
         wait_clocks=data.wait_clocks - ii * data.wait_distance,

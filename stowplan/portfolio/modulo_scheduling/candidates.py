@@ -1,6 +1,6 @@
 """The candidates for modulo scheduling, as functions of (problem, context).
 
-What depends on the load of the machine (incumbents of others, the clock) is left alone in deterministic runs.
+Deterministic runs ignore everything that depends on the load of the machine, such as the incumbents of other candidates.
 """
 
 from __future__ import annotations
@@ -15,61 +15,61 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, begin, follow, list_scheduling
-from stowplan.portfolio.presolve import asks_for_heuristics, tell_proof
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.presolve import includes_heuristics, report_proof
+from stowplan.portfolio.solver_limits import solver_options
 
 
 class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     patience: int = 20_000
-    """Placements an instruction of the search that may pass without an improvement."""
+    """Placements for each instruction without an improvement after which the search ends."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 def prepare(problem: Problem, context: Context, source: str) -> Tally | None:
-    """What every heuristic needs; None where there is nothing to search."""
+    """The tally for a heuristic; None, after a report or a note, if heuristics cannot work on the problem."""
     reason = find_obstacle(problem)
     if reason is not None:
         context.proven_infeasible(source, {"explanation": reason})
         return None
-    if problem.rules.pass_through and not _single_links_do(problem):
+    if problem.rules.pass_through and not _direct_links_suffice(problem):
         context.note("values that pass through tiles are quicker here than single links: left to CP-SAT")
         return None
     return Tally(Body(problem), on_better=lambda plan: context.plan(plan, source))
 
 
-def _single_links_do(problem: Problem) -> bool:
-    """Whether no way over several links is quicker than a single one: then plans of single links are valid in either case."""
+def _direct_links_suffice(problem: Problem) -> bool:
+    """Whether no path over several links is faster than a direct link, so that plans with direct links alone stay valid."""
     one, several = problem.machine.one_link, problem.machine.any_links
     return all(clocks is None or clocks == several[a][b] for a, row in enumerate(one) for b, clocks in enumerate(row))
 
 
 def report(context: Context, tally: Tally, source: str) -> None:
-    """Note what a heuristic has found, and in how many evaluations."""
+    """Leave a note with the best objective of a heuristic and the number of its evaluations."""
     best = "nothing" if tally.best is None else describe_objective(tally.best.objective)
     context.note(f"{source}: {best} after {tally.evaluations} evaluations")
 
 
-def least_open(context: Context, tally: Tally) -> int:
-    """The least II that nobody has refuted."""
+def least_unrefuted_ii(context: Context, tally: Tally) -> int:
+    """The least II that no candidate has refuted."""
     bound = context.incumbent()[1]
     return max(tally.body.least_ii, 0 if bound is None else decode_objective(bound)[0])
 
 
 def list_alone(problem: Problem, context: Context) -> None:
-    """List scheduling, the baseline, and nothing more."""
+    """The candidate that computes the baseline ``list`` alone: list scheduling."""
     plan = list_plan(problem, context.seed(), context.closed)
     if plan is not None:
         context.plan(plan, "list")
 
 
 def search(problem: Problem, context: Context) -> None:
-    """List scheduling with eviction (``list``), what follows hints, then smaller IIs and shorter iterations (``search``).
+    """The main heuristic: list scheduling with eviction, schedules that follow hints, then smaller IIs and shorter iterations.
 
-    Large loop bodies have their places annealed before.
+    For large loop bodies, simulated annealing of the placement takes the place of the first list scheduling.
     """
     tally = prepare(problem, context, "list")
     if tally is None:
@@ -77,22 +77,22 @@ def search(problem: Problem, context: Context) -> None:
     report(context, tally, begin(tally, context.seed(), context.closed))
     if tally.best is None:
         context.no_plan("list")
-    taken = _follow(tally, context, 0)
+    hints_read = _follow(tally, context, 0)
     tally.on_better = lambda plan: context.plan(plan, "search")
     if not problem.instructions:
         return
     run = MappingSearch(tally, context.seed(1))
     limit = context.work(work_rates.MODULO_PLACEMENTS)
     improved = tally.work
-    known = tally.best
+    last_best = tally.best
     while not context.closed():
-        taken = _follow(tally, context, taken)
+        hints_read = _follow(tally, context, hints_read)
         plan = context.incumbent()[0]
         if plan is not None:
             run.adopt(plan)
-        least = least_open(context, tally)
-        if tally.best is not known:
-            known, improved = tally.best, tally.work
+        least = least_unrefuted_ii(context, tally)
+        if tally.best is not last_best:
+            last_best, improved = tally.best, tally.work
         if limit is not None and tally.work >= limit:
             break
         if limit is None and tally.work - improved > PARAMS.patience * tally.body.count:
@@ -101,22 +101,22 @@ def search(problem: Problem, context: Context) -> None:
     report(context, tally, "search")
 
 
-def _follow(tally: Tally, context: Context, taken: int) -> int:
-    """Try what hints say that were not taken up before; returns how many there are."""
+def _follow(tally: Tally, context: Context, first: int) -> int:
+    """Try schedules that follow the hints from number ``first`` on; returns the number of all hints."""
     hints = context.hints()
-    if len(hints) > taken:
-        offered, tally.on_better = tally.on_better, lambda plan: context.plan(plan, "guided")
-        for hint in hints[taken:]:
+    if len(hints) > first:
+        outer_on_better, tally.on_better = tally.on_better, lambda plan: context.plan(plan, "guided")
+        for hint in hints[first:]:
             follow(tally, hint, context.seed(), context.closed)
-        tally.on_better = offered
+        tally.on_better = outer_on_better
     return len(hints)
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The exact models, from the best schedule known: of the others, or of list scheduling, which costs little."""
+    """The exact CP-SAT models, started from the best schedule of other candidates or of list scheduling, which is fast."""
     hint = _hint(problem, context)
-    if hint is not None and context.incumbent()[0] is None and asks_for_heuristics(context):
-        # Before the solver is loaded, which takes longer.
+    if hint is not None and context.incumbent()[0] is None and includes_heuristics(context):
+        # The plan is reported first, because loading the solver takes longer.
         context.plan(hint, "list")
     from stowplan.models.modulo_scheduling import cpsat as model
 
@@ -124,14 +124,14 @@ def cpsat(problem: Problem, context: Context) -> None:
         problem,
         hint=hint,
         incumbent=context.heard(),
-        **reporting(context, "cpsat", work_rates.MODULO_CPSAT),
+        **solver_options(context, "cpsat", work_rates.MODULO_CPSAT),
     )
-    tell_proof(context, outcome, "cpsat")
+    report_proof(context, outcome, "cpsat")
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """The time-indexed MILP, by HiGHS, of one initiation interval after the other."""
-    # Not at the top: it imports SciPy, which the others can do without.
+    """The time-indexed MILP on HiGHS, for one initiation interval after the other."""
+    # Imported here because it imports SciPy, which the other candidates do not need.
     from stowplan.models.modulo_scheduling import milp as model
 
     if problem.rules.pass_through:
@@ -145,20 +145,21 @@ def milp(problem: Problem, context: Context) -> None:
         on_plan=lambda plan: context.plan(plan, "milp"),
         should_stop=context.closed,
     )
-    tell_proof(context, outcome, "milp")
+    report_proof(context, outcome, "milp")
 
 
 def _hint(problem: Problem, context: Context) -> Plan | None:
-    # Whatever others have found, or find in the meantime, does as well.
+    """A schedule to start the exact models from; None if there is none."""
+    # List scheduling ends as soon as another candidate has a plan.
     plan = list_plan(problem, context.seed(), lambda: context.closed() or context.incumbent()[0] is not None)
     return plan or context.incumbent()[0]
 
 
 def list_plan(problem: Problem, seed: int, should_stop: Callable[[], bool]) -> Plan | None:
-    """The plan of list scheduling; None where it finds none, or there is none for it to find."""
+    """The plan of list scheduling; None if it finds none or cannot work on the problem."""
     if find_obstacle(problem) is not None or not problem.instructions:
         return None
-    if problem.rules.pass_through and not _single_links_do(problem):
+    if problem.rules.pass_through and not _direct_links_suffice(problem):
         return None
     tally = Tally(Body(problem))
     list_scheduling(tally, seed, should_stop)

@@ -1,4 +1,4 @@
-"""How far a schedule is from an earlier one: instructions by what they are, tiles by number."""
+"""Schedules that stay close to an earlier plan; instructions are matched by what they compute, tiles by number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from stowplan.models.modulo_scheduling.structure import Structure
 
 
 class Changes(ByValues):
-    """Decisions are tile and time of the instructions; starts, ways and delays follow."""
+    """How schedules change: the decisions are the tile and the time of each instruction.
+
+    Start instructions, routes and delays follow from them.
+    """
 
     what = "instruction"
 
@@ -27,7 +30,7 @@ class Changes(ByValues):
         super().__init__(problem, given)
 
     def match_values(self, given: KeepClose) -> Sequence[tuple[int, int] | None]:
-        """Tiles and times by what the instructions are, or by their ids."""
+        """The earlier tile and time of each instruction, matched by what it computes, or by its id; None if there is none."""
         earlier: Plan = given.plan
         if given.problem is not None:
             before = matched_instructions(self.problem, given.problem)
@@ -40,17 +43,17 @@ class Changes(ByValues):
         return [values[at] if at >= 0 else None for at in before]
 
     def values(self, plan: Any) -> Sequence[tuple[int, int]]:
-        """Tile and time."""
+        """Tile and time of each instruction."""
         return list(zip(plan.tiles, plan.times, strict=True))
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan | None:
-        """Plan with these, at the same initiation interval; what goes between tiles that have not moved goes as it did."""
-        # Ways of an earlier version are those of other values.
+        """The plan with these tiles and times, at the same II; values between unchanged tiles keep their routes."""
+        # Routes of an earlier version of the problem belong to other values.
         like = [plan for plan in (self._whole, near) if plan is not None and plan.problem == self.problem.digest]
-        return self._made(near.ii, values, like)
+        return self._build_plan(near.ii, values, like)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """The closest of all plans of the same initiation interval, as far as there is time."""
+        """The closest plan of the same initiation interval that an exact model finds within the budget."""
         limits = budget.solver_limits()
         if limits is None or not self.differing(plan):
             return
@@ -65,8 +68,8 @@ class Changes(ByValues):
             made = self.plan(self.values(outcome), outcome)
             yield outcome if made is None else made
 
-    def _made(self, ii: int, values: Sequence[Any], like: Sequence[Plan]) -> Plan | None:
-        """Plan of tiles and times, with the ways and starts of others where their tiles are the same."""
+    def _build_plan(self, ii: int, values: Sequence[Any], like: Sequence[Plan]) -> Plan | None:
+        """The plan of tiles and times, with routes and start instructions of the plans ``like`` if their tiles are equal."""
         problem = self._structure.problem
         tiles = [tile for tile, _ in values]
         if any(tile >= problem.machine.tiles for tile in tiles):
@@ -82,6 +85,7 @@ class Changes(ByValues):
         return made
 
     def _route(self, number: int, tiles: Sequence[int], like: Sequence[Plan]) -> tuple[int, ...]:
+        """The route of an edge: that of a similar plan, else the direct link."""
         edge = self._structure.problem.edges[number]
         for other in like:
             if all(other.tiles[end] == tiles[end] for end in (edge.source, edge.target)):

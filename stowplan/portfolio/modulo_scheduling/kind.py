@@ -1,4 +1,4 @@
-"""Modulo scheduling as a kind of problem: how its plans are verified, its candidates, and what results say of it."""
+"""The kind ``modulo_scheduling``: how its plans are verified and described, and which candidates and baselines it has."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from stowplan.verification import Verification
 
 
 class StartParameters(Parameters, frozen=True):
-    """Parameters of which candidates there are, and where they run."""
+    """Parameters that decide where candidates run."""
 
     small: int = 64
-    """Instructions, up to so many the exact model is not worth a process of its own."""
+    """Instructions up to which the exact model runs in a thread, because it is not worth a process of its own."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -43,7 +43,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     search = Candidate("search", "heuristic", share=0.5)
     candidates = [
         Candidate("cpsat", "exact", share=1.0, place=place),
-        # Of a small body the exact model has the interpreter, which two threads would have only in turn.
+        # For a small body the exact model runs in this process, where a second Python thread would slow it down.
         search if is_small else in_caller(search, options),
     ]
     asked_for = [candidate for candidate in candidates if {candidate.name, candidate.family} & {*options.candidates}]
@@ -92,7 +92,7 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[str, Any]:
-    """What the bound says of the initiation interval (II), and of the clocks of an iteration at the one found."""
+    """What the bound proves about the initiation interval (II), and about the latency of an iteration at the II of the plan."""
     if bound is None:
         return {}
     least, path = decode_objective(bound)
@@ -112,10 +112,10 @@ def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[
     return under | {"ii_bound": least, "ii_is_minimal": is_minimal, "latency_bound": shortest, "interval": words}
 
 
-#: Fewest clocks between iterations come first, then fewest for one iteration.
+#: The objective minimizes the clocks between iterations first, then the clocks of one iteration.
 UNIT = Unit(f"clocks (II x {SCALE} + latency)", Pair("II", SCALE, "latency"))
 
-#: Rules of the machine that options change, and what a target file has; each with the value that forbids nothing.
+#: Rules of the machine that options change, each with the value that forbids nothing; and depths that a target file states.
 RULES = ("rules.siblings=none", "rules.pass_through=yes", "rules.max_delay", "rules.starts=flow")
 DEPTHS = ("machine.spoke_depth", "machine.instruction_depth", "machine.memory_depth")
 

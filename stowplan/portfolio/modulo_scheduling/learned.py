@@ -1,4 +1,4 @@
-"""The candidate that maps with a trained policy: roll-outs, the best of many."""
+"""The learned candidate: maps instructions to tiles and slots by roll-outs of a trained policy, and keeps the best."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def _read_policy(path: Path) -> Policy:
+    """Read a policy from a checkpoint file."""
     from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
 
     return Policy.load(path)
@@ -35,24 +36,24 @@ class PolicyParameters(Parameters, frozen=True):
     """Parameters of the learned policy."""
 
     step_seconds: float = 5e-3
-    """Seconds an instruction of a step of a first batch, on one core at leisure."""
+    """Seconds for each instruction in the first batch of roll-outs, on one idle core."""
     budget: int = 20_000
-    """Evaluations at most."""
+    """Evaluations, at most."""
 
 
 PARAMS = parameters(PolicyParameters, __name__)
 
 
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
-    """The learned candidate; where it cannot run it says why.
+    """The learned candidate; if it cannot run, it carries the reason.
 
-    ``others`` is how many candidates of other families run.
+    ``others`` is the number of candidates of other families in the run.
     """
     return POLICY.candidate("ppo", options, others, seconds=PARAMS.step_seconds * len(problem.instructions))
 
 
 def ppo(problem: Problem, context: Context) -> None:
-    """Roll-outs of the policy as it is, until time is up; the best of them."""
+    """The candidate ``ppo``: roll-outs of the policy, without further training, until the time is over."""
     from stowplan.portfolio.modulo_scheduling import candidates as heuristics
     from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
@@ -61,11 +62,11 @@ def ppo(problem: Problem, context: Context) -> None:
         return
     run, budget = RollOuts(tally, POLICY.load(), context.seed(), repair=True), _budget(context, tally.body.count)
     while tally.evaluations < budget and not context.closed():
-        run.step(heuristics.least_open(context, tally), context.closed, budget - tally.evaluations)
+        run.step(heuristics.least_unrefuted_ii(context, tally), context.closed, budget - tally.evaluations)
     heuristics.report(context, tally, "ppo")
 
 
 def _budget(context: Context, instructions: int) -> int:
-    """Evaluations at most."""
+    """The largest number of evaluations; in a deterministic run the work limit may lower it."""
     placements = context.work(work_rates.MODULO_POLICY_PLACEMENTS)
     return PARAMS.budget if placements is None else min(PARAMS.budget, placements // max(1, instructions) + 1)

@@ -1,9 +1,10 @@
-"""Iterative modulo scheduling with places: list scheduling that throws out what stands in the way.
+"""Iterative modulo scheduling with placement: list scheduling that evicts conflicting instructions.
 
-After B. R. Rau, "Iterative modulo scheduling" (MICRO 1994): instructions are taken in order of their height; each goes to the
-first free slot at which its operands are there; where there is none it is put somewhere all the same, and what it conflicts
-with is taken out and scheduled again. New here is that a place is a tile and a slot, that values only go as far as links
-reach, and that a tile is dear which is further from the tiles of related instructions than their values can travel.
+After B. R. Rau, "Iterative modulo scheduling" (MICRO 1994): instructions are scheduled in the order of their height, each in
+the first free slot at which its operands are available. If there is none, the instruction is placed by force: the instructions
+that conflict with it are evicted and scheduled again. In addition to Rau's algorithm, a place is a tile and a slot, values
+travel only as far as links reach, and a tile costs more if it is farther from the tiles of related instructions than their
+values can travel.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class MapperParameters(Parameters, frozen=True):
     """Parameters of the list scheduler."""
 
     near_weight: float = 6.0
-    """Clocks that a missing link is worth when tiles are compared."""
+    """Clocks that a missing link counts as when tiles are compared."""
     far_weight: float = 2 / 3
-    """Instructions to take out that such a clock is worth, where an instruction is placed by force."""
+    """Evictions that such a clock counts as when an instruction is placed by force."""
     any_tile: float = 0.15
-    """Part of the forced placements that take any tile, so that they do not go round in circles."""
+    """Part of the forced placements that use a random tile, to avoid cycles."""
 
 
 PARAMS = parameters(MapperParameters, __name__)
@@ -42,10 +43,16 @@ class Mapper:
 
     Parameters
     ----------
+    body
+        The loop body.
+    ii
+        The initiation interval.
+    chance
+        Source of random numbers.
     tiles
-        Tile of each group where they are given; then only times are looked for.
+        Tile of each group, if the placement is fixed and only times are searched.
     liking
-        Clocks that each tile is worth to each group, shape ``[groups, tiles]``.
+        ``[groups, tiles]`` bonus of each tile for each group, in clocks.
     """
 
     def __init__(
@@ -63,25 +70,26 @@ class Mapper:
         self._allowed = body.allowed if tiles is None else [[tile] for tile in tiles]
         self.slots = min(ii, body.problem.machine.instruction_depth)
         self.tile: Ints = np.full(len(body.members), -1, np.int64)
-        """[groups] -1 for none."""
+        """[groups] tile of each group, -1 if it has none."""
         self.time: dict[int, int] = {}
-        """Of the instructions that are placed."""
+        """Issue clock of each placed instruction."""
         self._taken: dict[tuple[int, int], int] = {}
+        """The instruction that is issued in each (tile, slot)."""
         self._results: dict[tuple[int, int], int] = {}
-        """As ``_taken``, by the slot in which the result is there."""
+        """The instruction whose result is available in each (tile, slot)."""
         self._limits, self._accesses = body.structure.port_limits, set(body.problem.accesses)
         self._asked: dict[tuple[int, int], list[int]] = defaultdict(list)
-        """Requests to memory by port limit and slot."""
+        """Memory accesses by port limit and slot."""
         self._need = body.structure.words_at(ii)
         self._load = [0] * body.tiles
         self._words = [0] * body.tiles
         self._placed = [0] * len(body.members)
         self._last: dict[int, int] = {}
         self.steps = 0
-        """Placements so far."""
+        """Number of placements so far."""
 
     def run(self, order: Sequence[float], budget: int, stop: Callable[[], bool]) -> bool:
-        """Place everything that is not placed yet, highest ``order`` first; whether that worked within the budget."""
+        """Place the remaining instructions by descending ``order``; whether that succeeds within ``budget`` placements."""
         if not self.body.may_fit(self.ii):
             return False
         waiting = [(-order[number], number) for number in range(self.body.count) if number not in self.time]
@@ -95,20 +103,20 @@ class Mapper:
             budget -= 1
             self.steps += 1
             place = self._best_place(number)
-            for other in self._put(number, *place) if place is not None else self._force(number):
+            for other in self._place_and_evict(number, *place) if place is not None else self._place_by_force(number):
                 heapq.heappush(waiting, (-order[other], other))
         return True
 
-    def take_out(self, numbers: Sequence[int]) -> None:
-        """Take instructions out, to be placed again."""
+    def unschedule(self, numbers: Sequence[int]) -> None:
+        """Remove instructions from the schedule, to be placed again."""
         for number in numbers:
             if number in self.time:
                 self._remove(number)
 
     def adopt(self, tiles: Sequence[int], times: Sequence[int]) -> None:
-        """Begin with a valid schedule, tiles and times of all instructions."""
+        """Start from a valid schedule: tiles and times of all instructions."""
         for number, time in enumerate(times):
-            self._put(number, tiles[number], time)
+            self._place_and_evict(number, tiles[number], time)
 
     @property
     def tiles(self) -> list[int]:
@@ -117,13 +125,13 @@ class Mapper:
 
     @property
     def times(self) -> list[int]:
-        """Issue of each instruction of a complete schedule."""
+        """Issue clock of each instruction of a complete schedule."""
         return [self.time[number] for number in range(self.body.count)]
 
     # Places
 
     def _best_place(self, number: int) -> tuple[int, int] | None:
-        """(tile, time) with no conflict, None where there is none."""
+        """The best (tile, time) without a conflict; None if there is none."""
         body, group = self.body, self.body.group[number]
         if self.tile[group] >= 0:
             tile = int(self.tile[group])
@@ -135,7 +143,7 @@ class Mapper:
         for tile in self._allowed[group]:
             if tile in barred or self._words[tile] + self._need[group] > body.room:
                 continue
-            if self._load[tile] + len(body.members[group]) > self.slots or not self._reaches(group, tile):
+            if self._load[tile] + len(body.members[group]) > self.slots or not self._is_linked(group, tile):
                 continue
             time = self._first_time(number, tile)
             if time is None:
@@ -146,18 +154,18 @@ class Mapper:
         return place
 
     def _cost(self, time: int, distance: float) -> float:
-        """What places are compared by: clocks, and chance among equals."""
+        """The cost of a place in clocks, with random noise below 1 to break ties."""
         return self._chance.random() + (time + distance)
 
     def _distances(self, group: int) -> Floats:
-        """[tiles] Clocks that a tile costs: for links missing to the tiles of related groups, less what it is liked."""
+        """[tiles] the cost of each tile in clocks: for missing links to the tiles of related groups, minus its bonus."""
         placed = np.flatnonzero((self.tile >= 0) & (self.body.nearness[group] < FAR))
         excess = self.body.steps[:, self.tile[placed]] - self.body.nearness[group, placed]
         distances: Floats = PARAMS.near_weight * np.maximum(excess, 0).sum(axis=1)
         return distances if self._liking is None else distances - self._liking[group]
 
-    def _reaches(self, group: int, tile: int) -> bool:
-        """Whether links lead to and from the tiles of all neighbours that are placed."""
+    def _is_linked(self, group: int, tile: int) -> bool:
+        """Whether there are links between a tile and the tiles of all placed neighbours of a group."""
         for number in self.body.members[group]:
             for value in self.body.values[number]:
                 other = self.body.group[value.other]
@@ -166,7 +174,7 @@ class Mapper:
         return True
 
     def _window(self, number: int, tile: int) -> tuple[int, int]:
-        """First and last clock at which all values from and to placed instructions come in time on this tile."""
+        """The first and the last clock at which all values from and to placed instructions are in time on a tile."""
         body, ii = self.body, self.ii
         low, high = 0, FAR
         for value in body.values[number]:
@@ -174,32 +182,32 @@ class Mapper:
                 at, clocks = self.time[value.other], self._clocks(value, tile)
                 if value.leaves:
                     due = at - body.latency[number] + ii * value.distance - clocks
-                    low, high = max(low, due - self._wait(value)), min(high, due)
+                    low, high = max(low, due - self._longest_wait(value)), min(high, due)
                 else:
                     ready = at + body.latency[value.other] - ii * value.distance + clocks
-                    low, high = max(low, ready), min(high, ready + self._wait(value))
+                    low, high = max(low, ready), min(high, ready + self._longest_wait(value))
         return low, high
 
     def _clocks(self, value: Value, tile: int) -> int:
-        """Clocks that a value is on its way between a tile and that of its other end."""
+        """Clocks that a value travels between a tile and the tile of its other end; FAR if there is no link."""
         if value.clocks is not None:
             return value.clocks
         other, hops = int(self.tile[self.body.group[value.other]]), self.body.hops
         return hops[tile][other] if value.leaves else hops[other][tile]
 
-    def _wait(self, value: Value) -> int:
-        """Clocks that a value may wait."""
+    def _longest_wait(self, value: Value) -> int:
+        """The largest number of clocks that a value may wait."""
         return self.body.max_delay if value.clocks is None else FAR
 
-    def _asks(self, number: int, tile: int, time: int) -> list[tuple[int, int]]:
-        """Port limits, and the slot, that count an instruction."""
+    def _port_slots(self, number: int, tile: int, time: int) -> list[tuple[int, int]]:
+        """(port limit, slot) of each limit that counts an instruction at this place."""
         if number not in self._accesses:
             return []
         done = (time + self.body.latency[number]) % self.ii
         return [(which, done) for which, limit in enumerate(self._limits) if tile in limit.tiles]
 
     def _first_time(self, number: int, tile: int) -> int | None:
-        """First clock in the window whose slot is free, None where there is none."""
+        """The first clock in the window whose slot is free; None if there is none."""
         low, high = self._window(number, tile)
         if low >= FAR // 2:
             return None
@@ -215,14 +223,14 @@ class Mapper:
             done = tile, (issue + self.body.latency[number]) % self.ii
             if (tile, issue % self.ii) in self._taken or done in self._results:
                 continue
-            if all(len(self._asked[key]) < self._limits[key[0]].most for key in self._asks(number, tile, issue)):
+            if all(len(self._asked[key]) < self._limits[key[0]].most for key in self._port_slots(number, tile, issue)):
                 return issue
         return None
 
     # Placing by force
 
-    def _force(self, number: int) -> list[int]:
-        """Put an instruction where it costs little; returns what had to go."""
+    def _place_by_force(self, number: int) -> list[int]:
+        """Place an instruction where it causes few evictions; returns the evicted instructions."""
         body, group = self.body, self.body.group[number]
         tiles = self._allowed[group]
         if self._chance.random() < PARAMS.any_tile:
@@ -230,22 +238,22 @@ class Mapper:
         else:
             distance = self._distances(group)
             cost = [
-                PARAMS.far_weight * float(distance[tile]) + self._victims(group, tile) + 2.0 * self._chance.random()
+                PARAMS.far_weight * float(distance[tile]) + self._estimate_evictions(group, tile) + 2.0 * self._chance.random()
                 for tile in tiles
             ]
             tile = tiles[cost.index(min(cost))]
-        low, _ = self._window(number, tile) if self._reaches(group, tile) else (0, 0)
-        # Later than last time, as Rau has it: so that two do not throw each other out for ever.
+        low, _ = self._window(number, tile) if self._is_linked(group, tile) else (0, 0)
+        # As in Rau's algorithm, the time is later than last time, so that two instructions do not evict each other for ever.
         time = max(low, self._last.get(number, -1) + 1) if low < FAR // 2 else self._last.get(number, -1) + 1
         pin = body.pins.get(number)
         if pin is not None and pin.slot is not None:
             time += (pin.slot - time) % self.ii
         if pin is not None and pin.time is not None:
             time = pin.time
-        return self._put(number, tile, time)
+        return self._place_and_evict(number, tile, time)
 
-    def _victims(self, group: int, tile: int) -> float:
-        """How many would have to go if the group were put on a tile, roughly."""
+    def _estimate_evictions(self, group: int, tile: int) -> float:
+        """An estimate of the evictions if a group were placed on a tile."""
         count = float(self._load[tile] >= self.slots)
         count += sum(len(self.body.members[other]) for other in self.body.apart[group] if self.tile[other] == tile)
         for number in self.body.members[group]:
@@ -253,16 +261,16 @@ class Mapper:
                 count += self.tile[self.body.group[value.other]] >= 0 and self._clocks(value, tile) == FAR
         return count
 
-    def _put(self, number: int, tile: int, time: int) -> list[int]:
-        """Place an instruction, taking out all that conflicts with it; returns what that was."""
+    def _place_and_evict(self, number: int, tile: int, time: int) -> list[int]:
+        """Place an instruction and evict all instructions that conflict with it; returns these."""
         body, group = self.body, self.body.group[number]
-        gone: list[int] = []
+        evicted: list[int] = []
 
         def remove(others: Sequence[int]) -> None:
             for other in others:
                 if other in self.time and other != number:
                     self._remove(other)
-                    gone.append(other)
+                    evicted.append(other)
 
         if self.tile[group] != tile:
             remove(body.members[group])
@@ -284,9 +292,9 @@ class Mapper:
                 at = self.time[value.other]
                 wait = at - time - body.latency[number] if value.leaves else time - at - body.latency[value.other]
                 wait += self.ii * value.distance - self._clocks(value, tile)
-                if not 0 <= wait <= self._wait(value):
+                if not 0 <= wait <= self._longest_wait(value):
                     remove([value.other])
-        for key in self._asks(number, tile, time):
+        for key in self._port_slots(number, tile, time):
             while len(self._asked[key]) >= self._limits[key[0]].most:
                 remove([self._chance.choice(self._asked[key])])
             self._asked[key].append(number)
@@ -298,14 +306,15 @@ class Mapper:
         self._taken[issue] = self._results[done] = number
         self.time[number] = time
         self._last[number] = time
-        return gone
+        return evicted
 
     def _remove(self, number: int) -> None:
+        """Remove an instruction from the schedule."""
         group = self.body.group[number]
         tile = int(self.tile[group])
         time = self.time.pop(number)
         del self._taken[tile, time % self.ii]
-        for key in self._asks(number, tile, time):
+        for key in self._port_slots(number, tile, time):
             self._asked[key].remove(number)
         del self._results[tile, (time + self.body.latency[number]) % self.ii]
         self._load[tile] -= 1

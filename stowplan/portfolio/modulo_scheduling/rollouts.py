@@ -1,4 +1,4 @@
-"""Roll-outs of a player over initiation intervals, counted as the other heuristics count."""
+"""Roll-outs of a player over initiation intervals, counted in the same evaluations as the other heuristics."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class RollOutsParameters(Parameters, frozen=True):
     """Parameters of roll-outs of a policy."""
 
     first_batch: int = 8
-    """Roll-outs of the first batch, so that there is a plan soon."""
+    """Roll-outs of the first batch, which is small so that there is a plan soon."""
     batch: int = 64
-    """Roll-outs of a batch at most."""
+    """Roll-outs of a batch, at most."""
     patience: int = 16
-    """Roll-outs without a complete mapping before an interval is left for the next, as long as there is no plan."""
+    """Roll-outs without a complete mapping after which the next interval is tried, as long as there is no plan."""
     temperatures: tuple[float, ...] = (1.0, 0.5, 1.0, 1.5)
-    """Temperatures of the draws, in turn."""
+    """Temperatures at which actions are drawn, batch by batch."""
     repairs: float = 0.5
-    """Part of the batches that begin with what was placed before."""
+    """Part of the batches that start from an earlier mapping."""
     tries: int = 4
-    """Tries to find what to take out of it."""
+    """Attempts to choose the instructions to remove from it."""
 
 
 PARAMS = parameters(RollOutsParameters, __name__)
@@ -40,22 +40,29 @@ Places: TypeAlias = dict[int, tuple[int, int]]
 
 
 def _places(tiles: Sequence[int], slots: Sequence[int]) -> Places:
+    """The places of the instructions that have a tile."""
     return {number: place for number, place in enumerate(zip(tiles, slots, strict=True)) if place[0] >= 0}
 
 
 class RollOuts:
-    """Roll-outs over initiation intervals (IIs), from the least upwards until one has a mapping, then downwards again.
+    """Roll-outs over initiation intervals (IIs): from the least II upwards until there is a mapping, then downwards again.
 
-    Each roll-out is one evaluation, complete or not; each complete one that is offered to the tally costs another for its list
-    scheduling, as in random play.
+    Each roll-out is one evaluation, complete or not. Each complete one costs another evaluation for the list scheduling of its
+    times, as in random play.
 
     Parameters
     ----------
+    tally
+        Collects the plans and counts the evaluations.
+    player
+        Draws the actions.
+    seed
+        Seed of the random numbers.
     look_ahead, resample
-        Whether masks look ahead, and whether roll-outs that are stuck go on as copies of others.
+        Whether action masks look ahead, and whether roll-outs that are stuck continue as copies of others.
     repair
-        Whether half of the batches begin with what was placed before: the mapping that came furthest before it was stuck, or
-        the best plan, less some related instructions, which the player places anew. Only those are counted.
+        Whether half of the batches start from an earlier mapping: the one that came furthest before it was stuck, or the best
+        plan. Some related instructions are removed from it, and the player places them anew. Only these are counted.
     """
 
     def __init__(
@@ -72,21 +79,24 @@ class RollOuts:
         self._chance = np.random.default_rng(seed)
         self._look_ahead, self._resample, self._repair = look_ahead, resample, repair
         self._furthest: dict[int, Places] = {}
-        """Of each interval, what is placed of the mapping that came furthest."""
+        """For each interval, the places of the mapping that came furthest."""
         problem = tally.body.problem
         rules = msgspec.structs.replace(problem.rules, pass_through=False)
-        # Single links only: where that makes a plan worse, candidates do not come this far.
+        # Players use direct links only. If longer paths could help, candidates do not get this far.
         self.problem = msgspec.structs.replace(problem, rules=rules)
-        """As the player sees it."""
+        """The problem as the player sees it."""
         self._body = Body(self.problem)
         self._batch = PARAMS.first_batch
         self._ii, self._failed, self._number = 0, 0, 0
 
     def step(self, least: int, stop: Callable[[], bool], evaluations: int | None = None) -> int:
-        """One batch at one II, ``least`` or more, of so many roll-outs at most; how many of them were complete."""
-        ii = self._interval(least)
+        """Run one batch at one II, which is at least ``least``; returns the number of different complete mappings.
+
+        The batch has at most ``evaluations`` roll-outs.
+        """
+        ii = self._choose_ii(least)
         size = self._batch if evaluations is None else max(1, min(self._batch, evaluations))
-        first = self._begin(ii)
+        first = self._start_mapping(ii)
         left = self.tally.body.count - first.placed
         temperature = PARAMS.temperatures[self._number % len(PARAMS.temperatures)]
         self._number += 1
@@ -112,21 +122,22 @@ class RollOuts:
         return len(seen)
 
     def _remember(self, ii: int, mapping: Mapping) -> None:
-        known = self._furthest.get(ii)
-        # Sideways steps count: so the search does not stay with one mapping for ever.
-        if known is None or mapping.placed >= len(known):
+        """Keep a mapping that came at least as far as the one before."""
+        furthest = self._furthest.get(ii)
+        # Equally far is enough, so that the search does not stay with one mapping for ever.
+        if furthest is None or mapping.placed >= len(furthest):
             self._furthest[ii] = _places(mapping.tile.tolist(), mapping.slot.tolist())
 
-    def _begin(self, ii: int) -> Mapping:
-        """Nothing placed; or most of what was placed before."""
+    def _start_mapping(self, ii: int) -> Mapping:
+        """The mapping to start a batch from: an empty one, or most of an earlier one."""
         best = self.tally.best
-        known = self._furthest.get(ii)
+        places = self._furthest.get(ii)
         if best is not None and ii == best.ii:
-            known = _places(best.tiles, best.slots)
-        if self._repair and known and self._chance.random() < PARAMS.repairs:
+            places = _places(best.tiles, best.slots)
+        if self._repair and places and self._chance.random() < PARAMS.repairs:
             for _ in range(PARAMS.tries):
-                gone = self._ball(known)
-                rest = {number: place for number, place in known.items() if number not in gone}
+                removed = self._draw_related(places)
+                rest = {number: place for number, place in places.items() if number not in removed}
                 fixed = {self.problem.instructions[number].id: place for number, place in rest.items()}
                 try:
                     return Mapping(self._body, ii, fixed=fixed, look_ahead=self._look_ahead)
@@ -134,11 +145,15 @@ class RollOuts:
                     continue
         return Mapping(self._body, ii, look_ahead=self._look_ahead)
 
-    def _ball(self, known: Places) -> set[int]:
-        """Related instructions: in the graph, around one that is not placed where there is one; and around it on the tiles."""
+    def _draw_related(self, places: Places) -> set[int]:
+        """A set of related instructions to remove.
+
+        It is a ball in the graph, if possible around an instruction that is not placed, and random instructions on the same
+        tiles.
+        """
         body = self.tally.body
         count, draw = body.count, self._chance
-        missing = [number for number in range(count) if number not in known]
+        missing = [number for number in range(count) if number not in places]
         first = int(draw.choice(missing)) if missing else int(draw.integers(count))
         wanted = int(draw.integers(2, max(3, count // 2) + 1))
         ball, frontier = {first}, [first]
@@ -148,18 +163,19 @@ class RollOuts:
                 if value.other not in ball:
                     ball.add(value.other)
                     frontier.append(value.other)
-        tiles = {known[number][0] for number in ball if number in known}
+        tiles = {places[number][0] for number in ball if number in places}
         part = draw.random() ** 2
-        return ball | {number for number, (tile, _) in known.items() if tile in tiles and draw.random() < part}
+        return ball | {number for number, (tile, _) in places.items() if tile in tiles and draw.random() < part}
 
-    def _interval(self, least: int) -> int:
+    def _choose_ii(self, least: int) -> int:
+        """The initiation interval of the next batch."""
         best, body = self.tally.best, self.tally.body
         depth = body.problem.machine.spoke_depth
         if best is not None:
             left = body.between(least, best.ii)
             if not left:
                 return best.ii
-            # Just below the best mostly, for that is the easiest; now and then the best again, for a shorter iteration.
+            # Mostly the largest II below the best, which is the easiest; sometimes the best again, for a shorter iteration.
             draw = self._chance.random()
             if draw < 0.5:
                 return left[-1]
@@ -167,7 +183,7 @@ class RollOuts:
         if self._ii < least:
             self._ii, self._failed = least, 0
         elif self._failed >= PARAMS.patience * body.count:
-            # Further up in larger steps: smaller intervals are tried again once there is a plan.
+            # Larger intervals are tried in larger steps. The ones in between are tried once there is a plan.
             self._ii, self._failed = self._ii + max(1, self._ii // 8), 0
         left = body.between(self._ii, depth + 1) or body.between(least, depth + 1)
         self._ii = left[0] if left else min(least, depth)

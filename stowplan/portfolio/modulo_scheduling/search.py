@@ -1,10 +1,10 @@
 """List scheduling with eviction, and a search around the best schedule; both counted in evaluations.
 
-An evaluation is as much work as placing every instruction of the loop body once, however the placements are spread: a complete
-mapping counts one, and so do as many placements of the list scheduler and as many moves of the annealing.
+An evaluation is as much work as placing every instruction of the loop body once: one complete mapping counts as one, and so do
+as many single placements of the list scheduler, or moves of the annealing, as the loop body has instructions.
 
-Schedules that follow a hint are made by list scheduling, too: in the hint's order, and on the tiles that it likes. They are
-raced with those that follow nothing, at each initiation interval (II) below the best one, and at that.
+Schedules that follow a hint also come from list scheduling, in the order of the hint and with a bonus for the tiles that it
+suggests. They are tried at each initiation interval (II) up to the best one; schedules that follow no hint are tried as well.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     first_ratio: int = 6
-    """Placements an instruction before an initiation interval (II) is given up at first: the budget ratio of Rau 1994."""
+    """Placements for each instruction after which an initiation interval (II) is given up at first: the budget ratio of Rau
+    1994."""
     most_ratio: int = 100
-    """Placements an instruction before an II is given up at most."""
+    """The same at last, after this budget has grown."""
     tries: int = 3
-    """Tries of the list scheduler at each II."""
+    """Attempts of the list scheduler at each II."""
     moves: int = 1_000
-    """Moves a group of the first annealing at an II."""
+    """Moves for each group in the first annealing run at an II."""
     doublings: int = 9
-    """Times that these may double."""
+    """How often this number may double."""
     anneal: float = 0.5
-    """Part of the rounds in which an II below the best is looked for by annealing, where places decide it."""
+    """Part of the rounds in which annealing looks for an II below the best, if the placement decides it."""
     large: int = 100
-    """Instructions above which a loop body is annealed before it is scheduled by list."""
+    """Instructions above which annealing comes before list scheduling."""
     moves_a_placement: int = 100
     """Moves of the annealing that take as long as one placement of the list scheduler."""
     liking: float = 12.0
-    """Clocks that the tile a hint likes best is worth: more than a link that is missing."""
+    """Bonus in clocks of the tile that a hint suggests most: more than the cost of a missing link."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
@@ -57,35 +58,38 @@ PARAMS = parameters(SearchParameters, __name__)
 
 @dataclass
 class Tally:
-    """What a heuristic has found, and what it has cost."""
+    """The best plan of a heuristic and the work that it has done."""
 
     body: Body
     anneal: bool = True
-    """Whether places may be annealed; without it for comparisons."""
+    """Whether annealing may be used; False for comparisons."""
     placements: int = 0
+    """Number of placements of the list scheduler."""
     moves: int = 0
-    """Of the annealing."""
+    """Number of moves of the annealing."""
     best: Plan | None = None
+    """The best plan so far."""
     on_better: Callable[[Plan], None] | None = None
+    """Called with every better plan."""
     progress: list[tuple[int, int]] = field(default_factory=list)
     """(evaluations, best objective) at each improvement."""
 
     @property
     def evaluations(self) -> int:
-        """See the module."""
+        """Number of evaluations, as the module defines them."""
         return -(-(self.placements + self.moves) // max(1, self.body.count))
 
     @property
     def work(self) -> int:
-        """Placements, and moves by the time they take: what is limited where time must not be."""
+        """The work in placements, with moves counted by the time they take: the measure for deterministic runs."""
         return self.placements + self.moves // PARAMS.moves_a_placement
 
     def within(self, evaluations: int) -> int | None:
-        """The best objective found in so many evaluations; None where there was none yet."""
+        """The best objective within the first ``evaluations``; None if there was no plan by then."""
         return min((objective for spent, objective in self.progress if spent <= evaluations), default=None)
 
-    def shortened(self, ii: int, tiles: list[int], times: list[int]) -> list[int]:
-        """Times of the same places without the detours that evictions leave behind, where places decide them."""
+    def shorten_delays(self, ii: int, tiles: list[int], times: list[int]) -> list[int]:
+        """Times for the same placement without the delays that evictions leave behind, if the placement decides the times."""
         if not self.body.places_decide:
             return times
         fixed = _fixed_times(self.body, ii, times)
@@ -95,8 +99,8 @@ class Tally:
         return again if again is not None and end(self.body, again) < end(self.body, times) else times
 
     def offer(self, ii: int, tiles: list[int], times: list[int]) -> bool:
-        """Make a plan of a complete schedule and keep it where it is better; whether it was."""
-        plan = make_plan(self.body.structure, ii, tiles, self.shortened(ii, tiles, times))
+        """Build the plan of a complete schedule and keep it if it is better; returns whether it is."""
+        plan = make_plan(self.body.structure, ii, tiles, self.shorten_delays(ii, tiles, times))
         if plan is None or (self.best is not None and plan.objective >= self.best.objective):
             return False
         self.best = plan
@@ -107,12 +111,12 @@ class Tally:
 
 
 def end(body: Body, times: Sequence[int]) -> int:
-    """Clocks to the last result."""
+    """The clock at which the last result is available."""
     return max(map(sum, zip(times, body.latency, strict=True)), default=0)
 
 
 def _fixed_times(body: Body, ii: int, times: list[int]) -> list[int]:
-    """Times of every cycle moved by whole IIs, so that its first is in the first II."""
+    """The times, with every recurrence moved by a multiple of the II such that its first issue is in ``[0, ii)``."""
     first: dict[int, int] = {}
     for number in body.structure.recurrent:
         component = body.structure.component[number]
@@ -121,7 +125,7 @@ def _fixed_times(body: Body, ii: int, times: list[int]) -> list[int]:
 
 
 def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
-    """The first schedule from the least II upwards; whether there is one. The same seed gives the same schedule."""
+    """Find a schedule by trying IIs upwards from the least; returns whether there is one. It depends on the seed alone."""
     body = tally.body
     for ii in body.iis:
         for attempt in range(PARAMS.tries):
@@ -134,12 +138,12 @@ def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
 
 
 def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Callable[[], bool], noise: float) -> bool:
-    """One run of the list scheduler; whether it came to its end."""
+    """One attempt of the list scheduler; returns whether it is complete."""
     body = tally.body
     mapper = Mapper(body, ii, chance)
     order = [height * (1 + noise * chance.random()) for height in body.heights(ii)]
     done = mapper.run(order, ratio * body.count, stop)
-    # An attempt that ends before its first placement has cost something, too: deterministic runs end by what they cost.
+    # An attempt without a placement counts as one, because deterministic runs end by the work that they have done.
     tally.placements += max(1, mapper.steps)
     if done:
         tally.offer(ii, mapper.tiles, mapper.times)
@@ -147,9 +151,10 @@ def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Cal
 
 
 def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
-    """The first schedule, and what found it: ``list`` or, of large loop bodies whose places can be annealed, ``search``.
+    """Find a first schedule; returns the name of the method, ``list`` or ``search``.
 
-    List scheduling takes long there: it fails at one II after the other.
+    Large loop bodies whose placement can be annealed are annealed first, because list scheduling would fail at one II after the
+    other there and take long.
     """
     if not (tally.body.count > PARAMS.large and _can_anneal(tally)):
         list_scheduling(tally, seed, stop)
@@ -161,12 +166,12 @@ def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
 
 
 def _can_anneal(tally: Tally) -> bool:
-    """Whether rules of places decide the II."""
+    """Whether annealing applies: the placement decides which II is possible, and the machine is synchronous."""
     return tally.anneal and tally.body.places_decide and tally.body.problem.is_synchronous
 
 
 class MappingSearch:
-    """From the first schedule on: smaller IIs from scratch, and shorter iterations by taking out and putting back."""
+    """Improves the first schedule: it looks for smaller IIs from scratch, and shortens iterations by ruin and recreate."""
 
     def __init__(self, tally: Tally, seed: int):
         self.tally = tally
@@ -176,15 +181,15 @@ class MappingSearch:
         self._seed = seed
         self._annealing: Annealing | None = None
         self._doublings: dict[int, int] = {}
-        """Annealings that came to nothing, by II."""
+        """Number of failed annealing runs by II."""
 
     def adopt(self, plan: Plan) -> None:
-        """Go on from another's schedule over single links."""
+        """Continue from another candidate's schedule, if it uses direct links only."""
         if all(len(route) <= 1 for route in plan.routes):
             self.tally.best = plan if self.tally.best is None else min(self.tally.best, plan, key=lambda known: known.objective)
 
     def step(self, least: int, stop: Callable[[], bool]) -> None:
-        """One attempt; ``least`` is the least II that is not refuted."""
+        """Make one attempt to improve the schedule; ``least`` is the least II that is not refuted."""
         best = self.tally.best
         above = self.tally.body.problem.machine.spoke_depth + 1 if best is None else best.ii
         left = self.tally.body.between(least, above)
@@ -192,33 +197,33 @@ class MappingSearch:
             self._rebuild(stop)
             return
         if _can_anneal(self.tally) and left:
-            # Bisection first, for short annealings at large IIs are quick.
+            # Bisection over the IIs comes first, because short annealing runs at large IIs are quick.
             failed = max((ii for ii in self._doublings if least <= ii < above), default=least - 1)
             if above - failed > 1:
                 self._anneal((failed + above) // 2, stop)
                 return
             if self._chance.random() < PARAMS.anneal:
-                self._anneal(self._below(left), stop)
+                self._anneal(self._draw_ii(left), stop)
                 return
         if best is None:
             ii = self._chance.choice(list(self.tally.body.iis) or [least])
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=0.5)
         elif self._chance.random() < 0.7:
-            ii = self._below(left)
+            ii = self._draw_ii(left)
             _attempt(self.tally, ii, self._chance, int(self._ratio), stop, noise=self._chance.choice((0.0, 0.2, 1.0)))
         else:
             self._rebuild(stop)
             return
         self._ratio = min(PARAMS.most_ratio, self._ratio * 1.1)
 
-    def _below(self, left: Sequence[int]) -> int:
-        """One of the IIs that are left: the largest mostly, for that is the easiest."""
+    def _draw_ii(self, left: Sequence[int]) -> int:
+        """One of the remaining IIs, mostly the largest, which is the easiest."""
         return left[-1] if self._chance.random() < 0.7 else self._chance.choice(left)
 
     def _anneal(self, ii: int, stop: Callable[[], bool]) -> None:
-        """Places, and times on recurrences, by annealing, then the other times: longer each time that nothing comes of it."""
+        """Anneal a placement at an II, then compute the other times. After each failure the next run takes twice as long."""
         if self._annealing is None:
-            # Imported here: what it compiles takes a moment to load, and most loop bodies never need it.
+            # Imported here because its compiled code takes a moment to load, and most loop bodies never need it.
             from stowplan.portfolio.modulo_scheduling.annealing import Annealing
 
             self._annealing = Annealing(self.tally.body, self._seed)
@@ -241,7 +246,7 @@ class MappingSearch:
         self._doublings[ii] = doublings + 1
 
     def _rebuild(self, stop: Callable[[], bool]) -> None:
-        """Take some related instructions out of the best schedule and put them back, in an order drawn anew."""
+        """Remove some related instructions from the current schedule and place them again, in a random order."""
         tally, body, best = self.tally, self.tally.body, self.tally.best
         assert best is not None
         if self._now is None or self._now.ii != best.ii or self._chance.random() < 0.02:
@@ -249,22 +254,22 @@ class MappingSearch:
         now = self._now
         mapper = Mapper(body, now.ii, self._chance)
         mapper.adopt(now.tiles, now.times)
-        mapper.take_out(self._some(now))
+        mapper.unschedule(self._draw_related(now))
         order = [height * (1 + 0.3 * self._chance.random()) for height in body.heights(now.ii)]
         done = mapper.run(order, 2 * body.count, stop)
         tally.placements += mapper.steps
         if not done:
             return
         tiles = mapper.tiles
-        times = tally.shortened(now.ii, tiles, mapper.times)
+        times = tally.shorten_delays(now.ii, tiles, mapper.times)
         plan = make_plan(body.structure, now.ii, tiles, times)
-        # Sideways steps count: most changes leave the longest chain as it is.
+        # Equally good schedules are accepted, because most changes do not affect the longest chain.
         if plan is not None and plan.objective <= now.objective:
             self._now = plan
             tally.offer(now.ii, tiles, times)
 
-    def _some(self, plan: Plan) -> list[int]:
-        """A ball of instructions around one, mostly around one that ends late."""
+    def _draw_related(self, plan: Plan) -> list[int]:
+        """A ball of instructions in the graph, often around one that is issued late."""
         body = self.tally.body
         late = max(plan.times) - 2 * body.longest
         first = self._chance.randrange(body.count)
@@ -282,28 +287,28 @@ class MappingSearch:
 
 
 def follow(tally: Tally, hint: Hint, seed: int, stop: Callable[[], bool]) -> bool:
-    """Try schedules that follow a hint at one II after the other, upwards; whether one is better than the best before.
+    """Try schedules that follow a hint, from the least II upwards; returns whether one is better than the best before.
 
     Parameters
     ----------
     tally
-        Of the loop body; it is told of what is found, and of what that cost.
+        Collects plans and work.
     hint
-        With values, checked.
+        A checked hint with values.
     seed
-        Of ties.
+        Seed that breaks ties.
     stop
-        Asked between two attempts, and in them.
+        Called between two attempts, and during them.
     """
     body, before = tally.body, tally.best
     above = None if before is None else before.ii
     for ii in body.iis:
         if above is not None and ii > above:
             break
-        for attempt, order in enumerate(_orders(body, hint, ii)):
+        for attempt, order in enumerate(_priority_orders(body, hint, ii)):
             if stop():
                 return tally.best is not before
-            mapper = Mapper(body, ii, random.Random(f"{seed} {ii} {attempt}"), liking=_liking(body, hint))
+            mapper = Mapper(body, ii, random.Random(f"{seed} {ii} {attempt}"), liking=_tile_bonuses(body, hint))
             done = mapper.run(order, PARAMS.first_ratio * body.count, stop)
             tally.placements += max(1, mapper.steps)
             if done:
@@ -313,8 +318,8 @@ def follow(tally: Tally, hint: Hint, seed: int, stop: Callable[[], bool]) -> boo
     return False
 
 
-def _orders(body: Body, hint: Hint, ii: int) -> Iterator[list[float]]:
-    """Orders to place instructions in, the highest first: the hint's, then that of heights."""
+def _priority_orders(body: Body, hint: Hint, ii: int) -> Iterator[list[float]]:
+    """Two orders of the instructions, as numbers of which the highest comes first: the hint's, then that of the heights."""
     heights = [float(height) for height in body.heights(ii)]
     longest = max(heights, default=0.0)
     times, sure = hint.values[TIME], hint.confidence or (1.0,) * body.count
@@ -324,8 +329,8 @@ def _orders(body: Body, hint: Hint, ii: int) -> Iterator[list[float]]:
     yield heights
 
 
-def _liking(body: Body, hint: Hint) -> NDArray[np.float64]:
-    """[groups, tiles] Clocks that each tile is worth to a group: that of its instruction which is surest."""
+def _tile_bonuses(body: Body, hint: Hint) -> NDArray[np.float64]:
+    """[groups, tiles] bonus of each tile for a group, in clocks: the largest that the hint gives to one of its instructions."""
     values = np.array([hint.values[tile_name(tile)] for tile in range(body.tiles)], np.float64)
     sure = np.array(hint.confidence, np.float64) if hint.confidence else np.ones(body.count)
     values[:, sure < TRUST] = 0.0

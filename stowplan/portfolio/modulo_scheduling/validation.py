@@ -1,4 +1,4 @@
-"""How PPO mappers are validated: their mappings, and the best plans with some instructions where they put them."""
+"""How policies of PPO are validated: their mappings, and the best plans that keep some instructions where they put them."""
 
 from __future__ import annotations
 
@@ -23,34 +23,39 @@ if TYPE_CHECKING:
 
 
 class Placed(NamedTuple):
-    """One placement of a mapping."""
+    """The place of one instruction in a mapping."""
 
     instruction: int
     tile: int
     slot: int
 
 
-#: Mappings that the search makes at least.
+#: Number of mappings that the search makes.
 ROLL_OUTS = 64
 
 
 @dataclass
 class Attempt:
-    """A mapping at one initiation interval (II), and what was thought and earned on the way."""
+    """An episode: a mapping at one initiation interval (II), with the network's values and the rewards on the way."""
 
     env: ModuloSchedulingEnv
     observation: dict[str, Any]
+    """The current observation."""
     ii: int
     placed: list[Placed] = field(default_factory=list)
+    """The placements so far."""
     values: list[float] = field(default_factory=list)
+    """The value that the network predicted before each placement."""
     rewards: list[float] = field(default_factory=list)
+    """The reward of each placement."""
     plan: Plan | None = None
+    """The plan of a complete mapping."""
 
 
 class PpoPlayer:
-    """A mapper by itself: mappings at the least interval that bounds leave, then at the next, until one is complete.
+    """A player with a policy of PPO: it maps at the least interval that bounds allow, then at the next, until one is complete.
 
-    The search is the candidate's: roll-outs that go on as copies of others, and repair what was placed.
+    Its search is that of the candidate: roll-outs that continue as copies of others, and that repair earlier mappings.
     """
 
     def __init__(self, policy: Policy):
@@ -77,13 +82,13 @@ class PpoPlayer:
         return None if stop() else Game(tally.best)
 
     def _games(self, problem: Problem, count: int, chance: np.random.Generator | None, stop: Stop) -> list[Game]:
-        """Games side by side; none where they were stopped."""
+        """Play games in parallel; returns none if stopped."""
         from stowplan.learned_guidance.modulo_scheduling.environment import SLACK, ModuloSchedulingEnv
         from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
         from stowplan.learned_guidance.modulo_scheduling.view import Limits
 
         config = PpoConfig() if self.policy.file is None else self.policy.file.config
-        # Single links only, as the candidate plays.
+        # Direct links only, as for the candidate.
         seen = msgspec.structs.replace(problem, rules=msgspec.structs.replace(problem.rules, pass_through=False))
         least = least_ii(seen)
         most = min(seen.machine.spoke_depth, least + SLACK)
@@ -97,19 +102,19 @@ class PpoPlayer:
         attempts: list[list[Attempt]] = [[] for _ in range(count)]
         left = list(range(count))
         for ii in range(least, most + 1):
-            begun = {number: _begin(env, ii) for number in left}
-            going = {number: attempt for number, attempt in begun.items() if attempt is not None}
+            started = {number: _start_mapping(env, ii) for number in left}
+            going = {number: attempt for number, attempt in started.items() if attempt is not None}
             while going and not stop():
                 going = self._step(going, attempts, chance)
             if going:
                 return []
             left = [number for number in left if not attempts[number] or attempts[number][-1].plan is None]
-        return [_game(problem, own, config.discount) for own in attempts]
+        return [_record_game(problem, own, config.discount) for own in attempts]
 
     def _step(
         self, going: dict[int, Attempt], ended: list[list[Attempt]], chance: np.random.Generator | None
     ) -> dict[int, Attempt]:
-        """One placement in each mapping; those that go on."""
+        """Make one placement in each mapping; returns those that continue."""
         import torch
 
         from stowplan.learned_guidance.modulo_scheduling.ppo.network import as_tensors
@@ -120,7 +125,7 @@ class PpoPlayer:
             scores, values = (part.numpy() for part in self.policy.network(as_tensors(batch)))
         scores = np.where(batch["mask"] > 0, scores, -np.inf).reshape(len(each_of), -1)
         if chance is not None:
-            # The largest of scores with Gumbel noise is a draw from their softmax.
+            # The maximum of scores with Gumbel noise is a sample from their softmax.
             scores = scores + chance.gumbel(size=scores.shape)
         left = {}
         actions, estimates = scores.argmax(axis=1).tolist(), values.tolist()
@@ -131,7 +136,7 @@ class PpoPlayer:
             attempt.observation, reward, is_over, _, info = env.step(np.int64(action))
             attempt.rewards.append(float(reward))
             if is_over:
-                # As the candidate does: places alone, with times found anew where those are better.
+                # As in the candidate, only the places count; the times are scheduled anew if that is better.
                 attempt.plan = None if info["failed"] else env.mapping.plan(list_scheduled=True)
                 ended[number].append(attempt)
             else:
@@ -139,8 +144,8 @@ class PpoPlayer:
         return left
 
 
-def _begin(env: ModuloSchedulingEnv, ii: int) -> Attempt | None:
-    """A mapping with nothing placed; None where nothing can be placed at this interval."""
+def _start_mapping(env: ModuloSchedulingEnv, ii: int) -> Attempt | None:
+    """An empty mapping at an interval; None if nothing can be placed at it."""
     from stowplan.errors import InputError
 
     own = copy.copy(env)
@@ -151,13 +156,14 @@ def _begin(env: ModuloSchedulingEnv, ii: int) -> Attempt | None:
     return Attempt(own, observation, ii)
 
 
-def _game(problem: Problem, attempts: Sequence[Attempt], discount: float) -> Game:
+def _record_game(problem: Problem, attempts: Sequence[Attempt], discount: float) -> Game:
+    """The record of a game, which consists of attempts at one interval after the other."""
     estimates = []
     for attempt in attempts:
         returned = 0.0
         for at in range(len(attempt.rewards) - 1, -1, -1):
             returned = attempt.rewards[at] + discount * returned
-            # Positions of unlike intervals are unlike.
+            # Positions at different intervals get different numbers.
             estimates.append(Estimate(attempt.ii * len(problem.instructions) + at, attempt.values[at], returned))
     plan = attempts[-1].plan if attempts else None
     if plan is not None:
@@ -166,10 +172,10 @@ def _game(problem: Problem, attempts: Sequence[Attempt], discount: float) -> Gam
 
 
 class Places:
-    """The placements of a mapping as decisions: tile and slot of each instruction, in the order in which they were placed.
+    """A mapping as a sequence of decisions: tile and slot of each instruction, in the order in which they were placed.
 
-    Of a policy that needed a larger interval than there must be, it is the mapping that got stuck at the least interval: a
-    decision after which no plan is left costs what the policy came to at the next interval that it completed.
+    If the policy needed a larger interval than necessary, the mapping is the one that got stuck at the least interval. A
+    decision after which there is no plan then costs as much as the plan that the policy completed at a larger interval.
     """
 
     rest = "times at the places chosen"
@@ -179,7 +185,7 @@ class Places:
 
     @cached_property
     def names(self) -> Sequence[str]:
-        """``I on tile T, slot S``."""
+        """A name for each decision, such as ``I on tile T, slot S``."""
         names = [instruction.id for instruction in self.problem.instructions]
         return [f"{names[placement.instruction]} on tile {placement.tile}, slot {placement.slot}" for placement in self._placed]
 
@@ -210,7 +216,7 @@ class Places:
 
 
 def with_places(problem: Problem, placed: Sequence[Placed]) -> Problem:
-    """The same loop body with instructions pinned to tile and slot, beside what is fixed about them."""
+    """The loop body with instructions pinned to tile and slot, in addition to its own pins."""
     pins = {pin.instruction: pin for pin in problem.pins}
     for number, tile, slot in placed:
         name = problem.instructions[number].id
@@ -219,6 +225,7 @@ def with_places(problem: Problem, placed: Sequence[Placed]) -> Problem:
 
 
 def _decisions(problem: Problem, game: Game, known: Plan | None) -> Places | None:
+    """The decisions of a game at the least interval of its own plan and of the best known one; None without a plan."""
     if game.plan is None:
         return None
     ii = game.plan.ii if known is None else min(known.ii, game.plan.ii)

@@ -1,4 +1,4 @@
-"""From an order to offsets: packing of the tensors' lives, and plans of both."""
+"""Offsets for an order of operators: the packing problem of the tensors' lives, and complete plans."""
 
 from __future__ import annotations
 
@@ -17,12 +17,22 @@ from stowplan.portfolio.packing.quick import quick_plan
 
 T = TypeVar("T")
 
-#: Alignments that two tensors of one place may ask for together; beyond that they have places of their own.
+#: Largest common alignment of tensors that share a place; if theirs is larger, they get separate places.
 _MOST_ALIGNMENT = 1 << 40
 
 
 class Lives:
-    """The packing problem of an order: one buffer for each run of storages that take each other's place."""
+    """The packing problem of an order, with one buffer for each chain of storages that are written in place of one another.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    structure
+        The structure of the problem.
+    order
+        An order in which the operators can run.
+    """
 
     def __init__(self, problem: Problem, structure: Structure, order: Sequence[int]):
         self.problem, self.structure, self.order = problem, structure, order
@@ -30,15 +40,15 @@ class Lives:
         begin, end = (moments.tolist() for moments in structure.lives(order))
         self._group = list(range(structure.storages))
         align = [problem.tensors[tensor].alignment for tensor in structure.tensor.tolist()]
-        taken = structure.reused_storages(order)
-        # First to last, so that a chain has one name.
-        for one, other in sorted(taken, key=lambda pair: begin[pair[1]]):
+        reused_places = structure.reused_storages(order)
+        # In the order of time, so that all storages of a chain get the number of its first.
+        for one, other in sorted(reused_places, key=lambda pair: begin[pair[1]]):
             both = math.lcm(align[self._group[one]], align[other])
             if both <= _MOST_ALIGNMENT:
                 self._group[other] = self._group[one]
                 align[self._group[one]] = both
             else:
-                # It does not take its place, so it lives while the operator runs.
+                # The operand's place is not reused, so that it lives until the operator has run.
                 end[one] += 1
         lives: dict[int, tuple[int, int]] = {}
         for storage in np.flatnonzero(structure.is_there).tolist():
@@ -80,11 +90,11 @@ class Lives:
         return packing_plan.Plan(problem=self.packing.digest, objective=plan.arena, offsets=offsets)
 
     def of_buffers(self, values: Sequence[T]) -> list[T]:
-        """For each buffer of :attr:`packing` the value of its first tensor."""
+        """For each buffer of :attr:`packing`, the entry of ``values`` for its first tensor."""
         return [values[int(self.structure.tensor[group])] for group in self._groups]
 
     def quick(self, should_stop: Callable[[], bool] = lambda: False) -> Plan:
-        """A plan in a moment."""
+        """A plan with quick offsets, found within milliseconds."""
         packed = quick_plan(self.packing, should_stop)
-        assert packed is not None  # without capacity and fixed offsets something always fits
+        assert packed is not None  # Without a capacity and fixed offsets there is always a plan.
         return self.plan(packed[1].offsets)

@@ -1,4 +1,9 @@
-"""Beam search for an order: many sets of operators side by side, each step the best of what may follow."""
+"""Beam search for an order of low peak.
+
+A state is a set of operators that have run, since this set alone determines which bytes are live. Each level extends every set
+of the beam by one operator, and by all steps that are safe to take at once (:mod:`stowplan.portfolio.operator_order.graph`),
+and keeps the best sets.
+"""
 
 from __future__ import annotations
 
@@ -28,40 +33,43 @@ Floats = NDArray[np.float64]
 
 
 class BeamParameters(Parameters, frozen=True):
-    """Parameters of the beam."""
+    """Parameters of beam search."""
 
     children: int = 64
-    """Children a set of a level, at most."""
+    """Maximum number of successors for each set of the beam width."""
 
 
 PARAMS = parameters(BeamParameters, __name__)
 
 
 class Level(NamedTuple):
-    """Sets side by side."""
+    """The sets of one level of the beam."""
 
     bits: Bits2D
-    """[sets, words]"""
+    """[sets, words] one bit for each operator, 1 if it has run."""
     key: Ints
-    """[sets] Peak so far, in bytes."""
+    """[sets] peak so far, in bytes."""
     hashes: Bits2D
-    """[sets, 2]"""
+    """[sets, 2] hash of each set, in the first column."""
 
 
 class Children(NamedTuple):
-    """What may follow the sets of a level, and a hash table of sets."""
+    """The successors of the sets of a level, with a hash table of sets."""
 
     of: Ints2D
-    """[children, 2] Set, and the operator that runs next."""
+    """[children, 2] the set, and the operator that runs next."""
     key: Ints
+    """[children] peak so far, in bytes."""
     score: Floats
+    """[children] score by which successors are ranked; smaller is better."""
     table: Bits
+    """Hash table of the sets of the next level, with their hashes as entries; its length is a power of two."""
     order: Ints
-    """[children] Least score first; scratch before."""
+    """[children] the successors by ascending score."""
     merged: Ints
-    """[children] Scratch."""
+    """[children] scratch space of the sort."""
     settled: Ints2D
-    """[sets, 2] First of the safe steps of each set, and how many."""
+    """[sets, 2] for each set the first of its safe steps in the list of moves, and their number."""
 
 
 def search(
@@ -75,26 +83,33 @@ def search(
     done: Sequence[int] = (),
     among: Sequence[int] | None = None,
 ) -> tuple[int, list[int]] | None:
-    """An order below ``upper`` bytes.
+    """Look for an order whose peak is below ``upper`` bytes.
 
     Parameters
     ----------
+    graph
+        The operators, forwards or backwards in time.
     floor
-        Bytes that are allowed anyway: steps that need no more are safe where they free what they take.
+        Bytes that may be used in any case, such as a lower bound of the peak: steps that stay within them and free at least
+        what they allocate are taken at once.
+    upper
+        Bytes that the peak must stay below.
     width
-        Sets side by side.
+        Beam width, in sets.
     chance
-        Source of noise in what is live, of some percent; None for none.
+        Source of noise of some per cent in the live bytes; None for no noise.
+    should_stop
+        Called after each level.
     weight
-        Of the peak so far against the bytes that are live.
+        Weight of the peak so far relative to the live bytes in the score of a set.
     done, among
-        Operators that have run, and those that are to run; all others by default. Lazy ones that nobody among those reads are
-        left out.
+        Operators that have run already, and those that are to run; by default all others. Lazy operators whose result none of
+        them reads are left out.
 
     Returns
     -------
     (int, list of int) or None
-        Its peak, and the operators, first to last; None where the beam came to no end, or was stopped.
+        The peak in bytes, and the operators in their order; None if every set was dropped, or if the search was stopped.
     """
     n = len(graph.waits)
     words = max(1, (n + 63) // 64)
@@ -106,27 +121,53 @@ def search(
         Level(np.zeros((width, words), np.uint64), np.full(width, floor, np.int64), np.zeros((width, 2), np.uint64))
         for _ in range(2)
     )
-    many = width * PARAMS.children
-    table = np.zeros(1 << (2 * many).bit_length(), np.uint64)
-    ranks, merged, settled = np.zeros(many, np.int64), np.zeros(many, np.int64), np.zeros((width, 2), np.int64)
-    children = Children(np.zeros((many, 2), np.int64), np.zeros(many, np.int64), np.zeros(many), table, ranks, merged, settled)
-    room = room_for(graph, words)
+    max_children = width * PARAMS.children
+    table = np.zeros(1 << (2 * max_children).bit_length(), np.uint64)
+    ranks, merged, safe_steps = (
+        np.zeros(max_children, np.int64),
+        np.zeros(max_children, np.int64),
+        np.zeros((width, 2), np.int64),
+    )
+    children = Children(
+        np.zeros((max_children, 2), np.int64),
+        np.zeros(max_children, np.int64),
+        np.zeros(max_children),
+        table,
+        ranks,
+        merged,
+        safe_steps,
+    )
+    scratch_arrays = room_for(graph, words)
     for op in done:
         now.bits[0, op >> 6] |= np.uint64(1) << np.uint64(op & 63)
     backs: list[np.ndarray] = []
     moves: list[np.ndarray] = []
-    wide = 1
+    width_now = 1
     while not should_stop():
-        back, level_moves = np.zeros((width, 4), np.int64), np.zeros(wide * (n + 1), np.int64)
-        made, used, complete = _advance(
-            graph, allowed, floor, upper, weight, width, noise, random, now, after, back, level_moves, wide, children, room
+        back, level_moves = np.zeros((width, 4), np.int64), np.zeros(width_now * (n + 1), np.int64)
+        new_sets, used, complete = _advance(
+            graph,
+            allowed,
+            floor,
+            upper,
+            weight,
+            width,
+            noise,
+            random,
+            now,
+            after,
+            back,
+            level_moves,
+            width_now,
+            children,
+            scratch_arrays,
         )
-        if made == 0:
+        if new_sets == 0:
             return None
-        backs.append(back[:made].copy())
+        backs.append(back[:new_sets].copy())
         moves.append(level_moves[:used].copy())
         now, after = after, now
-        wide = made
+        width_now = new_sets
         if complete >= 0:
             order = _follow(graph, backs, moves, set(done))
             return int(now.key[0]), order[::-1] if graph.backward else order
@@ -135,7 +176,7 @@ def search(
 
 @njit_inner
 def _rank(score: Floats, count: int, order: Ints, merged: Ints) -> None:
-    """Numbers of the first ``count`` scores into ``order``, the least first and equal ones in their order (merge sort)."""
+    """Sort the numbers of the first ``count`` scores into ``order``, smallest first; the merge sort is stable."""
     for at in range(count):
         order[at] = at
     width = 1
@@ -166,31 +207,32 @@ def _advance(
     noise: Floats,
     random: Bits2D,
     now: Level,
-    then: Level,
+    following: Level,
     back: Ints2D,
     moves: Ints,
-    wide: int,
+    width_now: int,
     successors: Children,
-    room: Room,
+    scratch_arrays: Room,
 ) -> tuple[int, int, int]:
-    """One level of a beam: every set of ``wide`` takes its safe steps, and the best ``width`` of what may follow are the next.
+    """One level of the beam: each of the ``width_now`` sets takes its safe steps, then the best ``width`` successors are kept.
 
-    ``back`` [sets, 4] gets (parent, first move, moves, operator) for each next set, ``moves`` those of the safe steps. Returns
-    the number of the next sets, the length of ``moves``, and the number of a set that is complete, -1 where none is.
+    ``back`` [sets, 4] receives (parent, first move, number of moves, operator) for each new set, and ``moves`` the operators of
+    the safe steps. Returns the number of new sets, the length of ``moves``, and 0 if the first new set is complete, otherwise
+    -1.
     """
-    # Arrays by themselves: in loops the members of a tuple would be counted as references each time.
+    # The arrays are unpacked because numba would count references to the members of a tuple in every iteration.
     since = 0
     bits, key, hashes = now
-    next_bits, next_key, next_hashes = then
-    child, child_key, child_score, table, order, merged, settled = successors
-    rem, waits, ready, scratch, _ = room
+    next_bits, next_key, next_hashes = following
+    child, child_key, child_score, table, order, merged, safe_steps = successors
+    rem, waits, ready, scratch, _ = scratch_arrays
     children = 0
     complete = -1
-    for at in range(wide):
+    for at in range(width_now):
         live, count = restore(g, bits[at], rem, waits, ready, allowed)
         most = max(key[at], floor)
         live, count, moved = settle(g, rem, waits, bits[at], ready, count, scratch, 0, live, most, allowed)
-        settled[at, 0], settled[at, 1] = since, moved
+        safe_steps[at, 0], safe_steps[at, 1] = since, moved
         for i in range(moved):
             op = scratch[i]
             moves[since + i] = op
@@ -212,18 +254,18 @@ def _advance(
             children += 1
         if open_ones == 0 and (complete < 0 or key[at] < key[complete]):
             complete = at
-    made = 0
+    new_sets = 0
     if complete >= 0:
         copy_set(bits, complete, next_bits, 0)
         next_key[0] = key[complete]
-        back[0, 0], back[0, 1], back[0, 2] = complete, settled[complete, 0], settled[complete, 1]
+        back[0, 0], back[0, 1], back[0, 2] = complete, safe_steps[complete, 0], safe_steps[complete, 1]
         back[0, 3] = -1
         return 1, since, 0
     _rank(child_score, children, order, merged)
     mask = len(table) - 1
     table[:] = np.uint64(0)
     for rank in range(children):
-        if made == width:
+        if new_sets == width:
             break
         c = order[rank]
         at, op = child[c, 0], child[c, 1]
@@ -234,22 +276,27 @@ def _advance(
         if table[slot] == mixed:
             continue
         table[slot] = mixed
-        copy_set(bits, at, next_bits, made)
-        next_key[made] = child_key[c]
-        next_hashes[made, 0] = hashes[at, 0]
-        back[made, 0], back[made, 1], back[made, 2], back[made, 3] = at, settled[at, 0], settled[at, 1], op
-        made += 1
-    for new in range(made):
+        copy_set(bits, at, next_bits, new_sets)
+        next_key[new_sets] = child_key[c]
+        next_hashes[new_sets, 0] = hashes[at, 0]
+        back[new_sets, 0], back[new_sets, 1], back[new_sets, 2], back[new_sets, 3] = (
+            at,
+            safe_steps[at, 0],
+            safe_steps[at, 1],
+            op,
+        )
+        new_sets += 1
+    for new in range(new_sets):
         op = back[new, 3]
         restore(g, next_bits[new], rem, waits, ready, allowed)
         _, moved = run(g, rem, waits, next_bits[new], ready, 0, scratch, 0, op, allowed)
         for i in range(moved):
             next_hashes[new, 0] ^= random[scratch[i], 0]
-    return made, since, -1
+    return new_sets, since, -1
 
 
 def _follow(graph: Graph, backs: list[np.ndarray], moves: list[np.ndarray], before: set[int]) -> list[int]:
-    """The order behind the only set of the last level."""
+    """The order that led to the only set of the last level, traced back level by level."""
     parts: list[list[int]] = []
     at = 0
     for back, level in zip(reversed(backs), reversed(moves), strict=True):
@@ -260,7 +307,10 @@ def _follow(graph: Graph, backs: list[np.ndarray], moves: list[np.ndarray], befo
 
 
 def complete_lazy(graph: Graph, order: list[int], before: Iterable[int] = ()) -> list[int]:
-    """An order, after what has run before, with each lazy operator that is missing right before the first that needs it."""
+    """The order, completed by the missing lazy operators: each comes right before the first operator that needs it.
+
+    ``before`` has the operators that have run earlier; they are left out.
+    """
     done = set(before)
     complete: list[int] = []
     for op in order:
@@ -277,5 +327,5 @@ def complete_lazy(graph: Graph, order: list[int], before: Iterable[int] = ()) ->
 
 
 def normalize(graph: Graph, order: list[int]) -> list[int]:
-    """An order of all operators with the lazy ones as late as they can be, which is never worse."""
+    """An order of all operators with the lazy ones as late as possible, which never raises the peak."""
     return complete_lazy(graph, [op for op in order if not graph.is_lazy[op]])

@@ -1,6 +1,7 @@
 """The candidates for operator order, as functions of (problem, context).
 
-First comes the peak, then, where it is proven or nothing more is found, the arena.
+They first minimize the peak of live bytes. Once that is proven minimal, or nothing better is found, they look for offsets whose
+arena is no larger than the peak.
 """
 
 from __future__ import annotations
@@ -32,39 +33,39 @@ from stowplan.portfolio.presolve import presolve_seconds
 
 
 class SearchParameters(Parameters, frozen=True):
-    """Parameters of the search."""
+    """Parameters of the candidates."""
 
     cut_share: float = 0.15
-    """Part of the time for bounds by cuts, before all else."""
+    """Part of the time limit for bounds by minimum cuts."""
     widths: tuple[int, ...] = (1, 4)
-    """Sets side by side in a beam, one beam after the other."""
+    """Beam widths in sets, one beam after the other."""
     most_wide: int = 40_000
-    """Operators times sets of a beam at most."""
+    """Operators times beam width above which a beam is skipped."""
     weights: tuple[float, ...] = (1000.0, 1.0)
-    """Live bytes that a byte of the peak so far is worth, beam by beam."""
+    """Weights of the peak so far relative to the live bytes in the score of a set, beam by beam."""
     presolve_sets: int = 1_000
-    """Sets that the exact search looks at in a moment."""
+    """Sets that the exact search of the presolver examines."""
     first_sets: int = 20_000
-    """Sets that the exact search looks at before local search has its first turn beside it."""
+    """Sets that the exact search examines before local search has its first turn in between."""
     splits: int = 24
-    """Rounds of splits by cuts without gain after which stretches have their turn."""
+    """Rounds of splitting by cuts without an improvement after which windows have their turn."""
     stretches: int = 8
-    """Rounds of stretches put in order without gain after which splits have their turn."""
+    """Rounds of windows without an improvement after which splitting by cuts has its turn."""
     arena_share: float = 0.2
-    """Part of the time that is kept for the arena while the peak is open."""
+    """Part of the candidate's time that is reserved for the arena while the peak is not proven minimal."""
     arena_orders: int = 6
-    """Orders that the arena tries."""
+    """Orders of the same peak for which offsets are searched."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
-#: The packing room's candidates that look for offsets, one after the other.
+#: The candidates of the kind ``packing`` that look for offsets, one after the other.
 PACKINGS = packing.search, packing.exact
 
 
 class _Run:
-    """A candidate at work: what it knows, and what it has told."""
+    """The state of a candidate: the problem's structure, its graphs in both directions of time, its best plan and bound."""
 
     def __init__(self, problem: Problem, context: Context):
         self.problem, self.context = problem, context
@@ -74,23 +75,23 @@ class _Run:
         self.best: Plan | None = None
         self._ceilings = np.full(self.structure.ops, 1 << 62, np.int64)
 
-    def offer(self, order: list[int], source: str) -> int:
-        """Tell of an order, with offsets made in a moment, where it is better than all known here; returns its peak."""
+    def report_order(self, order: list[int], source: str) -> int:
+        """Report a plan of this order, with quick offsets, if its peak is lower than the best; returns the peak."""
         profile = self.structure.profile(order)
         self._ceilings[order] = np.minimum(self._ceilings[order], profile[: len(order)])
         peak = int(profile.max(initial=0))
         if self.best is None or peak < self.best.objective:
-            self.tell(Lives(self.problem, self.structure, order).quick(), source)
+            self.report_plan(Lives(self.problem, self.structure, order).quick(), source)
         return peak
 
-    def tell(self, plan: Plan, source: str) -> None:
-        """Tell of a plan where it is the best that this candidate has."""
+    def report_plan(self, plan: Plan, source: str) -> None:
+        """Report a plan if it is better than the best plan of this candidate."""
         if self.best is None or (plan.objective, plan.arena) < (self.best.objective, self.best.arena):
             self.best = plan
             self.context.plan(plan, source)
 
-    def prove(self) -> None:
-        """Bounds by cuts, of the operators where most is live in the orders so far; goes on where it was stopped."""
+    def prove_by_cuts(self) -> None:
+        """Compute bounds by minimum cuts, first at operators with most live bytes in the orders so far. May be continued."""
         self.floor = cut_bound(
             self.structure,
             self._ceilings,
@@ -100,100 +101,105 @@ class _Run:
             self.context.work(work_rates.ORDER_CUTS),
         )
 
-    def know(self) -> tuple[Plan | None, int]:
-        """The best plan and bound of all."""
+    def best_plan_and_bound(self) -> tuple[Plan | None, int]:
+        """The best plan and bound of all candidates."""
         plan, bound = self.context.incumbent()
         if plan is None or (self.best is not None and (self.best.objective, self.best.arena) <= (plan.objective, plan.arena)):
             plan = self.best
         return plan, max(self.floor, bound or 0)
 
-    def has_least_peak(self) -> bool:
-        """Whether the peak of the best plan is proven."""
-        plan, bound = self.know()
+    def is_peak_proven(self) -> bool:
+        """Whether the peak of the best plan is proven minimal."""
+        plan, bound = self.best_plan_and_bound()
         return plan is not None and plan.objective <= bound
 
     def is_over(self) -> bool:
-        """Whether to stop looking for lower peaks: there are none, or the rest of the time is the arena's."""
-        if self.context.closed() or self.has_least_peak():
+        """Whether to stop looking for lower peaks: there are none, or the rest of the time is reserved for the arena."""
+        if self.context.closed() or self.is_peak_proven():
             return True
-        plan, _ = self.know()
+        plan, _ = self.best_plan_and_bound()
         wants_arena = plan is not None and plan.arena > plan.objective
         return wants_arena and self.context.is_last(PARAMS.arena_share)
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """What takes little time on a small graph: cuts, the narrowest beams, the first sets of the exact search."""
+    """The presolver of small graphs: the narrowest beams, bounds by cuts, and the first sets of the exact search."""
     run = _Run(problem, context)
     if run.structure.ops == 0:
         return
-    run.offer(stable_order(run.structure), "given")
+    run.report_order(stable_order(run.structure), "given")
     _beams(run, 1, None)
-    run.prove()
+    run.prove_by_cuts()
     _search_sets(run, None, most=PARAMS.presolve_sets)
-    if run.has_least_peak() and run.best is not None and not context.closed():
+    if run.is_peak_proven() and run.best is not None and not context.closed():
         lives = Lives(problem, run.structure, run.best.order)
         _pack(run, lives, presolve_seconds(context), context.closed, (packing.exact,))
 
 
 def search(problem: Problem, context: Context) -> None:
-    """The orders of compilers, beams forwards and backwards, local search; then offsets."""
+    """The heuristic: the orders that compilers use, beams forwards and backwards in time, local search, then offsets."""
     run = _Run(problem, context)
     for name, baseline in BASELINES.items():
         order = baseline(run.structure, context.closed)
         if order is not None:
             context.plan(Lives(problem, run.structure, order).quick(), name)
-            run.offer(order, name)
+            run.report_order(order, name)
     if context.heard() is None:
-        # Otherwise the exact search says which bounds it has proven.
-        run.prove()
+        # In other runs the exact search computes the bounds and passes them on.
+        run.prove_by_cuts()
     chance = context.rng()
     for width in PARAMS.widths:
         if width * run.structure.ops <= PARAMS.most_wide:
             _beams(run, width, None)
-    _go_on(run, _Improvement(run, chance), chance, context.work(work_rates.ORDER_ROUNDS, run.structure.ops + 50, least=2))
+    _minimize_peak_and_arena(
+        run, _Improvement(run, chance), chance, context.work(work_rates.ORDER_ROUNDS, run.structure.ops + 50, least=2)
+    )
 
 
 def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
-    """A beam in each direction with each weight, below the best known."""
+    """Run a beam in each direction of time with each weight, for orders below the best peak."""
     for weight in PARAMS.weights:
         for graph in (run.forwards, run.backwards):
-            plan, floor = run.know()
+            plan, floor = run.best_plan_and_bound()
             if plan is None or run.is_over():
                 return
-            reached = beam.search(graph, floor, plan.objective, width, chance, run.is_over, weight)
-            if reached is not None:
-                run.offer(reached[1], "beam")
+            result = beam.search(graph, floor, plan.objective, width, chance, run.is_over, weight)
+            if result is not None:
+                run.report_order(result[1], "beam")
 
 
 class _Improvement:
-    """Local search from the best order: splits by cuts while they gain ground, stretches, and beams with other chances."""
+    """Local search from the best order: splits by cuts, windows, and beams with noise, in turn."""
 
     def __init__(self, run: _Run, chance: np.random.Generator):
         self._run, self._chance = run, chance
         self._searches: tuple[tuple[Dividing | Windows, str, int], ...] = ()
         self._count = 0
 
-    def go_on(self, is_over: Callable[[], bool], rounds: int | None = None) -> None:
-        """Until it is over, or for so many rounds."""
+    def improve(self, is_over: Callable[[], bool], rounds: int | None = None) -> None:
+        """Search until ``is_over`` says so, or for a number of rounds."""
         count = 0
         while not is_over() and (rounds is None or count < rounds):
-            for search_, source, patience in self._ready():
+            for search_, source, patience in self._continued_searches():
                 failures = 0
                 while failures < patience and not is_over() and (rounds is None or count < rounds):
                     count += 1
                     if search_.step(is_over):
                         failures = 0
-                        self._run.offer(search_.order, source)
+                        self._run.report_order(search_.order, source)
                     else:
                         failures += 1
             self._count += 1
             if self._count % 4 == 0 and not is_over():
                 _beams(self._run, int(self._chance.choice([4, 8, 16, 32])), self._chance)
 
-    def _ready(self) -> tuple[tuple[Dividing | Windows, str, int], ...]:
-        """The searches, each going on from the best order, with the rounds without gain after which the next has its turn."""
+    def _continued_searches(self) -> tuple[tuple[Dividing | Windows, str, int], ...]:
+        """(search, source, patience) of each local search, continued from the best order.
+
+        The patience is the number of rounds without an improvement after which the next search has its turn.
+        """
         run = self._run
-        plan, floor = run.know()
+        plan, floor = run.best_plan_and_bound()
         assert plan is not None
         order = list(plan.order)
         if not self._searches:
@@ -208,52 +214,53 @@ class _Improvement:
 
 
 def exact(problem: Problem, context: Context) -> None:
-    """Search over sets of operators, forwards and backwards in turn; then offsets for the order found."""
+    """The exact candidate: best-first search over sets of operators, forwards and backwards in turn; then offsets."""
     run = _Run(problem, context)
     if run.structure.ops == 0:
         return
-    run.offer(stable_order(run.structure), "given")
+    run.report_order(stable_order(run.structure), "given")
     _beams(run, 1, None)
-    run.prove()
+    run.prove_by_cuts()
     chance = context.rng(1)
     improvement = _Improvement(run, chance)
     _search_sets(run, improvement)
-    _go_on(run, improvement, chance, 0 if context.heard() is None else None)
+    _minimize_peak_and_arena(run, improvement, chance, 0 if context.heard() is None else None)
 
 
-def _go_on(run: _Run, improvement: _Improvement, chance: np.random.Generator, rounds: int | None) -> None:
-    """Lower peaks, then the arena; and where that was quick and peaks are not proven, again."""
+def _minimize_peak_and_arena(run: _Run, improvement: _Improvement, chance: np.random.Generator, rounds: int | None) -> None:
+    """Lower the peak, then the arena, and repeat both while there is time and the peak is not proven minimal."""
     while True:
-        improvement.go_on(run.is_over, rounds)
+        improvement.improve(run.is_over, rounds)
         _arena(run, chance)
-        if run.context.closed() or run.has_least_peak() or rounds is not None:
+        if run.context.closed() or run.is_peak_proven() or rounds is not None:
             return
 
 
 def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None = None) -> None:
-    """The search itself, in turn with local search where the clock may count: a lower peak leaves less to look at.
+    """Run the exact search, in turn with local search, because a lower peak leaves fewer sets to examine.
 
-    ``most``: sets to look at, at most, a few at a time.
+    ``improvement`` is the local search, None for none; deterministic runs do without it. ``most`` is the maximum number of sets
+    to examine, a few at a time; by default the time, or the work limit of a deterministic run, decides.
     """
     context = run.context
     limit = context.work(work_rates.ORDER_SETS, run.structure.ops + 50) if most is None else most
     searches: dict[int, SetSearch] = {}
-    slice_, looked = 200, 0
-    while not run.is_over() and (limit is None or looked < limit):
+    slice_, examined = 200, 0
+    while not run.is_over() and (limit is None or examined < limit):
         began = time.monotonic()
         for graph in (run.forwards, run.backwards):
-            plan, floor = run.know()
+            plan, floor = run.best_plan_and_bound()
             assert plan is not None
-            one = searches.setdefault(graph.backward, SetSearch(graph, floor, plan.objective))
-            one.upper = min(one.upper, plan.objective)
-            before = one.sets
-            outcome = one.run(run.is_over, slice_)
-            looked += one.sets - before
-            if one.bound > run.floor:
-                run.floor = one.bound
-                context.bound(one.bound, "sets")
+            set_search = searches.setdefault(graph.backward, SetSearch(graph, floor, plan.objective))
+            set_search.upper = min(set_search.upper, plan.objective)
+            before = set_search.sets
+            outcome = set_search.run(run.is_over, slice_)
+            examined += set_search.sets - before
+            if set_search.bound > run.floor:
+                run.floor = set_search.bound
+                context.bound(set_search.bound, "sets")
             if outcome == FOUND:
-                run.offer(one.order(), "sets")
+                run.report_order(set_search.order(), "sets")
             if outcome in (FOUND, EXHAUSTED):
                 return
         slice_ = min(200_000, 2 * slice_) if most is None else slice_
@@ -261,31 +268,31 @@ def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None =
         if is_full and limit is not None:
             return
         if limit is None or most is not None:
-            run.prove()
+            run.prove_by_cuts()
         until = math.inf if is_full else time.monotonic() + max(0.2, time.monotonic() - began)
-        if improvement is not None and limit is None and looked > PARAMS.first_sets:
-            improvement.go_on(lambda until=until: run.is_over() or time.monotonic() >= until)  # type: ignore[misc]
+        if improvement is not None and limit is None and examined > PARAMS.first_sets:
+            improvement.improve(lambda until=until: run.is_over() or time.monotonic() >= until)  # type: ignore[misc]
 
 
 def _arena(run: _Run, chance: np.random.Generator) -> None:
-    """Offsets for the best order, then for others of the same peak, until the arena is no larger than that."""
+    """Look for offsets for the best order, then for others of the same peak, until the arena is no larger than the peak."""
     context = run.context
 
     def is_over() -> bool:
-        plan, _ = run.know()
+        plan, _ = run.best_plan_and_bound()
         return context.closed() or plan is None or plan.arena <= plan.objective
 
     for attempt in range(PARAMS.arena_orders):
-        plan, _ = run.know()
+        plan, _ = run.best_plan_and_bound()
         if plan is None or is_over():
             return
         order = list(plan.order)
         if attempt:
-            order = _another(run, order, chance)
+            order = _order_of_same_peak(run, order, chance)
         lives = Lives(run.problem, run.structure, order)
         if lives.peak > plan.objective:
             continue
-        # All packings together are to be within the work limit, since no clock ends them.
+        # In a deterministic run no clock ends the packings, so all of them together must stay within the work limit.
         seconds, work = max(0.5, context.seconds() / 20), context.seconds() / (len(PACKINGS) * PARAMS.arena_orders)
         _pack(run, lives, seconds, is_over, work=min(seconds, work))
 
@@ -298,20 +305,20 @@ def _pack(
     candidates: Sequence[Callable[[packing_problem.Problem, Context], None]] = PACKINGS,
     work: float | None = None,
 ) -> None:
-    """The packing room's candidates on the lives of an order, for some seconds each."""
+    """Run candidates of the kind ``packing`` on the lives of an order, each for ``seconds``, and report the plans."""
     load = load_bound(lives.packing)
     for candidate in candidates:
         inner = InnerRun(run.context, seconds, work, bound=load, is_over=is_over)
         candidate(lives.packing, inner)
         if inner.best is not None:
-            run.tell(lives.plan(inner.best.offsets), "arena")
+            run.report_plan(lives.plan(inner.best.offsets), "arena")
         if inner.is_settled:
             return
 
 
-def _another(run: _Run, order: list[int], chance: np.random.Generator) -> list[int]:
-    """Another order of no higher peak: a beam with noise, in one of the directions."""
+def _order_of_same_peak(run: _Run, order: list[int], chance: np.random.Generator) -> list[int]:
+    """Another order whose peak is no higher, found by a beam with noise in a random direction of time; else ``order``."""
     peak = run.structure.peak(order)
     graph = run.backwards if chance.random() < 0.5 else run.forwards
-    reached = beam.search(graph, peak, peak + 1, 4, chance, run.context.closed, weight=0.0)
-    return order if reached is None else reached[1]
+    result = beam.search(graph, peak, peak + 1, 4, chance, run.context.closed, weight=0.0)
+    return order if result is None else result[1]

@@ -1,15 +1,17 @@
-"""A structure as the compiled code has it, and sets of its operators: what a step costs, and which steps are safe at once.
+"""Sets of operators that have run, for compiled searches: what a step costs, and which steps are safe to take at once.
 
-What is live depends on the set of operators that have run alone, not on the order it ran in. So orders are paths through sets,
-and the least peak is a path whose worst step is best. Let D be such a set and f(D) its live bytes. f is submodular: what a step
-frees more of, it never frees less of after others. So a chain of steps S from D, each of which depends on the one before, may
-be taken at once if it costs no new peak and ends with f(D + S) <= f(D), being above f(D) until then: every order goes on no
-worse after it. Single steps that free at least what they write are the shortest such chains, and what a step of a chain makes
-possible may be taken with it where it frees at least what it writes. Operators that need nothing and write one storage
-(``lazy``) run right before the first that reads it.
+The live bytes depend only on the set of operators that have run, not on the order in which they ran. An order is therefore a
+path through such sets, and its peak is the largest step of the path. Let D be a set and f(D) its live bytes. The function f is
+submodular: if other operators run first, a step never frees fewer bytes.
 
-Backwards in time the same holds: operators run last to first, a storage comes with the last that touches it and goes with the
-first. So one code does for both.
+So a chain of steps S from D, each of which depends on the one before, may be taken at once without losing the best order if
+it raises no peak, ends with f(D + S) <= f(D), and stays above f(D) until then: no continuation gets worse by it. The shortest
+such chain is a single step that frees at least what it writes. If a step of a chain makes another one possible that frees
+at least what it writes, that one is taken along. *Lazy* operators, which need nothing and write a single storage, run right
+before the first operator that reads it.
+
+Backwards in time the same holds: operators run last to first, a storage is allocated by the last operator that touches it and
+freed by the first. The same code serves both directions.
 """
 
 from __future__ import annotations
@@ -25,39 +27,48 @@ from stowplan.models.operator_order.structure import Structure
 Ints = NDArray[np.int64]
 Bits = NDArray[np.uint64]
 
-#: Steps of a chain at most.
+#: Largest number of steps of a chain.
 CHAIN = 96
 
 
 class Graph(NamedTuple):
-    """Lists of lists as in :class:`~stowplan.models.operator_order.structure.Structure`; all arrays are int64."""
+    """The operators and storages of a problem, in one direction of time; all arrays are int64.
+
+    Lists of lists are stored as in :class:`~stowplan.models.operator_order.structure.Structure`: row i of ``x`` is
+    ``x[x_start[i] : x_start[i + 1]]``.
+    """
 
     succ_start: Ints
     succ: Ints
+    """Operators that wait for each operator."""
     waits: Ints
-    """[ops] operators before each that are not lazy."""
+    """[ops] how many operators that are not lazy each one waits for."""
     is_lazy: Ints
-    """[ops] 1 for operators that need nothing and write one storage that all that wait for them touch."""
+    """[ops] 1 for operators that need nothing and write one storage, which all operators that wait for them touch."""
     touch_start: Ints
     touch: Ints
+    """Storages that each operator reads or writes."""
     size: Ints
+    """[storages] bytes; 0 for a storage that is never live."""
     total: Ints
-    """[storages] operators that touch it, and the start and the end where it is there."""
+    """[storages] number of operators that touch it, plus one if it exists at the start and one if it is kept to the end."""
     rem: Ints
-    """[storages] how many of ``total`` are left before the first operator."""
+    """[storages] how many of ``total`` remain before the first operator runs. A storage is live if some but not all remain."""
     maker: Ints
-    """[storages] lazy operator that writes it; -1 elsewhere."""
+    """[storages] lazy operator that writes it; -1 if there is none."""
     pair_start: Ints
     pair: Ints
+    """Storages whose bytes a result of each operator may take over."""
     backward: int
+    """1 if operators run last to first, otherwise 0."""
 
 
 def make(structure: Structure, backward: bool = False) -> Graph:
-    """The graph of a structure."""
+    """The graph of a structure, forwards or backwards in time."""
     there = structure.is_there.astype(np.int64)
     total = structure.users + structure.given + structure.kept
     gone = structure.kept if backward else structure.given
-    # What is never live must never come or go.
+    # A storage that is never live must never be allocated or freed.
     total = np.where(there > 0, total, 1)
     lazy = np.zeros(structure.ops, np.int64)
     maker = np.full(structure.storages, -1, np.int64)
@@ -92,17 +103,22 @@ def make(structure: Structure, backward: bool = False) -> Graph:
 
 
 class Room(NamedTuple):
-    """Room to work in, for one set of operators."""
+    """The working arrays for one set of operators."""
 
     rem: Ints
+    """[storages] as :attr:`Graph.rem`, for this set."""
     waits: Ints
+    """[ops] as :attr:`Graph.waits`, for this set."""
     ready: Ints
+    """Operators that may run next."""
     moves: Ints
+    """Operators that have run since the set was restored."""
     bits: Bits
+    """[words] the set: one bit for each operator, 1 if it has run."""
 
 
 def room_for(graph: Graph, words: int) -> Room:
-    """Room for sets of a graph, of so many words each."""
+    """The working arrays for sets of a graph that take so many words of 64 bits."""
     n = len(graph.waits)
     rem, waits, ready, moves = (np.empty(count, np.int64) for count in (len(graph.rem), n, n + 1, n + 1))
     return Room(rem, waits, ready, moves, np.empty(words, np.uint64))
@@ -110,14 +126,17 @@ def room_for(graph: Graph, words: int) -> Room:
 
 @njit_small
 def copy_set(source: Bits2D, at: int, target: Bits2D, to: int) -> None:
-    """Row ``at`` of ``source`` into row ``to`` of ``target``."""
+    """Copy row ``at`` of ``source`` to row ``to`` of ``target``."""
     for word in range(source.shape[1]):
         target[to, word] = source[at, word]
 
 
 @njit_inner
 def weigh(g: Graph, rem: Ints, op: int) -> Any:
-    """(bytes that come, bytes that go, bytes saved in place) where ``op`` runs next; ``rem`` [storages] as it stands."""
+    """(allocated, freed, saved) bytes if ``op`` runs next, for the current ``rem`` [storages].
+
+    The saved bytes are those of results that may be written in place of an operand.
+    """
     come = go = saved = 0
     for k in range(g.touch_start[op], g.touch_start[op + 1]):
         x = g.touch[k]
@@ -146,7 +165,7 @@ def weigh(g: Graph, rem: Ints, op: int) -> Any:
 def run(
     g: Graph, rem: Ints, waits: Ints, bits: Bits, ready: Ints, count: int, moves: Ints, moved: int, op: int, allowed: Ints
 ) -> Any:
-    """Let ``op`` run; returns the new lengths of ``ready`` and ``moves``."""
+    """Run ``op``, and before it the lazy operators that it needs; returns the new lengths of ``ready`` and ``moves``."""
     one = np.uint64(1)
     for k in range(g.touch_start[op], g.touch_start[op + 1]):
         x = g.touch[k]
@@ -171,7 +190,7 @@ def run(
 
 @njit_inner
 def undo(g: Graph, rem: Ints, waits: Ints, bits: Bits, moves: Ints, moved: int, back_to: int) -> int:
-    """Take back the last moves."""
+    """Undo the last moves, down to ``back_to`` of them; returns their new number."""
     one = np.uint64(1)
     while moved > back_to:
         moved -= 1
@@ -232,7 +251,10 @@ def settle(
     most: int,
     allowed: Ints,
 ) -> Any:
-    """Take all safe steps that need at most ``most`` bytes; returns live bytes, the lengths of ``ready`` and of ``moves``."""
+    """Take all safe steps and chains that need at most ``most`` bytes.
+
+    Returns the live bytes and the new lengths of ``ready`` and ``moves``.
+    """
     again = True
     while again:
         again = False
@@ -262,7 +284,7 @@ def settle(
             count, moved = run(g, rem, waits, bits, ready, count, moves, moved, first, allowed)
             since = old_count
             for _ in range(CHAIN):
-                # What became possible and frees at least what it writes.
+                # Take along steps that the chain has made possible and that free at least what they write.
                 k = old_count
                 while k < count:
                     op = ready[k]

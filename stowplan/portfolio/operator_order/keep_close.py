@@ -1,4 +1,4 @@
-"""How far an order is from an earlier one: operators and tensors by their ids."""
+"""Orders that stay close to an earlier plan; operators and tensors are matched by their ids."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from stowplan.models.operator_order.plan import Plan, in_order
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.operator_order.structure import build, needed_first
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.packing.keep_close import ejected, near_offsets, under
+from stowplan.portfolio.packing.keep_close import near_offsets, offsets_by_ejection, with_capacity
 
 
 class Changes:
-    """Decisions are places of the operators among the others, by number; offsets of tensors follow the lives that they give."""
+    """How orders change: the decisions are the places of the operators relative to the others.
+
+    Offsets of tensors depend on the lives that an order gives them, and are chosen afterwards.
+    """
 
     notes: Sequence[str] = ()
 
@@ -36,26 +39,26 @@ class Changes:
             offsets = {tensor.id: at for tensor, at in zip(given.problem.tensors, earlier.offsets, strict=True)}
             self._offsets = [offsets.get(tensor.id) for tensor in problem.tensors]
             new = sorted({*range(len(problem.ops))} - {*self._order})
-            # What is new comes as early as it can, which is where it was given.
+            # New operators run as early as they can.
             self.start = self._with_offsets(needed_first(self._structure, [*self._order, *new]), None)
 
     def counts(self, plan: Any) -> Counts:
-        """What a valid plan changes."""
+        """How many operators moved and how many tensors have another offset, each with the number of those compared."""
         if self._is_of_this:
             return count_changes(self._problem, self.start, plan)
-        known = [(before, after) for before, after in zip(self._offsets, plan.offsets, strict=True) if before is not None]
+        comparable = [(before, after) for before, after in zip(self._offsets, plan.offsets, strict=True) if before is not None]
         return {
-            "operator": (len(self._moved(plan)), len(self._order)),
-            "tensor": (sum(before != after for before, after in known), len(known)),
+            "operator": (len(self._find_moved(plan)), len(self._order)),
+            "tensor": (sum(before != after for before, after in comparable), len(comparable)),
         }
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
-        """Each operator that moved."""
+        """The moved operators, each as a group of its own."""
         self._should_stop = should_stop
-        return [frozenset([operator]) for operator in self._moved(plan)]
+        return [frozenset([operator]) for operator in self._find_moved(plan)]
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Plan | None:
-        """The plan with these operators right behind those that they came after."""
+        """The plan with these operators moved back, right behind the operators that they followed in the earlier plan."""
         back = set(decisions)
         order = [op for op in plan.order if op not in back]
         before: int | None = None
@@ -66,22 +69,23 @@ class Changes:
         return self._with_offsets(needed_first(self._structure, order), plan.arena)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """The same order with other offsets."""
+        """Plans of the same order with fewer changed offsets."""
         lives = Lives(self._problem, self._structure, plan.order)
-        problem = under(lives.packing, ceiling)
+        problem = with_capacity(lives.packing, ceiling)
         for offsets in near_offsets(problem, lives.of_buffers(self._offsets), lives.offsets(plan).offsets, budget):
             yield lives.plan(offsets)
 
-    def _moved(self, plan: Any) -> list[int]:
-        kept = in_order(self._order, plan.order)
-        return [op for op in self._order if op not in kept]
+    def _find_moved(self, plan: Any) -> list[int]:
+        """The fewest operators that have to move to get from the earlier order to that of the plan."""
+        unmoved = in_order(self._order, plan.order)
+        return [op for op in self._order if op not in unmoved]
 
     def _with_offsets(self, order: list[int], ceiling: int | None) -> Plan | None:
-        """A plan of an order, with offsets as they were as far as that needs no more than the ceiling."""
+        """A plan of an order that keeps earlier offsets as far as ``ceiling`` bytes permit; None if its peak is higher."""
         lives = Lives(self._problem, self._structure, order)
         if ceiling is None:
             return lives.quick()
         if lives.peak > ceiling:
             return None
-        offsets = ejected(under(lives.packing, ceiling), lives.of_buffers(self._offsets), self._should_stop)
+        offsets = offsets_by_ejection(with_capacity(lives.packing, ceiling), lives.of_buffers(self._offsets), self._should_stop)
         return lives.quick() if offsets is None else lives.plan(offsets)

@@ -1,4 +1,4 @@
-"""Operator order as a kind of problem: how its plans are verified, and its candidates."""
+"""The kind ``operator_order``: how its plans are verified and described, and which candidates and baselines it has."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ from stowplan.models.operator_order.structure import build
 from stowplan.models.operator_order.verify import verify
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.operator_order.arena import Lives
-from stowplan.portfolio.operator_order.orders import BASELINES, alone
+from stowplan.portfolio.operator_order.orders import BASELINES, baseline_candidate
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
 from stowplan.units import BYTES
 from stowplan.verification import Verification
 
 
 class StartParameters(Parameters, frozen=True):
-    """Parameters of which candidates there are, and where they run."""
+    """Parameters that decide which candidates run, and whether in a thread or a process."""
 
     few_ops: int = 100
-    """Operators of a graph whose baselines are made in the calling process."""
+    """Operators up to which baselines are computed in a thread of the calling process."""
     small: int = 64
-    """Operators, up to so many the exact search is tried for a moment before all else."""
+    """Operators up to which the presolver runs."""
 
 
 PARAMS = parameters(StartParameters, __name__)
 
 
-#: What inputs are read for: files that mean other problems for other targets.
+#: The target for which input files are read as problems of this kind.
 TARGET = "order"
 
 
 def _baseline(name: str) -> Baseline[Problem, Plan]:
-    """The operators as given, or in another order that a candidate makes of graphs that are not small; with quick offsets."""
+    """A baseline: the operators in the order given, or in that of a compiler, with quick offsets.
+
+    For graphs that are not small, the other orders are computed by a candidate.
+    """
 
     def plan(problem: Problem) -> Plan | None:
         if name != "given" and len(problem.ops) > PARAMS.small:
@@ -66,14 +69,14 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
     if name in BASELINES:
-        return partial(alone, name)
+        return partial(baseline_candidate, name)
     from stowplan.portfolio.operator_order import candidates
 
     return {"presolve": candidates.presolve, "search": candidates.search, "sets": candidates.exact}[name]
 
 
 def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
-    """Facts for the summary; ``in_place`` says under which rule a peak is proven to be least."""
+    """Facts for the summary; ``in_place`` says under which rule a peak is proven minimal."""
     count = sum(bool(op.in_place) for op in problem.ops)
     may = f"{count:,} of {len(problem.ops):,} operators may write a result over an operand that nobody needs afterwards"
     return {

@@ -1,9 +1,10 @@
-"""Local search around the peak of an order: by minimum cuts, and by exact search within stretches.
+"""Local search around the peak of an order: by minimum cuts, and by exact search within windows.
 
-The cut of an operator (:mod:`stowplan.models.operator_order.bounds`) is a set of operators after which least is live. Beams
-see a few steps ahead; the cut knows the whole graph: which branches to finish before the peak, and which not to begin. So
-:class:`Dividing` splits a stretch of the order around the peak, at first all of it, there, and a beam in each direction orders
-each part. :class:`Windows` puts the operators of short stretches into their best order.
+The cut of an operator (:mod:`stowplan.models.operator_order.bounds`) is, of all sets of operators that may have run before it,
+one with the fewest live bytes. Beam search looks only a few steps ahead, while the cut sees the whole graph: it shows which
+branches to finish before the peak and which not to begin. :class:`Dividing` therefore splits a stretch of the order around the
+peak, at first all of it, into the operators of the cut and the others, and orders each part by a beam in each direction of
+time. :class:`Windows` puts the operators of short stretches into their best order.
 """
 
 from __future__ import annotations
@@ -25,41 +26,45 @@ class LocalSearchParameters(Parameters, frozen=True):
     """Parameters of local search."""
 
     widths: tuple[int, ...] = (2, 8, 32, 64)
-    """Sets side by side, one beam after the other."""
+    """Beam widths in sets, which splits use one after the other."""
     shortest: int = 24
-    """Operators of a stretch at least."""
+    """Operators of the shortest stretch that is split."""
     looked_at: int = 60
-    """Operators of a stretch that are looked at for the one to split by."""
+    """Operators of a stretch that are examined for the one to split by."""
     most: int = 600_000
-    """Operators times sets of a beam at most."""
+    """Operators times beam width, at most."""
     first: int = 16
-    """Operators of a stretch at first."""
+    """Operators of the first windows."""
     longest: int = 400
-    """Operators of a stretch at most."""
+    """Operators of the longest windows."""
     sets: int = 4000
-    """Sets that the search of a stretch may look at."""
+    """Sets that the exact search of a window may examine."""
     most_cpsat: int = 60
-    """Operators of a stretch that CP-SAT is given where that is not enough."""
+    """Operators of a window up to which CP-SAT is tried if the exact search does not finish."""
     cpsat_seconds: float = 1.0
-    """Seconds for CP-SAT, of the clock and of its own."""
+    """Seconds for CP-SAT, both of the clock and of its deterministic time."""
     memory: int = 60_000_000
-    """Bytes of the tables of one such search."""
+    """Bytes of the tables of the exact search of a window."""
 
 
 PARAMS = parameters(LocalSearchParameters, __name__)
 
 
 class Dividing:
-    """Improves an order.
+    """Improves an order by splitting stretches of it at minimum cuts and ordering the parts anew.
 
     Parameters
     ----------
+    structure
+        The structure of the problem.
     forwards, backwards
-        Graphs of ``structure``.
+        Graphs of ``structure`` in both directions of time.
     order
-        One in which the operators can run.
+        An order in which the operators can run.
     floor
-        A bound in bytes: no order is better.
+        A lower bound of the peak, in bytes.
+    chance
+        Source of random numbers.
     """
 
     def __init__(
@@ -76,20 +81,20 @@ class Dividing:
         self._cuts = Cuts(structure)
         self._turn = 0
         self._least: dict[int, int] = {}
-        """Bounds of operators whose cut was computed."""
+        """Live bytes at the cut of each operator whose cut was computed: a bound of the peak."""
         self.adopt(order)
 
     def adopt(self, order: list[int]) -> None:
-        """Go on from an order."""
+        """Continue from an order."""
         self.order = normalize(self._forwards, order)
         self.peak = self._structure.peak(self.order)
 
     def step(self, should_stop: Callable[[], bool]) -> bool:
-        """Split one stretch; returns whether the order got better: a lower peak, or fewer moments at it."""
+        """Split one stretch; returns whether the order improved: a lower peak, or fewer operators at the peak."""
         profile = self._structure.profile(self.order)
         n = len(self.order)
         at = int(self._chance.choice(np.flatnonzero(profile == self.peak)))
-        # The whole order with each width first, then ever shorter stretches, and again from the start.
+        # The whole order with each beam width first, then ever shorter stretches, then the whole order again.
         width = PARAMS.widths[self._turn % len(PARAMS.widths)]
         halvings = self._turn // len(PARAMS.widths)
         length = n >> halvings
@@ -106,37 +111,38 @@ class Dividing:
         return True
 
     def _tightest(self, profile: np.ndarray, first: int, last: int) -> int:
-        """Of the operators of a stretch where most is live one of the largest bound: no order does much better there."""
+        """Of the operators of a stretch with most live bytes, the one with the largest bound: no order does better there."""
         highest = np.argsort(-profile[first:last], kind="stable")[: PARAMS.looked_at]
-        some = [self.order[first + int(i)] for i in highest]
-        for op in some[: 1 + int(self._chance.integers(len(some)))]:
+        fullest = [self.order[first + int(i)] for i in highest]
+        for op in fullest[: 1 + int(self._chance.integers(len(fullest)))]:
             if op not in self._least:
                 self._least[op] = self._cuts.least(op)
-        return max((op for op in some if op in self._least), key=lambda op: (self._least[op], -op))
+        return max((op for op in fullest if op in self._least), key=lambda op: (self._least[op], -op))
 
     def _is_better(self, order: list[int], before: np.ndarray) -> bool:
         profile = self._structure.profile(order)
         return (int(profile.max()), int((profile == self.peak).sum())) < (self.peak, int((before == self.peak).sum()))
 
     def _split(self, first: int, last: int, by: int, width: int, should_stop: Callable[[], bool]) -> list[int] | None:
+        """The order with a stretch split at the cut of operator ``by``, each part ordered by a beam; None if one fails."""
         before, inside, after = self.order[:first], self.order[first:last], self.order[last:]
         _, ran = self._cuts.cut(by, want_set=True)
         members = set(ran)
-        one = [op for op in inside if op in members]
-        other = [op for op in inside if op not in members]
-        parts = [(before, one, [*other, *after]), ([*before, *one], other, after)]
-        done: list[int] = []
+        in_cut = [op for op in inside if op in members]
+        rest = [op for op in inside if op not in members]
+        parts = [(before, in_cut, [*rest, *after]), ([*before, *in_cut], rest, after)]
+        ordered: list[int] = []
         for earlier, among, later in parts:
             part = self._best(earlier, among, later, width, should_stop)
             if part is None:
                 return None
-            done += part
-        return complete_lazy(self._forwards, [*before, *done, *after])
+            ordered += part
+        return complete_lazy(self._forwards, [*before, *ordered, *after])
 
     def _best(
         self, earlier: list[int], among: list[int], later: list[int], width: int, should_stop: Callable[[], bool]
     ) -> list[int] | None:
-        """The best order of a part that a beam finds, forwards or backwards; None where none keeps below the peak."""
+        """The best order of a part that a beam finds in either direction of time; None if none stays within the peak."""
         if not any(not self._forwards.is_lazy[op] for op in among):
             return among
         weight = float(self._chance.choice([1.0, 1000.0]))
@@ -153,18 +159,22 @@ class Dividing:
 
 
 class Windows:
-    """Improves an order by exact search within stretches of it.
+    """Improves an order by exact search within windows of it, around its peak.
 
     Parameters
     ----------
+    structure
+        The structure of the problem.
     graph
-        Of ``structure``, forwards.
+        The graph of ``structure``, forwards in time.
     order
-        One in which the operators can run.
+        An order in which the operators can run.
     floor
-        A bound in bytes: no order is better.
+        A lower bound of the peak, in bytes.
+    chance
+        Source of random numbers.
     limits
-        What limits a call of a solver, of so many seconds and so much work: :meth:`~stowplan.kernel.context.Context.limits`.
+        Turns seconds and work into the limits of a solver: :meth:`~stowplan.kernel.context.Context.limits`.
     """
 
     def __init__(
@@ -183,12 +193,12 @@ class Windows:
         self.adopt(order)
 
     def adopt(self, order: list[int]) -> None:
-        """Go on from an order."""
+        """Continue from an order."""
         self.order = normalize(self._graph, order)
         self.peak = self._structure.peak(self.order)
 
     def step(self, should_stop: Callable[[], bool]) -> bool:
-        """Search one stretch; returns whether the order got better: a lower peak, or fewer moments at it."""
+        """Search one window; returns whether the order improved: a lower peak, or fewer operators at the peak."""
         profile = self._structure.profile(self.order)
         n = len(profile)
         highest = np.flatnonzero(profile == self.peak)
@@ -210,7 +220,7 @@ class Windows:
         return True
 
     def _best_within(self, first: int, last: int, should_stop: Callable[[], bool]) -> list[int] | None:
-        """The order with a stretch of it at its best; None where it is already, or that took too long."""
+        """The order with the window ``[first, last)`` below the peak; None if there is none, or the search takes too long."""
         before, inside, after = self.order[:first], self.order[first:last], self.order[last:]
         members = set(inside)
         lazy = [op for op in inside if self._graph.is_lazy[op] and not self._is_read(op, members)]
@@ -229,7 +239,7 @@ class Windows:
     def _by_cpsat(
         self, before: list[int], inside: list[int], after: list[int], top: int, should_stop: Callable[[], bool]
     ) -> list[int] | None:
-        """Where a search over sets takes too long, another way may not."""
+        """The order with the window improved by CP-SAT, which may succeed if the search over sets takes too long."""
         from stowplan.models.operator_order.cpsat import order_stretch
 
         seconds, _ = self._limits(PARAMS.cpsat_seconds, PARAMS.cpsat_seconds)
@@ -246,5 +256,6 @@ class Windows:
         return None if order is None else [*before, *order, *after]
 
     def _is_read(self, op: int, members: set[int]) -> bool:
+        """Whether one of ``members`` waits for the operator."""
         after = self._graph.succ[self._graph.succ_start[op] : self._graph.succ_start[op + 1]]
         return any(int(op) in members for op in after)

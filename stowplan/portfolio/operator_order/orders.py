@@ -1,7 +1,7 @@
-"""Orders without a search: those that compilers take.
+"""Orders that compilers use, which need no search.
 
-Compilers run operators as given or schedule for memory, as PyTorch's Inductor has it in three ways. Each gives an order in
-which the operators can run.
+Compilers run operators in the order given or schedule them for memory. PyTorch's Inductor has three such schedules, which are
+reimplemented here. Each function returns an order in which the operators can run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Stop = Callable[[], bool]
 
 
 class _Lists:
-    """A structure as lists of Python."""
+    """A structure as Python lists, which these algorithms read faster than arrays."""
 
     def __init__(self, structure: Structure):
         def rows(start: np.ndarray, items: np.ndarray) -> list[list[int]]:
@@ -38,9 +38,9 @@ class _Lists:
 
 
 def least_memory_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
-    """Of the ready operators one that does not raise the peak; of those the one that allocates least more than it frees.
+    """Inductor's ``lpmf``: run next a ready operator that raises the peak least; of several, the one that grows memory least.
 
-    Inductor's ``lpmf``. Freed is what no other operator is left to read. None where it was stopped.
+    An operator frees a storage if no other operator is left that reads it. Returns None if stopped.
     """
     lists = _Lists(structure)
     n = structure.ops
@@ -63,7 +63,7 @@ def least_memory_first(structure: Structure, should_stop: Stop = lambda: False) 
         for x in lists.touch[op]:
             left[x] -= 1
             if left[x] == 1:
-                # One more is left that touches it, which frees it.
+                # Only one operator is left that touches the storage, so that this one frees it.
                 for other in lists.user[x]:
                     if other != op:
                         frees[other] += lists.size[x]
@@ -75,7 +75,7 @@ def least_memory_first(structure: Structure, should_stop: Stop = lambda: False) 
 
 
 def breadth_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
-    """Of the ready operators the one whose predecessors ran first: first in, first out. Inductor's ``bfs``."""
+    """Inductor's ``bfs``: run next the ready operator whose predecessors ran first. Returns None if stopped."""
     lists = _Lists(structure)
     waits = [len(needed) for needed in lists.pred]
     ready: list[tuple[list[int], int]] = [([], op) for op in range(structure.ops) if not waits[op]]
@@ -94,13 +94,13 @@ def breadth_first(structure: Structure, should_stop: Stop = lambda: False) -> li
 
 
 def depth_first(structure: Structure) -> list[int]:
-    """Each operator right after what it needs, those first that read and write most bytes. Inductor's ``dfs``."""
+    """Inductor's ``dfs``: run each operator right after those it needs; operators that touch most bytes come first."""
     lists = _Lists(structure)
     weight = [sum(lists.size[x] for x in touched) for touched in lists.touch]
     return needed_first(structure, sorted(range(structure.ops), key=lambda op: -weight[op]))
 
 
-#: Name and function of each, the cheapest first.
+#: The baselines by name, the fastest first. Each function takes a structure and a stop function.
 BASELINES: dict[str, Callable[[Structure, Stop], list[int] | None]] = {
     "given": lambda structure, should_stop: stable_order(structure),
     "bfs": breadth_first,
@@ -109,8 +109,8 @@ BASELINES: dict[str, Callable[[Structure, Stop], list[int] | None]] = {
 }
 
 
-def alone(name: str, problem: Problem, context: Context) -> None:
-    """One of them as a candidate that does nothing more."""
+def baseline_candidate(name: str, problem: Problem, context: Context) -> None:
+    """The candidate that computes one baseline alone."""
     structure = build(problem)
     order = BASELINES[name](structure, context.closed)
     if order is not None:

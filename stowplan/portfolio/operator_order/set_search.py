@@ -1,4 +1,8 @@
-"""Exact search for an order of least peak, over sets of operators that have run. Compiled."""
+"""Exact search for an order of minimal peak: compiled best-first search over the sets of operators that have run.
+
+A node is a set together with the operator that runs next. Nodes are expanded by ascending peak, so that the peak of the first
+node in the heap is a lower bound of every order's, and the first complete set has a minimal peak.
+"""
 
 from __future__ import annotations
 
@@ -16,64 +20,71 @@ class SetSearchParameters(Parameters, frozen=True):
     """Parameters of the search over sets."""
 
     memory: int = 400_000_000
-    """Bytes that the tables of a search take at most."""
+    """Bytes of the tables of a search, at most."""
     fewest: int = 1 << 10
-    """Sets in the smallest tables."""
+    """Sets in the first, smallest tables."""
     slice: int = 3_000_000
-    """Operators times sets between two looks at the clock."""
+    """Operators times sets between two calls of ``should_stop``."""
 
 
 PARAMS = parameters(SetSearchParameters, __name__)
 
 
-#: Outcomes.
+#: Outcomes of a search: not finished, an order was found, there is none below ``upper``, the tables are full.
 RUNNING, FOUND, EXHAUSTED, FULL = 0, 1, 2, 3
 
-#: Fields of ``state`` of :func:`search_sets`.
+#: Indices of ``state`` of :func:`search_sets`: the numbers of closed sets, nodes, heap entries and moves in the pool, the bound
+#: in bytes, the set that completes an order, and the number of sets examined.
 CLOSED, NODES, HEAP, MOVES, BOUND, GOAL, POPS = range(7)
 
 
 class Nodes(NamedTuple):
-    """Sets and an operator that runs next; best first in a heap. The last array is a hash table."""
+    """The nodes of the search: each is a closed set and an operator that runs next."""
 
     key: Ints
-    """[nodes] Peak, in bytes."""
+    """[nodes] peak, in bytes."""
     live: Ints
-    """[nodes] Bytes."""
+    """[nodes] live bytes after the operator."""
     of: Ints2D
-    """[nodes, 3] Operators done, parent set, operator."""
+    """[nodes, 3] number of operators that have run, parent set, operator."""
     hashes: Bits2D
-    """[nodes, 2]"""
+    """[nodes, 2] two hashes of the set after the operator."""
     heap: Ints
+    """Binary heap of the open nodes, best first."""
     table: Ints
+    """Hash table of the nodes."""
 
 
 class Sets(NamedTuple):
-    """Sets that were looked at. The last array is a hash table."""
+    """The closed sets of the search, that is, those that were examined."""
 
     bits: Bits2D
-    """[sets, words]"""
+    """[sets, words] one bit for each operator, 1 if it has run."""
     moves: Ints2D
-    """[sets, 3] Parent set, first move in the pool, number of moves."""
+    """[sets, 3] parent set, first move in the pool, number of moves."""
     pool: Ints
+    """The moves of all sets: the operators that ran after the parent set."""
     table: Ints
+    """Hash table of the sets."""
 
 
 class SetSearch:
-    """A search from one set of operators to another; it goes on where it was stopped.
+    """A search from one set of operators to another that can be interrupted and continued.
 
     Parameters
     ----------
+    graph
+        The operators, forwards or backwards in time.
     lower
-        A bound in bytes: no order is better.
+        A lower bound of the peak, in bytes.
     upper
-        Orders that need so many bytes or more are of no use.
+        Bytes that the peak must stay below.
     done
         Operators that have run before.
     among
-        Those that are to run; all others that are not done by default.
+        Operators that are to run; by default all that have not.
     memory
-        Bytes of its tables at most. They grow as they are needed.
+        Maximum number of bytes of the tables, which grow as needed.
     """
 
     def __init__(
@@ -92,12 +103,12 @@ class SetSearch:
         if among is not None:
             self._allowed[np.asarray(among, np.int64)] = 1
         self._goal = n if among is None else len(done) + len(among)
-        # What is lazy runs with who reads it, so it counts as well.
+        # Random numbers of all operators, for hashing sets. Lazy operators are members of sets as well.
         self._random = np.random.default_rng(20_240_607).integers(0, 1 << 63, (n, 2), np.int64).astype(np.uint64)
         self._most = max(PARAMS.fewest, int(memory / (8 * self._words + 700)))
         self._room = room_for(graph, self._words)
         self._state = np.zeros(7, np.int64)
-        self._make(min(PARAMS.fewest, self._most))
+        self._allocate(min(PARAMS.fewest, self._most))
         bits = self._sets.bits[0]
         for op in done:
             bits[int(op) >> 6] |= np.uint64(1) << np.uint64(int(op) & 63)
@@ -108,16 +119,16 @@ class SetSearch:
 
     @property
     def bound(self) -> int:
-        """Proven least peak in bytes, or ``upper`` where nothing is below that."""
+        """Proven lower bound of the peak in bytes; ``upper`` if no order stays below that."""
         return min(self.upper, int(self._state[BOUND]))
 
     @property
     def sets(self) -> int:
-        """Sets looked at."""
+        """Number of sets examined."""
         return int(self._state[POPS])
 
     def run(self, should_stop: Callable[[], bool], sets: int | None = None) -> int:
-        """Search until it is decided, stopped, or has looked at so many sets; returns the outcome."""
+        """Search until there is an outcome, ``should_stop`` says so, or ``sets`` more are examined; returns the outcome."""
         slice_ = max(20, PARAMS.slice // (len(self._graph.waits) + 50))
         until = None if sets is None else self.sets + sets
         while self.outcome == RUNNING and not should_stop() and (until is None or self.sets < until):
@@ -140,7 +151,7 @@ class SetSearch:
         return self.outcome
 
     def order(self) -> list[int]:
-        """The operators in the order found, first to last."""
+        """The order that was found, first to last."""
         parts: list[Ints] = []
         at = int(self._state[GOAL])
         while at > 0:
@@ -150,7 +161,8 @@ class SetSearch:
         order = [int(op) for part in reversed(parts) for op in part]
         return order[::-1] if self._graph.backward else order
 
-    def _make(self, sets: int) -> None:
+    def _allocate(self, sets: int) -> None:
+        """Allocate empty tables for a number of sets."""
         n = len(self._graph.waits)
         nodes, pool = 8 * sets + 2 * n, 6 * sets + 2 * n
         self._nodes = Nodes(
@@ -169,9 +181,9 @@ class SetSearch:
         )
 
     def _grow(self) -> None:
-        """Larger tables with the same content."""
+        """Replace the tables by larger ones with the same content."""
         before = *self._nodes[:-1], *self._sets[:-1]
-        self._make(min(self._most, 4 * (len(self._sets.moves) - 2)))
+        self._allocate(min(self._most, 4 * (len(self._sets.moves) - 2)))
         for old, new in zip(before, (*self._nodes[:-1], *self._sets[:-1]), strict=True):
             new[: len(old)] = old
         _refill(self._state, self._random, self._nodes, self._sets)
@@ -179,7 +191,7 @@ class SetSearch:
 
 @njit_inner
 def _before(key: Ints, done: Ints, live: Ints, one: int, other: int) -> bool:
-    """Whether a node is looked at before another: of a lower peak, then farther on, then with less live."""
+    """Whether a node is expanded before another: the lower peak first, then more operators done, then fewer live bytes."""
     if key[one] != key[other]:
         return bool(key[one] < key[other])
     if done[one] != done[other]:
@@ -189,6 +201,7 @@ def _before(key: Ints, done: Ints, live: Ints, one: int, other: int) -> bool:
 
 @njit_inner
 def _push(heap: Ints, size: int, node: int, key: Ints, done: Ints, live: Ints) -> int:
+    """Add a node to the heap; returns the new size."""
     at = size
     while at > 0:
         up = (at - 1) >> 1
@@ -202,7 +215,7 @@ def _push(heap: Ints, size: int, node: int, key: Ints, done: Ints, live: Ints) -
 
 @njit_inner
 def _pop(heap: Ints, size: int, key: Ints, done: Ints, live: Ints) -> int:
-    """Move the first node behind the heap; returns the new size."""
+    """Remove the first node from the heap and store it behind the last; returns the new size."""
     first, size = heap[0], size - 1
     node = heap[size]
     at = 0
@@ -225,12 +238,12 @@ def _pop(heap: Ints, size: int, key: Ints, done: Ints, live: Ints) -> int:
 def search_sets(
     g: Graph, allowed: Ints, goal: int, upper: int, pops: int, random: Bits2D, state: Ints, nodes: Nodes, sets: Sets, room: Room
 ) -> int:
-    """Best first over sets, by the peak so far; the peak of the first node is a bound for all orders.
+    """Expand up to ``pops`` nodes, best first; returns an outcome.
 
-    ``goal`` operators have run at the end; orders of ``upper`` bytes or more are left out. ``state`` (fields above), ``nodes``
-    and ``sets`` are kept between calls.
+    ``goal`` is the number of operators that have run at the end; orders of ``upper`` bytes or more are dropped. ``random``
+    [ops, 2] has random numbers for hashing. ``state`` (indices above), ``nodes`` and ``sets`` are kept between calls.
     """
-    # Arrays by themselves: in loops the members of a tuple would be counted as references each time.
+    # The arrays are unpacked because numba would count references to the members of a tuple in every iteration.
     node_key, node_live, node, node_hash, heap, node_table = nodes
     closed_bits, closed, pool, closed_table = sets
     n, words = len(g.waits), closed_bits.shape[1]
@@ -333,7 +346,7 @@ def search_sets(
 
 @njit
 def _refill(state: Ints, random: Bits2D, nodes: Nodes, sets: Sets) -> None:
-    """Fill the hash tables of a search anew; of equal nodes the later one counts, which has the lower peak."""
+    """Rebuild the hash tables of a search; of equal nodes the later one, which has the lower peak, is entered."""
     closed_bits, closed_table, node_hash, node_table = sets.bits, sets.table, nodes.hashes, nodes.table
     closed_mask, node_mask = len(closed_table) - 1, len(node_table) - 1
     for at in range(1, state[CLOSED]):

@@ -1,4 +1,8 @@
-"""A packing problem as arrays for compiled code: times compressed, bytes in units, independent parts apart."""
+"""A packing problem as arrays for compiled code.
+
+Times are compressed, sizes are divided by their greatest common divisor, and parts of the problem that do not interact can be
+split off.
+"""
 
 from __future__ import annotations
 
@@ -17,57 +21,58 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Data:
-    """Buffers of one or all parts of a problem; every array is int64.
+    """Buffers of a problem or of an independent part of it; every array is int64.
 
-    Time is compressed to *sections*: only moments at which the set of live buffers is largest are kept, so that buffers meet
-    in time if and only if they share a section.
+    Time is compressed to *sections*: of all moments only those remain at which the set of live buffers is maximal. Two buffers
+    are live at the same time if and only if they share a section.
     """
 
     numbers: Ints
     """[n] number of the buffer in the problem. Buffers of 0 bytes are left out."""
     size: Ints
-    """[n] in units."""
+    """[n] size in units."""
     align: Ints
-    """[n] in units, at least 1."""
+    """[n] alignment in units, at least 1."""
     fixed: Ints
-    """[n] offset in units, -1 where free."""
+    """[n] fixed offset in units, -1 if the buffer may go anywhere."""
     life: Ints
     """[n] length of the life in the problem's own time."""
     piece: Ints
-    """[n + 1] the pieces of buffer i are piece[i]..piece[i + 1]."""
+    """[n + 1] the life of buffer i has the pieces ``piece[i]`` to ``piece[i + 1] - 1``; several if it has gaps."""
     first: Ints
-    """[pieces] first section of a piece."""
+    """[pieces] first section of each piece."""
     last: Ints
-    """[pieces] section after its last."""
+    """[pieces] section after the last one of each piece."""
     unit: int
-    """Bytes."""
+    """Bytes of a unit: the greatest common divisor of all sizes, alignments, fixed offsets and overlap distances."""
     sections: int
+    """Number of sections."""
     overlaps: Ints
-    """[overlaps, 4] result, operand, units from the result's offset up to the operand's, at least, where it lies below, and 1
-    where the two share bytes at the same offset only, 0 elsewhere."""
+    """[overlaps, 4] the result, the operand whose bytes it may share, the least distance in units from the result's offset up
+    to the operand's if the result lies below, and 1 if the two may share bytes only at the same offset, otherwise 0."""
 
     @property
     def begin(self) -> Ints:
-        """[n] first section."""
+        """[n] first section of each buffer."""
         return self.first[self.piece[:-1]]
 
     @property
     def end(self) -> Ints:
-        """[n] section after the last."""
+        """[n] section after the last one of each buffer."""
         return self.last[self.piece[1:] - 1]
 
     @property
     def has_gaps(self) -> bool:
-        """Whether some buffer takes no space during a part of its life."""
+        """Whether some buffer takes no space for a part of its life."""
         return len(self.first) > len(self.size)
 
     @property
     def is_plain(self) -> bool:
-        """Whether there are buffers, all are free to go anywhere, no life has gaps, and nothing may overlap."""
+        """Whether there are buffers, none of them with a fixed offset or a gap in its life, and no overlaps."""
         return len(self.size) > 0 and not self.has_gaps and not len(self.overlaps) and bool((self.fixed < 0).all())
 
     def load(self) -> Ints:
-        """[sections] units live."""
+        """Live units in each section [sections]."""
         change = np.zeros(self.sections + 1, np.int64)
         sizes = np.repeat(self.size, np.diff(self.piece))
         np.add.at(change, self.first, sizes)
@@ -76,7 +81,7 @@ class Data:
 
 
 def build(problem: Problem) -> Data:
-    """All buffers of a problem that take space."""
+    """The arrays of all buffers of a problem that have bytes."""
     n, spans = len(problem.buffers), problem.spans
     lower, upper, align = (
         np.fromiter((getattr(buffer, name) for buffer in problem.buffers), np.int64, n)
@@ -88,18 +93,18 @@ def build(problem: Problem) -> Data:
     rows = [(*pair, least or 0, least is None) for pair, least in separations(problem).items()]
     overlaps = np.array(rows, np.int64).reshape(-1, 4)
     overlaps[:, :2] = np.searchsorted(numbers, overlaps[:, :2])
-    bytes_given = (size, fixed[fixed >= 0], align[align != 1], overlaps[:, 2])
-    unit = gcd(*(int(np.gcd.reduce(column)) for column in bytes_given)) or 1
+    columns_in_bytes = (size, fixed[fixed >= 0], align[align != 1], overlaps[:, 2])
+    unit = gcd(*(int(np.gcd.reduce(column)) for column in columns_in_bytes)) or 1
     overlaps[:, 2] //= unit
-    taking = np.flatnonzero(spans.size[spans.owner])
-    first, last, sections = _sections(spans.start[taking], spans.end[taking])
+    occupying = np.flatnonzero(spans.size[spans.owner])
+    first, last, sections = _sections(spans.start[occupying], spans.end[occupying])
     return Data(
         numbers=numbers,
         size=size // unit,
         align=np.maximum(1, align // unit),
         fixed=np.where(fixed < 0, -1, fixed // unit),
         life=life,
-        piece=np.append(np.searchsorted(spans.owner[taking], numbers), len(taking)),
+        piece=np.append(np.searchsorted(spans.owner[occupying], numbers), len(occupying)),
         first=first,
         last=last,
         unit=unit,
@@ -109,9 +114,9 @@ def build(problem: Problem) -> Data:
 
 
 def _sections(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
-    """First section, section after the last, and how many there are: one before each end that follows a start."""
+    """First section and section after the last of each piece, and the number of sections: one for each end after a start."""
     n = len(start)
-    # At one moment, ends come before starts: lives are half-open.
+    # Lives are half-open, so that ends come before starts at the same moment.
     order = np.argsort(np.concatenate([end, start]), kind="stable")
     starts = order >= n
     closes = ~starts
@@ -123,7 +128,7 @@ def _sections(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
 
 
 def parts(data: Data) -> list[Data]:
-    """The buffers split where no life spans the border between two sections; each part can be packed by itself."""
+    """The independent parts of the buffers, split where no life crosses the border between two sections."""
     covered = np.zeros(data.sections + 1, np.int64)
     np.add.at(covered, data.begin + 1, 1)
     np.add.at(covered, data.end, -1)
@@ -133,36 +138,36 @@ def parts(data: Data) -> list[Data]:
 
 
 def select(data: Data, chosen: Ints) -> Data:
-    """Some of the buffers, with times compressed again."""
+    """The arrays of some of the buffers, with time compressed anew. ``chosen`` has their indices in ``data``."""
     counts = np.diff(data.piece)[chosen]
     piece = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    kept = np.arange(piece[-1]) + np.repeat(data.piece[:-1][chosen] - piece[:-1], counts)
-    first, last, sections = _sections(data.first[kept], data.last[kept])
+    pieces = np.arange(piece[-1]) + np.repeat(data.piece[:-1][chosen] - piece[:-1], counts)
+    first, last, sections = _sections(data.first[pieces], data.last[pieces])
     numbers, size, align, fixed, life = (
         column[chosen] for column in (data.numbers, data.size, data.align, data.fixed, data.life)
     )
-    place = np.full(len(data.size), -1)
-    place[chosen] = np.arange(len(chosen))
-    overlaps = np.column_stack([place[data.overlaps[:, :2]], data.overlaps[:, 2:]])
+    index = np.full(len(data.size), -1)
+    index[chosen] = np.arange(len(chosen))
+    overlaps = np.column_stack([index[data.overlaps[:, :2]], data.overlaps[:, 2:]])
     overlaps = overlaps[(overlaps[:, :2] >= 0).all(axis=1)]
     return Data(numbers, size, align, fixed, life, piece, first, last, data.unit, sections, overlaps)
 
 
 def neighbours(data: Data) -> tuple[Ints, Ints]:
-    """Who meets whom in time: the neighbours of i are ``others[start[i] : start[i + 1]]``."""
+    """(start, others): the buffers that are live at the same time as buffer i are ``others[start[i] : start[i + 1]]``."""
     live = np.zeros((len(data.size), data.sections), np.float32)
     for i in range(len(data.size)):
         for at in range(int(data.piece[i]), int(data.piece[i + 1])):
             live[i, data.first[at] : data.last[at]] = 1.0
-    meet = live @ live.T > 0
-    np.fill_diagonal(meet, False)
-    start = np.concatenate([[0], np.cumsum(meet.sum(axis=1))]).astype(np.int64)
-    return start, np.nonzero(meet)[1].astype(np.int64)
+    meets = live @ live.T > 0
+    np.fill_diagonal(meets, False)
+    start = np.concatenate([[0], np.cumsum(meets.sum(axis=1))]).astype(np.int64)
+    return start, np.nonzero(meets)[1].astype(np.int64)
 
 
 def export_plan(problem: Problem, data: Data, offsets: Ints) -> Plan:
-    """Plan from offsets in units."""
-    every = np.fromiter((buffer.offset or 0 for buffer in problem.buffers), np.int64, len(problem.buffers))
-    every[data.numbers] = offsets * data.unit
-    height = int((every + problem.spans.size).max(initial=0))
-    return Plan(problem=problem.digest, objective=height, offsets=tuple(every.tolist()))
+    """The plan with offsets [n] in units."""
+    offsets_in_bytes = np.fromiter((buffer.offset or 0 for buffer in problem.buffers), np.int64, len(problem.buffers))
+    offsets_in_bytes[data.numbers] = offsets * data.unit
+    height = int((offsets_in_bytes + problem.spans.size).max(initial=0))
+    return Plan(problem=problem.digest, objective=height, offsets=tuple(offsets_in_bytes.tolist()))

@@ -1,16 +1,21 @@
-"""Beam search from the bottom up: many unfinished packings side by side, of which the least wasteful go on.
+"""Beam search from the bottom up: it extends many partial packings in parallel and keeps those that waste least.
 
-A *state* is a skyline (how high the placed buffers reach, for every section) and what waits. Its lowest valley takes a buffer
-that lives within it, and what of the valley lies before that buffer is closed; or the valley is raised to its lower neighbour.
-Within a height, every section has so much room to waste: its load is known. A state dies when a section has wasted more, and
-the others are compared by what they have wasted of that room, so that it is spared where it is scarce; by the area that they
-cover with it; and by the lives of what they have placed, since short ones are easily placed later. Of states that have placed
-the same buffers the best goes on. Beam search by waste is what does best for packing strips and for cutting (Libralesso and
-Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO challenge glass cutting problem", 2021).
+A *state* is a partial packing. It consists of a skyline, that is, how high the placed buffers reach in each section, and of the
+buffers that wait to be placed. A state has two kinds of successors. Either the lowest valley of the skyline takes a buffer
+whose life lies within it; the part of the valley before that buffer is then closed. Or the valley is raised to its lower
+neighbour.
+
+For a given height, every section can waste at most the height minus its load. A state is dropped once some section has wasted
+more. The others are ranked by three quantities: the waste, weighted so that it counts more in sections that can spare less; the
+area that the placed buffers cover; and how long these buffers live, because short ones are easily placed later. Of several
+states that have placed the same buffers only the best is kept. Beam search guided by waste is among the best methods for strip
+packing and cutting (Libralesso and Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO challenge glass cutting
+problem", 2021).
 
 Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
 
-:class:`Part` runs beams of many widths, forwards and backwards in time, at the bound and between bound and height.
+:class:`Part` runs beams of many widths, forwards and backwards in time, at the bound and at heights between bound and best
+plan.
 """
 
 from __future__ import annotations
@@ -31,97 +36,102 @@ from stowplan.portfolio.packing.orders import Floats
 
 _FAR = 1 << 62
 
-#: Times that a valley is raised before a buffer is placed, at most: so often that a state leaves it open what to place.
+#: Numbers of times that the valley of a state is raised before a buffer is placed: 0 and 1.
 _RAISES = 2
 
 
 class BeamParameters(Parameters, frozen=True):
-    """Parameters of the beam."""
+    """Parameters of beam search."""
 
     successors: int = 40
-    """Successors for each state that goes on, at most."""
+    """Maximum number of successors for each state of the beam width."""
     spare: float = 0.01
-    """Part of the height that a section can spare beside its room: with none, the first unit that the fullest section wastes
-    would count more than everything else.
+    """Part of the height that is added to what a section can waste: without it, the first unit that the fullest section wastes
+    would outweigh everything else.
     """
     numbers: int = 12_000_000
-    """Numbers in the arrays of all states, at most."""
+    """Numbers in the arrays of all states, which limits the beam width."""
     at_bound: int = 1000
-    """States side by side in the narrowest beam at the bound or capacity; restarts follow Luby's sequence."""
+    """Width in states of the narrowest beam at the bound or capacity; the widths of restarts follow Luby's sequence."""
     above: int = 300
-    """States side by side in the narrowest beam at heights above."""
+    """Width in states of the narrowest beam at heights above the bound."""
     aims: tuple[float, ...] = (0.5, 0.8, 0.3)
-    """Parts of the way from bound to height to aim at: a beam that misses the bound mostly finds what it aims at."""
+    """Parts of the way from the bound to the best height at which beams look for plans, one after the other: a beam that misses
+    the bound mostly finds such a plan.
+    """
     halves: tuple[int, ...] = (5, 6, 4, 5, 8)
-    """Halves of a power of how much long lives count, run by run."""
+    """Twice the exponent of the mean life in the score of a state, run by run."""
     noises: tuple[float, ...] = (0.0, 0.1, 0.1, 0.05)
-    """Parts of a state's worth by which it may be off, run by run."""
+    """Part of the score of a state that is added to it at random, run by run."""
 
 
 PARAMS = parameters(BeamParameters, __name__)
 
 
-#: Waste that every state is said to have, so that there is something to compare before there is any.
-_BEGINNING = 0.01
+#: Waste that is added to every state, so that states without any waste can still be compared by area and lives.
+_BASE_WASTE = 0.01
 
 
-class Lives(NamedTuple):
-    """Buffers, those of an early begin first."""
+class SortedBuffers(NamedTuple):
+    """The buffers as columns, sorted by their begin. All arrays but the last are [n]."""
 
     size: Ints
     align: Ints
     begin: Ints
     end: Ints
     first: Ints
-    """[sections + 1] First buffer that begins in a section or later."""
+    """[sections + 1] for each section the first buffer that begins in it or later."""
 
 
 class States(NamedTuple):
-    """States of one beam; the arrays are of one row for each, those of numbers of one element."""
+    """The states of one beam as columns: each array has one row or one element for each state."""
 
     level: Ints2D
-    """[states, sections] how high the placed buffers reach; ``_FAR`` where nothing waits any more."""
+    """[states, sections] how high the placed buffers reach, in units; ``_FAR`` if no waiting buffer lives in the section."""
     left: Ints2D
-    """[states, sections] units that wait."""
+    """[states, sections] size of the waiting buffers that live in the section, in units."""
     waits: Signs2D
-    """[states, n] 1 where a buffer waits."""
+    """[states, n] 1 for buffers that wait."""
     waste: Floats
+    """[states] weighted waste so far."""
     area: Floats
-    """What is covered."""
+    """[states] area of the placed buffers, in units times sections."""
     lives: Floats
-    """Sections that placed buffers live through."""
+    """[states] sum of the lives of the placed buffers, in sections."""
     key: Ints
-    """Of the set of placed buffers."""
+    """[states] hash of the set of placed buffers."""
 
 
 def _states(count: int, n: int, sections: int) -> States:
-    """Empty arrays for ``count`` states."""
+    """Arrays for ``count`` states."""
     level, left = np.empty((count, sections), np.int64), np.empty((count, sections), np.int64)
     waste, area, lives = np.zeros(count), np.zeros(count), np.zeros(count)
     return States(level, left, np.empty((count, n), np.int8), waste, area, lives, np.zeros(count, np.int64))
 
 
 class Beam:
-    """Buffers ready to be packed again and again; for data that :attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`.
+    """The buffers of one problem, prepared for many beam searches.
 
     Parameters
     ----------
+    data
+        Buffers without gaps, fixed offsets and overlaps (:attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`).
     mirrored
-        Whether time runs backwards: valleys are filled from their end.
+        Whether time runs backwards, so that valleys are filled from their end.
     """
 
     def __init__(self, data: Data, mirrored: bool = False):
         begin, end = (data.sections - data.end, data.sections - data.begin) if mirrored else (data.begin, data.end)
-        # By begin, so that those that begin within a valley are neighbours.
+        # Sorted by begin, so that the buffers that begin within a valley are contiguous.
         self._order = np.lexsort((end, begin))
         size, align, begin, end = (column[self._order] for column in (data.size, data.align, begin, end))
-        self._lives = Lives(size, align, begin, end, np.searchsorted(begin, np.arange(data.sections + 1)))
+        self._buffers = SortedBuffers(size, align, begin, end, np.searchsorted(begin, np.arange(data.sections + 1)))
         self._load = data.load()[::-1].copy() if mirrored else data.load()
         self._sections = data.sections
 
     @property
     def widest(self) -> int:
-        """States side by side, at most."""
+        """The largest beam width, in states, that the arrays allow."""
         return max(
             16,
             PARAMS.numbers // (2 * (2 * self._sections + len(self._order) // 8) + 4 * PARAMS.successors + 3 * len(self._order)),
@@ -130,51 +140,62 @@ class Beam:
     def pack(
         self, height: int, width: int, halves: int, chance: np.random.Generator, noise: float, should_stop: Callable[[], bool]
     ) -> tuple[Ints | None, int]:
-        """Look for a plan.
+        """Look for a plan within a height.
 
         Parameters
         ----------
         height
-            Units that it must not exceed.
+            Largest height of the plan, in units.
         width
-            States side by side; no more than :attr:`widest` are kept.
+            Beam width in states, at most :attr:`widest`.
         halves
-            How much long lives count: twice the power of the mean life in what states are compared by.
+            Twice the exponent of the mean life in the score of a state: how much it counts to have placed long lives.
         chance
-            What sets of buffers are told apart by, and noise.
+            Source of the noise, and of the random numbers that sets of buffers are hashed with.
         noise
-            Part by which the worth of a state may be off.
+            Part of the score of a state that is added to it at random.
         should_stop
-            Asked after each buffer.
+            Called after each level of the beam, that is, after each placed buffer.
 
         Returns
         -------
         tuple
-            Offsets [n] in units or None, and the number of states.
+            Offsets [n] in units, or None if no plan was found, and the number of states in all levels.
         """
         n, sections = len(self._order), self._sections
         width = min(width, self.widest)
-        room = height - self._load
-        if room.min() < 0:
+        slack = height - self._load
+        if slack.min() < 0:
             return None, 0
-        price = np.concatenate([[0.0], np.cumsum(1.0 / (room + max(1.0, PARAMS.spare * height)))])
-        names = chance.integers(1, _FAR, n)
+        waste_weight = np.concatenate([[0.0], np.cumsum(1.0 / (slack + max(1.0, PARAMS.spare * height)))])
+        buffer_hashes = chance.integers(1, _FAR, n)
         old, new = _states(width, n, sections), _states(width, n, sections)
         old.level[0], old.left[0], old.waits[0] = 0, self._load, 1
         parent, placed, offset = (np.empty((n, width), np.int64) for _ in range(3))
         children = np.empty((3, width * PARAMS.successors + n), np.int64)
-        worth = np.empty(children.shape[1])
+        score = np.empty(children.shape[1])
         table = np.empty(1 << (4 * width).bit_length(), np.int64)
         raised = np.empty((1, sections), np.int64)
         count, states = 1, 0
         for depth in range(n):
             if should_stop():
                 return None, states
-            filled = expand(count, height, self._lives, price, old, depth, halves, children, worth, raised)
+            count_of_children = expand(count, height, self._buffers, waste_weight, old, depth, halves, children, score, raised)
             if noise > 0:
-                worth[:filled] *= 1.0 + noise * chance.random(filled)
+                score[:count_of_children] *= 1.0 + noise * chance.random(count_of_children)
             moves = parent[depth], placed[depth], offset[depth]
-            count = go_on(np.argsort(worth[:filled]), height, self._lives, price, old, new, names, children, table, *moves)
+            count = next_level(
+                np.argsort(score[:count_of_children]),
+                height,
+                self._buffers,
+                waste_weight,
+                old,
+                new,
+                buffer_hashes,
+                children,
+                table,
+                *moves,
+            )
             states += count
             if count == 0:
                 return None, states
@@ -188,7 +209,7 @@ class Beam:
 
 @njit_inner
 def _lowest(level: Ints, state: int, sections: int) -> tuple[int, int]:
-    """The lowest valley [since, until), the first of them; since is -1 where nothing waits."""
+    """The lowest valley ``[since, until)``, the first one among equals; ``since`` is -1 if no buffer waits."""
     floor, since = _FAR, -1
     for s in range(sections):
         if level[state, s] < floor:
@@ -201,14 +222,14 @@ def _lowest(level: Ints, state: int, sections: int) -> tuple[int, int]:
 
 @njit_inner
 def _raise(level: Ints, state: int, since: int, until: int, wall: int) -> None:
-    """Raise a valley. Loops compile several times faster than slices do."""
+    """Raise a valley to the level ``wall``. It is a loop because slices take several times as long to compile."""
     for s in range(since, until):
         level[state, s] = wall
 
 
 @njit_inner
 def _lower_wall(level: Ints, state: int, since: int, until: int, sections: int) -> int:
-    """Level of the lower neighbour of a valley; ``_FAR`` where it has none."""
+    """Level of the lower neighbour of a valley; ``_FAR`` if it has none."""
     wall = _FAR if since == 0 else level[state, since - 1]
     return wall if until == sections else min(wall, level[state, until])
 
@@ -217,25 +238,38 @@ def _lower_wall(level: Ints, state: int, since: int, until: int, sections: int) 
 def expand(
     count: int,
     height: int,
-    buffers: Lives,
-    price: Floats,
+    buffers: SortedBuffers,
+    waste_weight: Floats,
     states: States,
     depth: int,
     halves: int,
     children: Ints2D,
-    worth: Floats,
+    score: Floats,
     raised: Ints2D,
 ) -> int:
-    """Successors of states; returns how many.
+    """Find the successors of ``count`` states; returns their number.
 
-    ``children`` [3, ...] gets state, raises and buffer of each, ``worth`` what they are compared by, the less the better.
-    ``price`` [sections + 1] are sums of what a unit of waste costs, and ``halves`` is twice the power of the mean life.
-    ``raised`` [1, sections] is room to work in.
+    Parameters
+    ----------
+    height
+        Largest height of the plan, in units.
+    waste_weight
+        [sections + 1] prefix sums of the weight of a unit of waste in each section.
+    depth
+        Number of placed buffers.
+    halves
+        Twice the exponent of the mean life in the score.
+    children
+        [3, most successors] output: for each successor its state, how often the valley was raised, and the placed buffer.
+    score
+        [most successors] output: the score of each successor; smaller is better.
+    raised
+        [1, sections] scratch space.
     """
-    # Arrays by themselves: in loops the members of a tuple would be counted as references each time.
+    # The arrays are unpacked because numba would count references to the members of a tuple in every iteration.
     size, align, begin, end, first = buffers
     level, left, waits, waste, area, lives, _ = states
-    sections, filled, most = len(price) - 1, 0, len(worth)
+    sections, filled, max_children = len(waste_weight) - 1, 0, len(score)
     for state in range(count):
         for s in range(sections):
             raised[0, s] = level[state, s]
@@ -244,33 +278,37 @@ def expand(
             since, until = _lowest(raised, 0, sections)
             floor = raised[0, since]
             before = _FAR if since == 0 else raised[0, since - 1]
-            # What may be wasted in all sections before the buffer.
-            closed, room = since, _FAR
+            # ``slack`` is how much every closed section before the buffer may still waste.
+            closed, slack = since, _FAR
             for i in range(first[since], first[until]):
                 while closed < begin[i]:
-                    room = min(room, height - floor - left[state, closed])
+                    slack = min(slack, height - floor - left[state, closed])
                     closed += 1
-                if room <= 0 or filled == most:
+                if slack <= 0 or filled == max_children:
                     break
                 if waits[state, i] == 0 or end[i] > until:
                     continue
                 gap = -floor % align[i]
                 low = min(before, floor + gap + size[i]) - floor
-                if begin[i] > since and low > room:
+                if begin[i] > since and low > slack:
                     continue
                 fits = True
                 for s in range(begin[i], end[i] if gap > 0 else begin[i]):
                     fits = fits and floor + gap + left[state, s] <= height
                 if not fits:
                     continue
-                total = wasted + low * (price[begin[i]] - price[since]) + gap * (price[end[i]] - price[begin[i]])
+                total = (
+                    wasted
+                    + low * (waste_weight[begin[i]] - waste_weight[since])
+                    + gap * (waste_weight[end[i]] - waste_weight[begin[i]])
+                )
                 life = (lives[state] + end[i] - begin[i]) / (depth + 1)
                 covered = area[state] + size[i] * (end[i] - begin[i])
                 children[0, filled], children[1, filled], children[2, filled] = state, raises, i
                 power = math.sqrt(life) if halves % 2 else 1.0
                 for _ in range(halves // 2):
                     power *= life
-                worth[filled] = (total + _BEGINNING) / (covered * power)
+                score[filled] = (total + _BASE_WASTE) / (covered * power)
                 filled += 1
             wall = _lower_wall(raised, 0, since, until, sections)
             fits = wall < _FAR
@@ -278,54 +316,64 @@ def expand(
                 fits = fits and wall + left[state, s] <= height
             if not fits:
                 break
-            wasted += (wall - floor) * (price[until] - price[since])
+            wasted += (wall - floor) * (waste_weight[until] - waste_weight[since])
             _raise(raised, 0, since, until, wall)
     return filled
 
 
 @njit
-def go_on(
+def next_level(
     ranked: Ints,
     height: int,
-    buffers: Lives,
-    price: Floats,
+    buffers: SortedBuffers,
+    waste_weight: Floats,
     old: States,
     new: States,
-    names: Ints,
+    buffer_hashes: Ints,
     children: Ints2D,
     table: Ints,
     parent: Ints,
     placed: Ints,
     offset: Ints,
 ) -> int:
-    """Make states of the best successors, in the order of ``ranked``; returns how many.
+    """Build the states of the next level from the best successors, in the order of ``ranked``; returns their number.
 
-    Left out are those that waste too much, and all but the first of those that have placed the same buffers. ``table`` is for
-    finding them; its length is a power of two. ``parent``, ``placed`` and ``offset`` get what was placed, on which state.
+    Successors that waste too much are left out, and so are all but the first of those that have placed the same buffers.
+
+    Parameters
+    ----------
+    ranked
+        The successors in ``children``, best first.
+    buffer_hashes
+        [n] random number of each buffer, for hashing sets of buffers.
+    table
+        Scratch space for a hash table of the sets; its length is a power of two.
+    parent, placed, offset
+        [most states] output: for each new state its predecessor, the placed buffer and its offset in units.
     """
     size, align, begin, end, first = buffers
     level, left, waits, waste, area, lives, key = old
     new_level, new_left, new_waits, new_waste, new_area, new_lives, new_key = new
-    sections, count, most = len(price) - 1, 0, len(parent)
+    sections, count, max_states = len(waste_weight) - 1, 0, len(parent)
     for slot in range(len(table)):
         table[slot] = -1
     for child in ranked:
         state, i = children[0, child], children[2, child]
-        name = key[state] ^ names[i]
-        slot = name & (len(table) - 1)
-        while table[slot] >= 0 and new_key[table[slot]] != name:
+        set_hash = key[state] ^ buffer_hashes[i]
+        slot = set_hash & (len(table) - 1)
+        while table[slot] >= 0 and new_key[table[slot]] != set_hash:
             slot = (slot + 1) & (len(table) - 1)
         if table[slot] >= 0:
             continue
         for s in range(sections):
             new_level[count, s], new_left[count, s] = level[state, s], left[state, s]
-        for k in range(len(names)):
+        for k in range(len(buffer_hashes)):
             new_waits[count, k] = waits[state, k]
         wasted = waste[state]
         since, until = _lowest(new_level, count, sections)
         for _ in range(children[1, child]):
             wall = _lower_wall(new_level, count, since, until, sections)
-            wasted += (wall - new_level[count, since]) * (price[until] - price[since])
+            wasted += (wall - new_level[count, since]) * (waste_weight[until] - waste_weight[since])
             _raise(new_level, count, since, until, wall)
             since, until = _lowest(new_level, count, sections)
         floor = new_level[count, since]
@@ -334,45 +382,47 @@ def go_on(
         low = top if since == 0 else min(top, new_level[count, since - 1])
         _raise(new_level, count, since, begin[i], low)
         new_waits[count, i] = 0
-        wasted += (low - floor) * (price[begin[i]] - price[since]) + gap * (price[end[i]] - price[begin[i]])
+        wasted += (low - floor) * (waste_weight[begin[i]] - waste_weight[since]) + gap * (
+            waste_weight[end[i]] - waste_weight[begin[i]]
+        )
         for s in range(begin[i], end[i]):
             new_left[count, s] -= size[i]
             new_level[count, s] = top if new_left[count, s] > 0 else _FAR
-        # Where nothing that waits lives within the lowest valley, it can only be raised.
+        # If no waiting buffer lives within the lowest valley, the only thing to do is to raise it.
         fits = True
         since, until = _lowest(new_level, count, sections)
         while fits and since >= 0:
-            within = False
+            has_choice = False
             for k in range(first[since], first[until]):
                 if new_waits[count, k] == 1 and end[k] <= until:
-                    within = True
+                    has_choice = True
                     break
-            if within:
+            if has_choice:
                 break
             wall, floor = _lower_wall(new_level, count, since, until, sections), new_level[count, since]
             for s in range(since, until):
                 fits = fits and wall + new_left[count, s] <= height
-            wasted += (wall - floor) * (price[until] - price[since])
+            wasted += (wall - floor) * (waste_weight[until] - waste_weight[since])
             _raise(new_level, count, since, until, wall)
             since, until = _lowest(new_level, count, sections)
         if not fits:
             continue
-        new_waste[count], new_key[count], table[slot] = wasted, name, count
+        new_waste[count], new_key[count], table[slot] = wasted, set_hash, count
         new_area[count] = area[state] + size[i] * (end[i] - begin[i])
         new_lives[count] = lives[state] + end[i] - begin[i]
         parent[count], placed[count], offset[count] = state, i, top - size[i]
         count += 1
-        if count == most:
+        if count == max_states:
             break
     return count
 
 
 @dataclass
 class Part(canonical.Part):
-    """Beams for one independent part, with data that :attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`."""
+    """Beam search for one independent part of a problem without gaps, fixed offsets and overlaps."""
 
     should_stop: Callable[[], bool] = lambda: False
-    """Asked after each buffer that all states of a beam have placed."""
+    """Called after each level of a beam."""
     _beams: tuple[Beam, Beam] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -383,10 +433,11 @@ class Part(canonical.Part):
         self._turns = {at_bound: itertools.count() for at_bound in (True, False)}
         self._spent = {True: 0, False: 0}
 
-    def aim(self, capacity: int | None, floor: int) -> tuple[int, int]:
-        """Height to try next, and width of the beam.
+    def next_target(self, capacity: int | None, floor: int) -> tuple[int, int]:
+        """The height to try next, and the width of the beam in states.
 
-        The capacity where there is one; else the bound, and heights between it and the plan at hand, both for the same time.
+        The height is the capacity, if there is one. Otherwise it is the bound or some height between bound and best plan,
+        whichever of the two has taken less work so far.
         """
         self._at_bound = capacity is not None or self.best is None or self._spent[True] <= self._spent[False]
         turn = self._turn = next(self._turns[self._at_bound])
@@ -398,9 +449,9 @@ class Part(canonical.Part):
         )
 
     def run(self, height: int, length: int) -> int:
-        """One beam of ``length`` states for a plan within ``height``; returns its states, all told, but its width at least.
+        """Run one beam of width ``length`` for a plan within ``height``; returns the number of its states.
 
-        A beam that dies at once has cost the arrays of its width.
+        The number is at least the width, because a beam that ends at once has still paid for its arrays.
         """
         turn = self._turn
         self.runs += 1

@@ -1,7 +1,7 @@
 """The candidates for packing, as functions of (problem, context).
 
-With a capacity, a candidate is done as soon as it, or another, has a plan that fits. Candidates of other kinds run these inside
-their own (:class:`InnerRun`).
+If the problem has a capacity, any plan within it is as good as another, so that all candidates end with the first one.
+Candidates of other kinds, such as operator order, call these functions for packing problems of their own (:class:`InnerRun`).
 """
 
 from __future__ import annotations
@@ -25,89 +25,93 @@ from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import HeuristicSearch
-from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds, report_if_overloaded
+from stowplan.portfolio.solver_limits import solver_options
 
 Search = Callable[[Problem, Context], None]
 
 
 class SearchParameters(Parameters, frozen=True):
-    """Parameters of the search."""
+    """Parameters of the candidates."""
 
     least_rounds: int = 8
-    """Placements from the bottom up in deterministic runs, at least."""
+    """Minimum number of placements from the bottom up in deterministic runs."""
     climbs_before_beams: int = 60
-    """Rounds of climbing by orders before the beams."""
+    """Rounds of hill climbing over orders before beam search starts."""
     few_buffers: int = 1500
-    """Buffers up to which placing in an order is quick."""
+    """Buffers up to which placing in an order, which compares all pairs, is quick."""
     many_buffers: int = 200_000
-    """Buffers beyond which placing from the peaks may take long without a look at the clock."""
+    """Buffers above which placing from the peaks is skipped, because it may run long without looking at the clock."""
     few_orders: tuple[int, ...] = (0, 2)
-    """Numbers of orders to climb from where there is no time for more: by size, and by size and sections lived through."""
+    """Numbers of the orders from which ``climb`` starts: by size, and by size and sections lived through."""
     apart_share: float = 0.7
-    """Part of its time in which a search looks for plans without overlaps, where there may be some."""
+    """Part of the remaining time in which a candidate looks for plans without overlaps, if the problem has overlaps."""
     quick_placed: int = 40_000
-    """Buffers that a presolver places from its best plan without overlaps: some tenths of a second."""
+    """Buffers that the presolver places while it improves its best plan without overlaps: some tenths of a second."""
     explain_seconds: float = 3.0
-    """Seconds that explaining an infeasibility may take at least."""
+    """Seconds that the explanation of an infeasible problem may always take."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Greedy by simple orders, then beams; with gaps or fixed offsets, orders in which what stood too high comes sooner.
+    """The main heuristic: greedy placement in simple orders, then beam search.
 
-    Large problems from the bottom up.
+    If there are gaps or fixed offsets, hill climbing over the orders takes the place of beam search: buffers that ended too
+    high are placed earlier in the next round. Problems with many buffers are placed from the bottom up along the skyline.
     """
     _search(problem, context, range(orders.PEAK + 1), "orders", 0)
 
 
 def apart(problem: Problem, context: Context) -> None:
-    """:func:`search` as if nothing could overlap."""
-    _search_apart(search, problem, context, "apart")
+    """:func:`search` on the problem without its overlaps, then hill climbing with them."""
+    _run_without_overlaps(search, problem, context, "apart")
 
 
-def _search_apart(find: Search, problem: Problem, context: Context, source: str) -> None:
-    """A candidate as if nothing could overlap: what it finds is a plan. Then climbs from the best plan with overlaps.
+def _run_without_overlaps(find: Search, problem: Problem, context: Context, source: str) -> None:
+    """Run a candidate on the problem without its overlaps, then improve the best plan by hill climbing that uses them.
 
-    A deterministic run does all that one without overlaps does, so that its plan is never higher.
+    Every plan without overlaps is also valid with them. A deterministic run spends all the work that it would spend on the
+    problem without overlaps, so that permitting overlaps never makes its plan higher.
     """
-    if is_overloaded(context, find_overload(problem)):
+    if report_if_overloaded(context, find_overload(problem)):
         return
     plain = without_overlaps(problem)
     bound = load_bound(plain) if problem.capacity is None else None
     seconds = context.part_of_rest(PARAMS.apart_share)
-    run = _ApartRun(problem, source, context, seconds, bound=bound)
+    run = _RunWithoutOverlaps(problem, source, context, seconds, bound=bound)
     find(plain, run)
     best = run.best
-    known = context.incumbent()[0]
-    if known is not None and (best is None or known.objective < best.objective):
-        best = known
+    shared_best = context.incumbent()[0]
+    if shared_best is not None and (best is None or shared_best.objective < best.objective):
+        best = shared_best
     if best is None or context.closed() or problem.capacity is not None:
         return
     data = arrays.build(problem)
     rounds = context.work(work_rates.PACKING_PAIRS, len(data.size) ** 2 + 20_000, least=20)
-    _climb_apart(problem, context, data, _in_units(best, data), rounds, source)
+    _climb_with_overlaps(problem, context, data, _in_units(best, data), rounds, source)
 
 
-def _climb_apart(problem: Problem, context: Context, data: Data, offsets: Ints, rounds: int | None, source: str) -> None:
-    """With overlaps, from a plan."""
-    tell = functools.partial(_tell, problem, context, data)
-    HeuristicSearch(data, _target(problem, data), context.seed(), tell, context.closed).climb_from(offsets, source, rounds)
+def _climb_with_overlaps(
+    problem: Problem, context: Context, data: Data, offsets: Ints, rounds: int | None, source: str
+) -> None:
+    """Hill climbing from a plan, on the problem with its overlaps."""
+    report = functools.partial(_report_plan, problem, context, data)
+    HeuristicSearch(data, _target(problem, data), context.seed(), report, context.closed).climb_from(offsets, source, rounds)
 
 
-def _knows_no_overlaps(source: str) -> Callable[[Search], Search]:
-    """A candidate that knows of none: where there are some it is run as if there were not (:func:`_search_apart`).
+def _without_overlap_support(source: str) -> Callable[[Search], Search]:
+    """Decorator for candidates that do not support overlaps: they solve the problem without them.
 
-    What it proves would be of plans that share nothing.
+    :func:`_run_without_overlaps` says how. Their bounds, which hold only for plans that share no bytes, are dropped.
     """
 
     def decorate(find: Search) -> Search:
         @functools.wraps(find)
         def run(problem: Problem, context: Context) -> None:
             if problem.overlaps:
-                _search_apart(find, problem, context, source)
+                _run_without_overlaps(find, problem, context, source)
             else:
                 find(problem, context)
 
@@ -116,16 +120,19 @@ def _knows_no_overlaps(source: str) -> Callable[[Search], Search]:
     return decorate
 
 
-@_knows_no_overlaps("climb")
+@_without_overlap_support("climb")
 def climb(problem: Problem, context: Context) -> None:
-    """Outward from the peaks; then placing from the bottom up with other keys, and from few orders, where all take long."""
+    """The second heuristic for many buffers: placement outward from the peaks, then from the bottom up with other keys."""
     _place_from_peaks(problem, context)
     _search(problem, context, PARAMS.few_orders, "climb", 1)
 
 
 def _place_from_peaks(problem: Problem, context: Context) -> None:
-    """From one peak, from some, stacked in some ways; and on at random while that is the best way of all."""
-    if len(problem.buffers) > PARAMS.many_buffers or is_overloaded(context, find_overload(problem)):
+    """Place outward from one peak or several, with stacks of several kinds.
+
+    Afterwards go on with random variations as long as no other candidate has found a lower plan.
+    """
+    if len(problem.buffers) > PARAMS.many_buffers or report_if_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
     if not data.is_plain:
@@ -133,12 +140,12 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
     target, best = _target(problem, data), None
     run = peaks.Peaks(data, target, context.seed(), context.closed)
     tries = itertools.chain(((count, ways, False) for count, ways in run.tries()), itertools.repeat((1, peaks.WAYS, True)))
-    # Each of the first tries is some ten sweeps or more.
-    most = context.work(work_rates.PACKING_PLACED, 10 * len(data.size), least=1)
-    for count, ways, at_random in itertools.islice(tries, most):
-        known = context.incumbent()[0]
-        is_behind = known is not None and (best is None or known.objective < best * data.unit)
-        if context.closed() or (at_random and (is_behind or most is not None)):
+    # Each of the first tries takes ten sweeps or more.
+    max_tries = context.work(work_rates.PACKING_PLACED, 10 * len(data.size), least=1)
+    for count, ways, at_random in itertools.islice(tries, max_tries):
+        shared_best = context.incumbent()[0]
+        another_is_lower = shared_best is not None and (best is None or shared_best.objective < best * data.unit)
+        if context.closed() or (at_random and (another_is_lower or max_tries is not None)):
             return
         placed = run.place(count, ways, best, at_random=at_random)
         if placed is not None:
@@ -150,7 +157,8 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
 
 
 def _search(problem: Problem, context: Context, chosen_orders: Collection[int], source: str, stream: int) -> None:
-    if is_overloaded(context, find_overload(problem)):
+    """Search by beams, skylines or orders, whichever suits the problem; ``stream`` is the number of its random numbers."""
+    if report_if_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
     n = len(data.size)
@@ -161,10 +169,12 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
         _search_by_beams(problem, context, data, "beam")
         return
     target = _target(problem, data)
-    run = HeuristicSearch(data, target, context.seed(stream), functools.partial(_tell, problem, context, data), context.closed)
+    run = HeuristicSearch(
+        data, target, context.seed(stream), functools.partial(_report_plan, problem, context, data), context.closed
+    )
     is_first = source == "orders"
-    if n > PARAMS.few_buffers and skyline.takes(data) and not (is_first and data.has_gaps):
-        # First fit compares all pairs.
+    if n > PARAMS.few_buffers and skyline.supports(data) and not (is_first and data.has_gaps):
+        # The baseline, first fit, compares all pairs of buffers, which may take too long.
         has_baseline = is_first and n * n <= 2 * work_rates.PACKING_PAIRS.per_second * context.seconds()
         rounds = context.work(work_rates.PACKING_PLACED, n, least=PARAMS.least_rounds)
         run.climb_skylines("skyline" if is_first else source, rounds, flip=not is_first, baseline=has_baseline)
@@ -172,48 +182,48 @@ def _search(problem: Problem, context: Context, chosen_orders: Collection[int], 
         run.climb_orders(chosen_orders, source, context.work(work_rates.PACKING_PAIRS, n * n + 20_000, least=20))
 
 
-@_knows_no_overlaps("canonical")
+@_without_overlap_support("canonical")
 def exact(problem: Problem, context: Context) -> None:
-    """Search over canonical plans."""
+    """Exact depth-first search over canonical plans (:mod:`stowplan.portfolio.packing.canonical`)."""
     _exact(problem, context, "canonical")
 
 
-@_knows_no_overlaps("canonical2")
+@_without_overlap_support("canonical2")
 def canonical2(problem: Problem, context: Context) -> None:
-    """The same with other orders: how long it takes is a matter of luck, and the luckier of two is soon done."""
+    """A second exact search with other orders. How long one takes is a matter of luck, and the luckier of two ends sooner."""
     _exact(problem, context, "canonical2", 1, simple_orders=False)
 
 
 def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, simple_orders: bool = True) -> None:
     began = time.monotonic()
-    if is_overloaded(context, find_overload(problem)):
+    if report_if_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
-    known = context.incumbent()[0]
-    offsets = None if known is None else _in_units(known, data)
+    shared_best = context.incumbent()[0]
+    offsets = None if shared_best is None else _in_units(shared_best, data)
     search = canonical.start(data, _capacity(problem, data), context.seed(stream), offsets, simple_orders=simple_orders)
-    _close_in(problem, context, data, search, source)
+    _run_and_report(problem, context, data, search, source)
     if search.infeasible:
         _explain(problem, context, source, began)
 
 
-@_knows_no_overlaps("beam2")
+@_without_overlap_support("beam2")
 def beam2(problem: Problem, context: Context) -> None:
-    """Beams of another seed: how long they take is a matter of luck."""
-    if not is_overloaded(context, find_overload(problem)):
+    """A second beam search with another seed, because how long one takes is a matter of luck."""
+    if not report_if_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
         if len(data.size) > 0:
             _search_by_beams(problem, context, data, "beam2", 1)
 
 
 def _search_by_beams(problem: Problem, context: Context, data: Data, source: str, stream: int = 0) -> None:
-    """Placing in simple orders, the baseline among them, a few climbs from the best of them, then beams."""
+    """Placement in simple orders (the baseline is one of them), a few rounds of climbing from the best, then beam search."""
     best: Ints | None = None
 
     def improved(height: int, offsets: Ints, source: str) -> None:
         nonlocal best
         best = offsets
-        _tell(problem, context, data, height, offsets, source)
+        _report_plan(problem, context, data, height, offsets, source)
 
     target, seed = _target(problem, data), context.seed(stream)
     climbing = HeuristicSearch(data, target, seed, improved, context.closed)
@@ -222,19 +232,22 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
         return
     part_type = functools.partial(beam.Part, should_stop=context.closed)
     search = canonical.start(data, _capacity(problem, data), seed, best, part_type=part_type)
-    _close_in(problem, context, data, search, source)
+    _run_and_report(problem, context, data, search, source)
 
 
-def _tell(problem: Problem, context: Context, data: Data, height: int, offsets: Ints, source: str) -> None:
-    """Tell of a plan of a height in units where it fits, and of the baseline where it does not."""
+def _report_plan(problem: Problem, context: Context, data: Data, height: int, offsets: Ints, source: str) -> None:
+    """Report a plan, of ``height`` in units, if it is within the capacity; of a baseline that is not, report that."""
     if problem.capacity is None or height * data.unit <= problem.capacity:
         context.plan(arrays.export_plan(problem, data, offsets), source)
     elif source == "greedy":
         context.no_plan(source)
 
 
-def _close_in(problem: Problem, context: Context, data: Data, search: canonical.CanonicalSearch, source: str) -> None:
-    """Run a search, tell of what it finds, and let it go on from plans and bounds of the others."""
+def _run_and_report(problem: Problem, context: Context, data: Data, search: canonical.CanonicalSearch, source: str) -> None:
+    """Run a search that raises the bound and lowers the height until they meet.
+
+    Reports each better plan and bound, and passes on to the search the plans and bounds of other candidates.
+    """
 
     def improved() -> None:
         if search.infeasible:
@@ -242,11 +255,11 @@ def _close_in(problem: Problem, context: Context, data: Data, search: canonical.
         if any(part.bound > bound for part, bound in zip(search.parts, bounds, strict=True)):
             context.bound(search.bound * data.unit, source)
         if search.height is not None:
-            every = np.zeros(len(data.size), np.int64)
+            all_offsets = np.zeros(len(data.size), np.int64)
             index = {int(number): at for at, number in enumerate(data.numbers)}
             for part in search.parts:
-                every[[index[int(number)] for number in part.data.numbers]] = part.offsets
-            context.plan(arrays.export_plan(problem, data, every), source)
+                all_offsets[[index[int(number)] for number in part.data.numbers]] = part.offsets
+            context.plan(arrays.export_plan(problem, data, all_offsets), source)
 
     heard = context.heard()
 
@@ -265,31 +278,42 @@ def _close_in(problem: Problem, context: Context, data: Data, search: canonical.
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """Simple orders, a few climbs from the best of them and the CP-SAT model, on a small problem with overlaps."""
-    if asks_for_heuristics(context) and not is_overloaded(context, find_overload(problem)):
+    """The presolver of small problems with overlaps: simple orders, a few rounds of climbing, then the CP-SAT model."""
+    if includes_heuristics(context) and not report_if_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
         run = HeuristicSearch(
-            data, _target(problem, data), context.seed(), functools.partial(_tell, problem, context, data), context.closed
+            data,
+            _target(problem, data),
+            context.seed(),
+            functools.partial(_report_plan, problem, context, data),
+            context.closed,
         )
         run.climb_orders(range(orders.PEAK + 1), "orders", PARAMS.climbs_before_beams)
-        plain, best = arrays.build(without_overlaps(problem)), list[Ints]()
-        quick = HeuristicSearch(plain, 0, context.seed(), lambda _, offsets, __: best.append(offsets), context.closed)
+        data_without_overlaps, best = arrays.build(without_overlaps(problem)), list[Ints]()
+        quick = HeuristicSearch(
+            data_without_overlaps, 0, context.seed(), lambda _, offsets, __: best.append(offsets), context.closed
+        )
         quick.climb_orders(range(orders.PEAK + 1), "apart", 0)
         if best:
-            _climb_apart(
-                problem, context, data, best[-1] * plain.unit // data.unit, PARAMS.quick_placed // len(data.size), "apart"
+            _climb_with_overlaps(
+                problem,
+                context,
+                data,
+                best[-1] * data_without_overlaps.unit // data.unit,
+                PARAMS.quick_placed // len(data.size),
+                "apart",
             )
     if not context.closed():
         _solve_model(problem, context, presolve_seconds(context))
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model, hinted with the best plan known."""
+    """The CP-SAT model, with the best plan so far as its hint."""
     _solve_model(problem, context)
 
 
 def _solve_model(problem: Problem, context: Context, seconds: float | None = None) -> None:
-    if is_overloaded(context, find_overload(problem)):
+    if report_if_overloaded(context, find_overload(problem)):
         return
     from stowplan.models.packing import cpsat as model
 
@@ -297,16 +321,17 @@ def _solve_model(problem: Problem, context: Context, seconds: float | None = Non
     outcome = model.solve(
         problem,
         hint=context.incumbent()[0],
-        **reporting(context, "cpsat", work_rates.PACKING_CPSAT, seconds=seconds),
+        **solver_options(context, "cpsat", work_rates.PACKING_CPSAT, seconds=seconds),
     )
     if outcome.status == "infeasible":
         _explain(problem, context, "cpsat", began)
 
 
 def _explain(problem: Problem, context: Context, source: str, began: float) -> None:
-    """Report that nothing fits, and why; finding out why takes no longer than the proof, and some seconds.
+    """Report that no plan fits, with a conflict that explains it.
 
-    Not with overlaps, which the search that finds out does not know.
+    Finding the conflict takes no longer than the proof did, or than :attr:`SearchParameters.explain_seconds`. With overlaps
+    there is no explanation, because the search for conflicts does not support them.
     """
     if problem.overlaps:
         context.proven_infeasible(source)
@@ -318,34 +343,35 @@ def _explain(problem: Problem, context: Context, source: str, began: float) -> N
 
 
 def _capacity(problem: Problem, data: Data) -> int | None:
+    """The capacity in units, rounded down."""
     return None if problem.capacity is None else problem.capacity // data.unit
 
 
 def _target(problem: Problem, data: Data) -> int:
-    """Height in units that is good enough."""
+    """The height in units at which a heuristic may stop: the capacity, or the load bound if there is none."""
     return (load_bound(problem) if problem.capacity is None else problem.capacity) // data.unit
 
 
 def _in_units(plan: Plan, data: Data) -> Ints:
-    """Offsets [n] of a plan."""
+    """The offsets [n] of a plan, in units."""
     return np.array(plan.offsets, np.int64)[data.numbers] // data.unit
 
 
 class InnerRun(Context):
-    """A context for packing's candidates that tells nobody, and keeps the best.
+    """A context for candidates of packing that another candidate calls: it keeps their best plan and reports nothing.
 
     Parameters
     ----------
     outer
-        The context of the candidate that asks.
+        The context of the calling candidate.
     seconds
-        How long to look.
+        How long to search.
     work
-        The work limit of deterministic runs; as many seconds of a machine at leisure where it is None.
+        The work limit in a deterministic run, in seconds of an idle machine; ``seconds`` if it is None.
     bound
-        What the height is known not to be below; None: any plan will do, where there is a capacity.
+        A proven lower bound of the height in bytes. None if any plan will do, as it does if there is a capacity.
     is_over
-        Whether to end before that.
+        Says whether to end before ``seconds`` are over.
     """
 
     def __init__(
@@ -361,37 +387,37 @@ class InnerRun(Context):
         self._outer, self._is_over, self._is_late = outer, is_over, outer.within_seconds(seconds)
         self._end = time.monotonic() + seconds
         self.best: Plan | None = None
-        self.least = bound
+        self.lower_bound = bound
         self.why: dict[str, Any] | None = None
-        """Why nothing fits, where that is proven."""
+        """If it is proven that nothing fits, the reason, as details for a result."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to find."""
+        """Whether the best plan is proven optimal, or it is proven that nothing fits."""
         if self.why is not None:
             return True
-        return self.best is not None and (self.least is None or self.best.objective <= self.least)
+        return self.best is not None and (self.lower_bound is None or self.best.objective <= self.lower_bound)
 
     def plan(self, plan: Plan, source: str) -> None:
-        """Keep the best."""
+        """Keep the plan if it is the best so far."""
         if self.best is None or plan.objective < self.best.objective:
             self.best = plan
 
     def bound(self, bound: int, source: str) -> None:
-        """Keep the best, where bounds matter."""
-        if self.least is not None:
-            self.least = max(bound, self.least)
+        """Keep the bound if it is the best so far, unless any plan will do."""
+        if self.lower_bound is not None:
+            self.lower_bound = max(bound, self.lower_bound)
 
     def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
-        """Keep the reason."""
+        """Keep the reason why nothing fits."""
         self.why = why or {}
 
     def incumbent(self) -> tuple[Plan | None, int | None]:
-        """What there is."""
-        return self.best, self.least
+        """The best plan and bound so far."""
+        return self.best, self.lower_bound
 
     def closed(self) -> bool:
-        """Whether time is up, or nothing is left to find."""
+        """Whether the time is over or the problem is settled."""
         return self._is_late() or self.is_settled or self._is_over()
 
     def remaining(self) -> float:
@@ -399,15 +425,15 @@ class InnerRun(Context):
         return max(0.0, self._end - time.monotonic())
 
 
-class _ApartRun(InnerRun):
-    """The same for a problem without its overlaps: plans are told of, bounds are not.
+class _RunWithoutOverlaps(InnerRun):
+    """The context of a candidate that solves a problem without its overlaps: it passes plans on, but no bounds.
 
     Parameters
     ----------
     problem
-        The one with overlaps.
+        The problem with overlaps.
     source
-        What plans are found by.
+        The name under which plans are reported.
     """
 
     def __init__(self, problem: Problem, source: str, outer: Context, seconds: float, *, bound: int | None):
@@ -415,7 +441,7 @@ class _ApartRun(InnerRun):
         self._problem, self._source = problem, source
 
     def plan(self, plan: Plan, source: str) -> None:
-        """Keep the best, and tell of it."""
+        """Keep the plan if it is the best so far, and report it as a plan of the problem with overlaps."""
         before = self.best
         super().plan(plan, source)
         if self.best is not before and (self._problem.capacity is None or plan.objective <= self._problem.capacity):

@@ -1,7 +1,9 @@
-"""Exact search over canonical plans with restarts: raises the bound from below and lowers the height from above.
+"""Exact search over canonical plans with restarts: it raises the bound from below and lowers the height from above.
 
-Parts may be searched in other ways too, which find plans and prove nothing. Where nothing fits, :func:`find_conflict` says why:
-an irreducible span of time and set of buffers that cannot be packed.
+A plan is canonical if no buffer can be moved lower by itself (:mod:`stowplan.portfolio.packing.depth_first`). Each run looks
+for a plan within some height between bound and best height. The same scheme drives beam search, which finds plans and proves
+nothing. If nothing fits, :func:`find_conflict` explains why: it returns a span of time and a set of buffers that cannot be
+packed in it, both as small as possible.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ class TreeSearchParameters(Parameters, frozen=True):
     """Parameters of the tree search."""
 
     shortest_run: int = 3000
-    """Nodes of the shortest run; restarts follow Luby's sequence."""
+    """Nodes of the shortest run; the lengths of restarts follow Luby's sequence."""
     aims: tuple[float, ...] = (1.0, 0.7, 0.85)
-    """Parts of the way from bound to height to aim at, run by run of those that do not aim at the bound: what is out of reach a
-    little lower may be found at once.
+    """Parts of the way from the bound to just below the best height at which the runs look for plans, one after the other,
+    unless they look at the bound itself. A plan a little lower may be out of reach although one at this height is found at
+    once.
     """
     bound_runs: int = 64
-    """Runs at the bound, which is often the optimum, every second one; after them one in four."""
+    """Runs at the bound, which is often the optimum, while every second run is one; after so many, one run in four is."""
 
 
 PARAMS = parameters(TreeSearchParameters, __name__)
@@ -46,29 +49,39 @@ def luby(number: int) -> int:
 
 @dataclass
 class Part:
-    """Search for one independent part; heights in units."""
+    """The search state of one independent part of a problem; all heights are in units."""
 
     data: Data
     offsets: Ints
-    """Best plan so far; empty where there is none."""
+    """[n] offsets of the best plan so far in units; empty if there is none."""
     bound: int
-    """Proven: no plan is lower."""
+    """Proven lower bound of the height."""
     seed: int
     simple_orders: bool = True
+    """Whether the first runs place buffers of equal offset in orders by single features."""
     best: int | None = None
+    """Height of the best plan so far."""
     runs: int = 0
+    """Number of runs so far."""
     _bound_runs: int = 0
     _keys: Iterator[orders.Floats] = field(init=False)
 
     def __post_init__(self) -> None:
         self._keys = orders.random_keys(self.data, self.seed, self.simple_orders)
-        self._shape = depth_first.Shape(self.data)
+        self._prepared = depth_first.PreparedBuffers(self.data)
 
-    def aim(self, capacity: int | None, floor: int) -> tuple[int, int]:
-        """Height to try next, and length of the run in terms of the shortest.
+    def next_target(self, capacity: int | None, floor: int) -> tuple[int, int]:
+        """The height to try next, and the length of the run as a multiple of the shortest.
 
-        The height is the capacity where there is one. Without, bound and height are closed in on in turn, each with lengths
-        of its own: the few long runs must not all fall to one of them.
+        The height is the capacity, if there is one. Otherwise runs alternate between the bound and heights above it. Each of
+        the two follows a Luby sequence of its own, because otherwise the few long runs might all go to one of them.
+
+        Parameters
+        ----------
+        capacity
+            Capacity in units, None if the problem asks for the least height.
+        floor
+            Lower bound of the height of the whole problem, in units.
         """
         if capacity is not None:
             return capacity, luby(self.runs + 1)
@@ -80,10 +93,10 @@ class Part:
         return low + int(PARAMS.aims[turn % len(PARAMS.aims)] * (self.best - 1 - low)), luby(turn // len(PARAMS.aims) + 1)
 
     def run(self, height: int, length: int) -> int:
-        """One run for a plan within ``height``; returns its nodes. Improves ``best`` or ``bound`` where it ends in time."""
+        """Search for a plan within ``height``; returns the number of nodes. If it ends, updates ``best`` or ``bound``."""
         self.runs += 1
         order = orders.by_key(self.data, next(self._keys))
-        outcome, nodes, offsets = self._shape.search(height, order, PARAMS.shortest_run * length)
+        outcome, nodes, offsets = self._prepared.search(height, order, PARAMS.shortest_run * length)
         if outcome == depth_first.FOUND:
             self.adopt(offsets)
         elif outcome == depth_first.EXHAUSTED:
@@ -91,7 +104,7 @@ class Part:
         return nodes
 
     def adopt(self, offsets: Ints) -> None:
-        """Keep a plan where it is better than the one at hand."""
+        """Keep a plan if it is lower than the best so far."""
         top = int((offsets + self.data.size).max())
         if self.best is None or top < self.best:
             self.best, self.offsets = top, offsets
@@ -99,22 +112,22 @@ class Part:
 
 @dataclass
 class CanonicalSearch:
-    """All parts of a problem."""
+    """The search over all parts of a problem."""
 
     parts: list[Part]
     capacity: int | None
-    """Units; None asks for the least height."""
+    """Capacity in units; None if the problem asks for the least height."""
     floor: int = 0
-    """A bound of the whole that others have proven, in units."""
+    """A bound of the height of the whole problem that other candidates have proven, in units."""
 
     @property
     def bound(self) -> int:
-        """Proven least height, in units."""
+        """Proven lower bound of the height, in units."""
         return max([self.floor, *(part.bound for part in self.parts)])
 
     @property
     def height(self) -> int | None:
-        """Height of the plan, None while a part has none."""
+        """Height of the plan in units, None while some part has no plan."""
         heights = [part.best for part in self.parts]
         return None if None in heights else max((height for height in heights if height is not None), default=0)
 
@@ -125,27 +138,30 @@ class CanonicalSearch:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to find or to prove."""
-        enough = self.bound if self.capacity is None else self.capacity
-        return self.infeasible or (self.height is not None and self.height <= enough)
+        """Whether the plan is proven optimal or fits the capacity, or it is proven that nothing fits."""
+        good_enough = self.bound if self.capacity is None else self.capacity
+        return self.infeasible or (self.height is not None and self.height <= good_enough)
 
     def step(self) -> int:
-        """One run for the part that stands out most; returns its nodes."""
-        enough = self.bound if self.capacity is None else self.capacity
-        waiting = [part for part in self.parts if part.best is None or part.best > enough]
+        """One run of the highest part, or of one that has no plan yet; returns the number of nodes."""
+        good_enough = self.bound if self.capacity is None else self.capacity
+        waiting = [part for part in self.parts if part.best is None or part.best > good_enough]
         part = min(waiting, key=lambda run: (run.best is not None, run.runs if run.best is None else -run.best))
-        return part.run(*part.aim(self.capacity, self.bound))
+        return part.run(*part.next_target(self.capacity, self.bound))
 
     def adopt(self, data: Data, offsets: Ints) -> None:
-        """Keep what is better in a plan ``offsets`` [n] of all parts, which are those of ``data``."""
+        """Take over, part by part, what is lower in a plan of the whole problem: ``offsets`` [n] of the buffers of ``data``."""
         index = {int(number): at for at, number in enumerate(data.numbers)}
         for part in self.parts:
             part.adopt(offsets[[index[int(number)] for number in part.data.numbers]])
 
     def run(self, improved: Callable[[], None], should_stop: Callable[[], bool], node_limit: int | None = None) -> int:
-        """Steps until finished, stopped or out of nodes, which it returns; calls ``improved`` on a better plan or bound."""
+        """Search until it is finished, stopped, or has used ``node_limit`` nodes; returns their number.
+
+        ``improved`` is called after each better plan or bound.
+        """
         nodes = 0
-        # Whoever says whether to stop may also bring a plan or a bound.
+        # ``should_stop`` comes first, because it may also pass on a plan or a bound of another candidate.
         while not should_stop() and not self.finished and (node_limit is None or nodes < node_limit):
             before = self.height, self.bound
             nodes += self.step()
@@ -163,46 +179,58 @@ def start(
     simple_orders: bool = True,
     part_type: Callable[..., Part] = Part,
 ) -> CanonicalSearch:
-    """A search that knows the load bound, and the plan ``offsets`` [n] where one is given.
+    """Set up a search, with the load of each part as its first bound.
 
-    It begins with orders by single features of the buffers, unless ``simple_orders`` are left out. ``part_type`` says how parts
-    are searched.
+    Parameters
+    ----------
+    data
+        The buffers of the whole problem.
+    capacity
+        Capacity in units; None asks for the least height.
+    seed
+        Seed of the random orders.
+    offsets
+        Offsets [n] in units of a plan to start from; by default, without a capacity, first fit by size.
+    simple_orders
+        Whether to begin with orders by single features of the buffers.
+    part_type
+        The class that searches a part.
     """
     parts = []
     for component in arrays.parts(data):
-        taken = component.fixed + component.size
-        bound = max(int(component.load().max()), int(taken[component.fixed >= 0].max(initial=0)))
+        tops = component.fixed + component.size
+        bound = max(int(component.load().max()), int(tops[component.fixed >= 0].max(initial=0)))
         parts.append(part_type(component, np.empty(0, np.int64), bound, seed, simple_orders))
-    every = CanonicalSearch(parts, capacity)
+    whole_search = CanonicalSearch(parts, capacity)
     if offsets is not None:
-        every.adopt(data, offsets)
+        whole_search.adopt(data, offsets)
     elif capacity is None:
-        # Without any height there is nothing to aim at but the bound.
+        # Without a first height, runs could only look at the bound.
         for part in parts:
             placed = search.Placements(part.data, lambda: False).first_fit(part.data.size.astype(float))
             if placed is not None:
                 part.adopt(placed[1])
-    return every
+    return whole_search
 
 
-#: Buffers that a sentence names.
+#: Number of buffers that an explanation names.
 _NAMED = 6
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Buffers that do not fit into the capacity in a span of time, whatever is done with all others."""
+    """Buffers that do not fit into the capacity during a span of time, wherever all other buffers go."""
 
     start: int
     end: int
-    """Half-open span; of their lives only what lies in it counts."""
+    """The half-open span ``[start, end)``; only the part of each life that lies in it counts."""
     buffers: tuple[int, ...]
     """Numbers of the buffers, ascending."""
     irreducible: bool
-    """Proven: without any one of the buffers, or in a shorter part of the span, the rest fits."""
+    """Whether it is proven that the buffers fit if any one of them is left out, or if the span is made shorter."""
 
     def details(self, problem: Problem) -> dict[str, Any]:
-        """For the result: a sentence for people, and the same as data."""
+        """Details for the result: an explanation in one sentence, and the same facts as data."""
         names = [problem.buffers[number].id for number in self.buffers]
         load = peak_load(clip(problem, self.buffers, self.start, self.end))
         listed = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
@@ -217,72 +245,81 @@ class Conflict:
 
 
 def clip(problem: Problem, numbers: Sequence[int], start: int, end: int) -> Problem:
-    """Only these buffers, and of their lives only what lies in ``[start, end)``."""
-    kept: list[Buffer] = []
+    """The problem with only these buffers, and with only the part of their lives that lies in ``[start, end)``."""
+    clipped: list[Buffer] = []
     for number in numbers:
         buffer = problem.buffers[number]
         pieces = [(max(start, low), min(end, high)) for low, high in buffer.pieces if low < end and start < high]
         if pieces:
             gaps = tuple((low, high) for (_, low), (high, _) in pairwise(pieces))
-            kept.append(msgspec.structs.replace(buffer, lower=pieces[0][0], upper=pieces[-1][1], gaps=gaps))
-    return msgspec.structs.replace(problem, buffers=tuple(kept), parts=(), results=())
+            clipped.append(msgspec.structs.replace(buffer, lower=pieces[0][0], upper=pieces[-1][1], gaps=gaps))
+    return msgspec.structs.replace(problem, buffers=tuple(clipped), parts=(), results=())
 
 
 def find_conflict(problem: Problem, seed: int, node_limit: int, should_stop: Callable[[], bool]) -> Conflict:
-    """Shorten the time, then leave out buffers, as long as it is proven that the rest still does not fit.
+    """Find a small conflict: shorten the time, then leave out buffers, as long as the rest provably does not fit.
 
-    ``problem`` must be known not to fit. The proofs may take ``node_limit`` nodes of the search together; where that is not
-    enough, or ``should_stop`` says so, the conflict is valid but perhaps not irreducible.
+    Parameters
+    ----------
+    problem
+        A problem with a capacity that is proven to be infeasible.
+    seed
+        Seed of the searches that prove subproblems infeasible.
+    node_limit
+        Nodes that all these searches may use together. If they are not enough, the conflict is valid, but it may not be
+        irreducible.
+    should_stop
+        Ends the search for a smaller conflict, with the same effect.
     """
-    return _Filter(problem, seed, node_limit, should_stop).run()
+    return _DeletionFilter(problem, seed, node_limit, should_stop).run()
 
 
-class _Filter:
-    """A deletion filter (Chinneck and Dravnieks 1991) over moments and buffers."""
+class _DeletionFilter:
+    """A deletion filter (Chinneck and Dravnieks 1991): it drops moments and buffers that infeasibility does not depend on."""
 
     def __init__(self, problem: Problem, seed: int, node_limit: int, should_stop: Callable[[], bool]):
         self._problem = problem
         self._seed, self._node_limit, self._should_stop = seed, node_limit, should_stop
-        self._unsure = False
+        self._is_incomplete = False
 
     def run(self) -> Conflict:
         moments = sorted({moment for buffer in self._problem.buffers for piece in buffer.pieces for moment in piece})
-        everyone = [number for number, buffer in enumerate(self._problem.buffers) if buffer.size > 0]
-        # What does not fit in a span does not fit in a longer one: the ends can be found by halving.
+        numbers = [number for number, buffer in enumerate(self._problem.buffers) if buffer.size > 0]
+        # Buffers that do not fit in a span do not fit in a longer one either, so that bisection finds both ends.
         ends = moments[1:-1]
-        last = 1 + bisect_left(ends, True, key=lambda moment: self._refuted(everyone, moments[0], moment))
+        last = 1 + bisect_left(ends, True, key=lambda moment: self._refuted(numbers, moments[0], moment))
         end = moments[last]
         starts = moments[last - 1 : 0 : -1]
-        start = [*starts, moments[0]][bisect_left(starts, True, key=lambda moment: self._refuted(everyone, moment, end))]
+        start = [*starts, moments[0]][bisect_left(starts, True, key=lambda moment: self._refuted(numbers, moment, end))]
         buffers = self._problem.buffers
-        kept = [number for number in everyone if clip(self._problem, [number], start, end).buffers]
-        # Small ones are needed least often. Many at a time at first.
-        kept.sort(key=lambda number: (buffers[number].size, number))
-        count = len(kept) // 2
+        remaining = [number for number in numbers if clip(self._problem, [number], start, end).buffers]
+        # Small buffers are rarely part of a conflict, so they are dropped first: half of all at once, then ever fewer.
+        remaining.sort(key=lambda number: (buffers[number].size, number))
+        count = len(remaining) // 2
         while count:
             at = 0
-            while at < len(kept):
-                rest = kept[:at] + kept[at + count :]
+            while at < len(remaining):
+                rest = remaining[:at] + remaining[at + count :]
                 if self._refuted(rest, start, end):
-                    kept = rest
+                    remaining = rest
                 else:
                     at += count
             count //= 2
-        return Conflict(start, end, tuple(sorted(kept)), not self._unsure)
+        return Conflict(start, end, tuple(sorted(remaining)), not self._is_incomplete)
 
-    def _refuted(self, numbers: Sequence[int], since: int, until: int) -> bool:
-        """Whether it is proven that these buffers do not fit."""
+    def _refuted(self, numbers: Sequence[int], begin: int, end: int) -> bool:
+        """Whether a search proves that these buffers do not fit between two moments."""
         if self._should_stop():
-            self._unsure = True
+            self._is_incomplete = True
             return False
-        problem = clip(self._problem, numbers, since, until)
+        problem = clip(self._problem, numbers, begin, end)
         if find_overload(problem) is not None:
             return True
         data = arrays.build(problem)
         if problem.capacity is None or len(data.size) == 0:
             return False
         search = start(data, problem.capacity // data.unit, self._seed)
-        # One proof that is out of reach must not use up all.
+        # A single proof that is out of reach must not use up all nodes.
         self._node_limit -= search.run(lambda: None, self._should_stop, max(1, self._node_limit // 10))
-        self._unsure |= not search.finished
+        self._is_incomplete |= not search.finished
         return search.infeasible

@@ -1,6 +1,7 @@
-"""Compiled depth-first search over canonical packings.
+"""Compiled depth-first search over canonical packings: those in which no buffer can be moved lower by itself.
 
-Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
+:func:`canonical_search` describes the method. Buffers, sections and units are those of
+:class:`stowplan.portfolio.packing.arrays.Data`.
 """
 
 from __future__ import annotations
@@ -16,82 +17,98 @@ _FAR = 1 << 62
 
 FOUND, EXHAUSTED, LIMIT = 1, 0, -1
 
-#: What to do next, in :func:`canonical_search`.
+#: The states of the machine in :func:`canonical_search`, which replaces recursion.
 _ENTER, _SUCCEED, _NEXT_CANDIDATE, _NEXT_PART = 0, 1, 2, 3
 
 
 class Buffer:
-    """What the search knows of a buffer: a row of a table of :func:`stowplan.compiled.records`."""
+    """The state of a buffer in the search: a row of a table of :func:`stowplan.compiled.records`."""
 
     units: int
-    """Size."""
+    """Size in units."""
     alignment: int
+    """Alignment in units."""
     fixed: int
-    """Offset, -1 where free."""
+    """Fixed offset in units, -1 if the buffer may go anywhere."""
     begin: int
+    """First section of its life."""
     end: int
+    """Section after the last."""
     first_piece: int
+    """First piece of its life."""
     end_piece: int
+    """Piece after the last."""
     first_other: int
+    """Where its neighbours, the buffers that are live at the same time, start in the list of all neighbours."""
     end_other: int
+    """Where they end."""
     rank: int
     """Of two buffers at equal offsets the one of lower rank is placed first."""
     place: int
-    """Lowest offset above the placed neighbours."""
-    done: int
-    """1 where placed, at ``offset``."""
+    """Lowest offset above the placed neighbours, in units."""
+    is_placed: int
+    """1 if the buffer is placed, at ``offset``."""
     offset: int
+    """Offset in units."""
 
 
 class Section:
-    """What the search knows of a section."""
+    """The state of a section in the search. A buffer is *open* as long as it is not placed."""
 
     first_member: int
+    """Where the buffers that live in the section start in the list of members."""
     end_member: int
+    """Where they end."""
     room: int
-    """How high the lowest of the open buffers may start."""
+    """Highest offset at which the lowest of the open buffers may start, so that all of them fit above it."""
     open: int
-    """Open buffers."""
+    """Number of open buffers."""
     spanning: int
-    """Open buffers that cross over from the section before."""
+    """Number of open buffers that also live in the section before."""
     watched: int
-    """Member that could start low enough when last looked at."""
+    """An open buffer that could start at ``room`` or lower when it was last examined."""
 
 
 class Frame:
-    """A part of time under search, below a placement."""
+    """One level of the search: a part of time whose open buffers are to be placed after the placements of outer levels."""
 
     since: int
+    """First section of the part."""
     until: int
-    """Its sections."""
+    """Section after the last."""
     level: int
+    """Offset of the placement on the level before."""
     previous: int
-    """Offset and rank of the placement above."""
+    """Rank of that placement."""
     open_base: int
+    """Where the open buffers of the part start in the list of open buffers, which is sorted by rank."""
     open_end: int
-    """Its open buffers, by rank."""
+    """Where they end."""
     candidate_base: int
-    beyond: int
-    upcoming: int
-    """Its candidates, and which of them is the next."""
+    """Where the buffers that may be placed next start in the list of candidates."""
+    candidate_end: int
+    """Where they end."""
+    next_candidate: int
+    """The candidate to try next."""
     raises: int
+    """Number of raised places when the level was entered; later ones are undone on the way back."""
     placed: int
-    """What to undo down to: places that were raised, and buffers that were placed."""
+    """Number of placed buffers when the level was entered, likewise."""
     scan: int
-    """Section at which to look for the next part below the placement in hand."""
-    lonely: int
-    """1 where that placement is in nobody's way."""
+    """Section from which on to look for the next independent part after the current placement."""
+    is_isolated: int
+    """1 if the current placement has no open neighbour."""
 
 
-class Shape:
-    """A part of a problem, ready to be searched again and again."""
+class PreparedBuffers:
+    """The buffers of one part of a problem, prepared for many searches."""
 
     def __init__(self, data: Data):
         self.data = data
         start, others = neighbours(data)
         owner = np.repeat(np.arange(len(data.size)), np.diff(data.piece))
         lengths = data.last - data.first
-        # For every piece, all its sections.
+        # The sections of every piece, one after the other.
         sections = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + np.repeat(data.first, lengths)
         by_section = np.argsort(sections, kind="stable")
         member = np.searchsorted(sections[by_section], np.arange(data.sections + 1))
@@ -121,7 +138,22 @@ class Shape:
         }
 
     def search(self, capacity: int, order: Ints, limit: int) -> tuple[int, int, Ints]:
-        """:func:`canonical_search` with buffers of equal offset placed in ``order`` [n]: (outcome, nodes, offsets [n])."""
+        """Search for a plan within ``capacity`` units.
+
+        Parameters
+        ----------
+        capacity
+            Largest height of the plan, in units.
+        order
+            [n] order in which buffers of equal offset are placed.
+        limit
+            Number of nodes after which to give up.
+
+        Returns
+        -------
+        tuple
+            ``FOUND``, ``EXHAUSTED`` (there is no such plan) or ``LIMIT``; the number of nodes; and offsets [n] in units.
+        """
         n = len(order)
         rank = np.empty(n, np.int64)
         rank[order] = np.arange(n)
@@ -144,7 +176,7 @@ class Shape:
 
 
 def _room(n: int, others: int) -> int:
-    """Numbers that :func:`canonical_search` has to work in."""
+    """The length of the scratch space of :func:`canonical_search`."""
     return 2 * (others + 1) + n + 2 * ((n + 1) * n + 1)
 
 
@@ -166,32 +198,35 @@ def canonical_search(
     limit: int,
     room: Ints,
 ) -> tuple[int, int]:
-    """Depth-first search for a plan within ``capacity``; returns (FOUND, EXHAUSTED or LIMIT, nodes).
+    """Depth-first search for a plan within ``capacity``; returns (FOUND, EXHAUSTED or LIMIT, number of nodes).
 
-    A plan is canonical when no single buffer can be moved to a lower place; wherever there is a plan there is a canonical
-    one. Such plans are built by placing buffers in the order of their offsets, equal ones in the order of their ranks, each at
-    the lowest offset above its placed neighbours (Moffitt, "MiniMalloc", ASPLOS 2023). What that order allows to cut:
+    A plan is canonical if no single buffer can be moved lower. If there is a plan, there is a canonical one. Canonical plans
+    are built by placing buffers in the order of their offsets, equal ones in the order of their ranks, each at the lowest
+    offset above its placed neighbours (Moffitt, "MiniMalloc", ASPLOS 2023). Neighbours are buffers that are live at the same
+    time, and a buffer is open until it is placed. The order allows five ways of pruning:
 
-    - a buffer that was passed over can only go on top of a neighbour that is still to come;
-    - where some open buffer would fit below a candidate, the candidate is not canonical;
-    - in each section, what is open must fit above the lowest place that any of it can still get;
-    - a placement that is in nobody's way cannot be why the rest fails, so that no other is tried in its place;
-    - after a placement, parts of time that no open buffer connects are searched apart: where one fails, so does the placement.
+    - An open buffer whose place is below the last placement was passed over: it can only go on top of a neighbour that is
+      still open.
+    - If some open buffer fits below a candidate, the plan with the candidate there is not canonical.
+    - In each section, all open buffers together must fit above the lowest place that any of them can still get.
+    - A placement without open neighbours does not constrain the rest. If the rest fails, no other candidate is tried instead.
+    - After a placement, parts of time that no open buffer connects are searched independently. If one of them has no plan, the
+      placement fails.
 
-    The third is most of the work. Each section therefore watches one open buffer that can still go low enough, and its members
-    are looked through only when that one no longer can.
+    The third check is most of the work. Each section therefore watches one open buffer that can still go low enough; the other
+    members are examined only when that one no longer can.
 
-    The tables are those of :meth:`Shape.search` and are changed; where FOUND, buffers have their offsets. ``limit`` is in
-    nodes; ``room`` [:func:`_room`] is to work in.
+    The tables are those of :meth:`Shape.search` and are modified. If the outcome is FOUND, the buffers have their offsets.
+    ``limit`` is a number of nodes; ``room`` is scratch space of the length :func:`_room`.
     """
     n = len(order)
     failed_last = 0
-    # What to undo: places that were raised, and buffers that were placed.
-    most = len(others) + 1
-    raised, before, raises = room[:most], room[most : 2 * most], 0
-    stack, placed = room[2 * most : 2 * most + n], 0
+    # The trails for undoing: raised places with their old values, and placed buffers.
+    max_raises = len(others) + 1
+    raised, before, raises = room[:max_raises], room[max_raises : 2 * max_raises], 0
+    stack, placed = room[2 * max_raises : 2 * max_raises + n], 0
     # The lists of all frames, one after the other.
-    lists, length = 2 * most + n, (n + 1) * n + 1
+    lists, length = 2 * max_raises + n, (n + 1) * n + 1
     opens, candidates = room[lists : lists + length], room[lists + length : lists + 2 * length]
     for m in range(n):
         opens[m] = order[m]
@@ -219,18 +254,18 @@ def canonical_search(
                         candidates[count] = opens[m]
                         count += 1
                 else:
-                    # Passed over.
+                    # The buffer was passed over: it goes on top of an open neighbour.
                     top = floor + buffer.units
                     if buffer.fixed >= 0:
                         dead = True
                 if top < raised_floor:
                     raised_floor = top
-            frame.raises, frame.placed, frame.lonely = raises, placed, 0
-            frame.beyond = frame.upcoming = frame.candidate_base
+            frame.raises, frame.placed, frame.is_isolated = raises, placed, 0
+            frame.candidate_end = frame.next_candidate = frame.candidate_base
             if frame.open_base == frame.open_end:
                 step = _SUCCEED
                 continue
-            # The section that failed last is the likeliest to fail again.
+            # The section that failed last is examined first, because it is the most likely one to fail again.
             at_first = failed_last if frame.since <= failed_last < frame.until else frame.since
             for turn in range(frame.since - 1, frame.since - 1 if dead else frame.until):
                 s = turn if turn >= frame.since else at_first
@@ -238,7 +273,7 @@ def canonical_search(
                 if section.open == 0:
                     continue
                 buffer = buffers[section.watched]
-                if buffer.done == 0:
+                if buffer.is_placed == 0:
                     at = buffer.place
                     if at < floor or (at == floor and buffer.rank < previous):
                         at = raised_floor
@@ -248,16 +283,16 @@ def canonical_search(
                 for m in range(section.first_member, section.end_member):
                     buffer = buffers[members[m]]
                     at = buffer.place
-                    if buffer.done == 1 or at > section.room:
+                    if buffer.is_placed == 1 or at > section.room:
                         continue
                     if at < floor or (at == floor and buffer.rank < previous):
                         at = raised_floor
                         if at <= section.room:
-                            # More exactly: on top of the lowest of its own neighbours.
+                            # A tighter estimate: on top of the lowest of its own open neighbours.
                             at = _FAR
                             for k in range(buffer.first_other, buffer.end_other):
                                 other = buffers[others[k]]
-                                if other.done == 0:
+                                if other.is_placed == 0:
                                     at = min(at, max(floor, other.place) + other.units)
                     if at <= section.room:
                         section.watched, dead = members[m], False
@@ -266,17 +301,17 @@ def canonical_search(
                     failed_last = s
                     break
             if not dead:
-                # Candidates by place, then rank: an insertion sort, since they are few.
+                # Sort the candidates by place, then rank. There are few of them, so insertion sort is fast.
                 for m in range(frame.candidate_base, count):
                     i = candidates[m]
                     at = buffers[i].place
                     if at < fits_below:
-                        k = frame.beyond
+                        k = frame.candidate_end
                         while k > frame.candidate_base and buffers[candidates[k - 1]].place > at:
                             candidates[k] = candidates[k - 1]
                             k -= 1
                         candidates[k] = i
-                        frame.beyond += 1
+                        frame.candidate_end += 1
             step = _NEXT_CANDIDATE
         elif step == _NEXT_CANDIDATE:
             frame = frames[depth]
@@ -286,23 +321,23 @@ def canonical_search(
             while placed > frame.placed:
                 placed -= 1
                 buffer = buffers[stack[placed]]
-                buffer.done = 0
+                buffer.is_placed = 0
                 for p in range(buffer.first_piece, buffer.end_piece):
                     for s in range(first[p], last[p]):
                         sections[s].room -= buffer.units
                         sections[s].open += 1
                 for s in range(buffer.begin + 1, buffer.end):
                     sections[s].spanning += 1
-            if frame.upcoming >= frame.beyond or frame.lonely == 1:
+            if frame.next_candidate >= frame.candidate_end or frame.is_isolated == 1:
                 if depth == 0:
                     return EXHAUSTED, nodes
                 depth -= 1
                 continue
-            i = candidates[frame.upcoming]
-            frame.upcoming += 1
+            i = candidates[frame.next_candidate]
+            frame.next_candidate += 1
             buffer = buffers[i]
             top = buffer.place + buffer.units
-            buffer.offset, buffer.done, stack[placed] = buffer.place, 1, i
+            buffer.offset, buffer.is_placed, stack[placed] = buffer.place, 1, i
             placed += 1
             for p in range(buffer.first_piece, buffer.end_piece):
                 for s in range(first[p], last[p]):
@@ -311,12 +346,12 @@ def canonical_search(
             for s in range(buffer.begin + 1, buffer.end):
                 sections[s].spanning -= 1
             fails = top > capacity
-            frame.lonely = 1
+            frame.is_isolated = 1
             for k in range(buffer.first_other, buffer.end_other):
                 other = buffers[others[k]]
-                if other.done == 1:
+                if other.is_placed == 1:
                     continue
-                frame.lonely = 0
+                frame.is_isolated = 0
                 if other.place >= top:
                     continue
                 raised[raises], before[raises] = others[k], other.place
@@ -339,16 +374,16 @@ def canonical_search(
             while stop < frame.until and sections[stop].spanning > 0:
                 stop += 1
             frame.scan = stop
-            placement = buffers[candidates[frame.upcoming - 1]]
+            placement = buffers[candidates[frame.next_candidate - 1]]
             m = frame.open_end
             for k in range(frame.open_base, frame.open_end):
                 buffer = buffers[opens[k]]
-                if buffer.done == 0 and buffer.begin >= s and buffer.end <= stop:
+                if buffer.is_placed == 0 and buffer.begin >= s and buffer.end <= stop:
                     opens[m] = opens[k]
                     m += 1
             below = frames[depth + 1]
             below.open_base, below.open_end = frame.open_end, m
-            below.since, below.until, below.candidate_base = s, stop, frame.beyond
+            below.since, below.until, below.candidate_base = s, stop, frame.candidate_end
             below.level, below.previous = placement.offset, placement.rank
             depth += 1
             step = _ENTER

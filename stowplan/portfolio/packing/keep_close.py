@@ -1,7 +1,7 @@
-"""How far a packing is from an earlier one: buffers by their ids, and where they stand.
+"""Packings that stay close to an earlier plan: few buffers get another offset than before, within a limit on the height.
 
-Offsets with as few buffers as can be away from where they were, under a ceiling, are found by ejections and by an exact model;
-other kinds whose plans have offsets take them from here.
+Buffers are matched with those of the earlier plan by their ids. Such offsets are found by an ejection heuristic and by an exact
+model. Other kinds whose plans have offsets use these functions as well.
 """
 
 from __future__ import annotations
@@ -23,77 +23,79 @@ from stowplan.parameters import Parameters, parameters
 
 
 class Changes(ByValues):
-    """Decisions are the offsets of the buffers."""
+    """How packings change: the decisions are the offsets of the buffers."""
 
     what = "buffer"
 
     def match_values(self, given: KeepClose) -> Sequence[int | None]:
-        """Offsets by the ids of the buffers."""
+        """The earlier offset of each buffer, found by its id; None for a buffer that the earlier plan does not have."""
         earlier: Plan = given.plan
         buffers = earlier.buffers or (given.problem.buffers if given.problem is not None else ())
         if len(buffers) != len(earlier.offsets):
             raise needs_program("packing")
-        known = {buffer.id: offset for buffer, offset in zip(buffers, earlier.offsets, strict=True)}
-        return [known.get(buffer.id) for buffer in self.problem.buffers]
+        earlier_offsets = {buffer.id: offset for buffer, offset in zip(buffers, earlier.offsets, strict=True)}
+        return [earlier_offsets.get(buffer.id) for buffer in self.problem.buffers]
 
     def values(self, plan: Any) -> Sequence[int]:
-        """Offsets."""
+        """The offsets of a plan."""
         offsets: tuple[int, ...] = plan.offsets
         return offsets
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """Plan with these offsets."""
+        """The plan with these offsets."""
         problem = self.problem
         height = max((offset + buffer.size for offset, buffer in zip(values, problem.buffers, strict=True)), default=0)
         return Plan(problem=problem.digest, objective=height, offsets=tuple(values), buffers=problem.buffers, name=problem.name)
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """Buffers that stand where the buffer was."""
-        return colliding(packed(self.problem, self.earlier), packed(self.problem, plan.offsets))
+        """A function that returns the buffers that now occupy the earlier place of a buffer."""
+        return colliding(buffer_boxes(self.problem, self.earlier), buffer_boxes(self.problem, plan.offsets))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Other offsets under the ceiling."""
+        """Plans of at most ``ceiling`` bytes with fewer changed offsets."""
         capacity = self.problem.capacity
-        problem = under(self.problem, ceiling if capacity is None else min(capacity, ceiling))
+        problem = with_capacity(self.problem, ceiling if capacity is None else min(capacity, ceiling))
         for offsets in near_offsets(problem, self.earlier, plan.offsets, budget):
             yield self.plan(offsets, plan)
 
 
 class KeepCloseParameters(Parameters, frozen=True):
-    """Parameters of plans close to an earlier one."""
+    """Parameters of the search for plans close to an earlier one."""
 
     exact_buffers: int = 1500
-    """Buffers of a problem that the exact model is asked for, below this."""
+    """Buffers below which the exact model is solved."""
     rounds: int = 8
-    """Times that each buffer is placed, on average and at most."""
+    """Placements for each buffer on average, after which the ejection heuristic gives up."""
     most_buffers: int = 6000
-    """Buffers of a problem in which ejections are tried, below this: each needs all its neighbours."""
+    """Buffers below which the ejection heuristic runs: it needs the neighbours of every buffer."""
 
 
 PARAMS = parameters(KeepCloseParameters, __name__)
 
 
 class Boxes(NamedTuple):
-    """What takes bytes while it lives, as arrays of int64 of one length."""
+    """Rectangles of bytes and time that buffers occupy, as int64 arrays of one length."""
 
     owner: NDArray[np.int64]
-    """Number of the decision that it is of."""
+    """Number of the decision that places the box, such as the number of the buffer."""
     start: NDArray[np.int64]
+    """First moment of the box."""
     end: NDArray[np.int64]
-    """Half-open."""
+    """Moment after its last."""
     low: NDArray[np.int64]
+    """Its first byte."""
     high: NDArray[np.int64]
-    """Bytes, half-open."""
+    """The byte after its last."""
 
 
 def boxes(rows: Iterable[tuple[int, int, int, int, int]]) -> Boxes:
-    """Boxes of (owner, start, end, low, high)."""
+    """Boxes from rows (owner, start, end, low, high)."""
     table = np.array(list(rows), np.int64).reshape(-1, 5)
     return Boxes(*(table[:, column].copy() for column in range(5)))
 
 
-def packed(problem: Problem, offsets: Sequence[int | None]) -> Boxes:
-    """Boxes of buffers at offsets; those without one are left out."""
+def buffer_boxes(problem: Problem, offsets: Sequence[int | None]) -> Boxes:
+    """The boxes of a problem's buffers at these offsets; buffers whose offset is None are left out."""
     rows = problem.spans
     has = np.array([offset is not None for offset in offsets], bool)[rows.owner]
     owner = rows.owner[has]
@@ -102,7 +104,7 @@ def packed(problem: Problem, offsets: Sequence[int | None]) -> Boxes:
 
 
 def colliding(earlier: Boxes, later: Boxes) -> Callable[[int], list[int]]:
-    """For a decision those others whose later boxes its earlier ones would meet."""
+    """A function that returns, for a decision, the other decisions whose later boxes intersect its earlier ones."""
     order = np.argsort(earlier.owner, kind="stable")
     sorted_owners = earlier.owner[order]
 
@@ -121,20 +123,20 @@ def colliding(earlier: Boxes, later: Boxes) -> Callable[[int], list[int]]:
 def near_offsets(
     problem: Problem, earlier: Sequence[int | None], current: Sequence[int], budget: Budget, parts: int = 1
 ) -> Iterator[tuple[int, ...]]:
-    """Offsets with fewer buffers away from their earlier ones, each better than the one before, and than ``current``.
+    """Yield offsets with fewer changes from the earlier ones, each list better than the one before and than ``current``.
 
     Parameters
     ----------
     problem
-        With a capacity, in bytes, which is the ceiling.
+        A problem whose capacity, in bytes, limits the height.
     earlier
-        Earlier offset of each buffer, None for one that has none.
+        The earlier offset of each buffer; None for a buffer without one.
     current
-        Valid offsets.
+        Valid offsets to start from.
     budget
-        How much may be done.
+        Limits of time and work.
     parts
-        Of how many problems of one plan this is one.
+        Number of packing problems that one plan consists of and that share the budget.
     """
 
     def moved(offsets: Sequence[int]) -> int:
@@ -144,7 +146,7 @@ def near_offsets(
     if not moved(best):
         return
     if len(problem.buffers) < PARAMS.most_buffers:
-        placed = ejected(problem, earlier, budget.is_over)
+        placed = offsets_by_ejection(problem, earlier, budget.is_over)
         if placed is not None and moved(placed) < moved(best):
             yield placed
             best = placed
@@ -170,34 +172,43 @@ def near_places(
     packed_in: Callable[[int, list[int]], Problem],
     budget: Budget,
 ) -> Iterator[list[Place]]:
-    """Places in the same spaces with fewer offsets away from their earlier ones, each list better than the one before.
+    """Yield places in the same spaces with fewer changed offsets, each list better than the one before.
 
     Parameters
     ----------
     places
-        Valid ones, of each decision.
+        A valid place for each decision.
     earlier
-        Earlier ones, None where there is none.
+        The earlier place of each decision; None for one without.
+    spaces
+        Number of spaces.
     packed_in
-        Of a space and the decisions in it: their packing problem; buffers of fixed offset may stand before theirs.
+        Returns the packing problem of a space and the decisions in it. Buffers of fixed offset may precede theirs.
+    budget
+        Limits of time and work.
     """
-    now = list(places)
+    current_places = list(places)
     for space in range(spaces):
-        inside = [number for number, place in enumerate(now) if place[0] == space]
+        inside = [number for number, place in enumerate(current_places) if place[0] == space]
         if not inside:
             continue
         problem = packed_in(space, inside)
         others = len(problem.buffers) - len(inside)
-        before = [place[1] if (place := earlier[number]) is not None and place[0] == space else None for number in inside]
-        current = [*(buffer.offset or 0 for buffer in problem.buffers[:others]), *(now[number][1] for number in inside)]
-        for offsets in near_offsets(problem, [*[None] * others, *before], current, budget, spaces):
+        earlier_offsets = [
+            place[1] if (place := earlier[number]) is not None and place[0] == space else None for number in inside
+        ]
+        current = [
+            *(buffer.offset or 0 for buffer in problem.buffers[:others]),
+            *(current_places[number][1] for number in inside),
+        ]
+        for offsets in near_offsets(problem, [*[None] * others, *earlier_offsets], current, budget, spaces):
             for number, offset in zip(inside, offsets[others:], strict=True):
-                now[number] = space, offset
-            yield now
+                current_places[number] = space, offset
+            yield current_places
 
 
-def stacked(capacities: Iterable[int], rows: Iterable[tuple[int, int, int, Place, int]]) -> Boxes:
-    """Boxes of (owner, start, end, place, size), spaces one above the other, so that they never meet."""
+def stacked_boxes(capacities: Iterable[int], rows: Iterable[tuple[int, int, int, Place, int]]) -> Boxes:
+    """Boxes from rows (owner, start, end, place, size). Spaces are put one above the other, so that their boxes never meet."""
     base = [0, *accumulate(capacities)]
     return boxes(
         (owner, start, end, base[space] + offset, base[space] + offset + size)
@@ -205,37 +216,53 @@ def stacked(capacities: Iterable[int], rows: Iterable[tuple[int, int, int, Place
     )
 
 
-def under(problem: Problem, ceiling: int) -> Problem:
-    """The problem with a ceiling as its capacity."""
+def with_capacity(problem: Problem, ceiling: int) -> Problem:
+    """The problem with the capacity ``ceiling``, but no less than its largest buffer."""
     most = max((buffer.size for buffer in problem.buffers), default=0)
     return msgspec.structs.replace(problem, capacity=max(0, most, min(ceiling, _HIGHEST)))
 
 
+#: Largest capacity of such a problem, in bytes.
 _HIGHEST = (1 << 61) - 1
 
 
-def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callable[[], bool]) -> tuple[int, ...] | None:
-    """Offsets within the capacity: buffers where they were, large ones first where they collide; then each of the others where
-    it pushes out least. None where that finds no place for some."""
+def offsets_by_ejection(
+    problem: Problem, earlier: Sequence[int | None], should_stop: Callable[[], bool]
+) -> tuple[int, ...] | None:
+    """Offsets within the capacity, found by an ejection heuristic; None if it finds no place for some buffer.
+
+    At first all buffers keep their earlier offsets, and of those that collide the largest do. Each of the others then goes
+    where it costs least to eject the buffers in its way, which are placed anew in turn. A buffer that is ejected often becomes
+    more expensive to eject.
+
+    Parameters
+    ----------
+    problem
+        A problem with a capacity.
+    earlier
+        The earlier offset of each buffer; None for a buffer without one.
+    should_stop
+        Says whether to give up.
+    """
     assert problem.capacity is not None
     ceiling, buffers = problem.capacity, problem.buffers
     neighbours = _neighbours(problem, should_stop)
     if neighbours is None:
         return None
-    least = separations(problem)
-    at: list[int | None] = [None] * len(buffers)
+    distances = separations(problem)
+    placed_at: list[int | None] = [None] * len(buffers)
     cost = [1.0 + (before is not None) for before in earlier]
 
-    def met(number: int, offset: int) -> list[int]:
-        """Buffers in the way."""
+    def obstacles(number: int, offset: int) -> list[int]:
+        """The placed buffers that are in the way of a buffer at an offset."""
         end = offset + buffers[number].size
         return [
             other
             for other in neighbours[number]
-            if (place := at[other]) is not None
+            if (place := placed_at[other]) is not None
             and place < end
             and offset < place + buffers[other].size
-            and not allows(least, number, other, offset, place)
+            and not allows(distances, number, other, offset, place)
         ]
 
     order = sorted(
@@ -246,51 +273,51 @@ def ejected(problem: Problem, earlier: Sequence[int | None], should_stop: Callab
             number,
         ),
     )
-    loose = []
+    unplaced = []
     for number in order:
         buffer, before = buffers[number], earlier[number]
-        wanted = buffer.offset if buffer.offset is not None else before
-        fits = wanted is not None and 0 <= wanted <= ceiling - buffer.size and wanted % buffer.alignment == 0
-        if fits and wanted is not None and not met(number, wanted):
-            at[number] = wanted
+        preferred = buffer.offset if buffer.offset is not None else before
+        fits = preferred is not None and 0 <= preferred <= ceiling - buffer.size and preferred % buffer.alignment == 0
+        if fits and preferred is not None and not obstacles(number, preferred):
+            placed_at[number] = preferred
         else:
-            loose.append(number)
-    loose.reverse()
+            unplaced.append(number)
+    unplaced.reverse()
     for _ in range(PARAMS.rounds * len(buffers)):
-        if not loose:
-            return tuple(place or 0 for place in at)
+        if not unplaced:
+            return tuple(place or 0 for place in placed_at)
         if should_stop():
             return None
-        number = loose.pop()
+        number = unplaced.pop()
         best: tuple[float, int, list[int]] | None = None
-        for offset in _places(problem, number, neighbours[number], at, ceiling):
-            out = met(number, offset)
-            if any(buffers[other].offset is not None for other in out):
+        for offset in _places(problem, number, neighbours[number], placed_at, ceiling):
+            in_the_way = obstacles(number, offset)
+            if any(buffers[other].offset is not None for other in in_the_way):
                 continue
-            price = sum(cost[other] for other in out)
-            if best is None or price < best[0]:
-                best = price, offset, out
-            if not price:
+            ejection_cost = sum(cost[other] for other in in_the_way)
+            if best is None or ejection_cost < best[0]:
+                best = ejection_cost, offset, in_the_way
+            if not ejection_cost:
                 break
         if best is None:
             return None
-        at[number] = best[1]
-        # What has given way again and again gives way less easily.
-        for evicted in best[2]:
-            at[evicted] = None
-            cost[evicted] *= 1.5
-        loose += sorted(best[2], key=lambda other: buffers[other].size)
+        placed_at[number] = best[1]
+        # The cost of ejecting a buffer grows each time, so that the same buffers do not eject each other for ever.
+        for ejected in best[2]:
+            placed_at[ejected] = None
+            cost[ejected] *= 1.5
+        unplaced += sorted(best[2], key=lambda other: buffers[other].size)
     return None
 
 
-def _places(problem: Problem, number: int, neighbours: list[int], at: list[int | None], ceiling: int) -> list[int]:
-    """Offsets to try, ascending: the bottom, and on top of and right below what is there."""
+def _places(problem: Problem, number: int, neighbours: list[int], placed_at: list[int | None], ceiling: int) -> list[int]:
+    """Offsets to try, ascending: the bottom and the top of the capacity, and right above and below each placed neighbour."""
     buffer = problem.buffers[number]
     if buffer.offset is not None:
         return [buffer.offset] if buffer.offset + buffer.size <= ceiling else []
     offsets = {0, (ceiling - buffer.size) // buffer.alignment * buffer.alignment}
     for other in neighbours:
-        place = at[other]
+        place = placed_at[other]
         if place is not None:
             top, below = place + problem.buffers[other].size, place - buffer.size
             offsets.add(top + -top % buffer.alignment)
@@ -299,7 +326,7 @@ def _places(problem: Problem, number: int, neighbours: list[int], at: list[int |
 
 
 def _neighbours(problem: Problem, should_stop: Callable[[], bool]) -> list[list[int]] | None:
-    """For each buffer with bytes those others that live at some moment of its life."""
+    """For each buffer with bytes, the other ones that are live at some moment of its life; None if stopped."""
     spans = problem.spans
     neighbours: list[set[int]] = [set() for _ in problem.buffers]
     for at, owner in enumerate(spans.owner.tolist()):

@@ -1,4 +1,4 @@
-"""Packing as a kind of problem: how its plans are verified, and its candidates."""
+"""The kind ``packing``: how its plans are read, verified and described, and which candidates and baselines it has."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from stowplan.verification import Verification
 
 
 class StartParameters(Parameters, frozen=True):
-    """Parameters of which candidates there are, and where they run."""
+    """Parameters that decide which candidates run, and whether in a thread or a process."""
 
     exact_buffers: int = 1500
-    """Buffers beyond which exact searches, which keep all pairs, prove nothing in minutes."""
+    """Buffers up to which exact searches run; beyond, with tables of all pairs, they prove nothing in minutes."""
     few_buffers: int = 300
-    """Buffers of which the greedy takes milliseconds."""
+    """Buffers up to which the greedy baseline takes only milliseconds."""
 
 
 PARAMS = parameters(StartParameters, __name__)
 
 
-def _hinted(problem: Problem) -> Plan | None:
-    """The hints, where they are a plan."""
+def _plan_of_hints(problem: Problem) -> Plan | None:
+    """The plan that the hints of the buffers form, if every buffer has one and the plan is valid."""
     offsets = tuple(buffer.hint for buffer in problem.buffers if buffer.hint is not None)
     if not offsets or len(offsets) < len(problem.buffers):
         return None
@@ -43,8 +43,8 @@ def _hinted(problem: Problem) -> Plan | None:
     return plan if verify(problem, plan).ok else None
 
 
-def _stack(problem: Problem) -> Plan | None:
-    """Every buffer at bytes of its own, where that fits."""
+def _stacked_plan(problem: Problem) -> Plan | None:
+    """The plan that puts the buffers one above the other without any reuse of bytes; None if it exceeds the capacity."""
     if any(buffer.offset is not None for buffer in problem.buffers):
         return None
     offsets: list[int] = []
@@ -60,7 +60,7 @@ def _stack(problem: Problem) -> Plan | None:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.buffers) <= PARAMS.exact_buffers
-    # Where plans within a capacity are hard to find at all, orders find one soon or never. Beams go on for long.
+    # If plans within a capacity are hard to find, placing in simple orders finds one soon or never; beam search needs longer.
     is_plain = not any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers)
     fit = problem.capacity is not None
     share = 0.6 if not small or (is_plain and fit) else 1.0 if is_plain else 0.1 if fit else 0.25
@@ -78,24 +78,25 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     return _with_overlaps(problem, options, candidates) if problem.overlaps else candidates
 
 
-def _with_overlaps(problem: Problem, options: Options, plain: Sequence[Candidate]) -> list[Candidate]:
-    """A search and a model that know of overlaps, beside the candidates of a problem that has none.
+def _with_overlaps(problem: Problem, options: Options, without_overlaps: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates of a problem with overlaps: a search and a model that use them, and the candidates without overlaps.
 
-    These look for plans that share nothing, so that what they prove does not hold, and climb from the best.
+    The latter solve the problem as if no buffers could share bytes and then improve their best plan with overlaps. Bounds that
+    they prove do not hold for the original problem, so that they count as heuristics.
     """
-    is_few = len(problem.buffers) <= PARAMS.few_buffers
+    is_small = len(problem.buffers) <= PARAMS.few_buffers
     search = in_caller(Candidate("search", "heuristic", share=0.4), options)
     apart = in_caller(Candidate("apart", "heuristic", share=0.6), options)
-    others = [replace(other, family="heuristic") for other in plain[1:] if other.name != "cpsat"]
+    others = [replace(other, family="heuristic") for other in without_overlaps[1:] if other.name != "cpsat"]
     if len(problem.buffers) > PARAMS.exact_buffers:
         return [search, apart, *others]
-    cpsat = Candidate("cpsat", "exact", share=1.0 if is_few else 0.4)
-    first = [PRESOLVER] if is_few else []
-    return [*first, search, others[0], cpsat, apart, *others[1:]]
+    cpsat = Candidate("cpsat", "exact", share=1.0 if is_small else 0.4)
+    presolvers = [PRESOLVER] if is_small else []
+    return [*presolvers, search, others[0], cpsat, apart, *others[1:]]
 
 
-def _makes_greedy(problem: Problem) -> Candidate:
-    # A few buffers take milliseconds.
+def _greedy_candidate(problem: Problem) -> Candidate:
+    # A process takes longer to start than the placement of a few buffers.
     is_small = len(problem.buffers) <= PARAMS.few_buffers and not any(buffer.gaps for buffer in problem.buffers)
     return Candidate("greedy", "baseline", place="thread" if is_small else "process")
 
@@ -167,10 +168,12 @@ KIND = Kind(
     candidates=_candidates,
     function=_function,
     baselines=(
-        # Of many buffers the greedy takes long, and is left out where others have met the bound before it.
-        Baseline(name="greedy", maker=_makes_greedy, is_awaited=lambda problem: len(problem.buffers) <= PARAMS.exact_buffers),
-        Baseline(name="hint", plan=_hinted),
-        Baseline(name="stack", plan=_stack),
+        # With many buffers the greedy baseline takes long; it is skipped if other candidates have met the bound before.
+        Baseline(
+            name="greedy", maker=_greedy_candidate, is_awaited=lambda problem: len(problem.buffers) <= PARAMS.exact_buffers
+        ),
+        Baseline(name="hint", plan=_plan_of_hints),
+        Baseline(name="stack", plan=_stacked_plan),
     ),
     assumptions=("capacity", "buffers.alignment=1", "buffers.offset"),
     facts=_facts,

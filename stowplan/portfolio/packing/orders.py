@@ -1,4 +1,4 @@
-"""Orders in which to place buffers: by what makes them hard to place, weighed at random."""
+"""Keys by which buffers are sorted before they are placed: combinations of features that make a buffer hard to place."""
 
 from __future__ import annotations
 
@@ -13,67 +13,76 @@ Floats = NDArray[np.float64]
 
 
 def features(data: Data) -> Floats:
-    """[6, n] size, life, sections, area, area in sections (logarithms) and buffers met, each with mean 0 and deviation 1."""
+    """Features of the buffers [6, n], each scaled to mean 0 and standard deviation 1.
+
+    The rows are the logarithms of the size, of the life, of the sections that a buffer lives through, of size times life and of
+    size times sections, and the number of other buffers that are live at some time of its life.
+    """
     size, life, width = (np.log(column.astype(float)) for column in (data.size, data.life, data.end - data.begin))
-    started = np.searchsorted(np.sort(data.begin), data.end)
-    met = started - np.searchsorted(np.sort(data.end), data.begin, side="right")
-    rows = np.stack([size, life, width, size + life, size + width, met.astype(float)])
+    begun_before_end = np.searchsorted(np.sort(data.begin), data.end)
+    concurrent = begun_before_end - np.searchsorted(np.sort(data.end), data.begin, side="right")
+    rows = np.stack([size, life, width, size + life, size + width, concurrent.astype(float)])
     rows -= rows.mean(axis=1, keepdims=True)
     deviation = rows.std(axis=1, keepdims=True)
     return np.asarray(rows / np.where(deviation > 0, deviation, 1.0))
 
 
 def pressure(data: Data) -> Floats:
-    """[n] largest load that a buffer lives through, 1 for the largest of all."""
+    """The largest load during the life of each buffer [n], as a part of the largest load of all."""
     load = table = data.load()
     begin, end = data.begin, data.end
-    # The largest load of every 2^k sections, for one k after the other; two of them cover a life (Bender, Farach-Colton 2000).
+    # A sparse table: the largest load of every 2^k sections, for one k after the other. Two entries cover a life (Bender and
+    # Farach-Colton 2000).
     levels = np.frexp(end - begin)[1] - 1
     peaks = np.zeros(len(begin), np.int64)
     for level in range(int(levels.max(initial=-1)) + 1):
-        some = np.flatnonzero(levels == level)
-        peaks[some] = np.maximum(table[begin[some]], table[end[some] - (1 << level)])
+        of_level = np.flatnonzero(levels == level)
+        peaks[of_level] = np.maximum(table[begin[of_level]], table[end[of_level] - (1 << level)])
         table = np.maximum(table[: -1 << level], table[1 << level :])
     return np.asarray(peaks / max(1, int(load.max(initial=0))), np.float64)
 
 
 def by_key(data: Data, key: Floats) -> Ints:
-    """Buffers of fixed offset first, then by descending key; ties by number."""
+    """The order [n] of the buffers: those with a fixed offset first, then by descending key; ties by number."""
     return np.lexsort((-key, data.fixed < 0)).astype(np.int64)
 
 
-#: (other feature, its weight against size, weight of the pressure) of the greedy's orders; the first is by size alone.
+#: (second feature, its weight against the size, weight of the pressure) of each greedy order; the first sorts by size alone.
 _RECIPES = ((1, 0.0, 0.0), (3, 1.0, 0.0), (2, 1.0, 0.0), (1, 0.95, 0.0), (1, 0.2, 3.0), (2, 0.5, 3.0), (1, 0.5, 0.0))
 
-#: Number of the order that starts with what lives at the peak of the load.
+#: Number of the order that starts with the buffers that are live at the peak of the load.
 PEAK = len(_RECIPES)
 
 
 def greedy_keys(data: Data) -> Iterator[Floats]:
-    """Keys for placing buffers greedily; number :data:`PEAK` is what lives at the peak, then by size."""
-    rows, pressed = features(data), pressure(data)
-    for row, weight, crowd in _RECIPES:
-        yield (1 - weight) * rows[0] + weight * rows[row] + crowd * pressed
-    yield rows[0] + 100.0 * (pressed >= 1.0)
+    """Keys [n] for placing buffers greedily; number :data:`PEAK` starts with those live at the peak, then sorts by size."""
+    rows, pressures = features(data), pressure(data)
+    for row, weight, pressure_weight in _RECIPES:
+        yield (1 - weight) * rows[0] + weight * rows[row] + pressure_weight * pressures
+    yield rows[0] + 100.0 * (pressures >= 1.0)
 
 
 def random_keys(data: Data, seed: int, simple: bool = True) -> Iterator[Floats]:
-    """Keys without end. The first ones, where wanted, are ``simple`` rules: most pressed, then longest or largest in area."""
-    rows, pressed = features(data), pressure(data)
+    """An endless sequence of random keys [n].
+
+    If ``simple`` is set, it starts with single features, first combined with the pressure and then alone.
+    """
+    rows, pressures = features(data), pressure(data)
     for row in (1, 4, 2, 3, 5) if simple else ():
-        yield 1000.0 * pressed + rows[row]
+        yield 1000.0 * pressures + rows[row]
     for row in (4, 2, 1, 5) if simple else ():
         yield rows[row]
     chance = np.random.default_rng(seed)
     while True:
-        # Most pressed first, then those that meet most others, with a little of something else: it wins where little does.
+        # By pressure, then by the number of other live buffers with a little of another feature. This succeeds on problems on
+        # which few orders do.
         share = chance.uniform(0.85, 1.0)
-        crowded = share * rows[5] + (1 - share) * rows[chance.integers(1, 5)]
-        yield 1000.0 * pressed + crowded + chance.choice([0.02, 0.05]) * chance.normal(size=len(pressed))
-        # Any mix of few features.
+        concurrency = share * rows[5] + (1 - share) * rows[chance.integers(1, 5)]
+        yield 1000.0 * pressures + concurrency + chance.choice([0.02, 0.05]) * chance.normal(size=len(pressures))
+        # A random mix of a few features.
         weights = chance.exponential(1.0, len(rows)) * (chance.random(len(rows)) < 0.4)
         if weights.sum() == 0:
             weights[chance.integers(len(rows))] = 1.0
         mixed = weights @ rows / weights.sum()
         noise = chance.choice([0.0, 0.03, 0.1, 0.3]) * chance.normal(size=len(mixed))
-        yield mixed + noise + chance.choice([0.0, 3.0, 1000.0, 1000.0]) * pressed
+        yield mixed + noise + chance.choice([0.0, 3.0, 1000.0, 1000.0]) * pressures

@@ -1,10 +1,13 @@
-"""Placement outward from the peaks of the load: nothing is wasted there, and more may be the farther away.
+"""Placement outward from the peaks of the load, so that little is wasted where memory is scarcest.
 
-What lives at a peak is stacked without a hole. From there, forwards and backwards in time, buffers come as an allocator sees
-them: what has ended leaves a hole, and each newcomer takes the tightest one. Its waste grows with the distance, while the load
-falls. Where several peaks lie farther apart than two lives are long, each has its stack, and between two of them the one sweep
-meets what the other has placed at the moment of the least load. Stacks are built in several ways, since what is good for one
-side need not be for the other; which ways go best together is found from peak to peak by dynamic programming.
+The buffers that are live at a peak are stacked without a hole. From there the placement sweeps through time in both directions,
+like an allocator at run time: a buffer that ends leaves a hole, and each new buffer takes the tightest hole. The waste of such
+a sweep grows with the distance from the peak, while the load falls.
+
+If several peaks lie farther apart than twice the longest life, each has a stack of its own. Two sweeps then start between two
+peaks and meet at the moment of the least load between them; the second one avoids what the first has placed. Stacks are built
+in several ways, since the best way for one side need not be the best for the other. Dynamic programming from peak to peak finds
+the ways that go best together.
 
 Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
 """
@@ -23,7 +26,7 @@ from stowplan.portfolio.packing.orders import Floats
 
 _FAR = 1 << 62
 
-#: Holes that one sweep may look at, for each buffer on average: with more of them it takes too long.
+#: Holes that a sweep may examine for each buffer on average; a sweep that needs more takes too long and is given up.
 _HOLES = 10_000
 
 
@@ -31,38 +34,45 @@ class PeaksParameters(Parameters, frozen=True):
     """Parameters of placing from the peaks."""
 
     counts: tuple[int, ...] = (1, 2, 3, 5, 8, 13)
-    """Peaks, the highest ones, that are tried one number after the other."""
+    """Numbers of peaks to place from, which are tried one after the other; they are the highest ones."""
     least_peak: float = 0.8
-    """Part of the load below which a peak is none."""
+    """Part of the largest load that a section must reach to count as a peak."""
     lower: float = 0.02
-    """Part of the load by which a peak may be lower than the highest moment in later rounds."""
+    """Part of the largest load by which a peak may be lower than the largest load, in random rounds."""
     shuffle: tuple[float, ...] = (0.0, 0.003, 0.02)
-    """Parts of the places in a stack that are changed, in later rounds."""
+    """Standard deviations of the noise in the order of a stack, in parts of all sections; random rounds choose one of them."""
 
 
 PARAMS = parameters(PeaksParameters, __name__)
 
+#: Numbers of ways to stack the buffers at a peak (:meth:`Peaks._stack`): the best two, and all of them.
 _FEW_WAYS, WAYS = (0, 1), (2, 3, 4, 0, 1)
 
 
 class Side(NamedTuple):
-    """What a sweep, or the two sweeps between two peaks, have placed."""
+    """Buffers that a stack, a sweep, or the two sweeps between two peaks have placed."""
 
     height: int
-    """``_FAR`` where it was too much."""
+    """Height of the placement in units; ``_FAR`` if it reached the limit."""
     buffers: Ints
+    """[m] indices of the buffers."""
     offsets: Ints
+    """[m] their offsets in units."""
 
 
 class Peaks:
-    """Buffers ready to be placed again and again; for data that :attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`.
+    """The buffers of one problem, prepared for many placements.
 
     Parameters
     ----------
+    data
+        Buffers without gaps, fixed offsets and overlaps (:attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`).
     target
         Height in units that is good enough.
+    seed
+        Seed of the random rounds.
     should_stop
-        Asked between two sweeps.
+        Called before each sweep.
     """
 
     def __init__(self, data: Data, target: int, seed: int, should_stop: Callable[[], bool]):
@@ -74,49 +84,53 @@ class Peaks:
         self._limit = _FAR
 
     def tries(self) -> list[tuple[int, Sequence[int]]]:
-        """Numbers of peaks and ways to stack, for :meth:`place`, to try at first."""
-        most = len(self._find_peaks(self._load, PARAMS.counts[-1]))
-        counts = [count for count in PARAMS.counts if count <= most]
+        """The first pairs (number of peaks, ways to stack) to try with :meth:`place`."""
+        max_count = len(self._find_peaks(self._load, PARAMS.counts[-1]))
+        counts = [count for count in PARAMS.counts if count <= max_count]
         return [(count, ways) for ways in (_FEW_WAYS, WAYS) for count in counts]
 
     def place(self, count: int, ways: Sequence[int], limit: int | None, *, at_random: bool = False) -> tuple[int, Ints] | None:
-        """Height in units, and offsets [n]; None where nothing below a ``limit`` was found or it was told to stop.
+        """Place all buffers; returns the height in units and the offsets [n].
+
+        Returns None if every placement reaches ``limit``, or if ``should_stop`` said so.
 
         Parameters
         ----------
         count
-            Peaks, the highest ones.
+            Number of peaks to place from, the highest ones.
         ways
-            Ways to stack what lives there.
+            Numbers of the ways to stack the buffers that are live at a peak.
+        limit
+            Height in units that the placement must stay below; None for no limit.
         at_random
-            Somewhere near the highest moments, and with stacks a little out of order.
+            Whether to vary the placement: peaks near the highest moments, and stacks with some noise in their order.
         """
         limit = self._limit = _FAR if limit is None else limit
         load = self._load
         if at_random:
-            # Every moment is lowered by chance, so that another of the high ones becomes the peak.
+            # The load of every section is lowered at random, so that another high section becomes the peak.
             load = load - (PARAMS.lower * self._chance.random() * load.max() * self._chance.random(len(load))).astype(np.int64)
         peaks = sorted(self._find_peaks(load, count))
         shuffle = float(self._chance.choice(PARAMS.shuffle)) if at_random else 0.0
         stacks = [[self._stack(peak, way, shuffle) for way in ways] for peak in peaks]
-        # By way of the peak: the height up to it, and what that consists of.
-        done = [[stack, self._from(peaks[0], stack, mirrored=True)] for stack in stacks[0]]
+        # For each way to stack the current peak: the best placement of everything up to it, as a list of sides.
+        best_up_to = [[stack, self._sweep_outward(peaks[0], stack, mirrored=True)] for stack in stacks[0]]
         for number in range(1, len(peaks)):
             best: list[list[Side]] = []
             for stack in stacks[number]:
                 options = [
                     [*sides, stack, side]
-                    for sides, before in zip(done, stacks[number - 1], strict=True)
+                    for sides, before in zip(best_up_to, stacks[number - 1], strict=True)
                     if _height(sides) < limit
-                    for side in [self._between(peaks[number - 1], before, peaks[number], stack)]
+                    for side in [self._sweep_between(peaks[number - 1], before, peaks[number], stack)]
                 ]
                 best.append(min(options, key=_height, default=[Side(_FAR, stack.buffers, stack.offsets)]))
-            done = best
-        done = [
-            [*sides, self._from(peaks[-1], stack, mirrored=False)] if _height(sides) < limit else sides
-            for sides, stack in zip(done, stacks[-1], strict=True)
+            best_up_to = best
+        best_up_to = [
+            [*sides, self._sweep_outward(peaks[-1], stack, mirrored=False)] if _height(sides) < limit else sides
+            for sides, stack in zip(best_up_to, stacks[-1], strict=True)
         ]
-        chosen = min(done, key=_height)
+        chosen = min(best_up_to, key=_height)
         height = _height(chosen)
         if height >= limit:
             return None
@@ -126,24 +140,25 @@ class Peaks:
         return height, offsets
 
     def _find_peaks(self, load: Ints, count: int) -> list[int]:
-        """The highest sections, so far from each other that nothing of one meets what lives at another."""
-        apart = 2 * self._longest
-        left, least = load.copy(), PARAMS.least_peak * load.max()
+        """The sections of the highest load, so far apart that no buffer meets the buffers of two peaks."""
+        distance = 2 * self._longest
+        remaining, threshold = load.copy(), PARAMS.least_peak * load.max()
         peaks: list[int] = []
         while len(peaks) < count:
-            peak = int(left.argmax())
-            if left[peak] < least:
+            peak = int(remaining.argmax())
+            if remaining[peak] < threshold:
                 break
             peaks.append(peak)
-            left[max(0, peak - apart) : peak + apart + 1] = -1
+            remaining[max(0, peak - distance) : peak + distance + 1] = -1
         return peaks
 
     def _stack(self, peak: int, way: int, shuffle: float) -> Side:
-        """What lives at a peak, one upon the other."""
+        """The buffers that are live at a peak, one above the other, in an order given by ``way``."""
         buffers = np.flatnonzero((self._begin <= peak) & (self._end > peak))
         since, until = peak - self._begin[buffers], self._end[buffers] - 1 - peak
-        # What began last at the bottom, what ends first at the top: the space that is free before and after stays in one piece.
-        # Or the other way round, by one side alone, or both at the top.
+        # Way 0 has the buffers that begin last at the bottom and those that end first at the top, so that the space that is
+        # free before and after the peak stays in one piece. Way 1 is its reverse, ways 2 and 3 look at one side alone, and way
+        # 4 has at the top whatever begins or ends close to the peak.
         two_sided = np.where(since < until, since, 2 * self._sections - until)
         key: Floats = (two_sided, -two_sided, -until, -since, -np.minimum(since, until))[way].astype(float)
         if shuffle:
@@ -153,14 +168,14 @@ class Peaks:
         top = pile(order, self._size, self._align, offsets)
         return Side(int(top), order, offsets)
 
-    def _from(self, peak: int, stack: Side, *, mirrored: bool) -> Side:
-        """From a peak to the end of time, or with ``mirrored`` to its beginning."""
+    def _sweep_outward(self, peak: int, stack: Side, *, mirrored: bool) -> Side:
+        """The sweep from a peak to the end of time, or, if ``mirrored``, back to its beginning."""
         buffers = np.flatnonzero(self._end <= peak if mirrored else self._begin > peak)
         none = np.empty(0, np.int64)
-        return self._better(lambda at_top: self._sweep(stack, buffers, Side(0, none, none), mirrored, at_top))
+        return self._lower_of_two(lambda at_top: self._sweep(stack, buffers, Side(0, none, none), mirrored, at_top))
 
-    def _between(self, first: int, stack: Side, second: int, other: Side) -> Side:
-        """What lives between two peaks and at neither."""
+    def _sweep_between(self, first: int, stack: Side, second: int, other: Side) -> Side:
+        """The two sweeps that place the buffers between two peaks."""
         meet = first + 1 + int(self._load[first + 1 : second].argmin())
         inside = (self._begin > first) & (self._end <= second)
         early, late = np.flatnonzero(inside & (self._begin <= meet)), np.flatnonzero(inside & (self._begin > meet))
@@ -176,29 +191,41 @@ class Peaks:
             buffers, offsets = (np.concatenate(parts) for parts in zip(forward[1:], backward[1:], strict=True))
             return Side(max(forward.height, backward.height), buffers, offsets)
 
-        return self._better(both)
+        return self._lower_of_two(both)
 
-    def _better(self, sweep: Callable[[bool], Side]) -> Side:
-        """The lower one with newcomers at the bottom of their holes, or at the top."""
+    def _lower_of_two(self, sweep: Callable[[bool], Side]) -> Side:
+        """The lower of two sweeps: with each buffer at the bottom of its hole, and with each at the top."""
         low = sweep(False)
         return low if low.height <= self._target else min(low, sweep(True), key=lambda side: side.height)
 
     def _sweep(self, stack: Side, buffers: Ints, beyond: Side, mirrored: bool, at_top: bool) -> Side:
-        """Place ``buffers`` in the order of time; ``stack`` lives before, and ``beyond`` from some moment on to the end."""
+        """Place ``buffers`` in the order of time.
+
+        Parameters
+        ----------
+        stack
+            Placed buffers that are live before the sweep.
+        beyond
+            Placed buffers that come to life during the sweep and stay until its end.
+        mirrored
+            Whether the sweep runs backwards in time.
+        at_top
+            Whether a buffer goes to the top of its hole.
+        """
         if self._should_stop():
             return Side(_FAR, buffers, np.zeros(len(buffers), np.int64))
         begin, end = (self._sections - self._end, self._sections - self._begin) if mirrored else (self._begin, self._end)
         order = buffers[np.lexsort((-self._size[buffers], begin[buffers]))]
         offset = np.zeros(len(self._size), np.int64)
         offset[stack.buffers] = stack.offsets
-        leaving = np.concatenate([stack.buffers, order])
-        leaving = leaving[np.argsort(end[leaving], kind="stable")]
+        by_end = np.concatenate([stack.buffers, order])
+        by_end = by_end[np.argsort(end[by_end], kind="stable")]
         by_offset = np.argsort(beyond.offsets, kind="stable")
         others = beyond.buffers[by_offset]
         height = sweep(
-            order, leaving, begin, end, self._size, self._align, stack.height,
+            order, by_end, begin, end, self._size, self._align, stack.height,
             begin[others], beyond.offsets[by_offset], self._size[others], at_top, self._limit, offset,
-            np.empty(2 * len(leaving) + 4, np.int64),
+            np.empty(2 * len(by_end) + 4, np.int64),
         )  # fmt: skip
         return Side(int(height), order, offset[order])
 
@@ -209,7 +236,7 @@ def _height(sides: Sequence[Side]) -> int:
 
 @njit
 def pile(order: Ints, size: Ints, align: Ints, offsets: Ints) -> int:
-    """One upon the other; returns the height, ``offsets`` are in this order."""
+    """Place buffers one above the other in ``order``; returns the height. ``offsets`` is written in the same order."""
     top = 0
     for place in range(len(order)):
         i = order[place]
@@ -220,7 +247,7 @@ def pile(order: Ints, size: Ints, align: Ints, offsets: Ints) -> int:
 
 @njit_inner
 def _insert(low: Ints, high: Ints, count: int, at: int, start: int, stop: int) -> None:
-    """Put a hole before number ``at`` of ``count``."""
+    """Insert the hole ``[start, stop)`` before number ``at`` of ``count`` holes."""
     for k in range(count, at, -1):
         low[k], high[k] = low[k - 1], high[k - 1]
     low[at], high[at] = start, stop
@@ -228,14 +255,14 @@ def _insert(low: Ints, high: Ints, count: int, at: int, start: int, stop: int) -
 
 @njit_inner
 def _remove(low: Ints, high: Ints, count: int, at: int) -> None:
-    """Take hole number ``at`` of ``count`` out."""
+    """Remove number ``at`` of ``count`` holes."""
     for k in range(at, count - 1):
         low[k], high[k] = low[k + 1], high[k + 1]
 
 
 @njit_inner
 def _free(low: Ints, high: Ints, count: int, start: int, stop: int) -> int:
-    """Make [start, stop) a hole, one with its neighbours; returns how many there are."""
+    """Free ``[start, stop)`` and merge it with adjacent holes; returns the new number of holes."""
     at, right = 0, count
     while at < right:
         middle = (at + right) // 2
@@ -260,7 +287,7 @@ def _free(low: Ints, high: Ints, count: int, start: int, stop: int) -> int:
 @njit
 def sweep(
     order: Ints,
-    leaving: Ints,
+    by_end: Ints,
     begin: Ints,
     end: Ints,
     size: Ints,
@@ -272,28 +299,43 @@ def sweep(
     at_top: bool,
     limit: int,
     offset: Ints,
-    room: Ints,
+    scratch: Ints,
 ) -> int:
-    """Place buffers in ``order``, by begin, each into the tightest hole; returns the height, ``_FAR`` from ``limit`` on.
+    """Place buffers in the order of their begin, each into the tightest hole; returns the height, or ``_FAR`` at the limit.
 
-    ``leaving`` has these and what lives before them, by end, which is a stack of height ``top`` at known offsets. What is
-    ``beyond``, by offset, lives from its begin on longer than any of the buffers. ``at_top`` says where in its hole a buffer
-    goes. ``offset`` [all] is written; ``room`` [2 len(leaving) + 4] is to work in.
+    Parameters
+    ----------
+    order
+        The buffers to place, by begin.
+    by_end
+        These buffers and those of the stack that is live before them, by end.
+    top
+        Height of the stack, whose buffers have their offsets.
+    beyond_begin, beyond_offset, beyond_size
+        Placed buffers, by offset, that live from their begin until after all the others.
+    at_top
+        Whether a buffer goes to the top of its hole.
+    limit
+        Height in units at which the sweep is given up.
+    offset
+        [all buffers] offsets in units; written for the buffers in ``order``.
+    scratch
+        [2 len(leaving) + 4] scratch space.
     """
-    low, high, count = room[: len(leaving) + 2], room[len(leaving) + 2 :], 1
+    low, high, count = scratch[: len(by_end) + 2], scratch[len(by_end) + 2 :], 1
     low[0], high[0] = top, _FAR
     first = _FAR
     for k in range(len(beyond_begin)):
         first = min(first, beyond_begin[k])
-    height, left, looked = top, 0, 0
+    height, ended, examined = top, 0, 0
     for i in order:
-        while left < len(leaving) and end[leaving[left]] <= begin[i]:
-            j = leaving[left]
+        while ended < len(by_end) and end[by_end[ended]] <= begin[i]:
+            j = by_end[ended]
             count = _free(low, high, count, offset[j], offset[j] + size[j])
-            left += 1
-        hole, place, tightest, others = -1, 0, _FAR, 0
+            ended += 1
+        hole, place, tightest, next_beyond = -1, 0, _FAR, 0
         is_alone = end[i] <= first
-        looked += count if is_alone else count + len(beyond_begin)
+        examined += count if is_alone else count + len(beyond_begin)
         for k in range(count):
             start = low[k]
             if is_alone and high[k] - start < size[i]:
@@ -301,12 +343,12 @@ def sweep(
             while start < high[k]:
                 stop = high[k]
                 if not is_alone:
-                    while others < len(beyond_begin) and (
-                        beyond_begin[others] >= end[i] or beyond_offset[others] + beyond_size[others] <= start
+                    while next_beyond < len(beyond_begin) and (
+                        beyond_begin[next_beyond] >= end[i] or beyond_offset[next_beyond] + beyond_size[next_beyond] <= start
                     ):
-                        others += 1
-                    if others < len(beyond_begin):
-                        stop = min(stop, beyond_offset[others])
+                        next_beyond += 1
+                    if next_beyond < len(beyond_begin):
+                        stop = min(stop, beyond_offset[next_beyond])
                 lowest = start + -start % align[i]
                 if stop == _FAR:
                     if hole < 0:
@@ -316,11 +358,11 @@ def sweep(
                     place = stop - size[i] - (stop - size[i]) % align[i] if at_top else lowest
                 if stop == high[k]:
                     break
-                start = beyond_offset[others] + beyond_size[others]
+                start = beyond_offset[next_beyond] + beyond_size[next_beyond]
         offset[i] = place
         above = place + size[i]
         height = max(height, above)
-        if height >= limit or looked > _HOLES * (len(order) + 1):
+        if height >= limit or examined > _HOLES * (len(order) + 1):
             return _FAR
         if low[hole] == place and high[hole] == above:
             _remove(low, high, count, hole)

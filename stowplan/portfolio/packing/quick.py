@@ -1,6 +1,7 @@
-"""A packing in a moment.
+"""The first plan of a packing problem, within milliseconds.
 
-Buffers by size, each at the lowest offset that is free; of many, from the bottom up, the longest lives first.
+Buffers are placed by descending size, each at the lowest free offset (first fit). If there are many, they are placed from the
+bottom up instead, those with the longest lives first (:mod:`stowplan.portfolio.packing.skyline`).
 """
 
 from __future__ import annotations
@@ -22,46 +23,49 @@ class QuickParameters(Parameters, frozen=True):
     """Parameters of the first plans."""
 
     many: int = 1500
-    """Buffers above which they are placed from the bottom up: by size, each is compared with all others."""
+    """Buffers above which placing is from the bottom up, because first fit compares each buffer with all others."""
     too_many: int = 200_000
-    """Buffers beyond which verifying the plan takes longer than the first good one does."""
+    """Buffers above which there is no quick plan, because verifying it takes longer than finding the first good plan."""
 
 
 PARAMS = parameters(QuickParameters, __name__)
 
 
 def quick_plan(problem: Problem, should_stop: Callable[[], bool] = lambda: False) -> tuple[str, Plan] | None:
-    """The plan, and its name; None where it does not fit, or there are more than :data:`PARAMS` buffers, or it was stopped.
+    """A plan and the name of its method, within milliseconds.
 
-    The name is ``greedy`` where the plan is that of the baseline, by size; else ``quick``.
+    Returns None if the plan exceeds the capacity, if there are too many buffers (:class:`QuickParameters`), or if
+    ``should_stop`` said so. The name is ``greedy`` if the plan is that of the baseline, first fit by size; otherwise ``quick``.
     """
     if len(problem.buffers) > PARAMS.too_many:
         return None
     data = arrays.build(problem)
     placements = Placements(data, should_stop)
-    is_many = len(data.size) > PARAMS.many and skyline.takes(data)
+    is_many = len(data.size) > PARAMS.many and skyline.supports(data)
     if is_many:
-        placed: tuple[int, arrays.Ints] | None = placements.skyline(next(skyline_keys(data, np.random.default_rng(0), False)))
+        placement: tuple[int, arrays.Ints] | None = placements.skyline(
+            next(skyline_keys(data, np.random.default_rng(0), False))
+        )
     else:
-        placed = placements.first_fit(data.size.astype(np.float64))
-    if placed is None:
+        placement = placements.first_fit(data.size.astype(np.float64))
+    if placement is None:
         return None
-    plan = arrays.export_plan(problem, data, placed[1])
+    plan = arrays.export_plan(problem, data, placement[1])
     if problem.capacity is not None and plan.objective > problem.capacity:
         return None
-    # Fixed offsets may collide.
+    # The problem's fixed offsets may collide with each other.
     if (data.fixed >= 0).any() and not verify(problem, plan).ok:
         return None
     return "quick" if is_many else "greedy", plan
 
 
 def greedy(problem: Problem, context: Context) -> None:
-    """First fit by size as a candidate, the baseline and nothing more."""
+    """The candidate that computes the baseline ``greedy`` alone: first fit by descending size."""
     data = arrays.build(problem)
-    placed = Placements(data, context.closed).first_fit(data.size.astype(np.float64))
-    if placed is None:
+    placement = Placements(data, context.closed).first_fit(data.size.astype(np.float64))
+    if placement is None:
         return
-    plan = arrays.export_plan(problem, data, placed[1])
+    plan = arrays.export_plan(problem, data, placement[1])
     if problem.capacity is not None and plan.objective > problem.capacity:
         context.note(f"its plan takes {plan.objective:,} bytes of {problem.capacity:,}")
         context.no_plan("greedy")

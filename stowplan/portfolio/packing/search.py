@@ -1,4 +1,8 @@
-"""Heuristic search: greedy placements by simple keys, then keys in which what ended too high comes sooner."""
+"""Heuristic search: greedy placement of the buffers sorted by simple keys, then hill climbing over these keys.
+
+A key [n] gives every buffer a number, and buffers are placed by descending key. Climbing raises the keys of buffers that ended
+too high, so that they are placed earlier in the next round.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +16,41 @@ from stowplan.compiled import Ints2D, njit
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.packing import orders, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
-from stowplan.portfolio.packing.sharing import greedy_with_overlaps, meet, partners
+from stowplan.portfolio.packing.sharing import are_live_together, greedy_with_overlaps, partners
 
-#: Places all buffers by a key [n]: height in units and offsets [n], None where it was told to stop.
+#: A function that places all buffers by a key [n]: returns the height in units and the offsets [n], or None if it was stopped.
 Placement = Callable[[orders.Floats], tuple[int, Ints] | None]
 
 
 class ClimbParameters(Parameters, frozen=True):
-    """Parameters of climbing."""
+    """Parameters of hill climbing."""
 
     patience: int = 15
-    """Rounds without a better plan after which a climb goes back to its best."""
+    """Rounds without a better plan after which a climb returns to its best key."""
     climbs: int = 3
-    """Climbs from skylines that are carried on."""
+    """Number of climbs over skyline keys that are continued side by side."""
     first_keys: int = 8
-    """Skyline keys that are tried before the best of them are climbed from."""
+    """Skyline keys that are tried before climbing starts from the best of them."""
     challenge: int = 12
-    """Rounds, every second one, in which a new key may show what it is worth beside them."""
+    """Rounds that a climb from a new skyline key gets before it is compared with the continued ones."""
     local: float = 0.6
-    """Part of the rounds of a local climb in which keys change around one buffer that ended too high."""
+    """Part of the rounds of a local climb in which only the keys around one buffer that ended too high change."""
     slice: int = 200_000_000
-    """Pairs of buffers that first fit compares between two looks at the clock."""
+    """Pairs of buffers that first fit compares between two calls of ``should_stop``."""
 
 
 PARAMS = parameters(ClimbParameters, __name__)
 
 
 class Placements:
-    """The ways to place the buffers of some data.
+    """Places the buffers of one problem by keys, in one of three ways.
 
     Parameters
     ----------
+    data
+        The buffers.
     should_stop
-        Looked at now and then while a placement takes long.
+        Called now and then during long placements.
     """
 
     def __init__(self, data: Data, should_stop: Callable[[], bool]):
@@ -56,15 +62,15 @@ class Placements:
         return partners(self._data)
 
     def first_fit(self, key: orders.Floats) -> tuple[int, Ints] | None:
-        """By descending key, each into the lowest hole."""
+        """Place by descending key [n], each buffer into the lowest hole: height in units and offsets [n], None if stopped."""
         return self._in_order(key, best_fit=False)
 
     def best_fit(self, key: orders.Floats) -> tuple[int, Ints] | None:
-        """By descending key, each into the tightest hole."""
+        """Place by descending key [n], each buffer into the tightest hole: height in units and offsets [n], None if stopped."""
         return self._in_order(key, best_fit=True)
 
     def skyline(self, key: orders.Floats) -> tuple[int, Ints]:
-        """From the bottom up, in each valley what has the largest key; not for fixed offsets."""
+        """Place from the bottom up: the lowest valley takes the buffer of the largest key. No offset may be fixed."""
         if self._skyline is None:
             self._skyline = skyline.Skyline(self._data)
         return self._skyline.place(key)
@@ -88,32 +94,44 @@ class Placements:
 
 
 def skyline_keys(data: Data, chance: np.random.Generator, flip: bool) -> Iterator[orders.Floats]:
-    """Keys without end for placing from the bottom up: long lives first, with size and pressure in many mixes.
+    """An endless sequence of keys [n] for placing from the bottom up: long lives first, mixed with size and pressure.
 
-    The first ones are fixed: what did best on real and made-up problems. ``flip`` swaps neighbours among them, for a second
-    search.
+    The first ones are fixed: they did best on real and synthetic problems. ``flip`` swaps neighbours among them, so that a
+    second search starts with others.
     """
-    rows, pressed = orders.features(data), orders.pressure(data)
+    rows, pressures = orders.features(data), orders.pressure(data)
     #: (feature, weight of the size, weight of the pressure)
-    first = [(2, 0.2, 0.0), (2, 0.1, 100.0), (4, 0.0, 0.0), (2, 0.5, 100.0), (2, 0.2, 3.0), (5, 0.0, 0.0), (2, 0.05, 0.0)]
-    first += [(0, 0.0, 100.0)]
+    fixed_mixes = [(2, 0.2, 0.0), (2, 0.1, 100.0), (4, 0.0, 0.0), (2, 0.5, 100.0), (2, 0.2, 3.0), (5, 0.0, 0.0), (2, 0.05, 0.0)]
+    fixed_mixes += [(0, 0.0, 100.0)]
     if flip:
-        first = [first[at ^ 1] for at in range(len(first))]
-    drawn = ((int(chance.choice([2, 5, 4])), chance.uniform(0.0, 0.6), chance.choice([0, 1, 3, 10, 100])) for _ in iter(int, 1))
-    for feature, weight, crowd in itertools.chain(first, drawn):
-        yield (1 - weight) * rows[feature] + weight * rows[0] + crowd * pressed
+        fixed_mixes = [fixed_mixes[at ^ 1] for at in range(len(fixed_mixes))]
+    random_mixes = (
+        (int(chance.choice([2, 5, 4])), chance.uniform(0.0, 0.6), chance.choice([0, 1, 3, 10, 100])) for _ in iter(int, 1)
+    )
+    for feature, weight, pressure_weight in itertools.chain(fixed_mixes, random_mixes):
+        yield (1 - weight) * rows[feature] + weight * rows[0] + pressure_weight * pressures
 
 
 class Climb:
     """Hill climbing over the keys of one greedy placement: buffers that end above some line get a larger key.
 
-    Heights are in units; ``target`` is one that is good enough.
-
     Parameters
     ----------
+    key
+        [n] key to start from.
+    place
+        Places the buffers by a key.
+    height, offsets
+        The plan of ``key``: its height and its offsets [n], in units.
+    target
+        Height in units that is good enough.
+    chance
+        Source of random numbers.
+    starts_at_peak
+        Whether the climb is one of those that always run (see :meth:`HeuristicSearch.climb_orders`).
     by_excess
-        Whether plans are compared by all that stands above the target, not by the height alone: where many moments are
-        crowded, it shows progress in one of them.
+        Whether plans are compared by the sum of what lies above the target, not by their height. If many moments are crowded,
+        this shows progress in one of them.
     """
 
     def __init__(
@@ -124,22 +142,22 @@ class Climb:
         offsets: Ints,
         target: int,
         chance: np.random.Generator,
-        first: bool = False,
+        starts_at_peak: bool = False,
         *,
         by_excess: bool = False,
     ):
         self.place = place
         self.best = height
-        self.first = first
+        self.starts_at_peak = starts_at_peak
         self._target, self._chance = target, chance
         self._key = self._best_key = key
         self._height, self._offsets = self._best_height, self._best_offsets = height, offsets
         self._by_excess = by_excess
-        self._least: int | None = None
+        self._best_worth: int | None = None
         self._stale = 0
 
     def next_key(self, data: Data) -> orders.Floats:
-        """The key to try next."""
+        """The key [n] to try next."""
         if self._stale > PARAMS.patience:
             self._key = self._best_key + 0.02 * self._chance.normal(size=len(self._key))
             self._stale = 0
@@ -149,39 +167,39 @@ class Climb:
         return self._key
 
     def _too_high(self, data: Data, best: int, height: int, offsets: Ints) -> Ints:
-        """Buffers that end above some line between the target and the best height; one at least."""
+        """The buffers that end above some random line between the target and the best height; at least one."""
         line = self._target + (best - self._target) * self._chance.choice([0.0, 0.5, 0.9])
         return np.flatnonzero(offsets + data.size > min(line, height - 1))
 
-    def take(self, data: Data, height: int, offsets: Ints) -> None:
-        """What became of the key that was tried."""
+    def record(self, data: Data, height: int, offsets: Ints) -> None:
+        """Take note of the height and the offsets [n] that the last key led to."""
         self._height, self._offsets = height, offsets
-        if self._least is None:
-            self._least = self._worth(data, self._best_height, self._best_offsets)
+        if self._best_worth is None:
+            self._best_worth = self._worth(data, self._best_height, self._best_offsets)
         worth = self._worth(data, height, offsets)
-        self._stale = 0 if worth < self._least else self._stale + 1
-        # Equal is good enough: most changes do not show in the height.
-        if worth <= self._least:
-            self._least, self._best_key = worth, self._key
+        self._stale = 0 if worth < self._best_worth else self._stale + 1
+        # Keys that are only as good are accepted as well, because most changes do not show in the height.
+        if worth <= self._best_worth:
+            self._best_worth, self._best_key = worth, self._key
             self._best_height, self._best_offsets = height, offsets
         self.best = min(self.best, height)
 
     def _worth(self, data: Data, height: int, offsets: Ints) -> int:
-        """Units, the fewer the better."""
+        """The number of units by which plans are compared; smaller is better."""
         return int(np.clip(offsets + data.size - self._target, 0, data.size).sum()) if self._by_excess else height
 
 
 class LocalClimb(Climb):
-    """The same for many buffers: most rounds change the keys only of what lives together with one that ended too high."""
+    """Hill climbing for many buffers: most rounds change only the keys of buffers around one that ended too high."""
 
     def next_key(self, data: Data) -> orders.Floats:
-        """The key to try next."""
+        """The key [n] to try next."""
         if self._chance.random() >= PARAMS.local:
             return super().next_key(data)
         high = self._too_high(data, self._best_height, self._best_height, self._best_offsets)
-        one = self._chance.choice(high)
+        center = self._chance.choice(high)
         begin, end = data.begin, data.end
-        around = np.flatnonzero((begin < end[one]) & (end > begin[one]))
+        around = np.flatnonzero((begin < end[center]) & (end > begin[center]))
         around = around[self._chance.random(len(around)) < self._chance.choice([1.0, 0.3, 0.1])]
         self._key = self._best_key.copy()
         self._key[around] += self._chance.choice([0.02, 0.1, 0.3, 1.0]) * self._chance.normal(size=len(around))
@@ -190,16 +208,20 @@ class LocalClimb(Climb):
 
 
 class HeuristicSearch:
-    """Placements by many keys, the best of which are climbed from.
+    """Places the buffers by many keys and climbs from the best of them.
 
     Parameters
     ----------
+    data
+        The buffers.
     target
         Height in units that is good enough.
+    seed
+        Seed of the random numbers.
     improved
-        Told of every better plan: height in units, offsets [n], and the name of what made it.
+        Called with every better plan: its height in units, its offsets [n], and the name of the method.
     should_stop
-        Whether to return now.
+        Says whether to return.
     """
 
     def __init__(
@@ -217,14 +239,18 @@ class HeuristicSearch:
         self._best: int | None = None
 
     def climb_orders(self, numbers: Collection[int], source: str, rounds: int | None) -> None:
-        """First fit and best fit by simple orders (the first one is the baseline, ``greedy``), then climbs from the best.
+        """Place by simple orders with first fit and best fit, then climb from the best.
+
+        The first plan, first fit by size, is the baseline ``greedy`` and is reported under this name.
 
         Parameters
         ----------
         numbers
-            Of :func:`stowplan.portfolio.packing.orders.greedy_keys`.
+            Numbers of the orders, as :func:`stowplan.portfolio.packing.orders.greedy_keys` counts them.
+        source
+            Name under which plans are reported.
         rounds
-            At most so many after the first ones; None sets no limit.
+            Maximum number of rounds of climbing; None sets no limit.
         """
         climbs: list[Climb] = []
         for number, key in enumerate(orders.greedy_keys(self._data)):
@@ -233,91 +259,98 @@ class HeuristicSearch:
                 if climb is None:
                     return
                 climbs.append(climb)
-        # Two of the best, and the order that does best where few moments are crowded.
+        # The best two, and those from the order that starts at the peak, which does best if few moments are crowded.
         ranked = sorted(climbs, key=lambda climb: climb.best)
-        chosen = [*ranked[:2], *(climb for climb in climbs if climb.first)]
-        for done in itertools.count():
-            if self._done or done == rounds:
+        chosen = [*ranked[:2], *(climb for climb in climbs if climb.starts_at_peak)]
+        for round_number in itertools.count():
+            if self._is_done or round_number == rounds:
                 return
-            self._go_on(chosen[done % len(chosen)], source)
+            self._continue(chosen[round_number % len(chosen)], source)
 
     def climb_from(self, offsets: Ints, source: str, rounds: int | None) -> None:
-        """Climb from a plan: first fit by ascending offsets puts no buffer higher than it stands in a plan without overlaps.
+        """Climb from a plan.
+
+        The first key sorts the buffers by their offsets in the plan: if the plan uses no overlaps, first fit in this order puts
+        no buffer higher.
 
         Parameters
         ----------
         offsets
-            [n] units.
+            [n] offsets of the plan in units.
+        source
+            Name under which plans are reported.
         rounds
-            At most so many; None sets no limit.
+            Maximum number of rounds; None sets no limit.
         """
         climb = self._start(-offsets / max(1, (offsets + self._data.size).max()), self._placements.first_fit, source)
         for _ in itertools.count() if rounds is None else range(rounds):
-            if climb is None or self._done:
+            if climb is None or self._is_done:
                 return
-            self._go_on(climb, source)
+            self._continue(climb, source)
 
     def climb_skylines(self, source: str, rounds: int | None, *, flip: bool, baseline: bool) -> None:
-        """From the bottom up by many keys, and climbs from the best of them; for data that :func:`skyline.takes`.
+        """Place from the bottom up by many keys, and climb from the best; for data that :func:`skyline.supports`.
 
         Parameters
         ----------
+        source
+            Name under which plans are reported.
         rounds
-            Placements at most; None sets no limit.
+            Maximum number of placements; None sets no limit.
         flip
-            Another order of the first keys, and climbs by excess.
+            Whether to use the first keys in another order and to climb by excess.
         baseline
-            After them, the baseline: ``greedy``, which takes much longer.
+            Whether to compute the baseline ``greedy``, which takes much longer, after the first keys.
         """
         keys = skyline_keys(self._data, self._chance, flip)
         climbs: list[Climb] = []
         challenger: Climb | None = None
-        spent = 0
-        for done in itertools.count():
-            if done == PARAMS.first_keys and baseline and not self._done:
+        challenge_rounds = 0
+        for round_number in itertools.count():
+            if round_number == PARAMS.first_keys and baseline and not self._is_done:
                 self._start(next(orders.greedy_keys(self._data)), self._placements.first_fit, "greedy")
-            if self._done or done == rounds:
+            if self._is_done or round_number == rounds:
                 return
-            if done >= PARAMS.first_keys and done % 2 == 0:
-                self._go_on(climbs[done // 2 % len(climbs)], source)
+            if round_number >= PARAMS.first_keys and round_number % 2 == 0:
+                self._continue(climbs[round_number // 2 % len(climbs)], source)
                 continue
-            # A new key every round at first; then each is climbed from for a while before it is compared with the others.
+            # At first every round tries a new key. Later a new key is climbed from for a while before the comparison.
             if challenger is None:
                 key = next(keys)
                 height, offsets = self._placements.skyline(key)
-                self._take(height, offsets, source)
+                self._record(height, offsets, source)
                 place = self._placements.skyline
                 challenger = LocalClimb(key, place, height, offsets, self._target, self._chance, by_excess=flip)
             else:
-                self._go_on(challenger, source)
-            spent += 1
-            if done < PARAMS.first_keys or spent == PARAMS.challenge:
+                self._continue(challenger, source)
+            challenge_rounds += 1
+            if round_number < PARAMS.first_keys or challenge_rounds == PARAMS.challenge:
                 climbs = sorted([*climbs, challenger], key=lambda climb: climb.best)[: PARAMS.climbs]
-                challenger, spent = None, 0
+                challenger, challenge_rounds = None, 0
 
     @cached_property
     def _chance(self) -> np.random.Generator:
-        # Not before it is needed: loading it takes longer than placing some buffers.
+        # Created on first use, because loading the generator takes longer than placing a few buffers.
         return np.random.default_rng(self._seed)
 
     @property
-    def _done(self) -> bool:
+    def _is_done(self) -> bool:
         return (self._best is not None and self._best <= self._target) or self._should_stop()
 
-    def _start(self, key: orders.Floats, place: Placement, source: str, first: bool = False) -> Climb | None:
+    def _start(self, key: orders.Floats, place: Placement, source: str, starts_at_peak: bool = False) -> Climb | None:
         placed = place(key)
         if placed is None:
             return None
-        self._take(*placed, source)
-        return None if self._done else Climb(key, place, *placed, self._target, self._chance, first)
+        self._record(*placed, source)
+        return None if self._is_done else Climb(key, place, *placed, self._target, self._chance, starts_at_peak)
 
-    def _go_on(self, climb: Climb, source: str) -> None:
+    def _continue(self, climb: Climb, source: str) -> None:
         placed = climb.place(climb.next_key(self._data))
         if placed is not None:
-            self._take(*placed, source)
-            climb.take(self._data, *placed)
+            self._record(*placed, source)
+            climb.record(self._data, *placed)
 
-    def _take(self, height: int, offsets: Ints, source: str) -> None:
+    def _record(self, height: int, offsets: Ints, source: str) -> None:
         if self._best is None or height < self._best:
             self._best = height
             self._improved(height, offsets, source)
@@ -342,10 +375,11 @@ def greedy(
     since: int,
     until: int,
 ) -> int:
-    """Compiled: place the buffers ``order[since:until]`` one after the other, each into the lowest (or the tightest) hole.
+    """Place the buffers ``order[since:until]`` one after the other, each into the lowest hole, or the tightest if ``best_fit``.
 
-    Returns their height. Buffers of fixed offset must come first in ``order``. ``offsets`` [n] is written; ``table`` [5, n] is
-    what is kept from one call to the next.
+    Returns the height of these buffers in units. Buffers of fixed offset must come first in ``order``. ``offsets`` [n] is
+    written. ``table`` [5 or more, n or more] keeps the placed buffers from one call to the next, by ascending offset. The other
+    arrays are those of :class:`stowplan.portfolio.packing.arrays.Data`.
     """
     begin, end, low, top, who = table[0], table[1], table[2], table[3], table[4]
     height = 0
@@ -359,9 +393,9 @@ def greedy(
                 if begin[k] >= end_section or start_section >= end[k]:
                     continue
                 j = who[k]
-                # Lives with gaps are compared piece by piece.
+                # Buffers whose lives have gaps are compared piece by piece.
                 has_gaps = piece[i + 1] - piece[i] > 1 or piece[j + 1] - piece[j] > 1
-                if has_gaps and not meet(i, j, piece, first, last):
+                if has_gaps and not are_live_together(i, j, piece, first, last):
                     continue
                 start = ceiling + -ceiling % align[i]
                 room = low[k] - start

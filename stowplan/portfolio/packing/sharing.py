@@ -1,4 +1,4 @@
-"""First fit and best fit where buffers may share bytes of others that are live as they are born."""
+"""First fit and best fit for problems in which a new buffer may share bytes with buffers that are still live (overlaps)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from stowplan.portfolio.packing.arrays import Data, Ints
 
 
 def partners(data: Data) -> tuple[Ints, Ints2D]:
-    """What each buffer has overlaps with: those of i are rows ``start[i]..start[i + 1]`` of the table.
+    """The overlaps of each buffer as (start [n + 1], table): those of buffer i are rows ``start[i]`` to ``start[i + 1] - 1``.
 
-    Each row has the other buffer, and the units from the offset of i to the other's, at least, where i lies below, and from the
-    other's to that of i where the other does; 0 and 0 where the two share bytes at the same offset only.
+    A row has three numbers: the other buffer; the least distance in units from the offset of i up to the other's, if i lies
+    below; and the least distance from the other's offset up to that of i, if the other lies below. Both distances are 0 if the
+    two may share bytes only at the same offset.
     """
-    result, operand, least, is_same = data.overlaps.T
+    result, operand, distance, is_same = data.overlaps.T
     above = data.size[operand] * (1 - is_same)
     table = np.concatenate(
-        [np.stack([result, operand, least, above], axis=1), np.stack([operand, result, above, least], axis=1)]
+        [np.stack([result, operand, distance, above], axis=1), np.stack([operand, result, above, distance], axis=1)]
     )
     table = table[np.argsort(table[:, 0], kind="stable")]
     start = np.searchsorted(table[:, 0], np.arange(len(data.size) + 1)).astype(np.int64)
@@ -41,11 +42,14 @@ def greedy_with_overlaps(
     partner_start: Ints,
     partner: Ints2D,
 ) -> int:
-    """Compiled: as :func:`stowplan.portfolio.packing.search.greedy`; the last two are of :func:`partners`.
+    """Place the buffers ``order[since:until]`` as :func:`stowplan.portfolio.packing.search.greedy` does, but with overlaps.
 
-    A buffer that is placed already keeps another from the offsets between two: those from which on it is too high to lie below,
-    and up to which it is too low to lie above: two ranges, below and above its own, where both may have the same offset.
-    ``table`` [6, 2 n] is what is kept from one call to the next, by ascending offset, and two rows for work.
+    A placed buffer forbids a new one a range of offsets: between the lowest offset that is too high to lie below it and the
+    lowest that is high enough to lie above it. If the two may share an offset, there are two such ranges, one below and one
+    above that offset. The new buffer goes between the ranges of all placed buffers that live at the same time.
+
+    ``table`` [6, 2 n] keeps the placed buffers from one call to the next, by ascending offset; its last two rows are scratch
+    space. ``partner_start`` and ``partner`` come from :func:`partners`. Returns the height in units.
     """
     begin, end, bottom, who, low, high = table[0], table[1], table[2], table[3], table[4], table[5]
     height = 0
@@ -59,9 +63,9 @@ def greedy_with_overlaps(
                 if begin[k] >= end_section or start_section >= end[k]:
                     continue
                 j = who[k]
-                # Lives with gaps are compared piece by piece.
+                # Buffers whose lives have gaps are compared piece by piece.
                 has_gaps = piece[i + 1] - piece[i] > 1 or piece[j + 1] - piece[j] > 1
-                if has_gaps and not meet(i, j, piece, first, last):
+                if has_gaps and not are_live_together(i, j, piece, first, last):
                     continue
                 below, above, ranges = size[i], size[j], 1
                 for p in range(partner_start[i], partner_start[i + 1]):
@@ -73,13 +77,13 @@ def greedy_with_overlaps(
                 if below + above <= 0:
                     continue
                 for upper in range(ranges):
-                    too_high, enough = offsets[j] - below * (1 - upper), offsets[j] + above * (upper + 2 - ranges)
-                    # Ascending by the first offset that is too high, as they mostly come.
+                    too_high, high_enough = offsets[j] - below * (1 - upper), offsets[j] + above * (upper + 2 - ranges)
+                    # Insertion sort by the first offset that is too high: the ranges come almost in this order.
                     m = count
                     while m > 0 and low[m - 1] > too_high:
                         low[m], high[m] = low[m - 1], high[m - 1]
                         m -= 1
-                    low[m], high[m] = too_high, enough
+                    low[m], high[m] = too_high, high_enough
                     count += 1
             start, tightest = 0, -1
             for m in range(count):
@@ -104,8 +108,8 @@ def greedy_with_overlaps(
 
 
 @njit_inner
-def meet(i: int, j: int, piece: Ints, first: Ints, last: Ints) -> bool:
-    """Whether two buffers take space at some moment both."""
+def are_live_together(i: int, j: int, piece: Ints, first: Ints, last: Ints) -> bool:
+    """Whether buffers i and j take space at the same time at some moment."""
     p, q = piece[i], piece[j]
     while p < piece[i + 1] and q < piece[j + 1]:
         if first[p] < last[q] and first[q] < last[p]:

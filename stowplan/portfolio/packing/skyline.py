@@ -1,10 +1,10 @@
 """Compiled placement from the bottom up: the lowest valley of the skyline takes the best buffer that lives within it.
 
-The skyline says, for every section, how high the placed buffers reach. Its lowest stretch takes, of the buffers whose lives lie
-within it, the one of largest key; where there is none, it is raised to its lower neighbour. This is the best-fit rule for strip
-packing of Burke, Kendall and Whitwell (Operations Research 52, 2004), with places in time that are given, as in Sekiyama et al.
-("Profile-guided memory optimization for deep neural networks", 2018). A tree over the lives finds the buffer, so that all of
-it takes about n log n steps, where placing in an order compares all pairs.
+The skyline is the height that the placed buffers reach in every section; a valley is its lowest stretch. Of the buffers whose
+lives lie within the valley, the one of the largest key is placed there. If there is none, the valley is raised to its lower
+neighbour. This is the best-fit rule for strip packing of Burke, Kendall and Whitwell (Operations Research 52, 2004) with fixed
+positions in time, as in Sekiyama et al. ("Profile-guided memory optimization for deep neural networks", 2018). A tree over the
+lives finds the buffer, so that placing n buffers takes about n log n steps. First fit, in contrast, compares all pairs.
 
 Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
 """
@@ -18,19 +18,20 @@ from stowplan.compiled import njit, njit_inner
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.orders import Floats
 
-#: Buffers in a leaf of the tree, at most.
+#: Largest number of buffers in a leaf of the tree.
 _LEAF = 8
 
 _FAR = 1 << 62
 
-#: Levels of the tree, at most, and one.
+#: More than the number of levels of the tree.
 _DEPTH = 64
 
 
 class Skyline:
-    """Buffers ready to be placed again and again, by one key after the other.
+    """The buffers of one problem, prepared for placements by many keys.
 
-    Lives count as a whole, with their gaps; buffers of fixed offset are not for it (:func:`takes`).
+    Gaps in lives are treated as if the buffers took space in them. Fixed offsets and overlaps are not supported
+    (:func:`supports`).
     """
 
     def __init__(self, data: Data):
@@ -41,12 +42,12 @@ class Skyline:
         self._order, self._leaf = np.empty(n, np.int64), np.empty(n, np.int64)
         self._latest, self._soonest = np.empty(2 * leaves, np.int64), np.empty(2 * leaves, np.int64)
         build_tree(begin, end, self._order, self._leaf, self._latest, self._soonest)
-        self._room = np.empty(2 * leaves + 2 * _DEPTH + 3 * (data.sections + 1) + 2 * (5 * n + 2), np.int64)
+        self._scratch = np.empty(2 * leaves + 2 * _DEPTH + 3 * (data.sections + 1) + 2 * (5 * n + 2), np.int64)
         self._size, self._align, self._begin, self._end = (row[self._order] for row in (data.size, data.align, begin, end))
         self._sections = data.sections
 
     def place(self, key: Floats) -> tuple[int, Ints]:
-        """Height in units, and offsets [n], when buffers are taken by descending key [n]."""
+        """The height in units and the offsets [n] of the placement by descending key [n]."""
         offsets = np.empty(len(key), np.int64)
         placed = np.empty(len(key), np.int64)
         height = fill(
@@ -61,20 +62,20 @@ class Skyline:
             self._soonest,
             placed,
             np.empty(len(key), np.int8),
-            self._room,
+            self._scratch,
         )
         offsets[self._order] = placed
         return height, offsets
 
 
-def takes(data: Data) -> bool:
-    """Whether there are buffers, all are free to go anywhere, and nothing may overlap."""
+def supports(data: Data) -> bool:
+    """Whether skyline placement supports these buffers: there are some, none has a fixed offset, and there are no overlaps."""
     return len(data.size) > 0 and not len(data.overlaps) and bool((data.fixed < 0).all())
 
 
 @njit_inner
 def _select(order: Ints, low: int, high: int, middle: int, value: Ints) -> None:
-    """Reorder ``order[low:high]`` so that no value before ``middle`` is larger, and none after it smaller (Hoare)."""
+    """Reorder ``order[low:high]`` so that no value before ``middle`` is larger and none after it smaller (quickselect)."""
     high -= 1
     while low < high:
         pivot = value[order[(low + high) // 2]]
@@ -98,9 +99,20 @@ def _select(order: Ints, low: int, high: int, middle: int, value: Ints) -> None:
 
 @njit
 def build_tree(begin: Ints, end: Ints, order: Ints, leaf: Ints, latest: Ints, soonest: Ints) -> None:
-    """Lives [n] halved by begin and end in turn: order [n], leaf of each place in it [n], and for each node two bounds.
+    """Build a tree over the lives by halving them, by their begins and their ends in turn.
 
-    Node v has the children 2 v and 2 v + 1. The bounds are the latest begin and the soonest end in it.
+    Node v has the children 2 v and 2 v + 1.
+
+    Parameters
+    ----------
+    begin, end
+        [n] lives, in sections.
+    order
+        [n] output: the buffers in the order of the leaves.
+    leaf
+        [n] output: the leaf at each place of ``order``.
+    latest, soonest
+        [nodes] output: the latest begin and the soonest end of the lives below each node.
     """
     n, leaves = len(begin), len(latest) // 2
     for at in range(n):
@@ -125,7 +137,7 @@ def build_tree(begin: Ints, end: Ints, order: Ints, leaf: Ints, latest: Ints, so
 
 @njit_inner
 def _update_leaf(node: int, n: int, leaves: int, key: Floats, waiting: NDArray[np.int8], best: Ints) -> None:
-    """Find the best of a leaf again."""
+    """Recompute the best waiting buffer of a leaf."""
     best_place = -1
     for place in range(n * (node - leaves) // leaves, n * (node - leaves + 1) // leaves):
         if waiting[place] == 1 and (best_place < 0 or key[place] > key[best_place]):
@@ -135,7 +147,7 @@ def _update_leaf(node: int, n: int, leaves: int, key: Floats, waiting: NDArray[n
 
 @njit_inner
 def _update_node(node: int, key: Floats, best: Ints) -> None:
-    """The best of a node is that of a child; of equals the first."""
+    """Recompute the best waiting buffer of an inner node from its children; ties go to the first."""
     left, right = best[2 * node], best[2 * node + 1]
     best[node] = left if right < 0 or (left >= 0 and key[left] >= key[right]) else right
 
@@ -154,7 +166,7 @@ def _best_within(
     best: Ints,
     stack: Ints,
 ) -> int:
-    """Waiting buffer of largest key that lives within [since, until); -1 where there is none."""
+    """The waiting buffer of the largest key that lives within ``[since, until)``; -1 if there is none."""
     leaves = len(best) // 2
     best_place, depth = -1, 1
     stack[0] = 1
@@ -173,7 +185,7 @@ def _best_within(
                     best_place = place
         else:
             left, right = best[2 * node], best[2 * node + 1]
-            # The more promising child first: it comes off the stack last in, first out.
+            # The child with the larger key is pushed last, so that it is visited first.
             first = 0 if right < 0 or (left >= 0 and key[left] >= key[right]) else 1
             stack[depth] = 2 * node + 1 - first
             stack[depth + 1] = 2 * node + first
@@ -183,7 +195,7 @@ def _best_within(
 
 @njit_inner
 def _push(level: int, start: int, levels: Ints, starts: Ints, count: int) -> None:
-    """Add to a heap of ``count`` valleys; lowest first, then earliest."""
+    """Add a valley to a heap of ``count`` valleys, in which the lowest and then the earliest comes first."""
     at = count
     while at > 0:
         above = (at - 1) // 2
@@ -196,7 +208,7 @@ def _push(level: int, start: int, levels: Ints, starts: Ints, count: int) -> Non
 
 @njit_inner
 def _pop(levels: Ints, starts: Ints, count: int) -> None:
-    """Take the first one off a heap of ``count``."""
+    """Remove the first valley from a heap of ``count`` valleys."""
     level, start = levels[count - 1], starts[count - 1]
     at = 0
     while True:
@@ -227,30 +239,40 @@ def fill(
     soonest: Ints,
     offsets: Ints,
     waiting: NDArray[np.int8],
-    room: Ints,
+    scratch: Ints,
 ) -> int:
-    """Place all buffers, in the tree's order; returns the height. ``offsets`` [n] is written.
+    """Place all buffers; returns the height in units.
 
-    ``waiting`` [n] and ``room``, of the length that :class:`Skyline` gives it, are to work in.
+    All arrays of buffers are in the order of the tree's leaves. ``offsets`` [n] is written, in units. ``waiting`` [n] and
+    ``scratch``, of the length that :class:`Skyline` allocates, are scratch space.
     """
     n, leaves = len(size), len(latest) // 2
     waiting[:] = 1
-    best, stack, room = room[: 2 * leaves], room[2 * leaves : 2 * leaves + 2 * _DEPTH], room[2 * leaves + 2 * _DEPTH :]
+    best, stack, scratch = (
+        scratch[: 2 * leaves],
+        scratch[2 * leaves : 2 * leaves + 2 * _DEPTH],
+        scratch[2 * leaves + 2 * _DEPTH :],
+    )
     for node in range(leaves, 2 * leaves):
         _update_leaf(node, n, leaves, key, waiting, best)
     for node in range(leaves - 1, 0, -1):
         _update_node(node, key, best)
-    # Stretches of equal level, by their first section: level, where the next begins, where the one before began.
+    # Stretches of equal level, indexed by their first section: the level, the start of the next stretch and of the one before.
     width = sections + 1
-    level, after, before, room = room[:width], room[width : 2 * width], room[2 * width : 3 * width], room[3 * width :]
+    level, after, before, scratch = (
+        scratch[:width],
+        scratch[width : 2 * width],
+        scratch[2 * width : 3 * width],
+        scratch[3 * width :],
+    )
     level[:], before[:] = -1, -1
     level[0], after[0] = 0, sections
-    # Valleys to look at; those that are none any more are still in it. Placing adds three at most and raising, which takes a
-    # stretch away that placing has added, one.
-    levels, starts, count = room[: 5 * n + 2], room[5 * n + 2 :], 1
+    # A heap of stretches that may be the lowest valley; outdated ones stay in it until they are popped. A placement adds at
+    # most three. Raising adds one, but it also merges a stretch that a placement has added.
+    levels, starts, count = scratch[: 5 * n + 2], scratch[5 * n + 2 :], 1
     levels[0], starts[0] = 0, 0
-    height, left = 0, n
-    while left > 0:
+    height, unplaced = 0, n
+    while unplaced > 0:
         floor, since = levels[0], starts[0]
         _pop(levels, starts, count)
         count -= 1
@@ -259,7 +281,7 @@ def fill(
         until = after[since]
         i = _best_within(since, until, n, begin, end, key, waiting, latest, soonest, best, stack)
         if i >= 0:
-            left -= 1
+            unplaced -= 1
             offsets[i] = floor + -floor % align[i]
             top = offsets[i] + size[i]
             height = max(height, top)
@@ -284,7 +306,7 @@ def fill(
             level[first], after[first] = top, last
             middle = first
         else:
-            # Not all of time, which any buffer lives within.
+            # The valley is not the whole of time, because any waiting buffer would live within that.
             middle = since
             top = _FAR
             if since > 0:
@@ -292,7 +314,7 @@ def fill(
             if until < sections:
                 top = min(top, level[until])
             level[since] = top
-        # Stretches of one level become one.
+        # Merge adjacent stretches of equal level.
         follower = after[middle]
         if follower < sections and level[follower] == top:
             after[middle], level[follower] = after[follower], -1

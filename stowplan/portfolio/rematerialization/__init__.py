@@ -1,12 +1,13 @@
-"""Rematerialization: heuristics that find sequences of runs, and the exact models as candidates.
+"""Rematerialization: heuristics that find sequences of operator runs, and exact models, as candidates.
 
-Each file knows only those above it in this list:
+A *sequence* lists operators in the order in which they run; some occur several times. Each file imports only files above it in
+this list:
 
-- ``engine``: what is live in a sequence; local search. ``additions``: the run that is best added
-- ``insertion``: runs added until a sequence is within the limit; ruin and recreate
-- ``residency``, ``simulation``: what is there while an order runs. ``greedy``: evictions while it runs, as a function
+- ``engine``: live bytes of a sequence, and local search. ``additions``: the best run to add to a sequence
+- ``insertion``: adding runs until a sequence is within the limit; ruin and recreate
+- ``residency``, ``simulation``: which storages are in memory while an order runs. ``greedy``: the simulation with evictions
 - ``peaks``: plans of small peak. ``two_cuts``: drafts from two minimum cuts. ``transfers``: plans of drafts with fetches
-- ``proofs``: bounds, the exact model and the baseline. ``staged``: the MILP in stages. ``offload``: which values are fetched
-- ``candidates``: the search. ``frontier``: several limits at once
-- ``kind``: all of it, declared
+- ``proofs``: bounds, the exact model and the baseline. ``staged``: the staged MILP. ``offload``: which values go to the host
+- ``candidates``: the main heuristic. ``frontier``: plans for several limits
+- ``kind``: the declaration of the kind
 """

@@ -1,8 +1,8 @@
-"""The run to be added to a sequence: that which saves most for what it costs, at the fullest moment. Compiled.
+"""Finds the run that is best added to a sequence, at the moment with most live bytes. Compiled.
 
-Some storages wait for their next use there. To run the writer of one again, right before that use, frees its bytes over the
-gap, and holds what it reads for longer, unless that is computed again, too. Of all these the one with the most bytes above the
-limit saved for its cost is taken.
+Some storages are live at this moment only because they wait for a later use. If the writer of such a storage runs again right
+before that use, its bytes are free in between. In return, the values that the writer reads stay live for longer, unless they
+are recomputed as well. Of all these possibilities the one is chosen that saves the most bytes above the limit for its cost.
 """
 
 from __future__ import annotations
@@ -19,55 +19,59 @@ from stowplan.portfolio.rematerialization.engine import Graph, Scratch, copy, ex
 
 Ints = NDArray[np.int64]
 
-#: Storages at one moment that are tried, those that promise most.
+#: Number of storages that are tried: those with the largest upper bound on the bytes saved for the cost.
 TRIED = 12
 
-#: Levels of operators that run again before one that does: each number is tried.
+#: Numbers of levels of predecessors that are recomputed together with an operator; each of them is tried.
 DEPTHS = (0, 1, 3, 8)
 
-#: Operators that run again together, at most.
+#: Largest number of operators that are recomputed together.
 CLOSURE = 60
 
 
 class Tables(NamedTuple):
-    """Beside the graph; every array is int64."""
+    """Tables of a structure that the graph does not have; every array is int64."""
 
     root: Ints
-    """[values]"""
+    """[values] the value that has the bytes of each one: itself, or the base of a view."""
     member_start: Ints
     member: Ints
-    """Values with the bytes of each storage."""
+    """The values that share the bytes of each storage, as a list of lists."""
     rank: Ints
-    """[operators] place in an order in which they can run."""
+    """[operators] place of each one in an order in which they can run."""
 
 
-class Desk(NamedTuple):
-    """What the search works with. Every array is int64 but ``promise``."""
+class SearchArrays(NamedTuple):
+    """Working arrays of the search. Every array is int64 except ``ratio_bound``."""
 
-    promise: NDArray[np.float64]
-    """What each of ``ranked`` saves for its cost, at most."""
+    ratio_bound: NDArray[np.float64]
+    """Upper bound on the bytes saved for the cost, for each of ``ranked``."""
     live: Ints
+    """[runs + 1] live bytes of the sequence."""
     trial: Ints
+    """A sequence that is tried."""
     other: Ints
-    """Live bytes of ``trial``."""
+    """[runs + 1] live bytes of ``trial``."""
     chosen: Ints
     """The best sequence of a step."""
     draft: Ints
-    """What becomes of a sequence."""
+    """The sequence that ruin and recreate changes."""
     before: Ints
-    """[storages] last run before a moment that uses it, -1 where it is not there."""
+    """[storages] last run up to a moment that uses it; -1 if there is none."""
     after: Ints
-    """[values] first run from a moment on that needs it, before it is written again; -1 for none."""
-    again: Ints
-    """Operators that run again, and the level of each."""
+    """[values] first run from a moment on that needs it, before it is written again; -1 if there is none."""
+    recomputed: Ints
+    """Operators to run again."""
     level: Ints
+    """The level of each of ``recomputed``: 0 for writers of the storage, 1 for writers of what these read, and so on."""
     times: Ints
-    """[operators] runs."""
+    """[operators] number of runs."""
     ranked: Ints
+    """Storages that wait at a moment."""
 
 
 def tables(structure: Structure) -> Tables:
-    """Tables of a structure."""
+    """The tables of a structure."""
     members: list[list[int]] = [[] for _ in structure.size]
     for value, root in enumerate(structure.root):
         members[root].append(value)
@@ -76,17 +80,17 @@ def tables(structure: Structure) -> Tables:
     return Tables(np.array(structure.root, np.int64), *lists(members), rank)
 
 
-def desk(graph: Graph, room: int) -> Desk:
-    """For sequences of up to ``room`` runs."""
+def search_arrays(graph: Graph, room: int) -> SearchArrays:
+    """Working arrays for sequences of up to ``room`` runs."""
     values, ops = len(graph.size), len(graph.cost)
     sizes = (room + 1, room, room + 1, room, room, values, values, CLOSURE, CLOSURE, ops, values)
-    return Desk(np.zeros(values), *(np.zeros(size, np.int64) for size in sizes))
+    return SearchArrays(np.zeros(values), *(np.zeros(size, np.int64) for size in sizes))
 
 
 @njit_inner
-def _look_ahead(graph: Graph, at_hand: Desk, runs: Ints, count: int, begin: int) -> None:
-    """Fill ``after`` for a moment."""
-    after = at_hand.after
+def _look_ahead(graph: Graph, arrays: SearchArrays, runs: Ints, count: int, begin: int) -> None:
+    """Fill ``after`` for the moment before run ``begin``."""
+    after = arrays.after
     fill(after, len(after), -2)
     for at in range(begin, count):
         op = runs[at]
@@ -102,17 +106,18 @@ def _look_ahead(graph: Graph, at_hand: Desk, runs: Ints, count: int, begin: int)
 
 
 @njit_inner
-def _is_used(tables: Tables, at_hand: Desk, root: int) -> bool:
+def _is_used(tables: Tables, arrays: SearchArrays, root: int) -> bool:
+    """Whether a value of the storage is needed after the moment for which ``after`` was filled."""
     for member in range(tables.member_start[root], tables.member_start[root + 1]):
-        if at_hand.after[tables.member[member]] >= 0:
+        if arrays.after[tables.member[member]] >= 0:
             return True
     return False
 
 
 @njit_inner
-def _rank(graph: Graph, tables: Tables, at_hand: Desk, runs: Ints, count: int, moment: int, limit: int) -> int:
-    """Storages that wait at a moment, with what they promise; how many."""
-    before, after, live = at_hand.before, at_hand.after, at_hand.live
+def _rank(graph: Graph, tables: Tables, arrays: SearchArrays, runs: Ints, count: int, moment: int, limit: int) -> int:
+    """Find the storages that wait for a use after run ``moment``, with their ``ratio_bound``; returns their number."""
+    before, after, live = arrays.before, arrays.after, arrays.live
     fill(before, len(before), -1)
     for at in range(moment + 1):
         op = runs[at]
@@ -120,7 +125,7 @@ def _rank(graph: Graph, tables: Tables, at_hand: Desk, runs: Ints, count: int, m
             before[tables.root[graph.need[need]]] = at
         for write in range(graph.write_start[op], graph.write_start[op + 1]):
             before[tables.root[graph.write[write]]] = at
-    _look_ahead(graph, at_hand, runs, count, moment + 1)
+    _look_ahead(graph, arrays, runs, count, moment + 1)
     ranked = 0
     for root in range(len(graph.size)):
         writer = graph.writer[root]
@@ -139,105 +144,120 @@ def _rank(graph: Graph, tables: Tables, at_hand: Desk, runs: Ints, count: int, m
         for at in range(before[root] + 1, until):
             if live[at] > limit:
                 relief += min(graph.size[root], live[at] - limit)
-        at_hand.ranked[ranked] = root
-        at_hand.promise[ranked] = relief / (graph.cost[writer] + 1.0)
+        arrays.ranked[ranked] = root
+        arrays.ratio_bound[ranked] = relief / (graph.cost[writer] + 1.0)
         ranked += 1
     return ranked
 
 
 @njit_inner
-def _closure(graph: Graph, tables: Tables, at_hand: Desk, root: int, depth: int) -> int:
-    """Operators that run again to have a storage and its views that are used, sorted; how many, 0 where that cannot be."""
-    again, level = at_hand.again, at_hand.level
+def _closure(graph: Graph, tables: Tables, arrays: SearchArrays, root: int, depth: int) -> int:
+    """Find the operators to run again for a storage and those of its views that are used, in an order in which they can run.
+
+    Up to ``depth`` levels of predecessors are included if nothing else needs their results. Returns the number of operators, 0
+    if this is not possible.
+    """
+    recomputed, level = arrays.recomputed, arrays.level
     count = 0
     for member in range(tables.member_start[root], tables.member_start[root + 1]):
         value = tables.member[member]
         op = graph.writer[value]
-        if (value == root or at_hand.after[value] >= 0) and op >= 0:
-            known = False
+        if (value == root or arrays.after[value] >= 0) and op >= 0:
+            is_included = False
             for one in range(count):
-                known = known or again[one] == op
-            if not known:
+                is_included = is_included or recomputed[one] == op
+            if not is_included:
                 if count == CLOSURE or graph.once[op]:
                     return 0
-                again[count], level[count] = op, 0
+                recomputed[count], level[count] = op, 0
                 count += 1
     at = 0
     while at < count:
-        op = again[at]
+        op = recomputed[at]
         for at_need in range(graph.need_start[op], graph.need_start[op + 1]):
             value = graph.need[at_need]
             need = tables.root[value]
             writer = graph.writer[value]
-            if level[at] >= depth or need == root or writer < 0 or graph.once[writer] or _is_used(tables, at_hand, need):
+            if level[at] >= depth or need == root or writer < 0 or graph.once[writer] or _is_used(tables, arrays, need):
                 continue
             while value >= 0:
                 writer = graph.writer[value]
-                known = writer < 0 or graph.once[writer] == 1
+                is_included = writer < 0 or graph.once[writer] == 1
                 for one in range(count):
-                    known = known or again[one] == writer
-                if not known:
+                    is_included = is_included or recomputed[one] == writer
+                if not is_included:
                     if count == CLOSURE:
                         return 0
-                    again[count], level[count] = writer, level[at] + 1
+                    recomputed[count], level[count] = writer, level[at] + 1
                     count += 1
                 value = graph.parent[value]
         at += 1
     for number in range(count):
-        at, op = number, again[number]
-        while at and tables.rank[again[at - 1]] > tables.rank[op]:
-            again[at] = again[at - 1]
+        at, op = number, recomputed[number]
+        while at and tables.rank[recomputed[at - 1]] > tables.rank[op]:
+            recomputed[at] = recomputed[at - 1]
             at -= 1
-        again[at] = op
+        recomputed[at] = op
     return count
 
 
 @njit_inner
 def add_best(
-    graph: Graph, tables: Tables, work: Scratch, at_hand: Desk, runs: Ints, count: int, limit: int, chance: Ints, noise: int
+    graph: Graph,
+    tables: Tables,
+    work: Scratch,
+    arrays: SearchArrays,
+    runs: Ints,
+    count: int,
+    limit: int,
+    chance: Ints,
+    noise: int,
 ) -> int:
-    """Add what saves most for its cost at the fullest moment; the new number of runs, 0 where nothing helps."""
-    live = at_hand.live
+    """Add the runs that save most for their cost at the moment with most live bytes.
+
+    ``noise`` is the largest random increase of a score, in thousandths. Returns the new number of runs, 0 if nothing helps.
+    """
+    live = arrays.live
     moment = 0
     for at in range(count):
         if live[at] > live[moment]:
             moment = at
     above = excess(live, count, limit)
-    waiting = _rank(graph, tables, at_hand, runs, count, moment, limit)
+    waiting = _rank(graph, tables, arrays, runs, count, moment, limit)
     best, length = 0.0, 0
     for _ in range(min(TRIED, waiting)):
         top = 0
         for number in range(1, waiting):
-            if at_hand.promise[number] > at_hand.promise[top]:
+            if arrays.ratio_bound[number] > arrays.ratio_bound[top]:
                 top = number
-        root = at_hand.ranked[top]
+        root = arrays.ranked[top]
         waiting -= 1
-        at_hand.ranked[top], at_hand.promise[top] = at_hand.ranked[waiting], at_hand.promise[waiting]
-        _look_ahead(graph, at_hand, runs, count, moment + 1)
+        arrays.ranked[top], arrays.ratio_bound[top] = arrays.ranked[waiting], arrays.ratio_bound[waiting]
+        _look_ahead(graph, arrays, runs, count, moment + 1)
         place = count
         for member in range(tables.member_start[root], tables.member_start[root + 1]):
-            use = at_hand.after[tables.member[member]]
+            use = arrays.after[tables.member[member]]
             if use >= 0:
                 place = min(place, use)
-        _look_ahead(graph, at_hand, runs, count, place)
+        _look_ahead(graph, arrays, runs, count, place)
         last = 0
         for depth in DEPTHS:
-            added = _closure(graph, tables, at_hand, root, depth)
+            added = _closure(graph, tables, arrays, root, depth)
             if not added or added == last or count + added > len(runs):
                 continue
             last = added
-            copy(runs, 0, place, at_hand.trial, 0)
-            copy(at_hand.again, 0, added, at_hand.trial, place)
-            copy(runs, place, count, at_hand.trial, place + added)
-            if not profile(graph, work, at_hand.trial, count + added, at_hand.other):
+            copy(runs, 0, place, arrays.trial, 0)
+            copy(arrays.recomputed, 0, added, arrays.trial, place)
+            copy(runs, place, count, arrays.trial, place + added)
+            if not profile(graph, work, arrays.trial, count + added, arrays.other):
                 continue
-            saved = above - excess(at_hand.other, count + added, limit)
+            saved = above - excess(arrays.other, count + added, limit)
             cost = 0.0
             for number in range(added):
-                cost += graph.cost[at_hand.again[number]]
+                cost += graph.cost[arrays.recomputed[number]]
             score = saved / (cost + 1e-3) * (1.0 + random_below(chance, 1 + noise) / 1000.0)
             if score > best:
                 best, length = score, count + added
-                copy(at_hand.trial, 0, length, at_hand.chosen, 0)
-    copy(at_hand.chosen, 0, length, runs, 0)
+                copy(arrays.trial, 0, length, arrays.chosen, 0)
+    copy(arrays.chosen, 0, length, runs, 0)
     return length

@@ -1,4 +1,8 @@
-"""The search for plans of rematerialization, as a function of (problem, context)."""
+"""The main heuristic for rematerialization, the candidate ``search``, as a function of (problem, context).
+
+It tries several orders of the operators and makes each fit the limit: by adding runs, and by a simulation that evicts storages
+when memory runs out. Then it improves the best sequence by ruin and recreate and by simulated annealing.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,9 @@ from stowplan.portfolio.operator_order import beam
 from stowplan.portfolio.operator_order.graph import make as make_ordering
 from stowplan.portfolio.operator_order.orders import BASELINES
 from stowplan.portfolio.rematerialization import engine, proofs
-from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulated
+from stowplan.portfolio.rematerialization.greedy import Policy, checkpoint_policies, simulate_within_limit
 from stowplan.portfolio.rematerialization.insertion import Insertion
-from stowplan.portfolio.rematerialization.peaks import POLICIES, lowered
+from stowplan.portfolio.rematerialization.peaks import POLICIES, minimize_peak
 from stowplan.portfolio.rematerialization.two_cuts import PARAMS as CUTS
 from stowplan.portfolio.rematerialization.two_cuts import drafts
 
@@ -32,34 +36,35 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     first_share: float = 0.2
-    """Part of the time for the first simulations, all together."""
+    """Part of the time limit for the first simulations together."""
     cooling_share: float = 0.2
-    """Part of the time for one cooling."""
+    """Part of the time limit for one run of simulated annealing."""
     slice: int = 10_000_000
-    """Runs times steps of local search between two looks at the clock."""
+    """Runs times steps of annealing between two calls of ``closed``."""
     least_share: float = 0.5
-    """Part of the time for the search for the least peak, where nothing else was within the limit."""
+    """Part of the time limit for the search for the least peak, if nothing else was within the limit."""
     first_policies: int = 3
-    """Policies that simulations of the first plans try."""
+    """Eviction policies that the simulations of the first plans try."""
     fewest_steps: int = 20_000
-    """Steps of one cooling at least."""
+    """Minimum number of steps of an annealing run."""
     steps_per_run: int = 400
-    """Steps of one cooling for each run of the sequence."""
+    """Steps of an annealing run for each run of the sequence."""
     rounds: int = 3_000
-    """Runs times rounds of ruin and recreate between two looks at the clock."""
+    """Runs times rounds of ruin and recreate between two calls of ``closed``."""
     recreations: int = 40
-    """Slices of so many rounds from one sequence."""
+    """Slices of so many rounds that start from the same best sequence."""
     round_steps: int = 100
-    """Steps of local search that a round of ruin and recreate counts for."""
+    """Steps of annealing that a round of ruin and recreate counts as, in the work limit of deterministic runs."""
     weight: float = 4.0
-    """Costs of all operators once that a limit's worth of bytes above the limit is worth."""
+    """Weight of the bytes above the limit in annealing: as many bytes as the limit, in multiples of the cost of all
+    operators."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 class _Search:
-    """The best sequence so far, and how it gets better."""
+    """The state of the candidate: its best plan, and the arrays and random numbers that it works with."""
 
     def __init__(self, problem: Problem, context: Context):
         self.context, self.structure = context, build(problem)
@@ -69,8 +74,8 @@ class _Search:
         self.insertion = Insertion(self.structure)
         self._simulations = context.work(work_rates.REMAT_SIMULATIONS, max(1, self.structure.ops), least=1)
 
-    def offer(self, sequence: Sequence[int] | None, source: str) -> bool:
-        """Whether a sequence is within the limit and better than all before; then it is told."""
+    def report_if_better(self, sequence: Sequence[int] | None, source: str) -> bool:
+        """Report a sequence if it is within the limit and cheaper than all before; returns whether it is."""
         if sequence is None:
             return False
         plan = self.structure.made(sequence)
@@ -81,24 +86,29 @@ class _Search:
         return True
 
     def simulate(self, order: Sequence[int], policy: Policy, part: float) -> list[int] | None:
-        """A sequence, told where it is better, that takes no more than a part of the time; None where none was found."""
+        """Simulate an order under an eviction policy, for at most a part of the time limit, and report the sequence.
+
+        Returns None if no sequence within the limit was found.
+        """
         if self._simulations is not None:
             self._simulations -= 1
             if self._simulations < 0:
                 return None
-        sequence = simulated(self.structure, order, policy, self.context.within(part))
+        sequence = simulate_within_limit(self.structure, order, policy, self.context.within(part))
         name = "greedy" if policy.checkpoints is None else "checkpoints"
-        self.offer(sequence, name)
-        # A simulation runs much again that turns out not to be needed.
-        self.offer(None if sequence is None else self.insertion.repaired(sequence, self.limit, self.context.closed), name)
+        self.report_if_better(sequence, name)
+        # Many runs that a simulation adds turn out not to be needed, and are removed.
+        self.report_if_better(
+            None if sequence is None else self.insertion.repaired(sequence, self.limit, self.context.closed), name
+        )
         return sequence
 
     def is_done(self) -> bool:
-        """Whether there is nothing left to find."""
+        """Whether the time is over, or the best plan runs nothing twice."""
         return self.context.closed() or (self.best is not None and self.best.objective == 0)
 
     def orders(self) -> Iterator[list[int]]:
-        """The order given, then others of low peaks, the least last."""
+        """The order given, then those of compilers, then those of beam search, which have the lowest peaks as a rule."""
         ordering = self.structure.ordering
         yield self.structure.order
         for name in ("dfs", "bfs", "lpmf"):
@@ -107,41 +117,41 @@ class _Search:
                 yield order
         graph = make_ordering(ordering)
         for width in (1, 8):
-            reached = beam.search(graph, 0, 1 << 61, width, None, self.context.closed)
-            if reached is not None:
-                yield reached[1]
+            result = beam.search(graph, 0, 1 << 61, width, None, self.context.closed)
+            if result is not None:
+                yield result[1]
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Orders that fit as they are; else insertions into several orders, simulations of them, and local search from the best."""
+    """The main heuristic: several orders, made to fit by adding runs and by simulation, then local search from the best."""
     run = _Search(problem, context)
     structure = run.structure
     if not structure.ops:
-        run.offer([], "given")
+        run.report_if_better([], "given")
         return
-    # Where nothing fits, simulations would take all the time.
+    # Simulations would use up all the time on a problem without a plan.
     if load_bound(structure) > run.limit:
-        context.proven_infeasible("cuts", proofs.too_much(structure, run.limit, context))
+        context.proven_infeasible("cuts", proofs.explain_infeasible(structure, run.limit, context))
         return
-    # What cuts prove of drafts without fetches is not true of plans with them.
-    if problem.channel is None and structure.ops >= CUTS.large and _draft(run):
+    # With a host there are no drafts from cuts: their bounds do not hold for plans that fetch values.
+    if problem.channel is None and structure.ops >= CUTS.large and _try_two_cuts(run):
         return
-    # No clock decides in a deterministic run, and those that follow come to plans as good.
-    begun = [] if context.heard() is None else _first_plans(run)
+    # A deterministic run skips the quick first plans, since the steps that follow find plans as good.
+    orders_done = [] if context.heard() is None else _first_plans(run)
     orders: list[list[int]] = []
     for order in run.orders():
         if order not in orders:
             orders.append(order)
-            run.offer(order, "order")
+            run.report_if_better(order, "order")
         if run.is_done():
             return
-    # An order of a lower peak leaves less to evict.
+    # Orders of lower peak come first, because they leave less to evict.
     orders.sort(key=structure.ordering.peak)
     is_late = context.within(PARAMS.first_share)
-    jobs = [(order, Policy()) for order in orders if order not in begun]
+    jobs = [(order, Policy()) for order in orders if order not in orders_done]
     jobs += [(order, policy) for order in orders for policy in checkpoint_policies(structure, order)]
     for order in orders:
-        run.offer(run.insertion.repaired(order, run.limit, context.closed), "insertion")
+        run.report_if_better(run.insertion.repaired(order, run.limit, context.closed), "insertion")
         if run.is_done():
             return
     for order, policy in jobs:
@@ -154,108 +164,113 @@ def search(problem: Problem, context: Context) -> None:
         # The incumbent may come from another candidate, or from an earlier turn of this one.
         run.best = min(filter(None, (run.best, context.incumbent()[0])), key=lambda plan: plan.objective, default=None)
     if run.best is None:
-        _lower(run, orders)
+        _minimize_peak(run, orders)
     _improve(run, orders)
 
 
-def _draft(run: _Search) -> bool:
-    """Tell plans from two cuts, and the bounds that they give; whether nothing is left to be found."""
+def _try_two_cuts(run: _Search) -> bool:
+    """Report plans from two cuts and the bounds that they give; returns whether the search is finished."""
     context, limit = run.context, run.limit
-    told = partial(context.bound, source="cuts")
-    sequences = drafts(run.insertion, Moments(run.structure), limit, told, context.closed)
+    report_bound = partial(context.bound, source="cuts")
+    sequences = drafts(run.insertion, Moments(run.structure), limit, report_bound, context.closed)
     if sequences is None:
-        context.proven_infeasible("cuts", proofs.too_much(run.structure, limit, context))
+        context.proven_infeasible("cuts", proofs.explain_infeasible(run.structure, limit, context))
         return True
     for draft in sequences:
-        run.offer(draft, "two cuts")
-    drafted: Sequence[Sequence[int]] = sequences if run.best is None else [run.best.sequence]
-    for sequence in drafted:
-        run.offer(run.insertion.repaired(sequence, limit, context.closed, CUTS.most_added // run.structure.ops), "two cuts")
+        run.report_if_better(draft, "two cuts")
+    to_repair: Sequence[Sequence[int]] = sequences if run.best is None else [run.best.sequence]
+    for sequence in to_repair:
+        run.report_if_better(
+            run.insertion.repaired(sequence, limit, context.closed, CUTS.most_added // run.structure.ops), "two cuts"
+        )
         if run.best is not None:
             break
     return run.is_done()
 
 
 def _first_plans(run: _Search) -> list[list[int]]:
-    """Plans of the order given and of that in which the plan at hand begins operators; returns the orders.
+    """Report plans for two orders before computing others, which takes long on large graphs; returns these orders.
 
-    They are there before other orders are made, which takes long on large graphs.
+    They are the order given, and the order in which the best plan so far runs the operators first.
     """
     orders = [run.structure.order]
-    at_hand, _ = run.context.incumbent()
-    if at_hand is not None and (order := [*dict.fromkeys(at_hand.sequence)]) != orders[0]:
+    incumbent_plan, _ = run.context.incumbent()
+    if incumbent_plan is not None and (order := [*dict.fromkeys(incumbent_plan.sequence)]) != orders[0]:
         orders.append(order)
     for policy in POLICIES[: PARAMS.first_policies]:
         for order in orders:
-            run.offer(order, "order")
+            run.report_if_better(order, "order")
             if run.is_done():
                 return orders
-            # The first plan takes as long as it takes: on a busy machine nothing else has one.
+            # The first plan may take all the time, because on a busy machine no other candidate has one yet.
             run.simulate(order, policy, PARAMS.first_share / 4 if run.best else 1.0)
     for order in orders:
-        run.offer(run.insertion.repaired(order, run.limit, run.context.closed), "insertion")
+        run.report_if_better(run.insertion.repaired(order, run.limit, run.context.closed), "insertion")
     return orders
 
 
-def _lower(run: _Search, orders: Sequence[Sequence[int]]) -> None:
-    """A plan of the least peak, until it is within the limit: where that is tight, nothing else gets there."""
+def _minimize_peak(run: _Search, orders: Sequence[Sequence[int]]) -> None:
+    """Minimize the peak until it is within the limit: if the limit is tight, no other method reaches it."""
     is_over = run.context.within(PARAMS.least_share)
     free = build(msgspec.structs.replace(run.structure.problem, limit=None))
-    run.offer(lowered(free, orders, is_over, run.limit).sequence, "least peak")
+    run.report_if_better(minimize_peak(free, orders, is_over, run.limit).sequence, "least peak")
 
 
 def _rounds(runs: int) -> int:
-    """Rounds of ruin and recreate in a slice, for sequences of so many runs."""
+    """Rounds of ruin and recreate in a slice, for a sequence of ``runs`` runs."""
     return max(1, PARAMS.rounds // runs)
 
 
 def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
-    """Ruin and recreate from the best sequence; coolings, from it and from those of policies by chance, in turn."""
+    """Improve the best sequence by ruin and recreate, in turn with simulated annealing from it and from the first order."""
     context, structure = run.context, run.structure
     room = run.insertion.room
-    left = context.work(work_rates.REMAT_STEPS, least=PARAMS.slice // 10)
+    work_left = context.work(work_rates.REMAT_STEPS, least=PARAMS.slice // 10)
     weight = PARAMS.weight * max(1.0, float(sum(structure.cost)))
     turn = 0
-    while not run.is_done() and (left is None or left > 0):
+    while not run.is_done() and (work_left is None or work_left > 0):
         if run.best is not None and turn % 3:
-            spent = _recreated(
+            work_done = _ruin_and_recreate(
                 run,
                 PARAMS.recreations
-                if left is None
-                else min(PARAMS.recreations, 1 + left // (PARAMS.rounds * PARAMS.round_steps)),
+                if work_left is None
+                else min(PARAMS.recreations, 1 + work_left // (PARAMS.rounds * PARAMS.round_steps)),
             )
         else:
-            # From an order of a low peak, too: a sequence that fits at a high cost has few good ones near.
+            # Annealing often starts from the order of the lowest peak, because a sequence that fits at a high cost has few good
+            # neighbours.
             start: Sequence[int] = orders[0]
             if turn % 6 == 3 and run.best is not None and len(run.best.sequence) < room - 4:
                 start = run.best.sequence
-            spent = _cooled(run, start, weight, hot=turn > 0)
-        left = None if left is None else left - spent
+            work_done = _anneal(run, start, weight, hot=turn > 0)
+        work_left = None if work_left is None else work_left - work_done
         turn += 1
 
 
-def _recreated(run: _Search, slices: int) -> int:
-    """Ruin and recreate from the best sequence, slice by slice; about the runs times steps that it took."""
-    given, _ = run.context.incumbent()
+def _ruin_and_recreate(run: _Search, slices: int) -> int:
+    """Ruin and recreate from the best sequence of all candidates, slice by slice; returns its work in runs times steps."""
+    shared_best, _ = run.context.incumbent()
     best = run.best
     assert best is not None
-    is_better = given is not None and not given.moves and given.objective < best.objective
-    if is_better and len(given.sequence) <= run.insertion.room:
-        run.best = best = given
+    is_better = shared_best is not None and not shared_best.moves and shared_best.objective < best.objective
+    if is_better and len(shared_best.sequence) <= run.insertion.room:
+        run.best = best = shared_best
     mean = float(sum(run.structure.cost)) / max(1, run.structure.ops)
-    warmth = mean * float(run.chance.choice([0.0, 0.01, 0.1]))
+    temperature = mean * float(run.chance.choice([0.0, 0.01, 0.1]))
     noise = int(run.chance.choice([50, 300, 1000]))
     rounds, sequence = _rounds(len(best.sequence)), list(best.sequence)
     for _ in range(slices):
-        sequence = run.insertion.recreated(sequence, run.limit, int(run.chance.integers(1, 1 << 62)), noise, warmth, rounds)
-        run.offer(sequence, "ruin and recreate")
+        sequence = run.insertion.recreated(
+            sequence, run.limit, int(run.chance.integers(1, 1 << 62)), noise, temperature, rounds
+        )
+        run.report_if_better(sequence, "ruin and recreate")
         if run.is_done():
             break
     return slices * PARAMS.rounds * PARAMS.round_steps
 
 
-def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int:
-    """One cooling from a sequence, slice by slice; the runs times steps that it took."""
+def _anneal(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int:
+    """One run of simulated annealing from a sequence, slice by slice; returns its work in runs times steps."""
     structure, graph, work = run.structure, run.insertion.graph, run.insertion.work
     runs = np.zeros(run.insertion.room, np.int64)
     best = np.zeros_like(runs)
@@ -264,21 +279,21 @@ def _cooled(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
     runs[:count] = start
     steps = max(PARAMS.fewest_steps, PARAMS.steps_per_run * count)
     slices = max(1, steps * count // PARAMS.slice)
-    # From near the cost of an operator down to where no worse step is ever taken.
+    # The temperature falls from about the cost of an operator to where worse steps are never accepted.
     mean = max(1.0, float(sum(structure.cost)) / max(1, structure.ops))
-    top = mean * float(run.chance.choice([0.03, 0.1, 0.3, 1.0])) if hot else mean * 0.01
+    highest = mean * float(run.chance.choice([0.03, 0.1, 0.3, 1.0])) if hot else mean * 0.01
     size, at, began = max(1, steps // slices), 0, time.monotonic()
     chance = np.array([int(run.chance.integers(1, 1 << 62))], np.int64)
     while at < slices and not run.is_done():
-        begin, end = (top * (1e-3 * mean / top) ** (done / slices) for done in (at, at + 1))
+        begin, end = (highest * (1e-3 * mean / highest) ** (done / slices) for done in (at, at + 1))
         best_cost = run.best.objective if run.best is not None else 1 << 62
-        heat = np.array([begin, end, weight])
-        count, length, _ = engine.anneal(graph, work, runs, count, run.limit, best, best_cost, chance, heat, size, scratch)
+        schedule = np.array([begin, end, weight])
+        count, length, _ = engine.anneal(graph, work, runs, count, run.limit, best, best_cost, chance, schedule, size, scratch)
         if length:
-            run.offer(best[:length].tolist(), "local search")
+            run.report_if_better(best[:length].tolist(), "local search")
         at += 1
         if at == 1:
-            # Cooled down within a part of the time, however slow this machine is.
+            # The first slice shows how slow the machine is, so that the annealing ends within its part of the time.
             in_time, _ = run.context.limits(run.context.seconds(PARAMS.cooling_share) / (time.monotonic() - began + 1e-9), None)
             slices = max(1, min(slices, int(in_time)))
     return size * at * len(start)

@@ -1,7 +1,7 @@
-"""Local search over sequences of runs. Compiled.
+"""Live bytes of a sequence of runs, and simulated annealing over sequences. Compiled.
 
-A move takes a run away, adds one, or carries one to another place. Simulated annealing (Kirkpatrick et al. 1983) weighs the
-added cost and the bytes above the limit, so that a sequence may break the limit on its way to a better one.
+A move removes a run, adds one, or moves one to another place. Simulated annealing (Kirkpatrick et al. 1983) minimizes a
+weighted sum of the added cost and the bytes above the limit, so that a sequence may break the limit on its way to a better one.
 """
 
 from __future__ import annotations
@@ -22,36 +22,38 @@ Floats = NDArray[np.float64]
 
 
 class Graph(NamedTuple):
-    """A structure as arrays; lists of lists stand as ``(start, items)``. Every array is int64."""
+    """A structure as int64 arrays. Row i of a list of lists ``x`` is ``x[x_start[i] : x_start[i + 1]]``."""
 
     need_start: Ints
     need: Ints
     """Values that each operator needs."""
     write_start: Ints
     write: Ints
+    """Values that each operator writes."""
     pair_start: Ints
     pair: Ints
+    """Values whose bytes a result of each operator may take over."""
     bar_start: Ints
     bar: Ints
-    """Operators of which no run may come after one of each."""
+    """Operators of which no run may come after a run of each operator."""
     parent: Ints
-    """[values]"""
+    """[values] the value whose bytes a view shares; -1 for a value with bytes of its own."""
     size: Ints
-    """[values]"""
+    """[values] bytes."""
     writer: Ints
-    """[values]"""
+    """[values] the operator that writes it; -1 for inputs."""
     kept: Ints
-    """[values] 0 or 1."""
+    """[values] 1 if it stays until the end, otherwise 0."""
     cost: Ints
-    """[operators]"""
+    """[operators] cost of a run."""
     once: Ints
-    """[operators] 0 or 1."""
+    """[operators] 1 if it may run only once, otherwise 0."""
     reserved: Ints
-    """Of each reservation five numbers: since, until, bytes, times, of; -1 for no operator."""
+    """Five numbers for each reservation: ``since``, ``until``, ``size``, ``times`` and ``of``; -1 stands for no operator."""
 
 
-def make(structure: Structure) -> Graph:
-    """Arrays of a structure."""
+def build_graph(structure: Structure) -> Graph:
+    """The arrays of a structure."""
     barred: list[list[int]] = [[] for _ in range(structure.ops)]
     for first, second in structure.problem.precedences:
         barred[second].append(first)
@@ -67,33 +69,39 @@ def make(structure: Structure) -> Graph:
 
 
 def lists(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Lists as where each starts, and their items."""
+    """A list of lists as two arrays: where each row starts, and all items."""
     start = np.array([0, *itertools.accumulate(len(row) for row in rows)], np.int64)
     return start, np.array([item for row in rows for item in row], np.int64)
 
 
 class Scratch(NamedTuple):
-    """What the replay of a sequence works with; its content is of no use afterwards. Every array is int64."""
+    """Scratch arrays for replaying a sequence; every array is int64.
+
+    An *instance* is the bytes that one run of an operator gives to a value.
+    """
 
     instance: Ints
-    """[values] of each value at the moment, -1 where it is not there."""
+    """[values] the current instance of each value; -1 if there is none."""
     size: Ints
-    """[instances]"""
+    """[instances] bytes."""
     begin: Ints
+    """[instances] the run that makes it."""
     last: Ints
+    """[instances] the last run that needs it."""
     ran: Ints
-    """[operators]"""
+    """[operators] 1 once it has run."""
     barred: Ints
+    """[operators] 1 once it may not run any more."""
     operand: Ints
-    """Instances whose place a result may take, run by run."""
-    taker: Ints
-    """Those runs."""
-    beside: Ints
-    """[runs] what is reserved."""
+    """Instances whose bytes a result may take over, run by run."""
+    reusing_run: Ints
+    """The run of each entry of ``operand``."""
+    reserved_bytes: Ints
+    """[runs] bytes that reservations take."""
 
 
 def scratch(graph: Graph, room: int) -> Scratch:
-    """For sequences of up to ``room`` runs."""
+    """Scratch arrays for sequences of up to ``room`` runs."""
     writes = int(np.diff(graph.write_start).max(initial=0))
     pairs = int(np.diff(graph.pair_start).max(initial=0))
     values, ops, instances = len(graph.size), len(graph.cost), len(graph.size) + room * writes
@@ -103,23 +111,23 @@ def scratch(graph: Graph, room: int) -> Scratch:
 
 @njit_inner
 def fill(array: Ints, count: int, number: int) -> None:
-    """Set the first ``count`` entries."""
-    # A loop takes far less time to compile than an assignment to a slice.
+    """Set the first ``count`` entries of an array to a number."""
+    # A loop compiles much faster than an assignment to a slice.
     for at in range(count):
         array[at] = number
 
 
 @njit_inner
 def copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
-    """Copy a range of an array to a place in another."""
+    """Copy ``source[begin:end]`` to ``target``, from index ``place`` on."""
     for at in range(end - begin):
         target[place + at] = source[begin + at]
 
 
 @njit
 def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> bool:
-    """Whether each of the first ``count`` runs can run; ``live[:count]`` then has what is live and reserved at each."""
-    instance, size, begin, last, ran, barred, operand, taker, beside = work
+    """Whether the sequence ``runs[:count]`` is valid; ``live[:count]`` then has the live and reserved bytes of each run."""
+    instance, size, begin, last, ran, barred, operand, reusing_run, reserved_bytes = work
     fill(last, len(last), -1)
     fill(ran, len(ran), 0)
     fill(barred, len(barred), 0)
@@ -145,7 +153,7 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
                 return False
             last[run] = at
         for pair in range(graph.pair_start[op], graph.pair_start[op + 1]):
-            operand[pairs], taker[pairs] = instance[graph.pair[pair]], at
+            operand[pairs], reusing_run[pairs] = instance[graph.pair[pair]], at
             pairs += 1
         for write in range(graph.write_start[op], graph.write_start[op + 1]):
             value = graph.write[write]
@@ -169,17 +177,17 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
     for at in range(1, count):
         live[at] += live[at - 1]
     for number in range(pairs):
-        # What a result takes the place of is not counted beside it.
-        if last[operand[number]] == taker[number]:
-            live[taker[number]] -= size[operand[number]]
+        # An operand whose bytes the result takes over is not counted in addition to the result.
+        if last[operand[number]] == reusing_run[number]:
+            live[reusing_run[number]] -= size[operand[number]]
     if len(graph.reserved):
-        _reserve(graph, runs, count, live, beside)
+        _reserve(graph, runs, count, live, reserved_bytes)
     return True
 
 
 @njit_inner
 def _place(runs: Ints, count: int, op: int) -> int:
-    """Of the run of an operator that runs once; ``count`` where there is none."""
+    """The place of the run of an operator that runs once; ``count`` if there is none."""
     at = 0
     while at < count and runs[at] != op:
         at += 1
@@ -187,9 +195,9 @@ def _place(runs: Ints, count: int, op: int) -> int:
 
 
 @njit_inner
-def _reserve(graph: Graph, runs: Ints, count: int, live: Ints, beside: Ints) -> None:
-    """Add to live bytes the largest of the reservations in force."""
-    fill(beside, count, 0)
+def _reserve(graph: Graph, runs: Ints, count: int, live: Ints, reserved_bytes: Ints) -> None:
+    """Add to the live bytes of each run the largest of the reservations in force."""
+    fill(reserved_bytes, count, 0)
     for row in range(len(graph.reserved) // 5):
         since, until = graph.reserved[5 * row], graph.reserved[5 * row + 1]
         size, of = graph.reserved[5 * row + 2], graph.reserved[5 * row + 4]
@@ -200,14 +208,14 @@ def _reserve(graph: Graph, runs: Ints, count: int, live: Ints, beside: Ints) -> 
         if of >= 0:
             size += graph.reserved[5 * row + 3] * live[_place(runs, count, of)]
         for at in range(begin, end):
-            beside[at] = max(beside[at], size)
+            reserved_bytes[at] = max(reserved_bytes[at], size)
     for at in range(count):
-        live[at] += beside[at]
+        live[at] += reserved_bytes[at]
 
 
 @njit_inner
 def excess(live: Ints, count: int, limit: int) -> float:
-    """Bytes above the limit, added up over all runs."""
+    """The bytes above the limit, summed over all runs."""
     total = 0.0
     for at in range(count):
         if live[at] > limit:
@@ -225,33 +233,36 @@ def anneal(
     best: Ints,
     best_cost: int,
     chance: Ints,
-    heat: Floats,
+    schedule: Floats,
     steps: int,
     scratch: Ints,
 ) -> tuple[int, int, int]:
-    """Change a sequence step by step.
+    """Improve a sequence by simulated annealing.
 
     Parameters
     ----------
     work
-        For as many runs as ``runs`` has places.
+        Scratch arrays for as many runs as ``runs`` has entries.
     runs, count
-        The sequence, in the first ``count`` places; changed. Its length is the most runs that it may get.
+        The sequence, in the first ``count`` entries; modified. It gets no longer than ``runs``.
     limit
-        Bytes.
+        Limit of the live bytes.
     best, best_cost
-        The best sequence within the limit so far is written there; and its added cost.
+        ``best`` receives the cheapest sequence within the limit; it must cost less than ``best_cost``, which is an added cost.
     chance
-        State of the random numbers.
-    heat
-        Temperature at the first step and at the last, and the weight of a limit's worth of bytes above it, in costs.
+        [1] state of the random numbers.
+    schedule
+        [3] temperature at the first step and at the last, in costs; and the cost of exceeding the limit by as many bytes as it
+        has.
+    steps
+        Number of moves to try.
     scratch
-        Room for three times as many numbers as ``runs`` has places, two more, and one for each operator.
+        Scratch space: three times as many numbers as ``runs`` has entries, two more, and one for each operator.
 
     Returns
     -------
     (int, int, int)
-        The new ``count``, the length of ``best`` (0 where nothing better was found), and its added cost.
+        The new ``count``, the length of ``best`` (0 if nothing better was found), and its added cost.
     """
     ops, room = len(graph.cost), len(runs)
     scratch[:] = 0
@@ -264,16 +275,16 @@ def anneal(
         times[runs[at]] += 1
         cost += graph.cost[runs[at]]
     profile(graph, work, runs, count, live)
-    scale = heat[2] / max(1, limit)
+    scale = schedule[2] / max(1, limit)
     energy = cost + scale * excess(live, count, limit)
     best_count = 0
     for step in range(steps):
-        warmth = heat[0] * (heat[1] / heat[0]) ** (step / steps)
+        temperature = schedule[0] * (schedule[1] / schedule[0]) ** (step / steps)
         kind = random_below(chance, 8)
         new_count, new_cost = count, cost
         at = random_below(chance, count)
         if kind < 3:
-            # Without one of several runs of an operator; look for one near a place by chance.
+            # Remove a run of an operator that runs several times, near a random place.
             tries = 0
             while times[runs[at]] < 2 and tries < count:
                 at = at + 1 if at + 1 < count else 0
@@ -284,7 +295,7 @@ def anneal(
             copy(runs, at + 1, count, trial, at)
             new_count, new_cost = count - 1, cost - graph.cost[runs[at]]
         elif kind < 5:
-            # Once more, right before a run that needs it or somewhat earlier.
+            # Add a run of an operator, right before a run that needs its result or somewhat earlier.
             op = runs[at]
             needs = graph.need_start[op + 1] - graph.need_start[op]
             if not needs or count >= room:
@@ -310,7 +321,7 @@ def anneal(
             else:
                 copy(runs, low, high, trial, low + 1)
             trial[place] = runs[at]
-        worst = energy - warmth * np.log((1 + random_below(chance, 1 << 30)) / (1 << 30))
+        worst = energy - temperature * np.log((1 + random_below(chance, 1 << 30)) / (1 << 30))
         if new_cost > worst or not profile(graph, work, trial, new_count, other):
             continue
         above = excess(other, new_count, limit)

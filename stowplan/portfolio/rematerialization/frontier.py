@@ -1,4 +1,4 @@
-"""Peak against added cost: a run for each of several limits, and limits of bytes on the host."""
+"""The trade-off between peak and added cost: a plan for each of several limits of live bytes, and of bytes on the host."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from stowplan.models.rematerialization.structure import build
 
 
 class Point(NamedTuple):
-    """What was found for one limit."""
+    """The result for one limit."""
 
     limit: int
-    """Bytes."""
+    """Limit of the live bytes."""
     peak: int | None
-    """Bytes of the plan; None where none was found."""
+    """Peak of the plan in bytes; None if no plan was found."""
     added_cost: int | None
+    """Added cost of the plan; None if no plan was found."""
     bound: int | None
-    """Added cost that no plan within the limit is below; None where it is proven that there is no such plan."""
+    """Proven lower bound of the added cost within the limit; None if it is proven that there is no plan."""
     plan: Plan | None
-    """For the problem with that limit."""
+    """The plan, for the problem with that limit; None if no plan was found."""
     is_infeasible: bool = False
-    """It is proven that no plan is within the limit."""
+    """Whether it is proven that no plan is within the limit."""
     host_limit: int | None = None
-    """Bytes; None without a host."""
+    """Limit of the bytes on the host; None without a host."""
 
 
 def frontier(
@@ -41,30 +42,32 @@ def frontier(
     host_limits: Sequence[int] = (),
     **options: Any,
 ) -> list[Point]:
-    """Plans for several limits, the smallest first.
+    """Solve a problem for several limits, the smallest first.
 
     Parameters
     ----------
     problem
-        Its own limit counts for nothing.
+        The problem; its own limit is ignored.
     limits
-        Bytes; or how many limits, evenly from the bound on the least peak to the peak of the order given.
-    host_limits
-        Bytes on the host; by default that of the problem alone. The limits are tried for each, the smallest first.
+        Limits of the live bytes; or their number, in which case they are spaced evenly from the lower bound of the peak to the
+        peak of the order given.
     on_point
-        Called with what was found for each limit, in turn; its bound may rise afterwards.
+        Called with the result for each limit in turn; its bound may still rise afterwards.
+    host_limits
+        Limits of the bytes on the host, by default that of the problem. All ``limits`` are solved for each of them, the
+        smallest first.
     options
-        As :func:`stowplan.solve` takes them, for each limit. Where ``cancel`` is set, limits that are left are left out.
+        Options of :func:`stowplan.solve`, for each limit. Once ``cancel`` is set, the remaining limits are skipped.
 
     Returns
     -------
     list of Point
-        A larger limit, of either kind, never costs more, and a smaller one never has a lower bound.
+        A larger limit, of live bytes or of bytes on the host, never costs more, and a smaller one never has a lower bound.
 
     Raises
     ------
     UsageError
-        Limits of bytes on the host for a problem that has none.
+        There are limits of bytes on the host, but the problem has no host.
     """
     if problem.host is msgspec.UNSET and host_limits:
         raise UsageError("found limits of bytes on the host, expected a problem with a host: its bandwidth is not known")
@@ -87,18 +90,21 @@ def frontier(
 def _points(
     problem: Problem, limits: Sequence[int], plans: dict[int, Plan], on_point: Callable[[Point], None], options: dict[str, Any]
 ) -> list[Point]:
-    """Points of ascending limits on the peak; ``plans`` by limit, of less bytes on the host, are known and made better."""
+    """Points for ascending limits of the live bytes.
+
+    ``plans`` has, by limit, the plans for fewer bytes on the host. They are starting points, and are replaced by better ones.
+    """
     points: list[Point] = []
     plan: Plan | None = None
     host_limit = None if problem.host is msgspec.UNSET else problem.host.limit
     for limit in limits:
         limited = msgspec.structs.replace(problem, limit=limit)
-        # What is within a limit is within every larger one.
-        known = {"tighter": plan, "smaller host": plans.get(limit)}
-        at_hand = {
-            name: msgspec.structs.replace(plan, problem=limited.digest) for name, plan in known.items() if plan is not None
+        # A plan within a limit is also within every larger one, so that it serves as a starting point.
+        starts = {"tighter": plan, "smaller host": plans.get(limit)}
+        start_plans = {
+            name: msgspec.structs.replace(plan, problem=limited.digest) for name, plan in starts.items() if plan is not None
         }
-        result = solve(limited, plans=at_hand, **options)
+        result = solve(limited, plans=start_plans, **options)
         plan = result.plan
         none = result.status == "infeasible"
         if plan is None:
@@ -113,7 +119,7 @@ def _points(
 
 
 def _with_bounds(points: list[Point]) -> list[Point]:
-    """Points with the best that is proven of them, or of larger limits: a bound, or that there is no plan."""
+    """The points, each with the best bound or infeasibility that is proven for its limit or a larger one."""
     better: list[Point] = []
     for point in points:
         above = [other for other in points if other.limit >= point.limit and (other.host_limit or 0) >= (point.host_limit or 0)]

@@ -1,12 +1,12 @@
-"""Sequences by simulation: run a given order, evict what promises most where memory runs out, and run its writers
-again where it is needed.
+"""Sequences by simulation: run a given order, evict storages when memory runs out, and recompute them when they are needed.
 
-What is evicted goes by its bytes, the time to its next use and the cost of having it again, as caches with known requests
-(Belady 1966) and dynamic tensor rematerialization (Kirisame et al. 2021) have it. Checkpoints (Griewank and Walther 2000; Chen
-et al. 2016) are the same simulation that keeps over long times only what is live between segments of the order.
+A policy chooses the storage to evict by its bytes, the time to its next use and the cost of recomputing it, like caches whose
+requests are known (Belady 1966) and dynamic tensor rematerialization (Kirisame et al. 2021). Checkpointing (Griewank and
+Walther 2000; Chen et al. 2016) is the same simulation, restricted to keep over long times only storages that are live between
+segments of the order.
 
-A simulation holds one instance of a storage at most, and may hold what no one needs any more, so that the plan's peak is never
-above the simulation's.
+The simulation has at most one instance of each storage and may keep a storage that nobody needs any more. The peak of the plan
+is therefore never above that of the simulation.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from stowplan.models.rematerialization.structure import Structure
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.rematerialization import residency, simulation
-from stowplan.portfolio.rematerialization.engine import make
+from stowplan.portfolio.rematerialization.engine import build_graph
 
 
 class SimulationParameters(Parameters, frozen=True):
     """Parameters of the simulation."""
 
     parts: tuple[float, ...] = (0.75, 0.5, 0.25)
-    """Parts of the way from the least that is live at an operator that reservations count up to what would leave no room for
-    anything else, that are tried.
+    """Parts of a range from which the live bytes at an operator that reservations count are assumed, one after the other. The
+    range is from the fewest bytes that can be live there up to so many that nothing else would fit.
     """
 
 
@@ -35,15 +35,22 @@ PARAMS = parameters(SimulationParameters, __name__)
 
 @dataclass(frozen=True)
 class Policy:
-    """What is evicted first: the largest ``size ** bytes * distance ** time / cost ** cost``."""
+    """An eviction policy: evict the storage of the largest ``size ** bytes * distance ** time / (1 + cost) ** cost`` first.
+
+    The distance is that to the next use, in operators of the order; the cost is that of recomputing the storage.
+    """
 
     bytes: float = 1.0
+    """Exponent of the size."""
     time: float = 1.0
+    """Exponent of the distance."""
     cost: float = 1.0
+    """Exponent of the cost."""
     checkpoints: Collection[int] | None = None
-    """Storages that are kept over times longer than ``reach`` though there is room for others, too; None for all."""
+    """The only storages that are kept over a distance longer than ``reach``, even if there is space for others; None for
+    all."""
     reach: int = 0
-    """Operators of the order."""
+    """That distance, in operators of the order."""
 
 
 def simulate(
@@ -53,24 +60,34 @@ def simulate(
     policy: Policy = Policy(),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[int] | None:
-    """A sequence whose peak is within a limit; None where this way finds none.
+    """A sequence whose peak is within a limit; None if the simulation finds none or is stopped.
 
     Parameters
     ----------
+    structure
+        The structure of the problem.
     order
-        In which operators run first: all of them, so that each can run.
+        The order in which operators run for the first time; it has all of them.
     limit
-        Bytes.
+        Limit of the live bytes.
+    policy
+        Which storage to evict first.
     should_stop
-        Asked before every operator of the order.
+        Called before every operator of the order.
     """
-    made = [_simulated(known, order, limit, policy, should_stop) for known in assumed(structure, limit)]
+    sequences = [
+        _run_simulation(variant, order, limit, policy, should_stop) for variant in with_assumed_reservations(structure, limit)
+    ]
     cost = structure.cost
-    return min((runs for runs in made if runs is not None), key=lambda runs: sum(cost[op] for op in runs), default=None)
+    return min((runs for runs in sequences if runs is not None), key=lambda runs: sum(cost[op] for op in runs), default=None)
 
 
-def assumed(structure: Structure, limit: int) -> list[Structure]:
-    """The structure with reservations of so many bytes; several where they count what is live at an operator."""
+def with_assumed_reservations(structure: Structure, limit: int) -> list[Structure]:
+    """The structure with reservations of fixed sizes.
+
+    If reservations count the live bytes at some operator, which depend on the plan, there are several such structures, each
+    with another assumption on these bytes.
+    """
     counted = {row.of for row in structure.reservations if row.of is not None}
     if not counted:
         return [structure]
@@ -80,17 +97,18 @@ def assumed(structure: Structure, limit: int) -> list[Structure]:
 
 
 def _own_bytes(structure: Structure, op: int) -> int:
-    """What is live at an operator at least: what it reads and writes, and inputs that stay."""
+    """The fewest bytes that can be live at an operator: those that it reads and writes, and inputs that stay."""
     stays = (value for value, kept in enumerate(structure.kept) if kept and structure.writer[value] < 0)
     used = (structure.root[value] for value in (*structure.needs[op], *structure.writes[op], *stays))
     return sum(structure.size[root] for root in {*used})
 
 
-def _simulated(
+def _run_simulation(
     structure: Structure, order: Sequence[int], limit: int, policy: Policy, should_stop: Callable[[], bool]
 ) -> list[int] | None:
-    graph = make(structure)
-    tables = residency.plain(structure, order, policy.checkpoints or ())
+    """Run the compiled simulation step by step."""
+    graph = build_graph(structure)
+    tables = residency.order_tables(structure, order, policy.checkpoints or ())
     reach = -1 if policy.checkpoints is None else policy.reach
     state = residency.start(graph, tables, limit, (policy.bytes, policy.time, policy.cost), reach)
     for _ in range(len(order) + 1):
@@ -99,17 +117,20 @@ def _simulated(
     return [int(op) for op in state.sequence[: state.head[residency.RUNS]]]
 
 
-def simulated(structure: Structure, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]) -> list[int] | None:
-    """A sequence within the problem's limit, if the simulation finds one before it is to stop."""
+def simulate_within_limit(
+    structure: Structure, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]
+) -> list[int] | None:
+    """A sequence within the problem's limit; None if the simulation finds none or is stopped."""
     limit = structure.problem.limit
-    # Without a limit the order itself is a plan.
+    # Without a limit, the order itself is a plan.
     return list(order) if limit is None else simulate(structure, order, limit, policy, should_stop)
 
 
 def checkpoint_policies(structure: Structure, order: Sequence[int]) -> list[Policy]:
-    """Keep what is live between segments: square root of the number of operators, half and twice as many.
+    """Checkpointing policies, which keep the storages that are live between segments of the order.
 
-    Segments end evenly, or near there where least is live.
+    The number of segments is the square root of the number of operators, half of it, or twice. The segments are equally long,
+    or each ends nearby where the fewest bytes are live.
     """
     ordering = structure.ordering
     begin, end = ordering.lives(order)

@@ -1,4 +1,4 @@
-"""Rematerialization as a kind of problem: how its plans are verified, and its candidates."""
+"""The kind ``rematerialization``: how its plans are verified and described, and which candidates and baselines it has."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from stowplan.verification import Verification
 
 
 class StartParameters(Parameters, frozen=True):
-    """Parameters of which candidates there are, and where they run."""
+    """Parameters that decide which candidates run, and whether in a thread or a process."""
 
     small: int = 64
-    """Operators of a graph for which the greedy simulation costs nothing."""
+    """Operators up to which the greedy simulation takes so little time that it runs in the calling process."""
 
 
 PARAMS = parameters(StartParameters, __name__)
 
 
 def _given(problem: Problem) -> Plan | None:
-    """The operators as given, where that fits."""
+    """The plan that runs every operator once, in the order given; None if that exceeds the limit."""
     structure = build(problem)
     plan = structure.made(structure.order)
     return plan if problem.limit is None or plan.peak <= problem.limit else None
 
 
 def _greedy(problem: Problem) -> Plan | None:
-    """The operators as given where that fits; of small graphs the greedy simulation's, where it finds one."""
+    """The order given if it fits; otherwise, for small graphs, the plan of the greedy simulation if it finds one."""
     plan = _given(problem)
     if plan is not None or problem.limit is None or len(problem.ops) > PARAMS.small:
         return plan
@@ -52,7 +52,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     place: Place = "thread" if small else "process"
     cuts = Candidate("cuts", "exact", share=0.2 if problem.channel is None else 0.3, place=place)
     if problem.channel is not None:
-        # The program in stages is of plans that send nothing.
+        # The staged program is left out, because it has no variables for copies to the host.
         return [
             in_caller(Candidate("offload", "heuristic", share=0.6), options),
             cuts,
@@ -63,14 +63,14 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         in_caller(Candidate("search", "heuristic", share=0.7), options),
         Candidate("stages", "exact", share=0.7),
     ]
-    # One cut of a large graph after the other takes long, and the program in stages says as much sooner.
+    # On large graphs, cuts of one operator after the other take long, and the staged program finds such bounds sooner.
     return [
         *([cuts, *others] if small else [*others, cuts]),
         Candidate("cpsat", "exact", share=0.4),
     ]
 
 
-def _makes_greedy(problem: Problem) -> Candidate:
+def _greedy_candidate(problem: Problem) -> Candidate:
     return Candidate("greedy", "baseline", place="thread" if len(problem.ops) <= PARAMS.small else "process")
 
 
@@ -78,7 +78,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     from stowplan.portfolio.rematerialization import candidates, offload, proofs
 
     if name == "stages":
-        # Not with the others: it imports SciPy.
+        # Imported separately because it imports SciPy.
         from stowplan.portfolio.rematerialization.staged import stages
 
         return stages
@@ -116,13 +116,13 @@ KIND = Kind(
     plan=Plan,
     amends=("capacity",),
     amend=amended,
-    # Of plans of one added cost that with the smaller peak is better; none is sought for that alone.
+    # Of plans with equal added cost, that with the smaller peak is better, but no candidate searches for that alone.
     verify=verify,
     labels=lambda problem, plan: {"name": problem.name},
     bound=lambda problem: 0,
     candidates=_candidates,
     function=_function,
-    baselines=(Baseline(name="greedy", plan=_greedy, maker=_makes_greedy), Baseline(name="given", plan=_given)),
+    baselines=(Baseline(name="greedy", plan=_greedy, maker=_greedy_candidate), Baseline(name="given", plan=_given)),
     assumptions=("limit", "ops.once=no", "free_inputs=yes"),
     facts=_facts,
     counts=("operators", "tensors"),

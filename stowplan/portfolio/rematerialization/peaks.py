@@ -1,4 +1,4 @@
-"""Plans of small peak whatever they cost, by bisection."""
+"""Plans of minimal peak, whatever they cost, by bisection over the limit."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ class LeastPeakParameters(Parameters, frozen=True):
     """Parameters of the search for the least peak."""
 
     orders: tuple[str, ...] = ("bfs", "lpmf")
-    """Names of baselines of operator order that the least peak is sought from beside the order given."""
+    """Names of baselines of operator order from which the search starts, in addition to the order given."""
     tolerance: float = 0.002
-    """Part of the peak that is left to search where the search ends."""
+    """Part of the peak to which bisection narrows it down."""
 
 
 PARAMS = parameters(LeastPeakParameters, __name__)
 
+#: Eviction policies of the simulations, in the order in which they are tried.
 POLICIES = (Policy(), Policy(time=0.5, cost=1.5), Policy(cost=1.5), Policy(bytes=2.0), Policy(time=2.0))
 
 
@@ -40,25 +41,27 @@ def least_peak(
     should_stop: Callable[[], bool] = lambda: False,
     enough: int = 0,
 ) -> tuple[Plan, int]:
-    """A plan of small peak whatever it costs, and a bound on the least.
+    """A plan of small peak, whatever it costs, and a lower bound of the least peak.
 
-    The plan need not be the best.
+    The plan comes from a heuristic, so that there may be plans of a smaller peak.
 
     Parameters
     ----------
     problem
-        Its limit counts for nothing.
+        The problem; its limit is ignored.
     orders
-        To try beside the order given and two of its graph's baselines.
+        Orders to start from, in addition to the order given and two baselines.
     seconds
-        Two thirds of them for the plan, the rest for the bound.
+        Time limit; two thirds are for the plan, the rest is for the bound.
+    should_stop
+        Says whether to end early.
     enough
-        Bytes of a peak below which none is sought; the first that is.
+        Peak in bytes that is small enough: the search ends with the first plan that reaches it.
 
     Returns
     -------
     (Plan, int)
-        The plan is for the problem without a limit; the bound is in bytes.
+        The plan, for the problem without a limit; and the bound in bytes.
     """
     began = time.monotonic()
 
@@ -66,61 +69,65 @@ def least_peak(
         return should_stop() or time.monotonic() >= began + part * seconds
 
     structure = build(msgspec.structs.replace(problem, limit=None))
-    plan = lowered(structure, orders, is_over, enough)
+    plan = minimize_peak(structure, orders, is_over, enough)
     return plan, bounds.least_peak(structure, lambda: is_over(1.0))
 
 
-def lowered(structure: Structure, orders: Iterable[Sequence[int]], is_over: Callable[[], bool], enough: int = 0) -> Plan:
-    """A plan of small peak, by bisection between what was reached and what was not, or is proven.
+def minimize_peak(structure: Structure, orders: Iterable[Sequence[int]], is_over: Callable[[], bool], enough: int = 0) -> Plan:
+    """A plan of small peak, by bisection between a limit that was reached and one that was not, or that is proven impossible.
 
-    At each step runs are added to the best plan and to several orders, and these are simulated.
+    Each step tries to get below a limit in several ways: by simulating several orders, and by adding runs to the best plan and
+    to these orders.
 
     Parameters
     ----------
     structure
-        Of a problem without a limit.
+        The structure of a problem without a limit.
     orders, enough
-        As :func:`least_peak` takes them.
+        As for :func:`least_peak`.
     is_over
-        Whether the time is over.
+        Says whether the time is over.
     """
     baselines = (BASELINES[name](structure.ordering, is_over) for name in PARAMS.orders)
-    every = dict.fromkeys(map(tuple, [structure.order, *orders, *(order for order in baselines if order is not None)]))
-    first = min(map(structure.made, every), key=lambda plan: plan.peak)
+    all_orders = dict.fromkeys(map(tuple, [structure.order, *orders, *(order for order in baselines if order is not None)]))
+    first = min(map(structure.made, all_orders), key=lambda plan: plan.peak)
     insertion = Insertion(structure)
-    # Simulations take less time than insertions.
-    ways: list[tuple[Policy | None, tuple[int, ...]]] = [
-        *itertools.product(POLICIES, every),
+    # Simulations come first, because they take less time than adding runs.
+    methods: list[tuple[Policy | None, tuple[int, ...]]] = [
+        *itertools.product(POLICIES, all_orders),
         (None, ()),
-        *((None, order) for order in every),
+        *((None, order) for order in all_orders),
     ]
 
-    def within(way: tuple[Policy | None, tuple[int, ...]], limit: int, best: Plan) -> list[int] | None:
-        policy, order = way
+    def attempt(method: tuple[Policy | None, tuple[int, ...]], limit: int, best: Plan) -> list[int] | None:
+        policy, order = method
         if policy is None:
             return insertion.repaired(order or best.sequence, limit, is_over)
         return simulate(structure, order, limit, policy, is_over)
 
     def bisected(low: int) -> Plan:
-        best, tried = first, ways
+        best, in_turn = first, methods
         while enough < best.peak and best.peak - low > PARAMS.tolerance * best.peak and not is_over():
             limit = (low + best.peak) // 2
-            lower = next(((way, made) for way in tried if (made := within(way, limit, best)) is not None), None)
+            lower = next(((method, made) for method in in_turn if (made := attempt(method, limit, best)) is not None), None)
             if lower is not None:
                 best = structure.made(lower[1])
                 nearer = insertion.repaired(best.sequence, enough, is_over) if 0 < enough < best.peak else None
                 best = best if nearer is None else structure.made(nearer)
-                # What succeeded is tried first from then on.
-                tried = sorted(tried, key=lambda way: way != lower[0])
+                # The method that succeeded is tried first from now on.
+                in_turn = sorted(in_turn, key=lambda method: method != lower[0])
             elif not is_over():
                 low = limit + 1
         if 0 < enough < best.peak:
-            last = next((made for way in tried if not is_over() and (made := within(way, enough, best)) is not None), None)
+            last = next(
+                (made for method in in_turn if not is_over() and (made := attempt(method, enough, best)) is not None),
+                None,
+            )
             best = best if last is None else structure.made(last)
         return best
 
     load = bounds.load_bound(structure)
-    # What is enough is out of reach at first, and near the best plan at last: the way there is from above. Another way may
-    # come by it.
+    # The first bisection has ``enough`` as its lower end, so that it approaches it from above. If it ends before, a second one
+    # over the whole range takes other steps and may still get there.
     best = bisected(max(load, enough - 1))
     return best if not 0 < enough < best.peak or is_over() else min(best, bisected(load), key=lambda plan: plan.peak)

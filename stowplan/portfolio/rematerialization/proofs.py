@@ -1,4 +1,4 @@
-"""Bounds, the exact model and the baseline of rematerialization as candidates."""
+"""The candidates of rematerialization that prove bounds, the exact model, and the baseline."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from stowplan.kernel.context import Context
 from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.structure import Structure, build
-from stowplan.portfolio.rematerialization.greedy import Policy, simulated
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.rematerialization.greedy import Policy, simulate_within_limit
+from stowplan.portfolio.solver_limits import solver_options
 
 
-def too_much(structure: Structure, limit: int, context: Context) -> dict[str, str]:
-    """Why nothing fits within so many bytes, where a bound on the peak says so."""
+def explain_infeasible(structure: Structure, limit: int, context: Context) -> dict[str, str]:
+    """The explanation for a problem that is infeasible because a bound of the peak is above ``limit`` bytes."""
     least = bounds.least_peak(structure, context.closed, enough=limit + 1)
-    # The proof holds even if there is no time to say by how much.
+    # The infeasibility is proven even if there is no time to compute by how much the limit is too small.
     needed = (
         f", and no sequence of operators needs fewer than {least:,}"
         if least > limit
@@ -24,15 +24,15 @@ def too_much(structure: Structure, limit: int, context: Context) -> dict[str, st
 
 
 def greedy(problem: Problem, context: Context) -> None:
-    """The baseline alone: the order given, one simulation."""
+    """The candidate that computes the baseline alone: one simulation of the order given."""
     structure = build(problem)
-    sequence = simulated(structure, structure.order, Policy(), context.closed)
+    sequence = simulate_within_limit(structure, structure.order, Policy(), context.closed)
     if sequence is not None:
         context.plan(structure.made(sequence), "greedy")
 
 
 def cuts(problem: Problem, context: Context) -> None:
-    """Bounds by minimum cuts, and the proof that nothing fits."""
+    """Bounds of the added cost by minimum cuts, or the proof that no plan is within the limit."""
     structure = build(problem)
     if problem.limit is None:
         return
@@ -40,15 +40,15 @@ def cuts(problem: Problem, context: Context) -> None:
     most = context.work(work_rates.REMAT_CUTS, cuts_each * max(1, structure.ops), least=1)
     outcome = bounds.added_cost(structure, problem.limit, context.closed, lambda bound: context.bound(bound, "cuts"), most)
     if outcome is None:
-        context.proven_infeasible("cuts", too_much(structure, problem.limit, context))
+        context.proven_infeasible("cuts", explain_infeasible(structure, problem.limit, context))
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model: orders free on small graphs, else the order given; hinted with the best plan known."""
+    """The CP-SAT model: it chooses the order on small graphs and fixes the order given on others. The best plan is its hint."""
     from stowplan.models.rematerialization import cpsat as model
 
     hint = context.incumbent()[0]
-    outcome = model.solve(problem, hint=hint, **reporting(context, "cpsat", work_rates.REMAT_CPSAT))
+    outcome = model.solve(problem, hint=hint, **solver_options(context, "cpsat", work_rates.REMAT_CPSAT))
     if outcome.bound is not None:
         context.bound(outcome.bound, "cpsat")
     if outcome.status == "infeasible":

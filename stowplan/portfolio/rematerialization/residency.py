@@ -1,4 +1,4 @@
-"""What is there while the greedy simulation runs an order, and when it is used next. Compiled."""
+"""State of the greedy simulation: which storages are in memory while an order runs, and when each is used next. Compiled."""
 
 from __future__ import annotations
 
@@ -15,73 +15,85 @@ from stowplan.portfolio.rematerialization.engine import Graph, lists
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: Runs of a sequence at most, for each operator.
+#: Largest number of runs of a sequence, in multiples of the number of operators.
 MOST_RUNS = 8
 
-#: Places of ``State.head``: the limit, the live bytes, the place in the order of the operator that is made ready or runs, how
-#: many storages are there, runs, the last stamp, and operators over which what is no checkpoint is kept (-1 for all).
+#: Indices of ``State.head``: the limit and the live bytes; the place in the order of the operator that is prepared or runs; the
+#: number of storages in memory; the number of runs; the last stamp; and the distance, in operators, over which storages that
+#: are no checkpoints are kept (-1 for any distance).
 LIMIT, LIVE, NOW, THERE, RUNS, STAMP, REACH = range(7)
 
 
-class Plain(NamedTuple):
-    """What does not change while an order is run. Every array is int64; lists of lists stand as ``(start, items)``."""
+class OrderTables(NamedTuple):
+    """Tables of an order that do not change while it runs.
+
+    Every array is int64. Row i of a list of lists ``x`` is ``x[x_start[i] : x_start[i + 1]]``.
+    """
 
     order: Ints
+    """The operators in the order in which they run for the first time."""
     position: Ints
-    """[operators]"""
+    """[operators] place of each one in the order."""
     until: Ints
-    """[operators] place in the order up to which each may run again."""
+    """[operators] place in the order up to which each one may run again."""
     root: Ints
-    """[values]"""
+    """[values] the value that has the bytes of each one: itself, or the base of a view."""
     member_start: Ints
     member: Ints
-    """Values with the bytes of each storage."""
+    """Values that share the bytes of each storage."""
     use_start: Ints
     use: Ints
-    """Places in the order where each storage is used, ascending; what stays is used at its end."""
+    """Places in the order where each storage is used, ascending; a storage that stays is also used at the end."""
     last_use: Ints
-    """[values] place of the last operator that needs it, the order's length where it stays; -1 for none."""
+    """[values] place of the last operator that needs it; the length of the order if it stays, -1 if nothing needs it."""
     is_checkpoint: Ints
-    """[values]"""
+    """[values] 1 for checkpoints, otherwise 0."""
     reserved: Ints
-    """[places of the order, and the end] bytes of the limit that something else takes."""
+    """[operators + 1] bytes that are reserved while the operator at each place runs, and at the end."""
 
 
 class State(NamedTuple):
-    """What is there, and what a step works with. Every array is int64 but ``weights`` and ``score``."""
+    """The state of the simulation and its working arrays. Every array is int64 except ``weights`` and ``score``.
+
+    A *stamp* is a number that grows with every search, so that marks of earlier searches need not be cleared.
+    """
 
     weights: Floats
-    """Exponents of bytes, time and cost."""
+    """[3] exponents of bytes, time and cost in the score of a storage."""
     score: Floats
+    """Scores of ``ranked``; the storage with the largest is evicted first."""
     head: Ints
-    there: Ints
-    """[values] 0 or 1; 2 while it is asked what it would cost if it were not there."""
+    """[7] numbers of the state; see the indices above."""
+    in_memory: Ints
+    """[values] 1 if the value is in memory, otherwise 0; temporarily 2 while the cost of recomputing it is determined."""
     place: Ints
-    """[storages] in ``resident``, -1 where it is not there."""
+    """[storages] index in ``resident``; -1 if the storage is not in memory."""
     resident: Ints
-    """Storages that are there, in the first ``head[THERE]`` places."""
-    following: Ints
-    """[storages] place in ``use`` of the next use."""
+    """Storages in memory, in the first ``head[THERE]`` entries."""
+    next_use_index: Ints
+    """[storages] index in ``use`` of the next use."""
     pins: Ints
-    """[storages] runs to come for which it must stay."""
-    held: Ints
+    """[storages] number of coming runs for which it must stay."""
+    hold_stamp: Ints
     """[storages] stamp of the last run for which it must stay."""
     protected: Ints
-    """[storages] stamp of the last time that something that is gone is computed from it."""
+    """[storages] stamp of the last search in which a value that is not in memory is computed from it."""
     ranked: Ints
     """Storages that may be evicted."""
     seen: Ints
     """[operators] stamp of the last search that met it."""
-    again: Ints
-    """Operators that must run again, as a search found them."""
+    recomputed: Ints
+    """Operators that must run again, in the order in which a search found them."""
     queue: Ints
-    """The same in their order, while they run."""
+    """The same operators in the order in which they run."""
     stack: Ints
+    """Values that a search still has to look at."""
     sequence: Ints
+    """The runs so far."""
 
 
-def plain(structure: Structure, order: Sequence[int], checkpoints: Collection[int]) -> Plain:
-    """Tables of an order."""
+def order_tables(structure: Structure, order: Sequence[int], checkpoints: Collection[int]) -> OrderTables:
+    """The tables of an order; ``checkpoints`` has the storages that are kept over any distance."""
     count, values = len(order), len(structure.size)
     position = np.zeros(structure.ops, np.int64)
     position[np.asarray(order, np.int64)] = np.arange(count)
@@ -100,7 +112,7 @@ def plain(structure: Structure, order: Sequence[int], checkpoints: Collection[in
         until[first] = min(until[first], at[second])
     is_checkpoint = np.zeros(values, np.int64)
     is_checkpoint[list(checkpoints)] = 1
-    return Plain(
+    return OrderTables(
         np.array(order, np.int64),
         position,
         np.array(until, np.int64),
@@ -109,14 +121,15 @@ def plain(structure: Structure, order: Sequence[int], checkpoints: Collection[in
         *lists([sorted(positions) for positions in uses]),
         np.array(last, np.int64),
         is_checkpoint,
-        _reserved(structure, at),
+        _largest_reservations(structure, at),
     )
 
 
-def _reserved(structure: Structure, position: Sequence[int]) -> Ints:
-    """[places of the order, and the end] the largest reservation in force; of those that count live bytes their bytes alone.
+def _largest_reservations(structure: Structure, position: Sequence[int]) -> Ints:
+    """[operators + 1] the largest reservation in force at each place of the order, and at the end.
 
-    What runs again right before the operator of a place runs behind the one of the place before: that counts, too.
+    A reservation's multiple of live bytes is not included. Operators that run again right before that of a place run after the
+    one of the place before, so that a reservation until that place is included, too.
     """
     count = len(position)
     reserved = np.zeros(count + 1, np.int64)
@@ -127,16 +140,16 @@ def _reserved(structure: Structure, position: Sequence[int]) -> Ints:
     return reserved
 
 
-def start(graph: Graph, tables: Plain, limit: int, weights: Sequence[float], reach: int) -> State:
-    """Before the first operator: inputs are there."""
+def start(graph: Graph, tables: OrderTables, limit: int, weights: Sequence[float], reach: int) -> State:
+    """The state before the first operator, with the inputs in memory."""
     values, ops = len(graph.size), len(graph.cost)
     head = np.array([limit, 0, -1, 0, 0, 0, reach], np.int64)
     sizes = (*[values] * 8, *[ops + 1] * 3, values + ops + len(graph.need) + 1, MOST_RUNS * ops + 1)
     state = State(np.array(weights), np.zeros(values), head, *(np.zeros(size, np.int64) for size in sizes))
     state.place[:] = -1
-    state.following[:] = tables.use_start[:-1]
+    state.next_use_index[:] = tables.use_start[:-1]
     given = np.flatnonzero((graph.writer < 0) & (np.diff(tables.use_start)[tables.root] > 0))
-    state.there[given] = 1
+    state.in_memory[given] = 1
     roots = np.unique(tables.root[given])
     state.place[roots], state.resident[: len(roots)] = np.arange(len(roots)), roots
     head[LIVE], head[THERE] = graph.size[roots].sum(), len(roots)
@@ -144,10 +157,10 @@ def start(graph: Graph, tables: Plain, limit: int, weights: Sequence[float], rea
 
 
 @njit_inner
-def put(graph: Graph, tables: Plain, state: State, value: int) -> None:
-    """A value is there from now on."""
+def add_value(graph: Graph, tables: OrderTables, state: State, value: int) -> None:
+    """Mark a value as being in memory."""
     root = tables.root[value]
-    state.there[value] = 1
+    state.in_memory[value] = 1
     if state.place[root] < 0:
         state.place[root] = state.head[THERE]
         state.resident[state.head[THERE]] = root
@@ -156,10 +169,10 @@ def put(graph: Graph, tables: Plain, state: State, value: int) -> None:
 
 
 @njit_inner
-def drop(graph: Graph, tables: Plain, state: State, root: int) -> None:
-    """A storage is gone, and its views."""
+def evict(graph: Graph, tables: OrderTables, state: State, root: int) -> None:
+    """Remove a storage and its views from memory."""
     for member in range(tables.member_start[root], tables.member_start[root + 1]):
-        state.there[tables.member[member]] = 0
+        state.in_memory[tables.member[member]] = 0
     state.head[THERE] -= 1
     moved = state.resident[state.head[THERE]]
     state.resident[state.place[root]] = moved
@@ -169,10 +182,10 @@ def drop(graph: Graph, tables: Plain, state: State, root: int) -> None:
 
 
 @njit_inner
-def next_use(tables: Plain, state: State, root: int) -> int:
-    """Place in the order of the next use behind the present one; -1 for none."""
-    at = state.following[root]
+def next_use(tables: OrderTables, state: State, root: int) -> int:
+    """Place in the order of the next use of a storage after the current operator; -1 if there is none."""
+    at = state.next_use_index[root]
     while at < tables.use_start[root + 1] and tables.use[at] <= state.head[NOW]:
         at += 1
-    state.following[root] = at
+    state.next_use_index[root] = at
     return int(tables.use[at]) if at < tables.use_start[root + 1] else -1

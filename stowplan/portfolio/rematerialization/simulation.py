@@ -1,4 +1,4 @@
-"""The greedy simulation (:mod:`stowplan.portfolio.rematerialization.greedy`), operator by operator. Compiled."""
+"""One step of the greedy simulation (:mod:`stowplan.portfolio.rematerialization.greedy`): running an operator. Compiled."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from stowplan.portfolio.rematerialization.residency import (
     RUNS,
     STAMP,
     THERE,
-    Plain,
+    OrderTables,
     State,
-    drop,
+    add_value,
+    evict,
     next_use,
-    put,
 )
 
-#: Operators looked at for the cost of having a value again.
+#: Largest number of operators that are counted for the cost of recomputing a value.
 CLOSURE = 40
 
-#: Costs and scores that are infinite.
+#: An infinite cost or score.
 ENDLESS = np.inf
 
 
 @njit_inner
-def _search(graph: Graph, tables: Plain, state: State, waiting: int, most: int, protect: bool) -> int:
-    """Operators that must run again to have the first ``waiting`` values of ``stack``: how many, of which up to ``most``.
+def _find_recomputed(graph: Graph, tables: OrderTables, state: State, waiting: int, most: int, protect: bool) -> int:
+    """Find the operators that must run again to have the first ``waiting`` values of ``stack`` in memory.
 
-    -1 where one may not, or reads an input that is gone. ``protect`` marks the storages that are there and that they read.
+    The search ends at ``most`` operators. Returns their number, -1 if one of them may not run again or needs an input that is
+    not in memory. If ``protect`` is set, the storages in memory that they read are marked as protected.
     """
     stamp = state.head[STAMP] = state.head[STAMP] + 1
     count = 0
     while waiting and count < most:
         waiting -= 1
         value = state.stack[waiting]
-        if state.there[value] == 1:
+        if state.in_memory[value] == 1:
             if protect:
                 state.protected[tables.root[value]] = stamp
             continue
@@ -51,7 +52,7 @@ def _search(graph: Graph, tables: Plain, state: State, waiting: int, most: int, 
         if tables.until[op] < state.head[NOW]:
             return -1
         state.seen[op] = stamp
-        state.again[count] = op
+        state.recomputed[count] = op
         count += 1
         for need in range(graph.need_start[op], graph.need_start[op + 1]):
             state.stack[waiting] = graph.need[need]
@@ -60,45 +61,45 @@ def _search(graph: Graph, tables: Plain, state: State, waiting: int, most: int, 
 
 
 @njit_inner
-def _cost_again(graph: Graph, tables: Plain, state: State, root: int) -> float:
-    """Cost of having what is needed of a storage again, were it gone; infinite where that cannot be."""
+def _cost_again(graph: Graph, tables: OrderTables, state: State, root: int) -> float:
+    """The cost of recomputing the values of a storage if it were evicted; infinite if that is impossible."""
     begin, end = tables.member_start[root], tables.member_start[root + 1]
     gone = 0
     for number in range(begin, end):
-        if state.there[tables.member[number]]:
-            state.there[tables.member[number]] = 2
+        if state.in_memory[tables.member[number]]:
+            state.in_memory[tables.member[number]] = 2
             state.stack[gone] = tables.member[number]
             gone += 1
-    count = _search(graph, tables, state, gone, CLOSURE, False)
+    count = _find_recomputed(graph, tables, state, gone, CLOSURE, False)
     for number in range(begin, end):
-        if state.there[tables.member[number]]:
-            state.there[tables.member[number]] = 1
+        if state.in_memory[tables.member[number]]:
+            state.in_memory[tables.member[number]] = 1
     if count < 0:
         return float(ENDLESS)
     cost = 0
     for number in range(count):
-        cost += graph.cost[state.again[number]]
+        cost += graph.cost[state.recomputed[number]]
     return float(cost)
 
 
 @njit_inner
-def _protect(graph: Graph, tables: Plain, state: State) -> int:
-    """Mark storages from which what is gone and will be needed is computed again: the stamp, -1 where it cannot be."""
+def _protect(graph: Graph, tables: OrderTables, state: State) -> int:
+    """Mark the storages from which values that will be needed again are recomputed; returns the stamp, -1 if impossible."""
     waiting = 0
     for value in range(len(graph.size)):
         writer = graph.writer[value]
-        if state.there[value] or (writer >= 0 and tables.position[writer] >= state.head[NOW]):
+        if state.in_memory[value] or (writer >= 0 and tables.position[writer] >= state.head[NOW]):
             continue
         if tables.last_use[value] >= state.head[NOW]:
             state.stack[waiting] = value
             waiting += 1
-    count = _search(graph, tables, state, waiting, len(graph.cost) + 1, True)
+    count = _find_recomputed(graph, tables, state, waiting, len(graph.cost) + 1, True)
     return -1 if count < 0 else int(state.head[STAMP])
 
 
 @njit_inner
-def _make_room(graph: Graph, tables: Plain, state: State, size: int, hold: int) -> bool:
-    """Evict until so many bytes fit, but nothing pinned or with the stamp ``hold``; False where that fails."""
+def _make_room(graph: Graph, tables: OrderTables, state: State, size: int, hold: int) -> bool:
+    """Evict storages until ``size`` more bytes fit, but none that is pinned or has the stamp ``hold``; False if that fails."""
     head = state.head
     limit = head[LIMIT] - tables.reserved[head[NOW]]
     if head[LIVE] + size <= limit:
@@ -106,21 +107,21 @@ def _make_room(graph: Graph, tables: Plain, state: State, size: int, hold: int) 
     count, protected = 0, -2
     for at in range(head[THERE]):
         root = state.resident[at]
-        if state.pins[root] or state.held[root] == hold or not graph.size[root]:
+        if state.pins[root] or state.hold_stamp[root] == hold or not graph.size[root]:
             continue
-        following, cost = next_use(tables, state, root), _cost_again(graph, tables, state, root)
+        next_use_index, cost = next_use(tables, state, root), _cost_again(graph, tables, state, root)
         if cost == ENDLESS:
-            if following >= 0:
+            if next_use_index >= 0:
                 continue
             if protected == -2:
                 protected = _protect(graph, tables, state)
             if protected >= 0 and state.protected[root] == protected:
                 continue
             score = ENDLESS
-        elif following < 0:
+        elif next_use_index < 0:
             score = 1e300 / (1.0 + cost)
         else:
-            distance = float(max(1, following - head[NOW]))
+            distance = float(max(1, next_use_index - head[NOW]))
             weights = state.weights
             score = float(graph.size[root]) ** weights[0] * distance ** weights[1] / (1.0 + cost) ** weights[2]
         state.score[count], state.ranked[count] = score, root
@@ -137,95 +138,99 @@ def _make_room(graph: Graph, tables: Plain, state: State, size: int, hold: int) 
         root = state.ranked[best]
         count -= 1
         state.score[best], state.ranked[best] = state.score[count], state.ranked[count]
-        # What is evicted makes others dearer, or protects them: those are looked at again.
+        # Earlier evictions in this loop may have made this one impossible, or protected the storage.
         if _cost_again(graph, tables, state, root) == ENDLESS:
             if next_use(tables, state, root) >= 0:
                 continue
             protected = _protect(graph, tables, state)
             if protected >= 0 and state.protected[root] == protected:
                 continue
-        drop(graph, tables, state, root)
+        evict(graph, tables, state, root)
     return True
 
 
 @njit_inner
-def _is_taken(tables: Plain, state: State, op: int, root: int) -> bool:
-    """Whether a result of the operator takes the bytes of a storage that it reads, since no one needs them any more."""
+def _is_reused(tables: OrderTables, state: State, op: int, root: int) -> bool:
+    """Whether a result of the operator may take over the bytes of a storage that it reads, because nothing needs it later."""
     now = state.head[NOW]
     is_last = now < len(tables.order) and op == tables.order[now]
     return bool(is_last and next_use(tables, state, root) < 0)
 
 
 @njit_inner
-def _fit(graph: Graph, tables: Plain, state: State, op: int) -> bool:
-    """Make room for what an operator writes."""
+def _make_room_for_results(graph: Graph, tables: OrderTables, state: State, op: int) -> bool:
+    """Evict storages until the results of an operator fit; False if that fails."""
     hold = state.head[STAMP] = state.head[STAMP] + 1
     size = 0
     for need in range(graph.need_start[op], graph.need_start[op + 1]):
-        state.held[tables.root[graph.need[need]]] = hold
+        state.hold_stamp[tables.root[graph.need[need]]] = hold
     for write in range(graph.write_start[op], graph.write_start[op + 1]):
         root = tables.root[graph.write[write]]
         if state.place[root] < 0:
             size += graph.size[graph.write[write]]
-        state.held[root] = hold
+        state.hold_stamp[root] = hold
     for pair in range(graph.pair_start[op], graph.pair_start[op + 1]):
         root = tables.root[graph.pair[pair]]
-        if _is_taken(tables, state, op, root):
+        if _is_reused(tables, state, op, root):
             size -= graph.size[root]
     return _make_room(graph, tables, state, size, hold)
 
 
 @njit_inner
-def _run(graph: Graph, tables: Plain, state: State, op: int) -> bool:
+def _run(graph: Graph, tables: OrderTables, state: State, op: int) -> bool:
+    """Run an operator and add it to the sequence; False if its results do not fit."""
     head = state.head
-    if not _fit(graph, tables, state, op) or head[RUNS] >= len(state.sequence) - 1:
+    if not _make_room_for_results(graph, tables, state, op) or head[RUNS] >= len(state.sequence) - 1:
         return False
     state.sequence[head[RUNS]] = op
     head[RUNS] += 1
     for write in range(graph.write_start[op], graph.write_start[op + 1]):
         value = graph.write[write]
         if graph.parent[value] < 0:
-            # Views of the instance before have to be made again.
+            # Views of the earlier instance have to be recomputed.
             for view in range(tables.member_start[value], tables.member_start[value + 1]):
-                state.there[tables.member[view]] = 0
-        put(graph, tables, state, value)
+                state.in_memory[tables.member[view]] = 0
+        add_value(graph, tables, state, value)
     protected = -2
     for pair in range(graph.pair_start[op], graph.pair_start[op + 1]):
         root = tables.root[graph.pair[pair]]
-        if not _is_taken(tables, state, op, root):
+        if not _is_reused(tables, state, op, root):
             continue
         if protected == -2:
             protected = _protect(graph, tables, state)
         if state.place[root] >= 0 and not (
             protected >= 0 and state.protected[root] == protected and _cost_again(graph, tables, state, root) == ENDLESS
         ):
-            drop(graph, tables, state, root)
+            evict(graph, tables, state, root)
         elif head[LIVE] > head[LIMIT] - tables.reserved[head[NOW]]:
             return False
     return True
 
 
 @njit_inner
-def _reach(graph: Graph, tables: Plain, state: State, waiting: int, last: int) -> bool:
-    """Have the first ``waiting`` values of ``stack`` there at once, with room for what ``last`` writes (-1 for nothing)."""
-    # The search takes the stack down; the values themselves are pinned first.
+def _bring_into_memory(graph: Graph, tables: OrderTables, state: State, waiting: int, last: int) -> bool:
+    """Bring the first ``waiting`` values of ``stack`` into memory together, with space for what operator ``last`` writes.
+
+    ``last`` is -1 if nothing is to be written. Returns False if that fails.
+    """
+    # The values are pinned before the search, which empties the stack.
     fill(state.pins, len(state.pins), 0)
     for number in range(waiting):
         state.pins[tables.root[state.stack[number]]] = 1
-    count = _search(graph, tables, state, waiting, len(graph.cost) + 1, False)
+    count = _find_recomputed(graph, tables, state, waiting, len(graph.cost) + 1, False)
     if count < 0:
         return False
-    again = state.again
+    recomputed = state.recomputed
     for number in range(count):
-        # By insertion: there are few.
-        at, op = number, again[number]
-        while at and tables.position[again[at - 1]] > tables.position[op]:
-            again[at] = again[at - 1]
+        # There are few operators, so insertion sort is fast.
+        at, op = number, recomputed[number]
+        while at and tables.position[recomputed[at - 1]] > tables.position[op]:
+            recomputed[at] = recomputed[at - 1]
             at -= 1
-        again[at] = op
-    # Searches for what to evict use the list, too.
+        recomputed[at] = op
+    # The list is copied, because searches during evictions overwrite it.
     for number in range(count):
-        state.queue[number] = again[number]
+        state.queue[number] = recomputed[number]
     for number in range(count):
         op = state.queue[number]
         for one in range(graph.need_start[op], graph.need_start[op + 1]):
@@ -239,24 +244,28 @@ def _reach(graph: Graph, tables: Plain, state: State, waiting: int, last: int) -
             return False
         for one in range(graph.need_start[op], graph.need_start[op + 1]):
             state.pins[tables.root[graph.need[one]]] -= 1
-    return last < 0 or _fit(graph, tables, state, last)
+    return last < 0 or _make_room_for_results(graph, tables, state, last)
 
 
 @njit_inner
-def _drop_far(graph: Graph, tables: Plain, state: State) -> None:
+def _evict_far(graph: Graph, tables: OrderTables, state: State) -> None:
+    """Evict the storages that are no checkpoints, are next used beyond the reach of the policy, and can be recomputed."""
     for root in range(len(graph.size)):
         if state.place[root] < 0 or not graph.size[root] or tables.is_checkpoint[root]:
             continue
-        following = next_use(tables, state, root)
-        if following < 0 or following - state.head[NOW] <= state.head[REACH]:
+        next_use_index = next_use(tables, state, root)
+        if next_use_index < 0 or next_use_index - state.head[NOW] <= state.head[REACH]:
             continue
         if _cost_again(graph, tables, state, root) != ENDLESS:
-            drop(graph, tables, state, root)
+            evict(graph, tables, state, root)
 
 
 @njit
-def step(graph: Graph, tables: Plain, state: State) -> bool:
-    """Run the next operator of the order, and before it what it needs; behind the last, what stays. False where that fails."""
+def step(graph: Graph, tables: OrderTables, state: State) -> bool:
+    """Run the next operator of the order, after recomputing what it needs; False if that fails.
+
+    The step after the last operator recomputes what must stay until the end.
+    """
     now = state.head[NOW] = state.head[NOW] + 1
     waiting = 0
     if now == len(tables.order):
@@ -264,16 +273,16 @@ def step(graph: Graph, tables: Plain, state: State) -> bool:
             if graph.kept[value]:
                 state.stack[waiting] = value
                 waiting += 1
-        return _reach(graph, tables, state, waiting, -1)
+        return _bring_into_memory(graph, tables, state, waiting, -1)
     op = tables.order[now]
     for need in range(graph.need_start[op], graph.need_start[op + 1]):
         state.stack[waiting] = graph.need[need]
         waiting += 1
-    if not _reach(graph, tables, state, waiting, op):
+    if not _bring_into_memory(graph, tables, state, waiting, op):
         return False
     fill(state.pins, len(state.pins), 0)
     if not _run(graph, tables, state, op):
         return False
     if state.head[REACH] >= 0:
-        _drop_far(graph, tables, state)
+        _evict_far(graph, tables, state)
     return True

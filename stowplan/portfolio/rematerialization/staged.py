@@ -1,4 +1,10 @@
-"""Bounds and plans from the MILP in stages, as a function of (problem, context); it runs in a process of its own."""
+"""The candidate ``stages``: bounds and plans from the staged MILP, as a function of (problem, context).
+
+A *moment* is the first run of some operator. The staged program (:mod:`stowplan.models.rematerialization.stages`) takes a chain
+of moments, decides which operators run in each stage between two of them, and requires that the live bytes are within the
+limit at these moments. It ignores the limit everywhere else, so that its optimum is a lower bound. Its solution becomes a plan
+once runs have been added wherever it exceeds the limit.
+"""
 
 from __future__ import annotations
 
@@ -17,36 +23,39 @@ from stowplan.portfolio.rematerialization.two_cuts import PARAMS as CUTS
 
 
 class StagesParameters(Parameters, frozen=True):
-    """Parameters of the program in stages."""
+    """Parameters of the staged program."""
 
     share: float = 0.2
-    """Part of the time for one program, as a rule."""
+    """Part of the time limit for one program, as a rule."""
     last_share: float = 0.5
-    """Part of the time for the bound of the last chain."""
+    """Part of the time limit for the bound of the last chain."""
     draw_share: float = 0.1
-    """Part of the time for a draft by lot."""
+    """Part of the time limit for a draft of a random chain and limit."""
     misses: int = 12
-    """Drafts by lot that are of no use, one after the other, before no more are made."""
+    """Random drafts in a row without any use after which no more are made."""
     nodes: int = 20
-    """Nodes of branch and bound of a program in a deterministic run."""
+    """Nodes of branch and bound for one program in a deterministic run."""
     first: int = 3
-    """Moments that are tried alone."""
+    """Number of moments that are tried as the first of the chain."""
     aims: int = 6
     """Limits below that of the problem that are tried for one chain."""
     bound_gap: float = 0.01
-    """Part of the added cost by which a draft for a bound may be above it."""
+    """Gap at which a program that is solved for its bound ends, as a part of the added cost."""
     draft_gap: float = 0.03
-    """Part of the added cost by which a draft for a plan may be above its bound."""
+    """Gap at which a program that is solved for a draft ends, as a part of the added cost."""
 
 
 PARAMS = parameters(StagesParameters, __name__)
 
 
-class _Staged:
+class _StagedSearch:
+    """The state of the candidate: the chain of moments, the best plan and the best bound."""
+
     def __init__(self, problem: Problem, context: Context, limit: int):
         self.problem, self.context, self.limit = problem, context, limit
         self.structure = build(problem)
-        # Then a program takes seconds: cuts say which moment is the first, and longer chains come before lower limits.
+        # On large graphs a program takes seconds. There, cuts choose the first moment, and longer chains come before lower
+        # limits.
         self.is_large = self.structure.ops >= CUTS.large
         self.moments = Moments(self.structure)
         self.insertion = Insertion(self.structure)
@@ -56,18 +65,22 @@ class _Staged:
         self.bound = 0
         self.programs = context.work(work_rates.REMAT_PROGRAMS, max(1, self.structure.ops), least=2)
         self.is_short = False
-        """The last program was not solved in its time."""
+        """Whether the last program was not solved to its gap in time."""
 
     def is_done(self) -> bool:
-        """Nothing is left to find, or no time."""
+        """Whether the best plan is proven optimal, or the time or the work is used up."""
         if self.best is not None and self.best.objective <= self.bound:
             return True
         return self.context.closed() or self.programs == 0
 
     def draft(self, aim: int, gap: float, share: float = PARAMS.share, stream: int = 0) -> tuple[list[int], list[int]] | None:
-        """A draft for a limit of ``aim``, and the load of each run. None where there is none that could be of use.
+        """Solve the program of the chain for a limit of ``aim`` bytes; report its bound and the repaired draft.
 
-        Repaired, it is told where it is the best plan so far.
+        Returns
+        -------
+        tuple or None
+            The draft, a sequence that may be above the limit, and the live bytes of each of its runs. None if the program gave
+            no draft, or none that could lead to a better plan.
         """
         context = self.context
         self.programs = None if self.programs is None else self.programs - 1
@@ -99,13 +112,13 @@ class _Staged:
 
 
 def stages(problem: Problem, context: Context) -> None:
-    """Programs of more and more moments; for each chain, of lower and lower limits until a draft fits as it is.
+    """The candidate: programs of longer and longer chains, and for each chain lower limits until a draft fits unrepaired.
 
-    What time is left then goes to the bound of the longest chain, and to more drafts of all chains.
+    The remaining time is spent on the bound of the longest chain, and on drafts of random chains and limits.
     """
     if problem.limit is None or not problem.ops:
         return
-    run = _Staged(problem, context, problem.limit)
+    run = _StagedSearch(problem, context, problem.limit)
     run.chain = _with_counted(run, _first_by_cuts(run) if run.is_large else _first(run))
     chains, deepest = [run.chain], 0
     while not run.is_done():
@@ -117,18 +130,18 @@ def stages(problem: Problem, context: Context) -> None:
         longer = more_moments(run.moments, run.chain, sequence, live, run.limit, max(1, len(run.chain) // 2))
         is_last = is_short or len(longer) == len(run.chain)
         if is_last or not run.is_large:
-            deepest = max(deepest, _lowered(run, max(live)))
+            deepest = max(deepest, _lower_limits(run, max(live)))
         if is_last:
             if not run.is_done():
                 run.draft(run.limit, 0.0, PARAMS.last_share)
             break
         run.chain = longer
         chains.append(longer)
-    _draw(run, chains, deepest)
+    _random_drafts(run, chains, deepest)
 
 
-def _with_counted(run: _Staged, chain: list[int]) -> list[int]:
-    """A chain with the operators whose live bytes reservations count, as far as each comes before or after the others."""
+def _with_counted(run: _StagedSearch, chain: list[int]) -> list[int]:
+    """The chain with the operators whose live bytes reservations count, if their order relative to the others is fixed."""
     for op in dict.fromkeys(row.of for row in run.structure.reservations if row.of is not None):
         near = run.moments.before[op] | run.moments.after[op]
         if op not in chain and all(near >> other & 1 for other in chain):
@@ -136,7 +149,7 @@ def _with_counted(run: _Staged, chain: list[int]) -> list[int]:
     return chain
 
 
-def _first(run: _Staged) -> list[int]:
+def _first(run: _StagedSearch) -> list[int]:
     """The moment whose program has the best bound."""
     best: list[int] = []
     for op in first_moments(run.structure, PARAMS.first):
@@ -148,7 +161,7 @@ def _first(run: _Staged) -> list[int]:
     return best or run.chain
 
 
-def _first_by_cuts(run: _Staged) -> list[int]:
+def _first_by_cuts(run: _StagedSearch) -> list[int]:
     """The moment whose cut has the best bound."""
     costs = {}
     for op in first_moments(run.structure, PARAMS.first):
@@ -160,8 +173,8 @@ def _first_by_cuts(run: _Staged) -> list[int]:
     return [max(costs, key=costs.__getitem__)]
 
 
-def _lowered(run: _Staged, peak: int) -> int:
-    """Drafts for lower and lower limits until one fits as it is; by how many bytes the lowest was below the problem's."""
+def _lower_limits(run: _StagedSearch, peak: int) -> int:
+    """Make drafts for lower and lower limits until one fits unrepaired; returns by how many bytes the limit was lowered."""
     aim, deepest = run.limit, 0
     for _ in range(PARAMS.aims):
         if peak <= run.limit or run.is_done():
@@ -174,8 +187,8 @@ def _lowered(run: _Staged, peak: int) -> int:
     return deepest
 
 
-def _draw(run: _Staged, chains: list[list[int]], deepest: int) -> None:
-    """Drafts of chains and limits by lot: of drafts that cost the same, some are repaired at less cost than others."""
+def _random_drafts(run: _StagedSearch, chains: list[list[int]], deepest: int) -> None:
+    """Make drafts of random chains and limits: of drafts of equal cost, some are cheaper to repair than others."""
     chance, misses, stream = run.context.rng(), 0, 0
     while not run.is_done() and misses < PARAMS.misses:
         run.chain = chains[int(chance.integers(len(chains)))]

@@ -1,9 +1,9 @@
-"""Plans of sequences in which values come from the host: when each is sent, waited for and fetched.
+"""Schedules the copies of plans with a host: when each value is sent, waited for and fetched.
 
-A *draft* is a sequence of a graph with a fetch of each value that may go to the host
-(:meth:`stowplan.models.rematerialization.structure.Structure.with_fetches`), so that simulation and insertion choose between
-what is recomputed and what is fetched. Its plan sends each value that is fetched as soon as it is made. It waits for sends
-where their bytes are wanted, and fetches in the order in which values are read, as early as there is room.
+A *draft* is a sequence of a graph that has, besides the operators, a fetch of each value that may go to the host
+(:meth:`stowplan.models.rematerialization.structure.Structure.with_fetches`). Simulation and insertion can so choose between
+recomputing and fetching. The plan of a draft sends each value that is fetched as soon as it is computed, waits for a send when
+its bytes are needed, and fetches values in the order in which they are read, as early as there is space.
 """
 
 from __future__ import annotations
@@ -24,32 +24,37 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class _Instance:
+    """The bytes that one run, or one fetch, gives to a value."""
+
     value: int
     begin: int
-    """Run that makes it; of an input 0; of a fetch the first that reads it, once that is known."""
+    """The run that makes it; 0 for an input; for a fetch the first run that reads it, once that is known."""
     is_fetched: bool = False
     reads: list[int] = field(default_factory=list)
-    """Runs that need it, ascending; their number where it stays."""
+    """Runs that need it, ascending; the number of runs stands for the end."""
     before: _Instance | None = None
-    """The instance that it takes the place of, of one that is fetched."""
+    """For a fetched instance, the earlier instance of the same value."""
     issued: bool = False
+    """For a fetched instance, whether its fetch has been issued."""
     arrives: int = 0
+    """Time at which the fetch ends, in units of cost."""
 
     @property
     def last(self) -> int:
+        """The last run that needs it."""
         return self.reads[-1] if self.reads else self.begin
 
 
 class _Scheduler:
-    """Runs of a draft, and where they leave room."""
+    """The runs of a draft, with the instances of its values, and the schedule of its copies."""
 
-    def __init__(self, structure: Structure, moved: Sequence[int], draft: Sequence[int]):
+    def __init__(self, structure: Structure, sendable: Sequence[int], draft: Sequence[int]):
         self.structure = structure
-        self.copy_cost = {value: structure.problem.copy_cost(structure.tensor[value]) for value in moved}
+        self.copy_cost = {value: structure.problem.copy_cost(structure.tensor[value]) for value in sendable}
         self.runs: list[int] = []
         self.instances: list[_Instance] = []
-        self.taken: list[list[_Instance]] = []
-        """[runs] instances of which a result may take the place."""
+        self.reusable: list[list[_Instance]] = []
+        """[runs] instances whose bytes a result may take over."""
         current: dict[int, _Instance] = {}
 
         def add(value: int, before: _Instance | None = None) -> None:
@@ -60,10 +65,10 @@ class _Scheduler:
             if writer < 0:
                 add(value)
         self.first = dict(current)
-        """The instance of each value that is sent."""
+        """The first instance of each value: the one that is sent."""
         for op in draft:
             if op >= structure.ops:
-                value = moved[op - structure.ops]
+                value = sendable[op - structure.ops]
                 made = current[value].begin + (structure.writer[value] >= 0) if value in current else len(self.runs)
                 if made < len(self.runs) or (value in current and current[value].is_fetched):
                     add(value, current[value])
@@ -71,7 +76,7 @@ class _Scheduler:
             at = len(self.runs)
             for value in structure.needs[op]:
                 current[value].reads.append(at)
-            self.taken.append([current[value] for value in structure.pairs[op]])
+            self.reusable.append([current[value] for value in structure.pairs[op]])
             for value in structure.writes[op]:
                 if structure.parent[value] < 0:
                     add(value)
@@ -87,7 +92,7 @@ class _Scheduler:
                 instance.begin = instance.reads[0]
 
     def load(self) -> Ints:
-        """[runs + 1] bytes that are live or reserved at each run, and at the end, were all copies over in no time."""
+        """[runs + 1] live and reserved bytes at each run, and at the end, if copies took no time."""
         count, size = len(self.runs), self.structure.size
         change = np.zeros(count + 2, np.int64)
         for instance in self.instances:
@@ -96,19 +101,19 @@ class _Scheduler:
                 change[instance.begin] += size[instance.value]
                 change[instance.last + 1] -= size[instance.value]
         load: Ints = np.cumsum(change)[: count + 1]
-        for at, operands in enumerate(self.taken):
+        for at, operands in enumerate(self.reusable):
             load[at] -= sum(size[one.value] for one in operands if one.last == at)
-        beside = np.zeros_like(load)
+        reserved = np.zeros_like(load)
         for row in self.structure.reservations:
             begin = 0 if row.since is None else self.runs.index(row.since)
             end = count + 1 if row.until is None else self.runs.index(row.until)
             end = begin + 1 if row.is_of_one_run else end
-            beside[begin:end] = np.maximum(beside[begin:end], row.size)
-        load += beside
+            reserved[begin:end] = np.maximum(reserved[begin:end], row.size)
+        load += reserved
         return load
 
     def plan(self, limit: int) -> Plan | None:
-        """Play the runs, and issue copies on the way; None where the draft is above the limit."""
+        """Step through the runs and issue the copies; None if the draft is above the limit, in bytes."""
         structure, size, load = self.structure, self.structure.size, self.load()
         if load.max(initial=0) > limit:
             return None
@@ -123,11 +128,11 @@ class _Scheduler:
         sending: deque[tuple[int, _Instance]] = deque()
         now = sends_free = fetches_free = first_left = 0
 
-        def held(one: _Instance, at: int) -> int:
-            """Bytes that the send of an instance takes at a run beside what is loaded there."""
+        def bytes_in_flight(one: _Instance, at: int) -> int:
+            """Bytes that an instance in flight to the host takes at a run, in addition to the load there."""
             if one.last < at:
                 return size[one.value]
-            is_taken = one.last == at < len(self.runs) and any(one is other for other in self.taken[at])
+            is_taken = one.last == at < len(self.runs) and any(one is other for other in self.reusable[at])
             return size[one.value] if is_taken else 0
 
         def move(action: Action, value: int, at: int) -> None:
@@ -154,15 +159,15 @@ class _Scheduler:
                 sends_free = max(now, sends_free) + self.copy_cost[one.value]
                 sending.append((sends_free, one))
                 move("send", one.value, at)
-            while load[at] + sum(held(one, at) for _, one in sending) > limit:
+            while load[at] + sum(bytes_in_flight(one, at) for _, one in sending) > limit:
                 wait(at)
             for one in arrivals.get(at, ()):
                 if not one.issued:
                     fetch(one, at)
-            spent = structure.cost[self.runs[at]] if at < len(self.runs) else 0
-            occupied = sum(held(one, at) for _, one in sending)
+            duration = structure.cost[self.runs[at]] if at < len(self.runs) else 0
+            occupied = sum(bytes_in_flight(one, at) for _, one in sending)
             number = first_left
-            while number < len(fetches) and fetches_free < now + spent:
+            while number < len(fetches) and fetches_free < now + duration:
                 one = fetches[number]
                 number += 1
                 if one.issued:
@@ -182,14 +187,14 @@ class _Scheduler:
                     break
                 load[at : one.begin] += size[one.value]
                 fetch(one, at)
-            now = max([now, *(one.arrives for one in arrivals.get(at, ()))]) + spent
+            now = max([now, *(one.arrives for one in arrivals.get(at, ()))]) + duration
         while sending:
             wait(len(self.runs))
         return structure.made(self.runs, moves)
 
 
-def unmade(structure: Structure, draft: Sequence[int]) -> set[int]:
-    """Values that a draft reads before they are made: a writer that makes more may come where the rest is needed."""
+def read_before_written(structure: Structure, draft: Sequence[int]) -> set[int]:
+    """Values that a draft reads before they exist, because an operator with several results runs later for another of them."""
     there, missing = {value for value, writer in enumerate(structure.writer) if writer < 0}, set[int]()
     for op in draft:
         if op < structure.ops:
@@ -198,6 +203,6 @@ def unmade(structure: Structure, draft: Sequence[int]) -> set[int]:
     return missing
 
 
-def planned(structure: Structure, moved: Sequence[int], draft: Sequence[int], limit: int) -> Plan | None:
-    """The plan of a draft with fetches of ``moved``, within a limit of bytes on the device; None where that fails."""
-    return _Scheduler(structure, moved, draft).plan(limit)
+def plan_of_draft(structure: Structure, sendable: Sequence[int], draft: Sequence[int], limit: int) -> Plan | None:
+    """The plan of a draft that may fetch the values ``sendable``; None if it is above ``limit`` bytes on the device."""
+    return _Scheduler(structure, sendable, draft).plan(limit)

@@ -1,17 +1,22 @@
-"""Drafts of plans from the two cuts about a limit: no program is solved, so that deep graphs have one soon.
+"""Drafts of plans from the two minimum cuts that bracket a limit. No program is solved, so that deep graphs get a draft soon.
 
-The best price of a byte at a moment (:mod:`stowplan.models.rematerialization.cuts`) lies between two cuts: one above the
-limit, one within it that costs more. Each says what runs again afterwards, and every such set makes a plan: what these
-operators read is kept. Layers that repeat change all at one price, which puts the cuts far apart. What tells them apart falls
-into parts that do not read one another, such as one a layer. In between are plans that have some of these by the dearer cut and
-the others by the cheaper: as few as make what is live fit, up to the moment. Where these are the first of the order, whose
-backward passes come last, most runs again when what is behind them is gone. Where they are spread evenly over it, little runs
-again at once: near the least peak there is room for no more.
+A *draft* is a sequence that may exceed the limit and is repaired afterwards. A *moment* is the first run of some operator,
+mostly the one with most live bytes. For a multiplier, that is, a cost for each byte that is live at the moment, a minimum cut
+(:mod:`stowplan.models.rematerialization.cuts`) tells which operators should run again after the moment, so that their results
+need not be live there. The best multiplier lies between two cuts: one above the limit, and one within the limit that costs
+more.
 
-Where a long chain of cheap operators runs again, such as a residual stream whose summands are kept, all of it runs before its
-end is needed first, and what it makes waits. Drafts keep values at places of such chains, so that these run again one piece
-after the other (Chen et al. 2016, Training deep nets with sublinear memory cost, section 3). Where what is live behind the
-moment stays above the limit all the same, drafts are taken from the cuts about lower limits.
+Any set of operators to run again gives a plan, which keeps what these operators read. In a network of equal layers, all layers
+switch from one cut to the other at the same multiplier, so that the two cuts are far apart. The operators in which they differ
+fall into parts that do not read one another, for example one for each layer. Plans in between use the expensive cut for some
+parts and the cheap cut for the others: as few expensive ones as make the live bytes fit up to the moment. If the expensive
+parts are the first ones of the order, whose backward passes come last, most operators run again late, when other values are no
+longer live. If they are spread evenly over the order, few run again at a time, which is what fits near the least peak.
+
+If a long chain of cheap operators runs again, such as a residual stream whose summands are kept, all of it runs before its end
+is first needed, and its results wait. Drafts therefore keep values at some places of such chains, so that the chain runs again
+piece by piece (Chen et al. 2016, Training deep nets with sublinear memory cost, section 3). If the live bytes after the moment
+still exceed the limit, drafts come from the cuts that bracket lower limits.
 """
 
 from __future__ import annotations
@@ -32,46 +37,50 @@ class TwoCutsParameters(Parameters, frozen=True):
     """Parameters of drafts from two cuts."""
 
     large: int = 1000
-    """Operators of a graph from which such a draft is made before all else."""
+    """Operators from which on such drafts come before everything else."""
     most_added: int = 300_000
-    """Operators times runs that are added to a draft of a large graph, at most."""
+    """Operators times runs that may be added to repair a draft of a large graph."""
     places: tuple[int, ...] = (1, 2, 3, 5, 7, 11, 15, 23, 31)
-    """Places at which chains are kept, one number after the other."""
+    """Numbers of places at which values of chains are kept, tried one after the other."""
     misses: int = 2
-    """Numbers of places that have not helped after which no more are tried."""
+    """Numbers of places without an improvement after which no more are tried."""
     aims: int = 7
-    """Steps from the limit down to the least bytes of the moment."""
+    """Number of steps into which the range from the limit down to the fewest bytes at the moment is divided."""
     halvings: int = 3
-    """Times that the last step is halved."""
+    """How often the last step is halved."""
 
 
 PARAMS = parameters(TwoCutsParameters, __name__)
 
 
 class TwoCuts:
-    """Drafts with one moment.
+    """Drafts from the cuts at one moment.
 
     Parameters
     ----------
+    insertion
+        The arrays of the structure.
+    moments
+        Computes the cuts.
     moment
-        Operator at whose first run the cuts are.
+        The operator at whose first run the cuts are.
     """
 
     def __init__(self, insertion: Insertion, moments: Moments, moment: int):
         self.insertion, self.structure, self.moments, self.moment = insertion, insertion.structure, moments, moment
         past = moments.before[moment] | 1 << moment
-        # What must not run behind something that has run.
+        # Operators that must not run again, because an operator that has to come after all their runs has run.
         self._barred = {first for first, second in self.structure.problem.precedences if past >> second & 1}
         place = self.structure.order.index(moment)
         self._first, self._behind = self.structure.order[:place], self.structure.order[place + 1 :]
 
     def sequence(self, again: Collection[int]) -> list[int]:
-        """The order given, and what runs again after the moment right before it is needed."""
+        """The order given, with the operators ``again`` run once more after the moment, right before they are needed."""
         return in_stages(self.structure, [self.moment], [self._first, {*self._behind, *again} - self._barred])
 
     def live(self, sequence: Sequence[int]) -> NDArray[np.int64] | None:
-        """[runs] live bytes; None where something is read that is not there, or there is no room for so many runs."""
-        runs, live, count = np.array(sequence, np.int64), self.insertion.desk.live, len(sequence)
+        """[runs] live bytes of a sequence; None if it is not valid, or too long for the arrays."""
+        runs, live, count = np.array(sequence, np.int64), self.insertion.search_arrays.live, len(sequence)
         if count > self.insertion.room or not profile(self.insertion.graph, self.insertion.work, runs, count, live):
             return None
         return live[:count].copy()
@@ -84,19 +93,29 @@ class TwoCuts:
         is_whole: bool = False,
         places: int = 0,
     ) -> list[int]:
-        """A sequence between the cuts of the last bound of the moment, within the limit up to the moment, if any is.
+        """A sequence between the two cuts of the bound that was computed last, within the limit up to the moment if possible.
 
-        Parts by the dearer cut are spread evenly, or the first. With ``is_whole`` all of it is to be within the limit. At so
-        many ``places`` of what runs again values are kept.
+        Parameters
+        ----------
+        limit
+            Limit of the live bytes.
+        is_even
+            Whether the parts that use the expensive cut are spread evenly over the order; otherwise they are the first ones.
+        should_stop
+            Ends the bisection over the number of these parts.
+        is_whole
+            Whether the whole sequence has to be within the limit, not only the part up to the moment.
+        places
+            Number of places of a recomputed chain at which values are kept.
         """
         assert self.moments.bracketing_cuts is not None
         low, high = self.moments.bracketing_cuts
         parts = self.parts(low.again ^ high.again)
-        most, best, begin, end = len(parts), self.sequence(self.kept(high.again, places)), 0, len(parts)
+        most, best, begin, end = len(parts), self.sequence(self.still_recomputed(high.again, places)), 0, len(parts)
         while end - begin > 1 and not should_stop():
             count = (begin + end) // 2
             chosen = [at for at in range(most) if (at + 1) * count // most > at * count // most] if is_even else range(count)
-            sequence = self.sequence(self.kept(low.again ^ {op for at in chosen for op in parts[at]}, places))
+            sequence = self.sequence(self.still_recomputed(low.again ^ {op for at in chosen for op in parts[at]}, places))
             live = self.live(sequence)
             if live is not None and live[: None if is_whole else sequence.index(self.moment) + 1].max() <= limit:
                 best, end = sequence, count
@@ -104,17 +123,18 @@ class TwoCuts:
                 begin = count
         return best
 
-    def kept(self, again: Collection[int], places: int) -> Collection[int]:
-        """Of what runs again, what still does where values are kept at so many places of it, spread evenly.
+    def still_recomputed(self, again: Collection[int], places: int) -> Collection[int]:
+        """The operators of ``again`` that still run again if values are kept at so many places, spread evenly over them.
 
-        Each place is where the fewest bytes lie between operators before it and behind it, of those near.
+        Each place is, of those nearby, the one where the fewest bytes are passed from operators before it to operators after
+        it.
         """
         if not places:
             return again
         structure = self.structure
         rows = [op for op in structure.order if op in again]
         number = {op: at for at, op in enumerate(rows)}
-        # [storages] the first of ``rows`` behind which each lies, and the last before which it does.
+        # For each storage passed between rows: the row that writes it, and the last row that reads it.
         last = {root: at for at, op in enumerate(rows) for root in self.moments.read[op] if structure.writer[root] in number}
         spans = [(number[structure.writer[root]], end, root) for root, end in last.items()]
         size = np.zeros(len(rows) + 1, np.int64)
@@ -127,10 +147,10 @@ class TwoCuts:
             near = [at for at in range(int(middle - width / 2), int(middle + width / 2)) if size[at] > 0]
             at = min(near, key=lambda at: (size[at], abs(at - middle)), default=-1)
             less -= {structure.writer[root] for begin, end, root in spans if begin <= at < end}
-        return self._needed(less)
+        return self._find_needed(less)
 
-    def _needed(self, again: Collection[int]) -> set[int]:
-        """Of what may run again, what others behind the moment need."""
+    def _find_needed(self, again: Collection[int]) -> set[int]:
+        """The operators of ``again`` whose results are needed after the moment."""
         structure, needed = self.structure, set[int]()
         wanted = {writer for op in (self.moment, *self._behind) for writer in self._writers(op)}
         for op in reversed(structure.order):
@@ -140,12 +160,12 @@ class TwoCuts:
         return needed
 
     def _writers(self, op: int) -> list[int]:
-        """Operators that make what one reads."""
+        """The operators that write what an operator reads."""
         structure = self.structure
         return [structure.writer[value] for need in structure.needs[op] for value in (need, structure.root[need])]
 
     def parts(self, ops: Collection[int]) -> list[list[int]]:
-        """Operators by what they read of one another, in the order given."""
+        """Operators, grouped into parts that do not read one another, in the order given."""
         structure = self.structure
         part: dict[int, list[int]] = {}
         for op in structure.order:
@@ -170,21 +190,33 @@ def drafts(
     first: Sequence[int] | None = None,
     is_thorough: bool = True,
 ) -> list[list[int]] | None:
-    """Sequences that need not be within a limit, the most promising first; None where it is proven that no plan is.
+    """Make drafts, which need not be within the limit; the most promising comes first.
 
-    The first cuts are at the fullest moment; others, as long as bounds rise, where the last draft is most above the limit.
+    The first cuts are at the moment with most live bytes. As long as the bound rises, further ones are at the moment where the
+    last draft exceeds the limit most.
 
     Parameters
     ----------
+    insertion
+        The arrays of the structure.
+    moments
+        Computes the cuts.
     limit
-        Bytes.
+        Limit of the live bytes.
     on_bound
-        Called with every better bound on the added cost.
+        Called with every better lower bound of the added cost.
+    should_stop
+        Says whether to end early.
     first
-        The first moment, in place of the fullest.
+        The first moment, as a list of one operator; by default the one with most live bytes.
     is_thorough
-        Whether what is above the limit behind the moment is also tried with values kept at places, and by cuts about lower
-        limits.
+        Whether drafts that exceed the limit after the moment are also tried with kept values in chains, and from the cuts that
+        bracket lower limits.
+
+    Returns
+    -------
+    list of list of int or None
+        The drafts. None if it is proven that no plan is within the limit.
     """
     sequences: list[list[int]] = []
     chain, best = first_moments(insertion.structure, 1) if first is None else [*first], 0
@@ -204,20 +236,21 @@ def drafts(
             if live is not None and sequence not in sequences:
                 sequences.append(sequence)
                 chain = more_moments(moments, [moment], sequence, live.tolist(), limit, 1)
-        whole = within(cuts, limit, should_stop, PARAMS.places if is_thorough else ())
-        if is_thorough and not whole:
-            whole = below(cuts, limit, should_stop)
-        sequences += [sequence for sequence in whole if sequence not in sequences]
+        complete_drafts = drafts_within(cuts, limit, should_stop, PARAMS.places if is_thorough else ())
+        if is_thorough and not complete_drafts:
+            complete_drafts = drafts_by_lower_limits(cuts, limit, should_stop)
+        sequences += [sequence for sequence in complete_drafts if sequence not in sequences]
         chain = [op for op in chain if op != moment]
     return sequences[::-1]
 
 
-def within(
+def drafts_within(
     cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False, numbers: Sequence[int] = PARAMS.places
 ) -> list[list[int]]:
-    """Sequences within a limit, each of less cost than those before: a few parts more cost less than runs that are added.
+    """Sequences within the limit, each cheaper than those before.
 
-    Values are kept at these numbers of places, one after the other as long as that helps.
+    They use the expensive cut for a few more parts, which costs less than repairing a draft by adding runs. Values of chains
+    are kept at the given ``numbers`` of places, one number after the other as long as that helps.
     """
     sequences: list[list[int]] = []
     best, misses = 1 << 62, 0
@@ -232,21 +265,21 @@ def within(
             best, misses = cost, 0
             sequences.append(sequence)
         elif sequences:
-            # What is within no limit yet may be with more places.
+            # This counts as a miss only after a first success: more places may bring a sequence within the limit.
             misses += 1
     return sequences
 
 
-def below(cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False) -> list[list[int]]:
-    """Sequences within a limit by cuts about lower ones, where those about the limit leave too much behind the moment.
+def drafts_by_lower_limits(cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False) -> list[list[int]]:
+    """Sequences within the limit from cuts that bracket lower limits, for moments after which too many bytes stay live.
 
-    The highest such limit is sought: what is live at the moment is then least below what may be.
+    The search is for the highest such lower limit, so that the memory at the moment is used as fully as possible.
     """
     moments, moment, found = cuts.moments, cuts.moment, list[list[int]]()
 
     def drafts_for(aim: int) -> list[list[int]]:
         has_cuts = bool(moments.added_cost(moment, aim)) and moments.bracketing_cuts is not None
-        return within(cuts, limit, should_stop) if has_cuts else []
+        return drafts_within(cuts, limit, should_stop) if has_cuts else []
 
     step = (limit - moments.least_bytes(moment)) // PARAMS.aims
     aims = (limit - at * step for at in range(1, PARAMS.aims) if step > 0)

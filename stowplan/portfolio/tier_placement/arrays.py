@@ -1,6 +1,7 @@
-"""A tier-placement problem as flat arrays for compiled code, and back to a plan: with offsets, where tiers are address spaces.
+"""A tier-placement problem as flat arrays for compiled code, and plans from the results.
 
-Tensors are numbered: first the weights of all layers that have any, then the outputs of all layers.
+A *map* assigns a tier to every tensor. Tensors are numbered: first the weights of all layers that have weights, then the
+outputs of all layers. If tiers are address spaces, a plan also has an offset for every tensor.
 """
 
 from __future__ import annotations
@@ -20,39 +21,42 @@ Ints = NDArray[np.int64]
 
 
 class Data(NamedTuple):
-    """m tensors, n layers, T tiers; bytes and picoseconds."""
+    """The arrays of a problem with m tensors, n layers and T tiers; layers run one after the other, each in one step."""
 
     size: Ints
-    """[m]"""
+    """[m] bytes."""
     layer: Ints
-    """[m] The layer it belongs to."""
+    """[m] layer that the tensor belongs to."""
     is_weight: Ints
-    """[m] 1 for weights, which stay for the whole inference; 0 for outputs."""
+    """[m] 1 for weights, which stay in memory for the whole inference; 0 for outputs."""
     last: Ints
-    """[m] Last step of an output's life, which begins with its layer."""
+    """[m] last step of an output's life, which begins with its layer."""
     touch: Ints
-    """[m + 1] Tensor i is moved in the layers ``touched[touch[i] : touch[i + 1]]``."""
+    """[m + 1] tensor i is read or written by the layers ``touched[touch[i] : touch[i + 1]]``."""
     touched: Ints
+    """See ``touch``."""
     cost: Ints2D
-    """[len(touched), T] Picoseconds to read or write it there, by tier."""
+    """[len(touched), T] picoseconds of this read or write, by tier."""
     use: Ints
-    """[n + 1] Layer s moves the tensors ``used[use[s] : use[s + 1]]``."""
+    """[n + 1] layer s reads or writes the tensors ``used[use[s] : use[s + 1]]``."""
     used: Ints
+    """See ``use``."""
     live: Ints
-    """[n + 1] The outputs ``alive[live[s] : live[s + 1]]`` stand in memory at step s."""
+    """[n + 1] the outputs ``alive[live[s] : live[s + 1]]`` are live at step s."""
     alive: Ints
+    """See ``live``."""
     compute: Ints
-    """[n] Picoseconds."""
+    """[n] picoseconds of computation of each layer."""
     external: Ints
-    """[n] Picoseconds to read network inputs."""
+    """[n] picoseconds in which each layer reads inputs of the network."""
     capacity: Ints
-    """[T]"""
+    """[T] bytes."""
     fixed: int
-    """Sum of all overheads."""
+    """Sum of the overheads of all layers, in picoseconds."""
 
 
 def build(problem: Problem) -> Data:
-    """Arrays of a problem."""
+    """The arrays of a problem."""
     layers, tiers = problem.layers, problem.tiers
     weighted = [number for number, layer in enumerate(layers) if layer.weight_bytes]
     readers: list[list[int]] = [[] for _ in layers]
@@ -104,7 +108,7 @@ def _ints(values: object) -> Ints:
 
 
 def import_plan(data: Data, plan: Plan) -> Ints:
-    """[m] Tiers of a plan."""
+    """The tier of each tensor in a plan [m]."""
     return _ints(
         [
             plan.weight_tiers[layer] if weight else plan.output_tiers[layer]
@@ -114,17 +118,17 @@ def import_plan(data: Data, plan: Plan) -> Ints:
 
 
 class RoomParameters(Parameters, frozen=True):
-    """Parameters of room for offsets."""
+    """Parameters of the search for offsets."""
 
     shrink: float = 0.98
-    """Part of the room of a tier that is left where its tensors found no offsets."""
+    """Factor by which the capacity of a tier shrinks for the search if its tensors found no offsets."""
 
 
 PARAMS = parameters(RoomParameters, __name__)
 
 
 class Exporter:
-    """Turns maps of one problem into plans."""
+    """Turns maps of one problem into plans, with offsets if tiers are address spaces."""
 
     def __init__(self, problem: Problem, data: Data):
         self._data = data
@@ -132,14 +136,14 @@ class Exporter:
         self._offsets = Offsets(self._structure)
 
     def plan(self, tier: Ints) -> Plan | None:
-        """Plan of a valid map; None where no offsets were found for it."""
+        """The plan of a valid map ``tier`` [m]; None if no offsets were found for it."""
         owners = zip(self._data.layer.tolist(), self._data.is_weight.tolist(), strict=True)
         tier_of = dict(zip(owners, tier.tolist(), strict=True))
         tiers = [tier_of[tensor.layer, not tensor.is_output] for tensor in self._structure.tensors]
         return self._offsets.place(tiers) if self._structure.problem.address_spaces else plan_of(self._structure, tiers)
 
     def shrink(self, tier: Ints) -> Data:
-        """Arrays with a little less room in every tier that a map stands in; for searches only, not for plans."""
+        """Arrays with a little less capacity in every tier that the map uses; they are for searches only, not for plans."""
         capacity = self._data.capacity.copy()
         used = np.unique(tier)
         capacity[used] = (capacity[used] * PARAMS.shrink).astype(np.int64)

@@ -1,11 +1,11 @@
 """The candidates for tier placement, as functions of (problem, context).
 
-What depends on the load of the machine (incumbents of others, the clock) is left alone in deterministic runs.
+Deterministic runs ignore everything that depends on the load of the machine, such as the incumbents of other candidates.
 
-For networks whose MILP is too large to branch on, a large-neighbourhood search solves it with most tensors where they are.
-After Shaw (CP 1998), and Danna, Rothberg and Le Pape, "Exploring relaxation induced neighborhoods to improve MIP solutions"
-(Mathematical Programming 102, 2005): first what the relaxation has elsewhere than the best map is free, then what neighbouring
-layers move, and tensors anywhere.
+If the MILP of a network is too large for branch and bound, a large-neighbourhood search solves it with most tensors fixed to
+their tiers. It follows Shaw (CP 1998) and Danna, Rothberg and Le Pape, "Exploring relaxation induced neighborhoods to improve
+MIP solutions" (Mathematical Programming 102, 2005): first it frees the tensors that the linear relaxation places differently
+from the best map, then tensors of neighbouring layers and random ones.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
 from stowplan.parameters import Parameters, parameters
-from stowplan.portfolio.presolve import asks_for_heuristics, is_overloaded, presolve_seconds, tell_proof
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds, report_if_overloaded, report_proof
+from stowplan.portfolio.solver_limits import solver_options
 from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
@@ -32,42 +32,42 @@ RELAXATION = "relaxation"
 
 
 class SearchParameters(Parameters, frozen=True):
-    """Parameters of the search."""
+    """Parameters of the candidates."""
 
     patience: int = 5
-    """Coolings in a row that bring nothing, after which the search leaves its place to others."""
+    """Annealing runs in a row without an improvement, after which the search ends to make way for other candidates."""
     first: int = 20_000
-    """Moves of the first cooling."""
+    """Moves of the first annealing run."""
     each: int = 60
-    """Moves a tensor of the first cooling besides."""
+    """Further moves of the first annealing run for each tensor."""
     growth: float = 1.5
-    """Times that each further cooling takes as long."""
+    """Factor by which each further annealing run is longer than the one before."""
     warmth: tuple[float, ...] = (1 / 30, 1 / 300, 1 / 5, 1 / 1000)
-    """Parts of the temperature from scratch to begin with near the best map."""
+    """First temperatures of annealing runs that start from the best map, as parts of that of a run from scratch."""
     round_seconds: float = 5.0
     """Seconds for one neighbourhood."""
     round_units: float = 0.2
-    """Units of solve_milp for one neighbourhood of a deterministic run."""
+    """Units of the deterministic limit of ``solve_milp`` for one neighbourhood of a deterministic run."""
     freed_first: float = 300.0
-    """Tensors freed together at first."""
+    """Tensors that are freed together at first."""
     freed_least: float = 20.0
-    """Tensors freed together at least."""
+    """Tensors that are freed together, at least."""
     freed_growth: float = 1.3
-    """Times by which their number grows."""
+    """Factor by which their number grows after an easy round."""
     freed_shrinkage: float = 0.7
-    """Times by which their number shrinks."""
+    """Factor by which their number shrinks after a round that was too hard."""
     easy: float = 0.4
-    """Part of its time in which a neighbourhood that is solved was too small."""
+    """Part of its time limit within which a neighbourhood that is solved to optimality counts as too small."""
     agrees: float = 0.999
-    """Share of a tensor with which the relaxation must have it where the map has it, to agree."""
+    """Smallest part of a tensor that the relaxation must have in the tier of the map to agree with it."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
-def _begin(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | None:
-    """What every heuristic needs; None where there is no map to begin with, or none at all."""
-    if is_overloaded(context, find_overload(problem)):
+def _prepare(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | None:
+    """The arrays, the exporter and a first valid map of a problem; None, after a report, if there is no map."""
+    if report_if_overloaded(context, find_overload(problem)):
         return None
     data = build(problem)
     begin = heuristics.any_map(data, context.seed())
@@ -80,6 +80,7 @@ def _begin(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | 
 
 
 def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> None:
+    """Report the best map of a heuristic as a plan, or that it has none, and leave a note."""
     plan = exporter.plan(walk.tier)
     if plan is not None:
         context.plan(plan, source)
@@ -89,30 +90,31 @@ def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> No
 
 
 def greedy_dp(problem: Problem, context: Context) -> None:
-    """Greedy-DP of the EGRL paper and nothing more."""
-    begun = _begin(problem, context)
-    if begun is not None:
-        data, exporter, begin = begun
+    """The candidate that computes the baseline Greedy-DP of the EGRL paper alone."""
+    prepared = _prepare(problem, context)
+    if prepared is not None:
+        data, exporter, begin = prepared
         walk = heuristics.greedy_dp(data, begin, context.closed)
         if not context.closed():
             _report(context, exporter, walk, "greedy_dp")
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """Greedy-DP, which is a baseline, then CP-SAT, on a small network."""
-    if asks_for_heuristics(context):
+    """The presolver of small networks: Greedy-DP, which is a baseline, then the CP-SAT model."""
+    if includes_heuristics(context):
         greedy_dp(problem, context)
     _solve_cpsat(problem, context, presolve_seconds(context))
 
 
 def search(problem: Problem, context: Context) -> None:
-    """Greedy-DP, which costs next to nothing; then coolings, in turn from everything slow and from the best map known.
+    """The main heuristic: Greedy-DP, which is fast, then simulated annealing, in turn from scratch and from the best map.
 
-    Maps that follow a hint come in before the next cooling from the best map, that of the linear relaxation after the first
-    cooling or as soon as another candidate has it: what takes many small steps at once, such as keeping many weights in place
-    of few large ones of much the same worth, no walk finds.
+    When a hint arrives, a map that follows it is built, and the next annealing run starts from that. The hint of the linear
+    relaxation is computed after the first annealing run unless another candidate has sent it before. Such maps help because
+    annealing does not find changes of many tensors at once, such as many small weights in place of a few large ones of about
+    the same value.
     """
-    began = _begin(problem, context)
+    began = _prepare(problem, context)
     if began is None:
         return
     data, exporter, begin = began
@@ -132,9 +134,9 @@ def search(problem: Problem, context: Context) -> None:
             moves = min(moves, left)
             left -= moves
         before = run.walk.latency
-        # Every other time from the best map, warmed up more or less: what is near it; else from where everything is slow.
+        # Every other run starts from the best map, at different temperatures, to search near it. The others start from scratch.
         near = cycle % 2 == 1
-        guided = guides.news(solve=near)
+        guided = guides.follow_new_hints(solve=near)
         if guided is not None:
             _report(context, exporter, guided, "guided")
             near = True
@@ -149,7 +151,7 @@ def search(problem: Problem, context: Context) -> None:
             if plan is not None:
                 context.plan(plan, "search")
             else:
-                # No offsets for it: a little less room makes them easier to find.
+                # No offsets were found for the map. With a little less capacity, maps are easier to pack.
                 data = exporter.shrink(run.walk.tier)
                 begin_again = heuristics.any_map(data, context.seed())
                 if begin_again is None:
@@ -165,41 +167,43 @@ def search(problem: Problem, context: Context) -> None:
 
 
 class Guides:
-    """Takes up hints as they come, and makes maps that follow them.
+    """Collects hints as they arrive and builds maps that follow them.
 
-    Where no other candidate has offered the relaxation by then, it is solved here, in the time of the search, whose turn may
-    be over before another has solved it.
+    If no other candidate has sent the hint of the linear relaxation by then, it is computed here, within the time of the
+    search, because the search might be over before another candidate has solved it.
     """
 
     def __init__(self, problem: Problem, context: Context, data: Data, begin: Ints):
         self._problem, self._context, self._data, self._begin = problem, context, data, begin
-        self._taken = 0
+        self._hints_read = 0
         self._has_relaxation = False
 
-    def news(self, solve: bool) -> Walk | None:
-        """The best map that follows hints not taken up before; ``solve``: the relaxation, too, may be solved now."""
+    def follow_new_hints(self, solve: bool) -> Walk | None:
+        """The best map that follows a new hint, None without one; ``solve`` permits to solve the relaxation now."""
         hints = self._context.hints()
-        news = [*hints[self._taken :]]
-        self._taken = len(hints)
-        self._has_relaxation |= any(hint.source == RELAXATION for hint in news)
+        new_hints = [*hints[self._hints_read :]]
+        self._hints_read = len(hints)
+        self._has_relaxation |= any(hint.source == RELAXATION for hint in new_hints)
         if solve and not self._has_relaxation:
             self._has_relaxation = True
             hint, bound = solve_relaxation(self._problem, self._context)
             self._context.bound(bound, "linear")
-            news += [] if hint is None else [hint]
-        walks = [heuristics.best_guided(self._problem, self._data, hint, self._begin, self._context.closed) for hint in news]
+            new_hints += [] if hint is None else [hint]
+        walks = [
+            heuristics.best_guided(self._problem, self._data, hint, self._begin, self._context.closed) for hint in new_hints
+        ]
         return min((walk for walk in walks if walk is not None), key=lambda walk: walk.latency, default=None)
 
 
 def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
-    """The linear relaxation's hint, None where it takes too long, and its bound (ps)."""
+    """The hint of the linear relaxation, None if it takes too long, and its bound (ps)."""
     from stowplan.models.tier_placement.milp import relaxation
 
     return relaxation(problem, time_limit=context.longest(), seed=context.seed(), should_stop=context.closed)
 
 
 def _best(context: Context, data: Data, walk: Walk) -> Ints:
-    """The best map known: of this search, or of another candidate."""
+    """The best map of this search or of another candidate."""
     plan: Plan | None = context.incumbent()[0]
     if plan is not None and plan.objective < walk.latency:
         tier = import_plan(data, plan)
@@ -209,20 +213,20 @@ def _best(context: Context, data: Data, walk: Walk) -> Ints:
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """The MILP on HiGHS; it takes in the best plan of all as it goes."""
+    """The MILP on HiGHS, which also uses better plans of other candidates while it runs."""
     from stowplan.models.tier_placement.milp import solve_milp
 
     outcome = solve_milp(
         problem,
         hint=context.start_plan,
         incumbent=context.heard(),
-        **reporting(context, "milp", work_rates.TIER_SOLVERS),
+        **solver_options(context, "milp", work_rates.TIER_SOLVERS),
     )
-    tell_proof(context, outcome, "milp")
+    report_proof(context, outcome, "milp")
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model, hinted with the best plan there is when it starts."""
+    """The CP-SAT model, with the best plan so far as its hint."""
     _solve_cpsat(problem, context, None)
 
 
@@ -234,13 +238,13 @@ def _solve_cpsat(problem: Problem, context: Context, seconds: float | None) -> N
         problem,
         hint=plan,
         lower_bound_ps=bound,
-        **reporting(context, "cpsat", work_rates.TIER_CPSAT, seconds=seconds),
+        **solver_options(context, "cpsat", work_rates.TIER_CPSAT, seconds=seconds),
     )
-    tell_proof(context, outcome, "cpsat")
+    report_proof(context, outcome, "cpsat")
 
 
 def linear(problem: Problem, context: Context) -> None:
-    """The MILP's linear relaxation, for networks whose MILP is too large to branch on: its bound, and a hint for the search."""
+    """The linear relaxation, for networks whose MILP is too large for branch and bound: a bound, and a hint."""
     hint, bound = solve_relaxation(problem, context)
     context.bound(bound, "linear")
     if hint is not None:
@@ -248,7 +252,7 @@ def linear(problem: Problem, context: Context) -> None:
 
 
 def counts(problem: Problem, context: Context) -> None:
-    """Branch and bound over numbers of weights, for networks that repeat themselves; the relaxation's hint for the search."""
+    """Branch and bound over numbers of equal weights in each tier, for networks with repeated layers; also sends a hint."""
     from stowplan.models.tier_placement.counts import solve_by_counts
 
     outcome = solve_by_counts(
@@ -256,14 +260,14 @@ def counts(problem: Problem, context: Context) -> None:
         hint=context.start_plan,
         incumbent=context.heard() or (lambda: None),
         on_hint=context.hint,
-        **reporting(context, "counts", work_rates.TIER_SOLVERS),
+        **solver_options(context, "counts", work_rates.TIER_SOLVERS),
     )
     if outcome.bound is not None:
         context.bound(outcome.bound, "counts")
 
 
 class Neighbourhoods:
-    """Draws the tensors that are free, ways by turns, and as many as can be solved."""
+    """Draws the tensors to free, in several ways in turn, and adapts their number to what can be solved."""
 
     def __init__(self, problem: Problem, hint: Hint | None, seed: int):
         self._tensors = placed(problem)
@@ -275,10 +279,10 @@ class Neighbourhoods:
         self._turn = 0
 
     def draw(self, plan: Plan) -> tuple[str, set[Placed]]:
-        """The way, and what it frees."""
+        """The name of a way, and the tensors that it frees."""
         self._turn += 1
         if self._turn == 1 and self._hint is not None:
-            return "relaxation", self._disagreeing(plan, self._hint)
+            return "relaxation", self._find_disagreeing(plan, self._hint)
         way = ("near", "anywhere")[self._turn % 2]
         count = round(self.sizes[way])
         if way == "anywhere":
@@ -295,23 +299,24 @@ class Neighbourhoods:
         return way, free
 
     def learn(self, way: str, *, easy: bool, hard: bool) -> None:
-        """Free more next time, or less."""
+        """Free more tensors in this way next time if it was ``easy``, fewer if it was ``hard``."""
         if way in self.sizes:
             self.sizes[way] = max(
                 PARAMS.freed_least, self.sizes[way] * (PARAMS.freed_growth if easy else PARAMS.freed_shrinkage if hard else 1.0)
             )
 
     def pins(self, plan: Plan, free: set[Placed]) -> dict[tuple[int, bool], int]:
-        """The tiers of all that is not free."""
+        """The tiers of all tensors that are not free."""
         return {tensor: tensor.tier(plan) for tensor in self._tensors if tensor not in free}
 
-    def _disagreeing(self, plan: Plan, hint: Hint) -> set[Placed]:
+    def _find_disagreeing(self, plan: Plan, hint: Hint) -> set[Placed]:
+        """The tensors that a hint does not have in the tier of the plan."""
         shares = [hint.values[name] for name in self._tiers]
         return {tensor for number, tensor in enumerate(self._tensors) if shares[tensor.tier(plan)][number] < PARAMS.agrees}
 
 
 def lns(problem: Problem, context: Context) -> None:
-    """Improve the best plan known until time is up; in deterministic runs that at the start, by rounds of limited work."""
+    """The large-neighbourhood search: improves the best plan until the time or, in deterministic runs, the rounds are over."""
     from stowplan.models.tier_placement.milp import solve_milp
 
     rounds = context.work(work_rates.TIER_ROUNDS, least=1)

@@ -1,7 +1,6 @@
-"""Compiled code for tier placement: a map under change, annealing with ejections, and the greedy of the EGRL paper.
+"""Compiled code for tier placement: the state of a map, annealing with ejections, and Greedy-DP of the EGRL paper.
 
-Arrays are those of :class:`stowplan.portfolio.tier_placement.arrays.Data`. Everything compiled but the random
-numbers is in this file.
+Arrays are those of :class:`stowplan.portfolio.tier_placement.arrays.Data`.
 """
 
 from __future__ import annotations
@@ -15,39 +14,40 @@ from stowplan.compiled import Ints2D, njit, njit_inner
 from stowplan.portfolio.random_numbers import random_below
 from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
-#: Tensors that one move may put elsewhere, and others that it may throw out for them, at most.
+#: Largest number of tensors that a move changes, and of others that it ejects to make space for them.
 TOGETHER, EJECTIONS = 4, 8
 
 
 class State(NamedTuple):
-    """A map and what follows from it. T tiers, n layers, m tensors, L leaves (the next power of two from n)."""
+    """A map with derived data. There are T tiers, n layers, m tensors and L leaves (n rounded up to a power of two)."""
 
     tier: Ints
-    """[m]"""
+    """[m] tier of each tensor."""
     moved: Ints
-    """[n] Picoseconds that each layer moves bytes for."""
+    """[n] picoseconds that each layer spends on reads and writes."""
     top: Ints2D
-    """[T, 2 L] Segment tree over steps: the most bytes of outputs in its part of time, as seen from its parent."""
+    """[T, 2 L] segment tree over the steps: each node has the most bytes of outputs at a step of its range, without those that
+    its ancestors count."""
     every: Ints2D
-    """[T, L] Bytes in each step of a node's part of time, beside what its children know of."""
+    """[T, L] bytes that are live at every step of a node's range and are counted at the node."""
     stored: Ints
-    """[T] Bytes of weights."""
+    """[T] bytes of weights."""
     listed: Ints2D
-    """[T, m] Weights in each tier, in no order."""
+    """[T, m] the weights in each tier, unordered."""
     many: Ints
-    """[T]"""
+    """[T] number of these weights."""
     place: Ints
-    """[m] Where each is listed."""
+    """[m] index of each weight in ``listed``."""
     undo: Ints2D
-    """[2, TOGETHER + EJECTIONS] Tensors that the move in hand has shifted, and where they were."""
+    """[2, TOGETHER + EJECTIONS] tensors that the current move has changed, and their tiers before."""
     stamp: Ints
-    """[m + 1] Number of the last move that shifted each; at the end that of the move in hand."""
+    """[m + 1] number of the last move that changed each tensor; the last entry is the number of the current move."""
     chance: Ints
-    """[1] State of the random numbers."""
+    """[1] state of the random numbers."""
 
 
 def start(data: Data, tier: Ints, seed: int) -> State:
-    """State of a map, which need not be valid."""
+    """The state of a map ``tier`` [m], which need not be valid."""
     tiers, layers, tensors = len(data.capacity), len(data.compute), len(data.size)
     leaves = 1 << max(0, (layers - 1).bit_length())
     state = State(
@@ -61,7 +61,7 @@ def start(data: Data, tier: Ints, seed: int) -> State:
         place=np.zeros(tensors, np.int64),
         undo=np.zeros((2, TOGETHER + EJECTIONS), np.int64),
         stamp=np.zeros(tensors + 1, np.int64),
-        # Any number but 0; mixed, so that near seeds give far sequences.
+        # The state must not be 0. The seed is mixed so that similar seeds give different sequences.
         chance=np.array([(seed * 0x9E3779B97F4A7C15 + 0x1F123BB5) % (1 << 61) + 1], np.int64),
     )
     fill(data, state, tier)
@@ -70,17 +70,17 @@ def start(data: Data, tier: Ints, seed: int) -> State:
 
 @njit
 def fill(data: Data, state: State, tier: Ints) -> None:
-    """Enter all tensors of a map into an empty state."""
+    """Add all tensors of a map to an empty state."""
     for i in range(len(tier)):
         state.tier[i] = tier[i]
-        _enter(data, state, i, tier[i], 1)
+        _add_or_remove(data, state, i, tier[i], 1)
         for k in range(data.touch[i], data.touch[i + 1]):
             state.moved[data.touched[k]] += data.cost[k, tier[i]]
 
 
 @njit
 def latency(data: Data, state: State) -> int:
-    """Latency of the map, ps."""
+    """Latency of the map (ps)."""
     total = data.fixed
     for step in range(len(data.compute)):
         total += max(data.compute[step], state.moved[step])
@@ -89,13 +89,13 @@ def latency(data: Data, state: State) -> int:
 
 @njit_inner
 def _random(state: State, below: int) -> int:
-    """A random number from 0 to below - 1."""
+    """A random number from 0 to ``below - 1``."""
     return random_below(state.chance, below)
 
 
 @njit_inner
-def _enter(data: Data, state: State, i: int, t: int, sign: int) -> None:
-    """Take tensor i into tier t (sign 1) or out of it (-1), without its costs."""
+def _add_or_remove(data: Data, state: State, i: int, t: int, sign: int) -> None:
+    """Add tensor i to tier t (``sign`` 1) or remove it (-1), without changing latencies."""
     amount = sign * data.size[i]
     if data.is_weight[i]:
         state.stored[t] += amount
@@ -136,13 +136,13 @@ def _enter(data: Data, state: State, i: int, t: int, sign: int) -> None:
 
 @njit_inner
 def _overfull(data: Data, state: State, t: int) -> bool:
-    """Whether tier t holds more than it can at some step."""
+    """Whether the capacity of tier t is exceeded at some step."""
     return bool(state.stored[t] + state.top[t, 1] > data.capacity[t])
 
 
 @njit
-def holds(data: Data, state: State) -> bool:
-    """Whether no tier ever holds more than it can."""
+def fits_capacities(data: Data, state: State) -> bool:
+    """Whether the map is valid: no capacity is ever exceeded."""
     valid = True
     for t in range(len(data.capacity)):
         valid &= not _overfull(data, state, t)
@@ -150,7 +150,7 @@ def holds(data: Data, state: State) -> bool:
 
 
 @njit_inner
-def _fullest(state: State, t: int) -> int:
+def _fullest_step(state: State, t: int) -> int:
     """Step with the most bytes of outputs in tier t."""
     top = state.top[t]
     leaves, node = len(top) // 2, 1
@@ -161,10 +161,10 @@ def _fullest(state: State, t: int) -> int:
 
 @njit_inner
 def _shift(data: Data, state: State, i: int, t: int) -> int:
-    """Move tensor i to tier t, whether it fits or not; returns the change of the latency."""
+    """Move tensor i to tier t, whether it fits or not; returns the change of the latency (ps)."""
     before = state.tier[i]
-    _enter(data, state, i, before, -1)
-    _enter(data, state, i, t, 1)
+    _add_or_remove(data, state, i, before, -1)
+    _add_or_remove(data, state, i, t, 1)
     state.tier[i] = t
     change = 0
     for k in range(data.touch[i], data.touch[i + 1]):
@@ -177,12 +177,12 @@ def _shift(data: Data, state: State, i: int, t: int) -> int:
 
 
 @njit_inner
-def _victim(data: Data, state: State, t: int) -> int:
-    """A tensor to throw out of overfull tier t: of a few drawn at random, the one that costs least a byte; -1 for none.
+def _choose_ejected(data: Data, state: State, t: int) -> int:
+    """A tensor to eject from the overfull tier t: of a few random ones, the one that loses least for each byte; -1 if none.
 
-    Only weights, and outputs that stand there in the fullest step, are of any help; not what this move has shifted.
+    Only weights and outputs that are live at the fullest step help. Tensors that this move has changed are left out.
     """
-    step = _fullest(state, t)
+    step = _fullest_step(state, t)
     chosen, least = -1, math.inf
     outputs = data.live[step + 1] - data.live[step]
     for draw in range(6):
@@ -206,7 +206,7 @@ def _victim(data: Data, state: State, t: int) -> int:
 
 @njit_inner
 def _record(state: State, changed: int, i: int) -> int:
-    """Note that tensor i is about to leave its tier; returns the number of notes."""
+    """Record that tensor i is about to leave its tier, to undo it later; returns the new number of records."""
     state.undo[0, changed] = i
     state.undo[1, changed] = state.tier[i]
     state.stamp[i] = state.stamp[-1]
@@ -215,19 +215,19 @@ def _record(state: State, changed: int, i: int) -> int:
 
 @njit_inner
 def _make_room(data: Data, state: State, changed: int, most: int) -> tuple[int, int, bool]:
-    """Throw tensors out of overfull tiers into slower ones, ``most`` notes in all at most.
+    """Eject tensors from overfull tiers into slower ones, up to ``most`` records in all.
 
-    Returns the notes, the change of the latency, and whether everything fits now.
+    Returns the number of records, the change of the latency (ps), and whether everything fits now.
     """
     change = 0
     for back in range(len(data.capacity)):
         t = len(data.capacity) - 1 - back
         while _overfull(data, state, t):
-            i = _victim(data, state, t) if t > 0 and changed < most else -1
+            i = _choose_ejected(data, state, t) if t > 0 and changed < most else -1
             if i < 0:
                 return changed, change, False
             changed = _record(state, changed, i)
-            # Into the fastest of the slower tiers with room; the slowest is looked at last of all.
+            # The tensor goes to the fastest slower tier with space. The slowest tier is checked last of all.
             down = t - 1
             change += _shift(data, state, i, down)
             while down > 0 and _overfull(data, state, down):
@@ -240,12 +240,13 @@ def _make_room(data: Data, state: State, changed: int, most: int) -> tuple[int, 
 def anneal(
     data: Data, state: State, moves: int, ejections: int, temperature: float, now: int, best: int, best_tier: Ints
 ) -> tuple[int, int]:
-    """Metropolis walk over valid maps from a valid one; returns the latencies it ends at and the best it saw.
+    """Metropolis walk over valid maps; returns the latencies (ps) of the last map and of the best.
 
-    A move puts one tensor elsewhere; every other one takes some of the tensors that a layer moves with it along, since a
-    layer is only as fast as all of them together. Where that overfills a tier, up to ``ejections`` (at most
-    :data:`EJECTIONS`) others are thrown out into slower ones. Without ejections only one tensor moves. ``now`` is the latency
-    of the state. ``best_tier`` [m] is written when a map beats ``best``.
+    A move changes the tier of one tensor. Half of the moves also change some of the tensors that one of its layers reads or
+    writes with it, because a layer is only as fast as all of them together. If that overfills a tier, up to ``ejections`` (at
+    most :data:`EJECTIONS`) other tensors are ejected into slower tiers. Without ejections, only one tensor changes.
+
+    ``now`` is the latency of the state, which must be valid. ``best_tier`` [m] is written when a map is better than ``best``.
     """
     tensors, tiers = len(data.size), len(data.capacity)
     if tiers < 2 or tensors == 0:
@@ -283,10 +284,11 @@ def anneal(
 
 @njit
 def greedy_pass(data: Data, state: State, weights: Ints, outputs: Ints, begin: int, end: int) -> int:
-    """Greedy-DP of the EGRL paper (section 4) over the layers from ``begin`` to before ``end``; returns the evaluations.
+    """Greedy-DP of the EGRL paper (section 4) over the layers ``[begin, end)``; returns the number of evaluations.
 
-    For each layer all T x T choices of tiers for its weights and its output are tried, everything else as it is, and the best
-    valid one is kept; T choices where it has no weights. ``weights`` and ``outputs`` [n] are the layers' tensors, or -1.
+    For each layer, all T x T choices of tiers for its weights and its output are tried with everything else fixed, and the best
+    valid one is kept; there are T choices for a layer without weights. ``weights`` and ``outputs`` [n] are the tensors of each
+    layer, -1 for none.
     """
     tiers, evaluations = len(data.capacity), 0
     for layer in range(begin, end):
@@ -299,7 +301,7 @@ def greedy_pass(data: Data, state: State, weights: Ints, outputs: Ints, begin: i
                     now += _shift(data, state, i, a)
                 now += _shift(data, state, j, b)
                 evaluations += 1
-                if now < least and holds(data, state):
+                if now < least and fits_capacities(data, state):
                     keep_i, keep_j, least = a, b, now
         if i >= 0:
             _shift(data, state, i, keep_i)
@@ -309,9 +311,9 @@ def greedy_pass(data: Data, state: State, weights: Ints, outputs: Ints, begin: i
 
 @njit
 def place_anywhere(data: Data, state: State, order: Ints) -> None:
-    """Put every tensor, in this order, into the first tier that holds it, the slowest first; else leave it where it is.
+    """Move tensors, in this order, from tier 0 to the slowest tier with space, as long as tier 0 is overfull.
 
-    What is still to come stands in tier 0, which may be overfull until the end.
+    All tensors start in tier 0, which may stay overfull if no other tier has space.
     """
     for i in order:
         if _overfull(data, state, 0):
@@ -324,7 +326,7 @@ def place_anywhere(data: Data, state: State, order: Ints) -> None:
 
 @njit
 def mean_loss(data: Data, state: State) -> float:
-    """Mean over tensors of how much the latency grows when one goes a tier down: the scale of a temperature."""
+    """The mean increase of the latency (ps) if a tensor moves to the next slower tier; it scales the temperature."""
     total, number = 0.0, 0
     for i in range(len(data.size)):
         t = state.tier[i]
@@ -339,7 +341,7 @@ def mean_loss(data: Data, state: State) -> float:
 
 @njit
 def repair(data: Data, state: State) -> bool:
-    """Throw tensors out of overfull tiers until everything fits; returns whether it does."""
+    """Eject tensors from overfull tiers until everything fits; returns whether it does."""
     for _ in range(len(data.size)):
         state.stamp[-1] += 1
         changed, _, fits = _make_room(data, state, 0, TOGETHER + EJECTIONS)

@@ -1,9 +1,9 @@
-"""The baselines of the EGRL paper and a local search of our own, all counted in evaluations of the hardware.
+"""Greedy-DP of the EGRL paper and a local search of this project, both counted in evaluations of the hardware.
 
-An evaluation is one run of the network on the chip with a new map, valid or not, as the paper counts them (section 4).
+An evaluation is one run of the network on the chip with a new map, valid or not, as in the paper (section 4).
 
-Maps that follow a hint have every tensor as fast as the hint lets it, then what is too much thrown out: one for each of several
-thresholds, raced with the maps of heuristics that follow nothing.
+A map that follows a hint puts every tensor into the fastest tier that the hint suggests, and then ejects tensors from overfull
+tiers. One such map is built for each of several thresholds; heuristics that follow no hint run as well.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ class AnnealingParameters(Parameters, frozen=True):
     """Parameters of annealing."""
 
     chunk: int = 5_000
-    """Moves between two looks at the clock."""
+    """Moves between two calls of ``stop``."""
     cold: float = 1e-4
-    """Part of the first temperature at which a cooling ends."""
+    """Last temperature of an annealing run, as a part of its first."""
     tries: int = 50
-    """Orders that are tried for a map where not all fits into the slowest tier."""
+    """Orders that are tried to find a first map if the slowest tier cannot have all tensors."""
     thresholds: tuple[float, float] = (0.5, 0.2)
-    """Share of a tensor with which, and with the tiers above, it comes into the fastest tier that has so much of its values."""
+    """Parts of a tensor's hinted shares: it goes to the fastest tier that has, with those above it, at least so much of
+    them."""
 
 
 PARAMS = parameters(AnnealingParameters, __name__)
@@ -41,36 +42,37 @@ PARAMS = parameters(AnnealingParameters, __name__)
 
 @dataclass
 class Walk:
-    """What a heuristic has found so far."""
+    """The best map that a heuristic has found, and its history."""
 
     tier: Ints
-    """[m] The best map."""
+    """[m] the best map."""
     latency: int
-    """Of it, ps."""
+    """Latency of the best map (ps)."""
     evaluations: int = 0
+    """Number of evaluations so far."""
     progress: list[tuple[int, int]] = field(default_factory=list)
-    """(evaluations, best latency) at each improvement that was looked at."""
+    """(evaluations, best latency) at the recorded improvements."""
 
     def note(self) -> None:
-        """Remember how far it is."""
+        """Record the best latency if it has improved."""
         if not self.progress or self.latency < self.progress[-1][1]:
             self.progress.append((self.evaluations, self.latency))
 
 
 def is_valid(data: Data, tier: Ints) -> bool:
-    """Whether no tier ever holds more than it can."""
-    return bool(engine.holds(data, engine.start(data, tier, 0)))
+    """Whether a map [m] is valid: no capacity is ever exceeded."""
+    return bool(engine.fits_capacities(data, engine.start(data, tier, 0)))
 
 
 def any_map(data: Data, seed: int = 0) -> Ints | None:
-    """A valid map: all in the slowest tier where it holds them, else the first that chance finds; None where it finds none."""
+    """A valid map [m]: everything in the slowest tier, or, if that is too small, one found at random; None if none is found."""
     tier = np.zeros(len(data.size), np.int64)
     if is_valid(data, tier):
         return tier
     random = np.random.default_rng(seed)
     for attempt in range(PARAMS.tries):
         state = engine.start(data, tier, seed * PARAMS.tries + attempt)
-        # The largest first: they have the fewest places to go.
+        # Large tensors come first, because they fit into the fewest tiers.
         order = np.argsort(-data.size * random.uniform(0.5, 1.0, len(data.size)), kind="stable")
         engine.place_anywhere(data, state, order.astype(np.int64))
         if is_valid(data, state.tier):
@@ -79,7 +81,10 @@ def any_map(data: Data, seed: int = 0) -> Ints | None:
 
 
 def greedy_dp(data: Data, tier: Ints, stop: Callable[[], bool], passes: int = 50) -> Walk:
-    """Greedy-DP of the paper: layer by layer, the best of all choices with the rest as it is; passes until none helps."""
+    """Greedy-DP of the EGRL paper: passes over all layers until one brings no improvement.
+
+    Each layer gets the best tiers for its weights and its output with all other tensors fixed.
+    """
     weights = np.full(len(data.compute), -1, np.int64)
     outputs = np.full(len(data.compute), -1, np.int64)
     for i, (layer, is_weight) in enumerate(zip(data.layer.tolist(), data.is_weight.tolist(), strict=True)):
@@ -102,10 +107,10 @@ def greedy_dp(data: Data, tier: Ints, stop: Callable[[], bool], passes: int = 50
 
 
 class Search:
-    """Our local search: annealing whose moves throw tensors out of a tier that gets too full, cooled again and again.
+    """Simulated annealing whose moves eject tensors from a tier that becomes overfull, in several runs.
 
-    The tensors thrown out are those that lose least a byte among a few drawn at random, so that a large tensor can take the
-    place of several small ones in one move: plain annealing would have to pass through worse maps for that.
+    The ejected tensors are, of a few random ones, those that lose least for each byte. In this way a large tensor can replace
+    several small ones in one move, for which plain annealing would have to pass through worse maps.
     """
 
     def __init__(self, data: Data, tier: Ints, seed: int):
@@ -116,12 +121,12 @@ class Search:
         self.walk = Walk(tier.copy(), self._now)
 
     def scale(self) -> float:
-        """Temperature at which the walk begins to hold on to what matters, ps."""
+        """A first temperature (ps) for annealing from scratch: the mean loss of a tensor that gets one tier slower."""
         greedy = greedy_dp(self.data, self.walk.tier, lambda: False, passes=1)
         return max(1.0, float(engine.mean_loss(self.data, engine.start(self.data, greedy.tier, 0))))
 
     def restart(self, tier: Ints) -> None:
-        """Go on from another valid map."""
+        """Continue from another valid map [m]."""
         self._cycles += 1
         self._state = engine.start(self.data, tier, self._seed + 7919 * self._cycles)
         self._now = engine.latency(self.data, self._state)
@@ -137,9 +142,12 @@ class Search:
         *,
         ejections: int = engine.EJECTIONS,
     ) -> None:
-        """One cooling of so many moves, each an evaluation; without ejections, maps that do not fit are refused."""
+        """One annealing run of ``moves`` moves, each an evaluation, from a first temperature (ps).
+
+        Without ejections, moves that would overfill a tier are rejected.
+        """
         walk = self.walk
-        # Short coolings look at their progress often enough to draw it.
+        # Short runs record their progress often enough for a plot.
         chunk = max(1, min(PARAMS.chunk, moves // 40))
         for done in range(0, moves, chunk):
             if stop():
@@ -161,23 +169,23 @@ def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Cal
     problem, data
         The network, and its arrays for m tensors and T tiers.
     hint
-        With values, checked.
+        A checked hint with values.
     begin
-        [m] A valid map: where tensors stand that the hint says nothing of.
+        [m] a valid map, for tensors about which the hint says nothing.
     stop
-        Asked between two maps.
+        Called between two maps.
 
     Returns
     -------
-    Walk
-        None where no map that follows it fits.
+    Walk or None
+        None if no map that follows the hint fits.
     """
     shares, sure = _in_order(problem, data, hint)
     best: Walk | None = None
     for least in PARAMS.thresholds:
         if best is not None and stop():
             break
-        state = engine.start(data, np.where(sure >= TRUST, _fastest(shares, least, begin), begin), 0)
+        state = engine.start(data, np.where(sure >= TRUST, _fastest_tiers(shares, least, begin), begin), 0)
         if not engine.repair(data, state):
             continue
         latency = engine.latency(data, state)
@@ -187,7 +195,7 @@ def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Cal
 
 
 def _in_order(problem: Problem, data: Data, hint: Hint) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Values [T, m] and confidences [m] of a hint, its tensors in the order of the arrays."""
+    """Values [T, m] and confidences [m] of a hint, with tensors in the order of the arrays."""
     number: dict[tuple[int, bool], int] = {decision: place for place, decision in enumerate(placed(problem))}
     owners = zip(data.layer.tolist(), data.is_weight.tolist(), strict=True)
     order = [number[layer, not is_weight] for layer, is_weight in owners]
@@ -196,8 +204,11 @@ def _in_order(problem: Problem, data: Data, hint: Hint) -> tuple[NDArray[np.floa
     return shares, sure
 
 
-def _fastest(shares: NDArray[np.float64], least: float, otherwise: Ints) -> Ints:
-    """[m] The fastest tier such that it and those above it have at least the part ``least`` of a tensor's values."""
+def _fastest_tiers(shares: NDArray[np.float64], least: float, otherwise: Ints) -> Ints:
+    """[m] the fastest tier that has, with those above it, at least the part ``least`` of a tensor's values.
+
+    Tensors without any values get their tier of ``otherwise``.
+    """
     total = shares.sum(axis=0)
     above = np.cumsum(shares[::-1], axis=0)
     steps = np.argmax(above >= np.maximum(least * total, 1e-12), axis=0)

@@ -1,4 +1,4 @@
-"""How far a memory map is from an earlier one: tensors by their layers, tiers by their names."""
+"""Memory maps that stay close to an earlier plan; tensors are matched by their layers, tiers by their names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stowplan.models.tier_placement.hint import matched_layers
 from stowplan.models.tier_placement.plan import Placed, Plan, placed
 from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import Structure, offsets_of, packing_of, plan_of, tiers_of
-from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked
+from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_places, stacked_boxes
 
 
 class Changes(ByValues):
-    """Decisions are the tiers of the tensors, and their offsets where there are any."""
+    """How memory maps change: the decisions are the tier of each tensor, and its offset if tiers are address spaces."""
 
     what = "tensor"
 
@@ -25,7 +25,7 @@ class Changes(ByValues):
         super().__init__(problem, given)
 
     def match_values(self, given: KeepClose) -> Sequence[Place | None]:
-        """Places by layer, and by the names of the tiers."""
+        """The earlier tier and offset of each tensor, found by layer and by the name of the tier; None if there is none."""
         problem: Problem = self.problem
         earlier: Plan = given.plan
         if given.problem is not None:
@@ -51,23 +51,23 @@ class Changes(ByValues):
         return places
 
     def values(self, plan: Any) -> Sequence[Place]:
-        """Tier and offset, which is 0 where tiers are no address spaces."""
+        """Tier and offset of each tensor; the offset is 0 if tiers are no address spaces."""
         tiers = tiers_of(self._structure, plan)
         return list(zip(tiers, offsets_of(self._structure, plan) or [0] * len(tiers), strict=True))
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """Plan with these places."""
+        """The plan with these tiers and offsets."""
         spaces = self._structure.problem.address_spaces
         return plan_of(self._structure, [tier for tier, _ in values], [offset for _, offset in values] if spaces else None)
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """Tensors that stand where the tensor was."""
+        """A function that returns the tensors that now occupy the earlier place of a tensor."""
         if not self._structure.problem.address_spaces:
             return super().coupled(plan)
         return colliding(self._boxes(self.earlier), self._boxes(self.values(plan)))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Other offsets in the same tiers."""
+        """Plans with the same tiers and fewer changed offsets."""
         problem = self._structure.problem
         if not problem.address_spaces:
             return
@@ -77,7 +77,8 @@ class Changes(ByValues):
             yield self.plan(places, plan)
 
     def _boxes(self, places: Sequence[Place | None]) -> Boxes:
-        return stacked(
+        """The boxes of tensors at these places; tensors without a place are left out."""
+        return stacked_boxes(
             (tier.capacity for tier in self._structure.problem.tiers),
             (
                 (number, tensor.first, tensor.last + 1, place, tensor.size)

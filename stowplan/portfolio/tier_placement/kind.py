@@ -1,4 +1,4 @@
-"""Tier placement as a kind of problem: how its plans are verified, its baselines, and its candidates."""
+"""The kind ``tier_placement``: how its plans are verified and described, and which candidates and baselines it has."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from stowplan.verification import Verification
 
 
 class StartParameters(Parameters, frozen=True):
-    """Parameters of which candidates there are, and where they run."""
+    """Parameters that decide which candidates run."""
 
     exact_layers: int = 1_500
-    """Layers beyond which CP-SAT finds nothing that the others lack, and the linear relaxation proves sooner than the MILP."""
+    """Layers up to which CP-SAT and the MILP run. Beyond, CP-SAT adds nothing, and the linear relaxation proves bounds
+    sooner."""
     small: int = 64
-    """Layers, up to so many the exact model is tried for a moment before all else."""
+    """Layers up to which the presolver runs."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -37,7 +38,7 @@ def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
 
 
 def _compiler(problem: Problem) -> Plan | None:
-    """What the chip's own compiler does, where it finds a place for everything."""
+    """The plan of the chip's own compiler; None if it finds no place for some tensor."""
     from stowplan.hardware.nnp_i.compiler import compiler_plan
 
     return compiler_plan(problem)
@@ -56,7 +57,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
             chosen.append(Candidate("linear", "exact", share=1.0, proves_only=True))
         chosen.append(Candidate("lns", "exact", share=1.0))
     asked_for = [candidate for candidate in chosen if {candidate.name, candidate.family} & {*options.candidates}]
-    # Before what only proves, or searches long; after the MILP, which on small networks is done before torch has started.
+    # The learned candidate comes before candidates that only prove or search for long, but after the MILP of smaller networks,
+    # which ends before torch has started.
     place = 1 if len(problem.layers) > PARAMS.exact_layers else 2
     is_small = len(problem.layers) <= PARAMS.small
     chosen.insert(place, learned.candidate(problem, options, len(asked_for)))

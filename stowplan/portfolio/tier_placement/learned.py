@@ -1,4 +1,4 @@
-"""The candidate that places with a trained graph network, in one forward pass."""
+"""The learned candidate: places all tensors by one forward pass of a trained graph network."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from stowplan.models.tier_placement.problem import Problem
 from stowplan.models.tier_placement.structure import find_overload
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.policies import PolicySource
-from stowplan.portfolio.presolve import is_overloaded
+from stowplan.portfolio.presolve import report_if_overloaded
 
 if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 
 
 def _read_policy(path: Path) -> Policy:
+    """Read a policy from a checkpoint file."""
     from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 
     return Policy.load(path)
@@ -37,18 +38,18 @@ class PolicyParameters(Parameters, frozen=True):
     """Parameters of the learned policy."""
 
     layer_seconds: float = 1e-4
-    """Seconds a layer of a forward pass and decoding, on one core at leisure."""
+    """Seconds for each layer of a forward pass and of decoding, on one idle core."""
     large: int = 1_500
-    """Layers beyond which the local search has its first plan after the policy, and one that is further from the bound."""
+    """Layers from which on the policy always runs: there, the local search has its first plan later, and it is a worse one."""
 
 
 PARAMS = parameters(PolicyParameters, __name__)
 
 
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
-    """The learned candidate; where it cannot run it says why.
+    """The learned candidate; if it cannot run, it carries the reason.
 
-    ``others`` is how many candidates of other families run.
+    ``others`` is the number of candidates of other families in the run.
     """
     unavailable = "" if problem.features else "needs node features, as reading a network gives; the problem has none"
     return POLICY.candidate(
@@ -62,8 +63,8 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 
 
 def egrl(problem: Problem, context: Context) -> None:
-    """The plan of one forward pass; a note where the policy is for other chips."""
-    if is_overloaded(context, find_overload(problem)):
+    """The candidate ``egrl``: the plan of one forward pass. Leaves a note if the policy is for another chip."""
+    if report_if_overloaded(context, find_overload(problem)):
         return
     policy = POLICY.load()
     if context.closed():

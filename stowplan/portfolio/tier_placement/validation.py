@@ -1,4 +1,4 @@
-"""How EGRL's policies are validated: their maps, and the best maps with some tensors where they put them."""
+"""How policies of EGRL are validated: their maps, and the best maps that keep some tensors in the policy's tiers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 
 
-#: Maps that the search evaluates.
+#: Number of maps that the search evaluates.
 EVALUATIONS = 100
 
 
 class EgrlPlayer:
-    """A graph network: the map that its probabilities fill, and maps drawn from them that the chip's compiler rectifies.
+    """A player with a graph network: its most likely map, and random maps that the chip's compiler rectifies.
 
-    The search is EGRL's, begun with the policy's weights, on this network alone; the policy's map counts as well.
+    The search is a training run of EGRL on this network alone that starts with the policy's weights; its result is the better
+    of the trained and the original map.
     """
 
     def __init__(self, policy: Policy):
@@ -64,7 +65,7 @@ class EgrlPlayer:
 
 
 class Tiers:
-    """The tensors of a map as decisions, in the order of the layers: the tier of each."""
+    """A map as a sequence of decisions: the tier of each tensor, in the order of the layers."""
 
     rest = "offsets"
 
@@ -74,7 +75,7 @@ class Tiers:
 
     @cached_property
     def names(self) -> Sequence[str]:
-        """``weights of L in T``."""
+        """A name for each decision, such as ``weights of L in T``."""
         problem = self.problem
         return [
             f"{tensor.what} of {problem.layers[tensor.layer].name} in {problem.tiers[tensor.tier(self.plan)].name}"

@@ -1,4 +1,4 @@
-"""What a kind brings to the validation of its policies, and which policy plays which kind."""
+"""The interface between a kind and the validation of its learned policies: players, games, decisions and the adapter."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Stop = Callable[[], bool]
 
 
 class Estimate(NamedTuple):
-    """What a policy thought of a position, and what came of it."""
+    """A policy's estimate of a position, with the actual return."""
 
     position: int
-    """Decisions made before it; positions of one number are compared with each other."""
+    """Number of decisions made before it; positions of equal number are compared with each other."""
     value: float
-    """The policy's estimate of the return from there."""
+    """The policy's estimate of the return from the position."""
     returned: float
-    """Return from there to the end of the game, in the same unit."""
+    """The actual return from the position to the end of the game, in the same unit."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,20 @@ class Game:
     """A finished game of a policy."""
 
     plan: Any
-    """What it came to; None where the game was lost."""
+    """The resulting plan; None if the game was lost."""
     estimates: tuple[Estimate, ...] = ()
+    """The policy's estimates of the positions."""
     reward: int | None = None
-    """The game's own reward, in the kind's unit; None where that is not the point."""
+    """The game's own reward, in the kind's unit; None if the kind does not compare it with anything."""
     trace: Any = None
-    """What the kind's decisions are made of."""
+    """The moves of the game, from which :attr:`Adapter.decisions` derives its decisions."""
 
 
 class Player(Protocol):
-    """A policy, or its control, on any problem of its kind."""
+    """A policy, or its control (an untrained network of equal size), that plays problems of its kind."""
 
     def likeliest(self, problem: Any, stop: Stop) -> Game | None:
-        """The game of the likeliest decisions; None where it was stopped before its end.
+        """The game of the most likely decisions; None if it was stopped before its end.
 
         Raises
         ------
@@ -50,35 +51,36 @@ class Player(Protocol):
         ...
 
     def sampled(self, problem: Any, count: int, seed: int, stop: Stop) -> Sequence[Game]:
-        """Games with decisions drawn from the policy; fewer than ``count`` where they were stopped."""
+        """Games with decisions drawn from the policy; fewer than ``count`` if they were stopped."""
         ...
 
     def searched(self, problem: Any, seed: int, stop: Stop) -> Game | None:
-        """The best that the agent's own search finds with an effort that is always the same; None where it was stopped."""
+        """The best game that the agent's own search finds with a fixed effort; None if it was stopped."""
         ...
 
 
 class Completion(NamedTuple):
-    """The best that can be made of some decisions."""
+    """The result of completing a game: of solving the problem with some decisions fixed."""
 
     objective: int
-    """Of the best plan found."""
+    """Objective of the best plan found."""
     bound: int
-    """No plan is better; equal to the objective where that is proven."""
+    """Proven lower bound; equal to the objective if that is proven optimal."""
 
 
 class Effort(NamedTuple):
-    """What may go into one completion."""
+    """The limits of one completion."""
 
     seconds: float
-    """Wall time, infinite in deterministic runs."""
+    """Time limit in seconds, infinite in deterministic runs."""
     work: float | None
-    """Deterministic limit, in the kind's deterministic seconds; None where time is the limit."""
+    """Work limit in the kind's deterministic seconds; None if time is the limit."""
     seed: int
+    """Seed of the solvers."""
     bound: int
-    """Proven of the problem without any decision."""
+    """Proven lower bound of the problem without any fixed decision."""
     deadline: Deadline
-    """Of all completions, and how they are cancelled."""
+    """Deadline of all completions together, with their cancellation."""
 
     def stop(self) -> bool:
         """Whether to return now."""
@@ -86,44 +88,44 @@ class Effort(NamedTuple):
 
 
 class Decisions(Protocol):
-    """The decisions of one game, in order, and the best plan that keeps the first of them."""
+    """The decisions of one game in their order, and the best plans that keep the first of them."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Of the decisions, for people."""
+        """A name for each decision, for the report."""
         ...
 
     @property
     def rest(self) -> str:
-        """What is decided beside them, for people."""
+        """A description, for the report, of what a game decides besides these decisions."""
         ...
 
     def best(self, count: int, effort: Effort) -> Completion:
-        """The best plan with the first ``count`` decisions as in the game; never worse than the game's own."""
+        """Solve the problem with the first ``count`` decisions fixed; the result is never worse than the game's plan."""
         ...
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """How the policies of one kind are validated."""
+    """How the policies of one kind are validated. The functions take the arguments that are listed in parentheses."""
 
     agent: str
-    """Name of the agent, for people."""
+    """Name of the agent, for the report."""
     source: PolicySource[Any]
-    """The policy where none is named."""
+    """The source of the policy if none is named."""
     format: str
-    """Of its policy files."""
+    """Format of its policy files."""
     player: Callable[[Any], Player]
-    """What plays with a policy, as its class loads it."""
+    """(policy): a player with that policy."""
     untrained: Callable[[Any], Any]
-    """(policy) to one of the same sizes that has learned nothing, by torch's random numbers, to be decoded alike."""
+    """(policy): an untrained policy with a network of equal size, initialized with torch's random numbers."""
     decisions: Callable[[Any, Game, Any], Decisions | None]
-    """(problem, likeliest game, best plan known) to its decisions; None where there are none."""
+    """(problem, most likely game, best known plan): the decisions of the game; None if it has none."""
     simulated: Callable[[Any, Any], int] | None = None
-    """(problem, plan) to the latency that the simulator measures, where there is a simulator beside the objective."""
+    """(problem, plan): the latency that a simulator measures, if the kind has a simulator besides the objective."""
     rival: Callable[[Any, Stop], tuple[str, float]] | None = None
-    """(problem, stop) to name and objective of another baseline, where the kind's own is often weak; the better counts."""
+    """(problem, stop): name and objective of a second baseline, for kinds whose own is often weak; the better one counts."""
     episodes: str = "games"
-    """What the agent calls that which it learns from by playing."""
+    """The agent's word for the episodes that it learns from."""
     values: str = ""
-    """Why there are no value estimates; empty where there are."""
+    """Why there are no value estimates; empty if there are some."""

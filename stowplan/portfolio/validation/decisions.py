@@ -1,8 +1,8 @@
-"""The decisions of a game that cost most, found by bisection.
+"""Finds the decisions of a game that cost most, by bisection.
 
-f(k) is the objective of the best plan that keeps the first k decisions of a game. More decisions never help, so f rises from
-the optimum to what the game came to, and the decisions at which it rises are those that cost. Between two numbers of decisions
-with equal f nothing has to be looked at.
+Let f(k) be the objective of the best plan that keeps the first k decisions of a game. More fixed decisions never help, so that
+f rises from the optimum to the objective of the game, and a decision at which it rises is one that costs. Between two values of
+k with equal f, no decision costs anything.
 """
 
 from __future__ import annotations
@@ -13,47 +13,50 @@ import msgspec
 
 from stowplan.portfolio.validation.adapter import Completion, Decisions, Effort
 
-#: Decisions named in a report.
+#: Number of decisions that a report names.
 TOP = 5
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision, or some in a row, and what it costs."""
+    """A decision, or several consecutive ones, with its cost."""
 
     first: int
     """Number of the first of them, from 0."""
     last: int
+    """Number of the last of them."""
     name: str
     before: int
-    """The best objective there was before it ..."""
+    """The best objective without the decision fixed."""
     after: int
-    """... and with it."""
+    """The best objective with the decision fixed."""
     share: float
-    """Part of the difference between the game and the optimum."""
+    """Its cost as a part of the difference between the game and the optimum."""
     exact: bool
-    """Whether both are proven."""
+    """Whether both objectives are proven."""
 
     @property
     def cost(self) -> int:
-        """What it costs, in the unit of objectives."""
+        """The cost of the decision, in the unit of the objective."""
         return self.after - self.before
 
 
 class DecisionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the decisions of a likeliest game cost."""
+    """The costs of the decisions of the game of most likely decisions."""
 
     count: int
-    """Decisions of the game."""
+    """Number of decisions of the game."""
     costly: tuple[Decision, ...]
-    """The dearest, dearest first; at most :data:`TOP`."""
+    """The most expensive decisions, in descending order; at most :data:`TOP`."""
     explained: float | None
-    """Part of the difference between game and optimum that those account for; None where there is no difference."""
+    """Part of the difference between game and optimum that these account for; None if there is no difference."""
     rest: float | None
-    """Part that is left when all decisions are kept, and is due to what else the game decides."""
+    """Part that remains with all decisions fixed, which is due to what else the game decides."""
     rest_name: str
+    """A description of what else the game decides."""
     solves: int
+    """Number of completions that were solved."""
     exact: bool
-    """Whether every cost above is proven, and no interval of decisions was left undivided."""
+    """Whether every cost above is proven, and belongs to a single decision."""
     note: str = ""
 
 
@@ -68,28 +71,30 @@ def dearest(
 
     Parameters
     ----------
+    decisions
+        The decisions of the game.
     optimum
-        Of the problem: best objective known, and bound.
+        The best known objective of the problem, and its bound.
     objective
-        What the game came to.
+        The objective of the game.
     effort
-        For each completion.
+        The limits of each completion.
     most_solves
-        Completions at most.
+        Largest number of completions.
 
     Returns
     -------
     DecisionReport
-        Decisions that could not be told apart within the limits stand as one, and the report says that it is not exact.
+        Decisions that could not be separated within the limits count as one, and the report is marked as not exact.
     """
     count = len(decisions.names)
     completions = {0: Completion(min(optimum.objective, objective), optimum.bound)}
     total, solves = objective - completions[0].objective, 0
     if total <= 0 or not count:
         note = "" if count else "nothing to decide"
-        return _report(decisions, completions, objective, solves, note)
+        return _build_report(decisions, completions, objective, solves, note)
     while solves < most_solves and not effort.stop():
-        at = count if count not in completions else _widest(_smoothed(completions))
+        at = count if count not in completions else _most_expensive_middle(_tighten(completions))
         if at is None:
             break
         solves += 1
@@ -98,13 +103,16 @@ def dearest(
     note = ""
     if count not in completions:
         completions[count], note = Completion(objective, optimum.bound), "stopped before any decision was looked at"
-    elif _widest(_smoothed(completions)) is not None:
+    elif _most_expensive_middle(_tighten(completions)) is not None:
         note = f"stopped after {solves} solves" if solves >= most_solves else f"out of time after {solves} solves"
-    return _report(decisions, completions, objective, solves, note)
+    return _build_report(decisions, completions, objective, solves, note)
 
 
-def _smoothed(completions: dict[int, Completion]) -> dict[int, Completion]:
-    """The same by ascending number, with what follows from f rising: a plan that keeps more decisions keeps fewer, too."""
+def _tighten(completions: dict[int, Completion]) -> dict[int, Completion]:
+    """The completions by ascending number, tightened by the fact that f never falls.
+
+    A plan that keeps more decisions also keeps fewer, so that its objective is an upper bound for fewer decisions.
+    """
     numbers = sorted(completions)
     objectives, bounds = dict[int, int](), dict[int, int]()
     least = completions[numbers[-1]].objective
@@ -116,20 +124,23 @@ def _smoothed(completions: dict[int, Completion]) -> dict[int, Completion]:
     return {number: Completion(objectives[number], min(bounds[number], objectives[number])) for number in numbers}
 
 
-def _widest(known: dict[int, Completion]) -> int | None:
-    """In the middle of the interval of several decisions that costs most, the first of equals; None where none costs."""
-    open_ones = [(b.objective - a.objective, -i, i, j) for (i, a), (j, b) in pairwise(known.items()) if j - i > 1]
+def _most_expensive_middle(tightened: dict[int, Completion]) -> int | None:
+    """The middle of the most expensive interval of several decisions; None if no such interval costs anything."""
+    open_ones = [(b.objective - a.objective, -i, i, j) for (i, a), (j, b) in pairwise(tightened.items()) if j - i > 1]
     cost, _, first, last = max(open_ones, default=(0, 0, 0, 0))
     return (first + last) // 2 if cost > 0 else None
 
 
-def _report(decisions: Decisions, completions: dict[int, Completion], objective: int, solves: int, note: str) -> DecisionReport:
-    known = _smoothed(completions)
-    begin = known[0].objective
-    end = known[max(known)].objective if len(known) > 1 else begin
+def _build_report(
+    decisions: Decisions, completions: dict[int, Completion], objective: int, solves: int, note: str
+) -> DecisionReport:
+    """The report on the completions that were solved."""
+    tightened = _tighten(completions)
+    begin = tightened[0].objective
+    end = tightened[max(tightened)].objective if len(tightened) > 1 else begin
     total = objective - begin
     steps = []
-    for (i, a), (j, b) in pairwise(known.items()):
+    for (i, a), (j, b) in pairwise(tightened.items()):
         if b.objective > a.objective:
             name = decisions.names[i] if j == i + 1 else f"{decisions.names[i]} ... {decisions.names[j - 1]}"
             steps.append(

@@ -1,4 +1,4 @@
-"""The policies of a validation: which policy plays which kind, its control, and where it comes from."""
+"""The policies of a validation: which policy plays which kind of problem, with its control and its origin."""
 
 from __future__ import annotations
 
@@ -15,34 +15,37 @@ from stowplan.portfolio.validation.adapter import Adapter, Player
 
 
 class Opened(NamedTuple):
-    """A policy ready to play, and its control."""
+    """A loaded policy with its control."""
 
     path: str
+    """Path of its file."""
     digest: str
     """sha256 of its file."""
     adapter: Adapter
     policy: Player
+    """A player with the policy."""
     control: Player
+    """A player with an untrained network of equal size."""
     training: str = ""
-    """How it was trained, by what its file says."""
+    """How the policy was trained, according to its file."""
 
 
 class Policies:
-    """The policies of a run.
+    """The policies of a validation run.
 
     Parameters
     ----------
     paths
-        Policy files, one for each kind at most. Other kinds have the policies that their candidates play with.
+        Policy files, at most one for each kind. Other kinds are played by the policies that their candidates use.
     seed
-        Of the controls.
+        Seed of the controls' random weights.
 
     Raises
     ------
     MissingDependencyError
-        Without torch.
+        torch is not installed.
     InputError
-        A file that is no policy, is damaged, or is the second of its kind.
+        A file is no policy, is damaged, or is the second one of its kind.
     """
 
     def __init__(self, paths: Sequence[str | Path] = (), seed: int = 0):
@@ -51,21 +54,21 @@ class Policies:
         self._seed = seed
         self._named: dict[str, Path] = {}
         self._opened: dict[str, Opened] = {}
-        known = {adapter.format: name for name, adapter in _adapters()} if paths else {}
+        kinds = {adapter.format: name for name, adapter in _adapters()} if paths else {}
         for path in map(Path, paths):
-            name = _kind_of(path, known)
+            name = _kind_of(path, kinds)
             if name in self._named:
                 raise InputError(
                     f"found a second policy of {kind(name).title} beside {self._named[name]}, expected one of each kind",
                     source=path,
                 )
             self._named[name] = path
-        # Whatever is wrong with them is found before anything is solved.
+        # The policies are loaded now, so that errors show before anything is solved.
         for name in self._named:
             self.of(kind(name))
 
     def idle(self, played: Container[str]) -> list[InputError]:
-        """What to say of policies that were named for kinds, by name, of which there was no problem."""
+        """An error for each named policy whose kind is not among the kinds ``played``."""
         return [
             InputError(f"found a policy of {kind(name).title}, and no problem for it in the suite", source=path)
             for name, path in self._named.items()
@@ -78,7 +81,7 @@ class Policies:
         Raises
         ------
         InputError
-            No policy plays the kind, or the package's own, which plays where none is named, cannot be read.
+            No policy plays the kind, or the package's policy, which is the default, cannot be read.
         """
         from stowplan.learned_guidance.training import checkpoint
 
@@ -97,6 +100,7 @@ class Policies:
 
 
 def _adapters() -> Iterator[tuple[str, Adapter]]:
+    """Name and adapter of each kind that has learned policies."""
     for known in registered():
         adapter = known.extras().adapter
         if adapter is not None:
@@ -104,19 +108,22 @@ def _adapters() -> Iterator[tuple[str, Adapter]]:
 
 
 def _playable() -> list[str]:
+    """Titles of the kinds that have learned policies."""
     return [kind(name).title for name, _ in _adapters()]
 
 
-def _kind_of(path: Path, known: dict[str, str]) -> str:
+def _kind_of(path: Path, kinds: dict[str, str]) -> str:
+    """The kind that a policy file is for; ``kinds`` has the kind of each format."""
     from stowplan.learned_guidance.training.checkpoint import format_of
 
     policy_format = format_of(path)
-    if policy_format not in known:
-        raise InputError(f"found format {policy_format!r}, expected one of {', '.join(known)}", source=path, place="format")
-    return known[policy_format]
+    if policy_format not in kinds:
+        raise InputError(f"found format {policy_format!r}, expected one of {', '.join(kinds)}", source=path, place="format")
+    return kinds[policy_format]
 
 
 def _untrained(adapter: Adapter, policy: Any, seed: int) -> Any:
+    """The untrained control of a policy; torch's own random numbers stay as they are."""
     import torch
 
     with torch.random.fork_rng(devices=[]):

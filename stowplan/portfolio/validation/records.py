@@ -1,4 +1,4 @@
-"""What a validation says, as plain data: the JSON of ``stowplan validate`` (``docs/guide/validate.md``)."""
+"""The result of a validation as plain data: the JSON of ``stowplan validate`` (``docs/guide/validate.md``)."""
 
 from __future__ import annotations
 
@@ -18,95 +18,106 @@ FORMAT = "stowplan.validation"
 VERSION = 1
 
 
-#: The note of a game that time cut short.
+#: The note on a game that did not end in time.
 STOPPED = "stopped"
 
 
 class Exact(msgspec.Struct, frozen=True, kw_only=True):
-    """What the exact side came to."""
+    """The result of the heuristic and exact candidates, with which policies are compared."""
 
     objective: int | None
-    """Of the best verified plan."""
+    """Objective of the best verified plan; None if there is none."""
     bound: int | None
+    """Proven lower bound of the objective."""
     is_proven: bool
-    """Whether the objective is the optimum."""
+    """Whether the objective is proven optimal."""
     candidate: str
+    """The candidate that found the plan."""
     stop_reason: str
+    """Why the run ended."""
     seconds: float
+    """How long it took."""
     certified_bound: int | None = None
-    """What a certificate shows of the bound."""
+    """The bound that a certificate proves."""
     proof: str = ""
-    """Form of its proof; empty where the solver must be trusted."""
+    """Form of that proof; empty if the bound rests on a solver."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One plan of a policy, verified."""
+    """The outcome of one game: its verified plan, or why there is none."""
 
     objective: int | None = None
-    """None where there is no valid plan."""
+    """Objective of the plan; None if there is no valid plan."""
     gap: float | None = None
-    """To the optimum where that is proven, else to the bound."""
+    """Gap to the optimum if that is proven, otherwise to the bound."""
     least_gap: float | None = None
-    """To the best plan that the exact side knows: the true gap is this or more, and ``gap`` or less."""
+    """Gap to the best plan of the other candidates: the true gap is between this and ``gap``."""
     second_gap: float | None = None
-    """Of objectives of two numbers that of the second, where the first is the optimum's."""
+    """For objectives that encode two numbers, the gap of the second one, if the first is that of the optimum."""
     is_optimal: bool = False
-    """Equal to a proven optimum, or to the bound; of objectives of two numbers both are."""
+    """Whether the objective equals a proven optimum, or the bound; for two numbers, whether both do."""
     note: str = ""
-    """Why there is no plan: ``lost``, or the rule that it breaks; ``stopped`` where time was up before the game was over."""
+    """Why there is no plan: ``lost``; the rule that it breaks; or ``stopped`` if the game did not end in time."""
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy, or its control, on one problem."""
+    """The outcomes of a policy, or of its control, on one problem."""
 
     likeliest: Outcome
+    """Outcome of the game of most likely decisions."""
     sampled: tuple[Outcome, ...] = ()
+    """Outcomes of games with random decisions."""
     best: Outcome = Outcome(note=STOPPED)
-    """The best of the sampled ones."""
+    """The best of the sampled outcomes."""
     searched: Outcome = Outcome(note=STOPPED)
-    """With the agent's own search."""
+    """Outcome of the agent's own search."""
     seconds: float = 0.0
+    """Seconds that all games took."""
 
     @property
     def is_played(self) -> bool:
-        """Whether any game was over in time, with a valid plan or without one."""
+        """Whether any game ended in time, with a valid plan or without one."""
         return any(outcome.note != STOPPED for outcome in (self.likeliest, *self.sampled, self.searched))
 
 
 class Values(msgspec.Struct, frozen=True, kw_only=True):
-    """Value estimates beside true returns, over the positions of the sampled games."""
+    """How well value estimates match the actual returns, over the positions of the sampled games."""
 
     correlation: float | None = None
-    """Spearman's, over all positions; None where there is none, as of a constant."""
+    """Spearman's rank correlation over all positions; None if it is undefined, as for constant values."""
     at_equal_positions: float | None = None
-    """The same within positions of equal number, pooled: what is not owed to how much of the game is left."""
+    """The rank correlation within positions of equal number, pooled. It is not affected by how much of the game is left."""
     positions: int = 0
+    """Number of positions."""
     games: int = 0
+    """Number of games."""
     note: str = ""
     """Why there are no estimates."""
     points: tuple[tuple[float, float], ...] = ()
-    """(estimate, return) of some positions, evenly spread over all."""
+    """(estimate, return) of some positions, evenly spaced."""
 
 
 class RewardCorrelation(msgspec.Struct, frozen=True, kw_only=True):
-    """The game's reward beside a latency, of sampled games of policy and control."""
+    """The correlation of the game's reward with a latency, over sampled games of policy and control."""
 
     measured: str
-    """``simulated``, or ``compiled``: cycles by compiles of the program."""
+    """How the latency is measured: ``simulated``; or ``compiled``, in cycles of the compiled program."""
     correlation: float | None
-    """Pearson's; -1 where more reward always is less time, None where there is none."""
+    """Pearson's correlation: -1 if a larger reward always means less time; None if it is undefined."""
     count: int
+    """Number of games."""
     points: tuple[tuple[int, int], ...] = ()
-    """(reward, latency)."""
+    """(reward, latency) of some games."""
 
 
 class ProblemReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One problem of the suite."""
+    """The result for one problem of the suite."""
 
     name: str
     input: str
+    """Path of the input."""
     exit_code: int = 0
-    """What failed says so by its code; 0 otherwise."""
+    """Exit code of the error if the problem failed, otherwise 0."""
     error: str | None = None
     kind: str = ""
     unit: str = ""
@@ -120,73 +131,81 @@ class ProblemReport(msgspec.Struct, frozen=True, kw_only=True):
     rewards: tuple[RewardCorrelation, ...] = ()
     decisions: DecisionReport | None = None
     decisions_note: str = ""
-    """Why no decisions were looked at."""
+    """Why no decisions were examined."""
     notes: tuple[str, ...] = ()
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to plan, over all problems of a kind."""
+    """The gaps of one way to plan, over all problems of a kind."""
 
     name: str
     gaps: Spread
     second_gaps: Spread | None = None
-    """Of objectives of two numbers, where the first is the optimum's."""
+    """For objectives that encode two numbers, the gaps of the second one, over plans whose first is that of the optimum."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """All problems of one kind."""
+    """The summary of all problems of one kind."""
 
     kind: str
     agent: str
     policy: str
     """Path of the policy file."""
     digest: str
-    """sha256 of it."""
+    """sha256 of the policy file."""
     problems: int
+    """Number of problems."""
     proven: int
-    """Problems whose optimum is proven: gaps of the others are to a bound, and may be less than they seem."""
+    """Number of problems whose optimum is proven. For the others, gaps are to a bound, and true gaps may be smaller."""
     rows: tuple[Row, ...]
+    """One row for each way to plan."""
     second: str = ""
-    """Name of the second number of objectives of two; gaps of it are of plans whose first is the optimum's."""
+    """Name of the second number of the objective, if it encodes two."""
     correlation: float | None = None
-    """Rank correlation of values with returns, pooled within problems."""
+    """Rank correlation of value estimates with returns, pooled within problems."""
     at_equal_positions: float | None = None
+    """Rank correlation within positions of equal number, pooled likewise."""
     values_note: str = ""
     """Why there are no value estimates."""
     training: str = ""
-    """How the policy was trained, by what its file says."""
+    """How the policy was trained, according to its file."""
     rewards: tuple[RewardCorrelation, ...] = ()
-    """Means of the correlations of the problems."""
+    """Means of the reward correlations of the problems."""
 
 
 class Validation(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole run."""
+    """The result of a validation run."""
 
     settings: Settings
     games: int
+    """Sampled games of each policy, and of its control, on each problem."""
     solves: int
+    """Largest number of completions for the costs of decisions, on each problem."""
     problems: tuple[ProblemReport, ...]
     summaries: tuple[Summary, ...]
     asked: int
-    """Problems of the suite; fewer were finished where the run was interrupted."""
+    """Number of problems of the suite; ``problems`` has fewer if the run was interrupted."""
     interrupted: bool = False
     format: str = FORMAT
     version: int = VERSION
 
 
 def summarize(problems: Sequence[ProblemReport], opened: Callable[[str], Opened]) -> tuple[Summary, ...]:
-    """The problems that were validated, kind by kind in their order.
+    """Summarize the problems that were validated, kind by kind, in the order in which kinds occur.
 
     Parameters
     ----------
+    problems
+        The reports of all problems.
     opened
-        The policy of a kind by its name.
+        Returns the policy of a kind by the kind's name.
     """
     names = dict.fromkeys(problem.kind for problem in problems if problem.error is None)
     return tuple(_summary(kind, [problem for problem in problems if problem.kind == kind], opened(kind)) for kind in names)
 
 
 def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Summary:
+    """The summary of the problems of one kind."""
     measured = {reward.measured: None for problem in problems for reward in problem.rewards}
     pair = kinds.unit(problems[0].unit).pair
     values = [problem.values for problem in problems if problem.values is not None]
@@ -202,8 +221,8 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
             for name, outcomes in outcomes_of(problems).items()
         ),
         second="" if pair is None else pair.second,
-        correlation=_pooled(values, lambda value: value.correlation),
-        at_equal_positions=_pooled(values, lambda value: value.at_equal_positions),
+        correlation=_pool(values, lambda value: value.correlation),
+        at_equal_positions=_pool(values, lambda value: value.at_equal_positions),
         values_note=opened.adapter.values,
         training=opened.training,
         rewards=tuple(_mean_reward(name, problems) for name in measured),
@@ -211,7 +230,7 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
 
 
 def outcomes_of(problems: Sequence[ProblemReport]) -> dict[str, list[tuple[str, Outcome]]]:
-    """(problem, outcome) of each way to plan, by its name, of validated problems of one kind."""
+    """(problem, outcome) pairs of validated problems of one kind, by the name of the way to plan."""
     outcomes_by_way: dict[str, list[tuple[str, Outcome]]] = {}
     for name, part in (("policy", "policy"), ("untrained", "control")):
         for problem in problems:
@@ -232,7 +251,8 @@ def outcomes_of(problems: Sequence[ProblemReport]) -> dict[str, list[tuple[str, 
 
 
 def _row(name: str, outcomes: Iterable[Outcome], has_second: bool) -> Row:
-    # What time cut short says nothing of the policy.
+    """The distribution of the gaps of one way to plan."""
+    # Games that did not end in time say nothing about the policy.
     complete = [outcome for outcome in outcomes if outcome.note != STOPPED]
     gaps = spread((outcome.gap for outcome in complete), sum(outcome.is_optimal for outcome in complete))
     second: Spread | None = None
@@ -242,11 +262,11 @@ def _row(name: str, outcomes: Iterable[Outcome], has_second: bool) -> Row:
     return Row(name=name, gaps=gaps, second_gaps=second)
 
 
-def _pooled(values: Sequence[Values], part: Callable[[Values], float | None]) -> float | None:
-    """Mean of the correlations of the problems, each as much as it has positions.
+def _pool(values: Sequence[Values], part: Callable[[Values], float | None]) -> float | None:
+    """The mean of the problems' correlations, weighted by their numbers of positions.
 
-    That is the correlation of all positions together, with ranks of each problem by itself, brought to a mean of 0 and a
-    deviation of 1.
+    This is the correlation over all positions if values are ranked within each problem and standardized to mean 0 and deviation
+    1.
     """
     weighted = [(correlation, value.positions) for value in values if (correlation := part(value)) is not None]
     total = sum(weight for _, weight in weighted)
@@ -254,6 +274,7 @@ def _pooled(values: Sequence[Values], part: Callable[[Values], float | None]) ->
 
 
 def _mean_reward(measured: str, problems: Sequence[ProblemReport]) -> RewardCorrelation:
+    """The mean of the problems' reward correlations with one latency."""
     rewards = [reward for problem in problems for reward in problem.rewards if reward.measured == measured]
     known = [reward.correlation for reward in rewards if reward.correlation is not None]
     return RewardCorrelation(

@@ -1,4 +1,4 @@
-"""Distributions of gaps, and correlations that say None where there is nothing to correlate."""
+"""Distributions of gaps, and correlations that are None if they are undefined."""
 
 from __future__ import annotations
 
@@ -13,94 +13,98 @@ from stowplan.units import Unit
 
 Floats = npt.NDArray[np.float64]
 
-#: Spread of values below this part of their size is rounding: such values are equal.
+#: Values whose range is below this part of their magnitude differ by rounding errors only, and count as equal.
 _ROUNDING = 1e-12
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """How gaps are distributed. Shares are of all ``count`` plans asked for; the moments are of those that came to a plan."""
+    """The distribution of gaps. Shares refer to all ``count`` games; the other figures refer to games with a valid plan."""
 
     count: int
+    """Number of games."""
     lost: int
-    """Games that came to no valid plan; they are within no share."""
+    """Number of games without a valid plan; they count in no share."""
     mean: float | None = None
     lower_quartile: float | None = None
     median: float | None = None
     upper_quartile: float | None = None
     worst: float | None = None
     optimal: float | None = None
-    """Share at a proven optimum, of objectives of two numbers with both: the gap of the first alone may be 0 in more plans."""
+    """Share of games at a proven optimum. For objectives that encode two numbers, both are optimal; more games may have a gap
+    of 0, which is that of the first number."""
     within_1: float | None = None
-    """Share with a gap of at most 1 %."""
+    """Share of games with a gap of at most 1 %."""
     within_5: float | None = None
+    """Share of games with a gap of at most 5 %."""
 
 
 def spread(gaps: Iterable[float | None], optimal: int) -> Spread:
-    """The distribution of gaps; None is a game without a plan, ``optimal`` how many reached a proven optimum."""
+    """The distribution of gaps, in which None is a game without a plan; ``optimal`` games reached a proven optimum."""
     every = list(gaps)
-    known = np.array([gap for gap in every if gap is not None])
+    found = np.array([gap for gap in every if gap is not None])
     count = len(every)
     if not count:
         return Spread(count=0, lost=0)
     shares = {
         "optimal": optimal / count,
-        "within_1": float((known <= 0.01).sum()) / count,
-        "within_5": float((known <= 0.05).sum()) / count,
+        "within_1": float((found <= 0.01).sum()) / count,
+        "within_5": float((found <= 0.05).sum()) / count,
     }
-    if not len(known):
+    if not len(found):
         return Spread(count=count, lost=count, **shares)
-    low, middle, high = (float(quantile) for quantile in np.quantile(known, (0.25, 0.5, 0.75)))
+    low, middle, high = (float(quantile) for quantile in np.quantile(found, (0.25, 0.5, 0.75)))
     return Spread(
         count=count,
-        lost=count - len(known),
-        mean=float(known.mean()),
+        lost=count - len(found),
+        mean=float(found.mean()),
         lower_quartile=low,
         median=middle,
         upper_quartile=high,
-        worst=float(known.max()),
+        worst=float(found.max()),
         **shares,
     )
 
 
 def gap_to(objective: int, reference: int, unit: Unit) -> float:
-    """(objective - reference) / objective; of units of two numbers the first alone, for it decides."""
+    """``(objective - reference) / objective``; for units that encode two numbers, that of the first, which decides."""
     return _gap(unit.split(objective)[0], unit.split(reference)[0])
 
 
 def second_gap_to(objective: int, reference: int, unit: Unit) -> float | None:
-    """The gap of the second number where the first is equal; None for plain units, and where it is not."""
+    """The gap of the second number of an objective if the first numbers are equal; None otherwise, and for plain units."""
     (first, second), (known, other) = unit.split(objective), unit.split(reference)
     return None if unit.has_ratios or first != known else _gap(second, other)
 
 
 def _gap(objective: int, reference: int) -> float:
+    """``(objective - reference) / objective``, at least 0."""
     return max(0.0, (objective - reference) / objective) if objective else 0.0
 
 
 def pearson(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:
-    """Correlation of two lists of equal length; None with fewer than two values, and where either is constant."""
+    """Pearson's correlation of two lists of equal length; None for fewer than two values, or if either list is constant."""
     one, two = (np.asarray(sample, np.float64) for sample in (first, second))
     if len(one) < 2:
         return None
-    return _cosine(_centred(one), _centred(two))
+    return _cosine(_centre(one), _centre(two))
 
 
 def spearman(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:
-    """Rank correlation, equal values sharing the mean of their ranks; None as of :func:`pearson`."""
+    """Spearman's rank correlation, in which equal values share the mean of their ranks; None as for :func:`pearson`."""
     return pearson(_ranks(first), _ranks(second))
 
 
 def spearman_within(groups: Iterable[tuple[Sequence[float] | Floats, Sequence[float] | Floats]]) -> float | None:
-    """Rank correlation of pairs of lists pooled within their groups.
+    """The rank correlation of pairs of lists, pooled over groups.
 
-    Ranks are of each group by itself, as parts of it and less their mean, so that nothing between groups counts. Groups in
-    which either list is constant say nothing and are left out. None where that is all of them.
+    Ranks are computed within each group, divided by its size and centred, so that differences between groups do not count.
+    Groups in which either list is constant are left out; the result is None if no group remains.
     """
     ones, twos = [], []
     for first, second in groups:
         if len(first) < 2:
             continue
-        one, two = (_centred(_ranks(sample)) / len(first) for sample in (first, second))
+        one, two = (_centre(_ranks(sample)) / len(first) for sample in (first, second))
         if one.any() and two.any():
             ones.append(one)
             twos.append(two)
@@ -108,20 +112,24 @@ def spearman_within(groups: Iterable[tuple[Sequence[float] | Floats, Sequence[fl
 
 
 def _ranks(values: Sequence[float] | Floats) -> Floats:
+    """The ranks of values; equal values share the mean of their ranks."""
     array = np.asarray(values, np.float64)
-    # What differs by rounding alone is equal.
+    # Values that differ by rounding errors only are equal.
     return np.asarray(rankdata(np.zeros(len(array)) if _is_constant(array) else array), np.float64)
 
 
-def _centred(values: Floats) -> Floats:
+def _centre(values: Floats) -> Floats:
+    """The values minus their mean; all 0 if they are constant."""
     centred: Floats = values - values.mean()
     return np.zeros_like(centred) if _is_constant(values) else centred
 
 
 def _is_constant(values: Floats) -> bool:
+    """Whether all values are equal up to rounding errors."""
     return not len(values) or bool(np.ptp(values) <= _ROUNDING * float(np.abs(values).max()))
 
 
 def _cosine(one: Floats, two: Floats) -> float | None:
+    """The cosine of the angle between two vectors; None if one of them is 0."""
     length = float(np.linalg.norm(one) * np.linalg.norm(two))
     return float(np.clip(one @ two / length, -1.0, 1.0)) if length > 0 else None

@@ -1,4 +1,8 @@
-"""Validating policies over a suite, problem by problem: the exact side first, then policy and control, then decisions."""
+"""Validates learned policies over a suite of problems.
+
+Each problem has three stages: first heuristic and exact candidates solve it, then the policy and its control play it, and
+finally the costs of the policy's decisions are computed.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +32,27 @@ from stowplan.portfolio.validation.records import STOPPED, Exact, Outcome, Probl
 from stowplan.portfolio.validation.statistics import gap_to, pearson, second_gap_to, spearman, spearman_within
 from stowplan.result import Result
 
-#: Who finds the optimum: no policy has a part in it.
+#: Families of the candidates that look for the optimum; learned ones are excluded.
 EXACT_CANDIDATES = ("heuristic", "exact")
 
-#: Parts of the time of a problem after which the exact side, and the games, are over; decisions have the rest.
+#: Parts of a problem's time limit after which the first and the second stage end; the third has the rest.
 EXACT_UNTIL, GAMES_UNTIL = 0.5, 0.75
 
-#: Part of the time that is left which one completion may take.
+#: Part of the remaining time that one completion may take.
 COMPLETION_SHARE = 0.25
 
-#: Deterministic seconds of a completion, for each second of the limit.
+#: Deterministic seconds of a completion for each second of the limit.
 COMPLETION_WORK = 1 / 24
 
-#: Positions, and games, that the plots of one problem have at most.
+#: Largest number of positions, and of games, in the plots of one problem.
 MOST_POINTS = 300
 
-#: (problem) to what says of a plan how many cycles it takes by compiles of the same program; None where there are none.
+#: For a problem, a function that returns the cycles of a plan, as measured by compiling the program; None if there is none.
 Compiled = Callable[[Any], Callable[[Any], int] | None]
 
 
 class Cancelled(Exception):  # noqa: N818 (no error)
-    """The run was told to stop; the problem at hand is left out."""
+    """The run was cancelled; the current problem is left out."""
 
 
 def validate(
@@ -63,33 +67,37 @@ def validate(
     on_stage: Callable[[str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[ProblemReport]:
-    """Validate problems one after the other; one that fails is reported as such, and the next one's turn comes.
+    """Validate policies on one problem after the other. If a problem fails, its report says so, and the next one follows.
 
     Parameters
     ----------
+    items
+        The inputs of the suite.
     settings
-        As of :func:`stowplan.portfolio.batch.run.run_batch`; the time limit is for each problem, all its stages together. In
-        deterministic runs work is limited instead.
+        Settings as for :func:`stowplan.portfolio.batch.run.run_batch`. The time limit is for all stages of a problem together;
+        in deterministic runs work is limited instead.
+    policies
+        The policies to validate.
     games
-        Sampled games of the policy, and of its control.
+        Number of sampled games of the policy, and of its control.
     solves
-        Completions that the search for costly decisions may take.
+        Largest number of completions for the costs of decisions.
     compiled
-        Says how many cycles plans take, to correlate the reward with.
+        Measures the cycles of plans, to correlate them with the reward.
     on_start, on_stage
-        Called with each input before it is read, and with a word on each of its stages.
+        Called with each input before it is read, and with the name of each of its stages.
     cancel
-        Setting it ends the run; problems that are finished by then have been yielded.
+        Event that ends the run; problems that are finished by then have been yielded.
 
     Yields
     ------
     ProblemReport
-        One for each input.
+        One report for each input.
 
     Raises
     ------
     UsageError
-        A setting of a wrong type or out of range, or two targets for inputs of one kind.
+        A setting has a wrong type or is out of range, or there are two targets for inputs of one kind.
     """
     settings = check_settings(msgspec.structs.replace(settings, candidates=EXACT_CANDIDATES))
     targets = check_targets(settings.targets)
@@ -121,7 +129,7 @@ def validate(
 
 
 class _Run(NamedTuple):
-    """What all problems of a run share."""
+    """The data that all problems of a run share."""
 
     settings: Settings
     policies: Policies
@@ -132,6 +140,7 @@ class _Run(NamedTuple):
     cancel: threading.Event
 
     def problem(self, problem: Any, name: str, source: str, began: float) -> ProblemReport:
+        """Validate the policy of one problem, which was read from ``source`` from time ``began`` on."""
         settings, kind = self.settings, kind_of(problem)
         try:
             opened = self.policies.of(kind)
@@ -148,7 +157,7 @@ class _Run(NamedTuple):
         self.stage("games")
         seconds = max(0.2, deadline.remaining - (1 - GAMES_UNTIL) * limit) if limit < math.inf else limit
         games_until = deadline.within(seconds)
-        # As much for either.
+        # Policy and control have the same time.
         policy, likeliest, sampled = self._play(opened.policy, problem, scorer, deadline.within(seconds / 2))
         if not policy.is_played:
             raise TimeLimitError(f"the time limit of {settings.time_limit:g} s was over before the policy had played a game")
@@ -180,6 +189,7 @@ class _Run(NamedTuple):
             raise Cancelled
 
     def _solve(self, problem: Any, limit: float) -> Result:
+        """Solve a problem with heuristic and exact candidates."""
         settings = self.settings
         return solve(
             problem,
@@ -195,7 +205,7 @@ class _Run(NamedTuple):
         )
 
     def _baseline(self, opened: Opened, problem: Any, result: Result, deadline: Deadline) -> tuple[str, int | None]:
-        """Name and objective of the stronger baseline, where the kind's own is the one to compare with."""
+        """Name and objective of the baseline: the kind's own, or the adapter's if that is better and the user named none."""
         rival = opened.adapter.rival
         if rival is None or result.baseline is None or self.settings.baseline is not None:
             return result.baseline_name, result.baseline
@@ -205,6 +215,7 @@ class _Run(NamedTuple):
     def _play(
         self, player: Player, problem: Any, scorer: Scorer, deadline: Deadline
     ) -> tuple[Side, Game | None, Sequence[Game]]:
+        """Play all games of a player; returns their outcomes, the most likely game and the sampled games."""
         began, stop = time.monotonic(), deadline.stopper()
         likeliest = player.likeliest(problem, stop)
         sampled = player.sampled(problem, self.games, self.settings.seed, stop) if self.games else []
@@ -225,6 +236,7 @@ class _Run(NamedTuple):
         return side, likeliest, sampled
 
     def _rewards(self, opened: Opened, problem: Any, sampled: Sequence[Game]) -> tuple[RewardCorrelation, ...]:
+        """Correlations of the reward with simulated and compiled latencies."""
         simulated = opened.adapter.simulated
         if simulated is None:
             return ()
@@ -239,7 +251,7 @@ class _Run(NamedTuple):
     def _decisions(
         self, opened: Opened, scorer: Scorer, game: Game | None, outcome: Outcome, deadline: Deadline
     ) -> tuple[DecisionReport | None, str]:
-        """What the likeliest game's decisions cost, or why that is not known."""
+        """The costs of the decisions of the most likely game, or the reason why there is no such report."""
         exact = scorer.exact
         if not self.solves:
             return None, "not asked for"
@@ -261,12 +273,16 @@ class _Run(NamedTuple):
 
 
 class Scorer:
-    """Says of plans of one problem how good they are.
+    """Rates the plans of one problem.
 
     Parameters
     ----------
+    kind
+        The kind of the problem.
+    problem
+        The problem.
     result
-        Of the exact side.
+        The result of the heuristic and exact candidates.
     """
 
     def __init__(self, kind: Kind[Any, Any], problem: Any, result: Result):
@@ -283,7 +299,7 @@ class Scorer:
         )
 
     def game(self, game: Game | None) -> Outcome:
-        """Of a game, its plan verified."""
+        """The outcome of a game, whose plan is verified."""
         if game is None:
             return Outcome(note=STOPPED)
         if game.plan is None:
@@ -294,7 +310,7 @@ class Scorer:
         return self.outcome(verification.objective)
 
     def outcome(self, objective: int) -> Outcome:
-        """Of a valid plan's objective."""
+        """The outcome of a valid plan, by its objective."""
         exact, unit = self.exact, self.kind.unit
         reference = exact.objective if exact.is_proven else exact.bound
         least = None if exact.objective is None else gap_to(objective, exact.objective, unit)
@@ -310,7 +326,7 @@ class Scorer:
 
 
 def values_of(games: Sequence[Game], none: str) -> Values:
-    """Estimates beside returns; ``none`` says why there are none."""
+    """How well the value estimates of games match their returns; ``none`` is the reason if the policy has no estimates."""
     every: list[Estimate] = [estimate for game in games for estimate in game.estimates]
     if none or not every:
         return Values(games=len(games), note=none or "no game was finished")
@@ -321,7 +337,7 @@ def values_of(games: Sequence[Game], none: str) -> Values:
     within = spearman_within(
         ([estimate.value for estimate in group], [estimate.returned for estimate in group]) for group in groups.values()
     )
-    shown = _spaced(len(every))
+    shown = _spaced_indices(len(every))
     return Values(
         correlation=spearman(values, returns),
         at_equal_positions=within,
@@ -332,12 +348,12 @@ def values_of(games: Sequence[Game], none: str) -> Values:
 
 
 def correlated(measured: str, pairs: Sequence[tuple[int, int]]) -> RewardCorrelation:
-    """Rewards beside latencies."""
+    """The correlation of (reward, latency) pairs; ``measured`` says how the latencies were measured."""
     rewards, latencies = ([pair[part] for pair in pairs] for part in range(2))
-    shown = tuple((int(pairs[at][0]), int(pairs[at][1])) for at in _spaced(len(pairs)))
+    shown = tuple((int(pairs[at][0]), int(pairs[at][1])) for at in _spaced_indices(len(pairs)))
     return RewardCorrelation(measured=measured, correlation=pearson(rewards, latencies), count=len(pairs), points=shown)
 
 
-def _spaced(count: int) -> list[int]:
-    """At most :data:`MOST_POINTS` numbers, evenly spread."""
+def _spaced_indices(count: int) -> list[int]:
+    """At most :data:`MOST_POINTS` numbers below ``count``, evenly spaced."""
     return sorted({round(at) for at in np.linspace(0, count - 1, min(count, MOST_POINTS))}) if count else []

@@ -25,7 +25,7 @@ from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.packing.cpsat import solve_closest
 from stowplan.models.packing.plan import Plan as Packing
 from stowplan.models.packing.problem import Problem as PackingProblem
-from stowplan.portfolio.packing.keep_close import ejected
+from stowplan.portfolio.packing.keep_close import offsets_by_ejection
 from stowplan.portfolio.plan_comparison import compare_plans
 from tests.kernel.conftest import SolveFakes
 from tests.kernel.fakes import OPTIMUM, ladder_plan, ladder_problem
@@ -92,7 +92,7 @@ def test_the_least_number_of_moved_buffers(seed: int) -> None:
         assert outcome.plan is not None
         assert sum(a != b for a, b in zip(outcome.plan.offsets, earlier.offsets, strict=True)) == least
         assert check(kind_of(problem), problem, outcome.plan).ok
-        pushed = ejected(msgspec.structs.replace(problem, capacity=ceiling), earlier.offsets, lambda: False)
+        pushed = offsets_by_ejection(msgspec.structs.replace(problem, capacity=ceiling), earlier.offsets, lambda: False)
         if pushed is not None:
             top = max((at + each.size for at, each in zip(pushed, problem.buffers, strict=True)), default=0)
             plan = Packing(problem=problem.digest, objective=top, offsets=pushed)

@@ -82,7 +82,7 @@ def test_filling_is_as_the_reference_does_it(rounds: int) -> None:
             continue
         decoder = Decoder(problem)
         orders = decoder._orders(posterior(problem, seed), 4, seed)
-        maps = decoder._filled(orders, rounds)
+        maps = decoder._fill_maps(orders, rounds)
         for order, found in zip(orders, maps, strict=True):
             assert found.ravel().tolist() == Reference(problem, order).fill(rounds), seed
 

@@ -153,8 +153,8 @@ def test_never_worse_than_propagation_and_proven() -> None:
 def test_ways_to_choose_give_valid_plans() -> None:
     for seed in range(150):
         problem = random_problem(seed, operators=9)
-        for options in (choose.local(problem), choose.propagated(problem)):
-            down = choose.descended(problem, options, [True] * len(problem.tensors), lambda: False)
+        for options in (choose.local(problem), choose.propagate(problem)):
+            down = choose.descend(problem, options, [True] * len(problem.tensors), lambda: False)
             assert not agrees(problem, options) or agrees(problem, down)
         for plan in (local_plan(problem), propagated_plan(problem)):
             found = verify(problem, plan)
@@ -166,9 +166,9 @@ def test_propagation_ends_where_no_revision_leaves_less_in_conflict() -> None:
     better = 0
     for seed in range(150):
         problem = with_restrictions(random_problem(seed, operators=12))
-        options = choose.propagated(problem)
+        options = choose.propagate(problem)
         copied = copied_bytes(problem, options)
-        better += copied < copied_bytes(problem, choose.one_pass(problem))
+        better += copied < copied_bytes(problem, choose.propagate_once(problem))
         for number, operator in enumerate(problem.operators):
             for option in range(0 if operator.restricted else len(operator.options)):
                 other = [*options[:number], option, *options[number + 1 :]]
@@ -179,17 +179,17 @@ def test_propagation_ends_where_no_revision_leaves_less_in_conflict() -> None:
 def test_descent_starts_from_one_pass_of_propagation_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fixed point is the better plan, but not always the better start: gnn_train ends 2.5 % lower from one pass."""
     begun: list[list[int]] = []
-    descended = choose.descended
+    descend = choose.descend
 
     def noted(problem: Problem, start: Sequence[int], *others: Any) -> list[int]:
         begun.append([*start])
-        return descended(problem, start, *others)
+        return descend(problem, start, *others)
 
-    monkeypatch.setattr(choose, "descended", noted)
+    monkeypatch.setattr(choose, "descend", noted)
     context = Context(Options(deterministic=True))
     for seed in range(40):
         problem = with_restrictions(random_problem(seed, operators=12))
-        first, fixed = choose.one_pass(problem), choose.propagated(problem)
+        first, fixed = choose.propagate_once(problem), choose.propagate(problem)
         if first != fixed and agrees(problem, first) and agrees(problem, fixed):
             search(problem, context)
             assert first in begun

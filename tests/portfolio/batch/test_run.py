@@ -316,7 +316,7 @@ def test_a_worker_ends_with_its_pipe(tmp_path: Path) -> None:
     workers = LocalWorkers(1, fakes.never_ends)
     os.environ["LADDER_PIDS"] = str(tmp_path / "pids")
     try:
-        workers.start(0, batch_run._task(item, Path(), tmp_path, BRIEF, (), True))
+        workers.start(0, batch_run._make_task(item, Path(), tmp_path, BRIEF, (), True))
         wait_until(lambda: len(pids_of(tmp_path)) == 2)
         (process,) = workers._busy
         assert process._process.stdin is not None

@@ -85,12 +85,14 @@ def assert_map(data: arrays.Data, state: State, used: set[int]) -> None:
         for other in rows[position + 1 :]:
             assert row.offset <= other.offset
             assert row.offset + row.bytes <= other.offset or row.end <= other.start or other.end <= row.start
-    for window, crowd in enumerate(state.crowd):
+    for window, window_counts in enumerate(state.window_counts):
         low, high = window * space.STRIDE, window * space.STRIDE + space.WIDTH
         near = {index for index in order if state.slots[index].start < high and state.slots[index].end > low}
-        listed = [int(index) for index in state.nearby[window * space.ROOM : window * space.ROOM + min(crowd, space.ROOM)]]
-        assert crowd == len(near)
-        if crowd <= space.ROOM:
+        listed = [
+            int(index) for index in state.nearby[window * space.ROOM : window * space.ROOM + min(window_counts, space.ROOM)]
+        ]
+        assert window_counts == len(near)
+        if window_counts <= space.ROOM:
             assert set(listed) == near
             offsets = [state.slots[index].offset for index in listed]
             assert offsets == sorted(offsets)

@@ -50,7 +50,7 @@ def test_what_was_changed_in_a_plan_is_changed_in_that_plan(case: tuple[Problem,
     other = random_plan(problem, rng, attempts=20)
     changes = Changes(facts)
     changes.add(PlanTimeline(facts, plan), PlanTimeline(facts, other))
-    made = changes.made_in(PlanTimeline(facts, plan))
+    made = changes.applied_to(PlanTimeline(facts, plan))
     assert (made is None) == same(plan, other)
     assert made is None or same(made, other)
 
@@ -63,7 +63,7 @@ def test_changes_of_other_tensors_come_together(case: tuple[Problem, Plan, rando
     ours, theirs = only(problem, plan, half), only(problem, plan, {*range(len(problem.tensors))} - half)
     changes = Changes(facts)
     changes.add(PlanTimeline(facts, nothing), PlanTimeline(facts, ours))
-    made = changes.made_in(PlanTimeline(facts, theirs))
+    made = changes.applied_to(PlanTimeline(facts, theirs))
     if same(ours, nothing):
         assert made is None
         return
@@ -88,11 +88,11 @@ def test_what_others_have_changed_is_left_alone(case: tuple[Problem, Plan, rando
     for before, after in pairwise(timelines):
         changes.add(before, after)
     theirs = only(problem, plan, {second})
-    made = changes.made_in(PlanTimeline(facts, theirs))
+    made = changes.applied_to(PlanTimeline(facts, theirs))
     # The first change moves a tensor that they have moved, too.
     assert made is not None
     assert same(made, only(problem, plan, {second, third}))
-    assert changes.made_in(timelines[-1]) is None
+    assert changes.applied_to(timelines[-1]) is None
 
 
 def test_old_changes_are_forgotten(case: tuple[Problem, Plan, random.Random]) -> None:
@@ -105,4 +105,4 @@ def test_old_changes_are_forgotten(case: tuple[Problem, Plan, random.Random]) ->
     changes.add(nothing, all_of_it)
     for _ in range(PARAMS.remembered):
         changes.add(all_of_it, nothing)
-    assert changes.made_in(nothing) is None
+    assert changes.applied_to(nothing) is None

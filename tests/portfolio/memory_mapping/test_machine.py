@@ -88,7 +88,7 @@ def test_crowded_windows() -> None:
         "    data = arrays.build(problem := wide_problem(seed))\n"
         "    state, _ = searched(data, seed=seed, rounds=10, allowed=5.0)\n"
         "    assert_sound(problem, data, state)\n"
-        "    crowds += [int(crowd) for crowd in state.crowd]\n"
+        "    crowds += [int(crowd) for crowd in state.window_counts]\n"
         "print(max(crowds))\n"
     )
     environment = {**os.environ, INTERPRET: "1"}

@@ -191,7 +191,7 @@ def test_removing_leaves_no_trace() -> None:
     mapper = Mapper(body, plan.ii, random.Random(0))
     mapper.adopt(plan.tiles, plan.times)
     assert (mapper.tiles, mapper.times) == (list(plan.tiles), list(plan.times))
-    mapper.take_out(range(body.count))
+    mapper.unschedule(range(body.count))
     assert not mapper.time
     assert set(mapper.tile.tolist()) == {-1}
     mapper.adopt(plan.tiles, plan.times)

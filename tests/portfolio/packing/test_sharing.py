@@ -13,7 +13,7 @@ from stowplan.models.packing.csv_files import parse
 from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.packing import arrays, candidates
-from stowplan.portfolio.packing.keep_close import ejected
+from stowplan.portfolio.packing.keep_close import offsets_by_ejection
 from stowplan.portfolio.packing.kind import KIND
 from stowplan.portfolio.packing.search import Placements
 from stowplan.report.presenter import presenter_for
@@ -148,7 +148,7 @@ def test_a_capacity_that_is_too_small_is_explained() -> None:
 
 def test_ejections_keep_what_may_overlap() -> None:
     problem = msgspec.structs.replace(parse(CHAIN), capacity=120)
-    assert ejected(problem, (20, 0, 0), lambda: False) == (20, 0, 0)
+    assert offsets_by_ejection(problem, (20, 0, 0), lambda: False) == (20, 0, 0)
 
 
 def test_bounds_have_certificates() -> None:

@@ -44,7 +44,7 @@ def test_compiled_placement_is_the_plain_one(most: int) -> None:
     for seed in range(100):
         problem = free_problem(seed, most)
         data = arrays.build(problem)
-        if not skyline.takes(data):
+        if not skyline.supports(data):
             continue
         # No two keys are equal: which of equals comes first is up to the tree.
         key = np.random.default_rng(seed).permutation(len(data.size)).astype(float)
@@ -67,9 +67,9 @@ def test_a_skyline_serves_any_number_of_keys() -> None:
 
 
 def test_problems_without_fixed_offsets_are_taken() -> None:
-    assert skyline.takes(arrays.build(Problem(buffers=(Buffer(id="a", lower=0, upper=2, size=3),))))
-    assert not skyline.takes(arrays.build(Problem(buffers=(Buffer(id="a", lower=0, upper=2, size=3, offset=1),))))
-    assert not skyline.takes(arrays.build(Problem(buffers=())))
+    assert skyline.supports(arrays.build(Problem(buffers=(Buffer(id="a", lower=0, upper=2, size=3),))))
+    assert not skyline.supports(arrays.build(Problem(buffers=(Buffer(id="a", lower=0, upper=2, size=3, offset=1),))))
+    assert not skyline.supports(arrays.build(Problem(buffers=())))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import frontier
 from stowplan.portfolio.rematerialization.candidates import search
 from stowplan.portfolio.rematerialization.offload import PARAMS, offload
-from stowplan.portfolio.rematerialization.transfers import unmade
+from stowplan.portfolio.rematerialization.transfers import read_before_written
 from tests.cli.conftest import Cli, cli
 from tests.kernel.recorder import Recorder
 from tests.models.rematerialization import cases
@@ -113,8 +113,8 @@ def test_what_is_read_before_it_is_made() -> None:
     structure = build(layers(2, 0))
     forward, behind, backward, last = structure.order
     (gradient, _) = structure.writes[backward]
-    assert unmade(structure, [forward, behind, backward, structure.ops, last]) == set()
-    assert unmade(structure, [forward, behind, structure.ops, last, backward]) == {gradient}
+    assert read_before_written(structure, [forward, behind, backward, structure.ops, last]) == set()
+    assert read_before_written(structure, [forward, behind, structure.ops, last, backward]) == {gradient}
 
 
 @pytest.mark.parametrize("seed", range(6))

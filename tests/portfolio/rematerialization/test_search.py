@@ -68,7 +68,7 @@ def test_the_compiled_replay_is_the_verifiers(part: int) -> None:
     for seed in range(30 * part, 30 * part + 30):
         problem = (random_problem if seed % 3 == 2 else training)(seed)
         structure, chance = build(problem), random.Random(seed)
-        graph = engine.make(structure)
+        graph = engine.build_graph(structure)
         work = engine.scratch(graph, structure.ops + 4)
         for _ in range(10):
             runs = list(structure.order)
@@ -85,7 +85,7 @@ def test_the_compiled_replay_is_the_verifiers(part: int) -> None:
 def test_local_search_gives_valid_sequences_and_never_worse_ones(seed: int) -> None:
     problem = limited(seed)
     structure, least = build(problem), least_cost(problem)
-    graph, room = engine.make(structure), 4 * structure.ops
+    graph, room = engine.build_graph(structure), 4 * structure.ops
     runs, best = np.zeros(room, np.int64), np.zeros(room, np.int64)
     runs[: structure.ops] = structure.order
     heat = np.array([1.0, 0.01, 4.0 * max(1, sum(structure.cost))])
@@ -166,7 +166,7 @@ def test_that_nothing_fits_is_proven_first(
     def simulated(*_: object) -> None:
         raise AssertionError("nothing is simulated")
 
-    monkeypatch.setattr(candidates, "simulated", simulated)
+    monkeypatch.setattr(candidates, "simulate_within_limit", simulated)
     problem = Problem(tensors=training(0).tensors, ops=training(0).ops, inputs=(0,), outputs=training(0).outputs, limit=0)
     context = Recorder()
     candidate(problem, context)
@@ -176,13 +176,13 @@ def test_that_nothing_fits_is_proven_first(
 def test_drafts_by_lot_differ_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = limited(8)
     context, drawn = Recorder(seed=3), list[tuple[int, int, int]]()
-    run = staged._Staged(problem, context, problem.limit or 0)
+    run = staged._StagedSearch(problem, context, problem.limit or 0)
 
-    def draft(self: staged._Staged, aim: int, gap: float, share: float = 0.2, stream: int = 0) -> None:
+    def draft(self: staged._StagedSearch, aim: int, gap: float, share: float = 0.2, stream: int = 0) -> None:
         drawn.append((self.chain[0], self.limit - aim, stream))
 
-    monkeypatch.setattr(staged._Staged, "draft", draft)
-    staged._draw(run, [[2], [5]], 1000)
+    monkeypatch.setattr(staged._StagedSearch, "draft", draft)
+    staged._random_drafts(run, [[2], [5]], 1000)
     # None is of use: after so many no more are made.
     assert len(drawn) == staged.PARAMS.misses == len({stream for *_, stream in drawn})
     assert {chain for chain, *_ in drawn} == {2, 5}
@@ -196,7 +196,7 @@ def test_where_nothing_is_within_the_limit_the_least_peak_is_sought(monkeypatch:
     def none(*args: object) -> None:
         return None
 
-    monkeypatch.setattr(candidates, "simulated", none)
+    monkeypatch.setattr(candidates, "simulate_within_limit", none)
     monkeypatch.setattr(candidates, "_improve", none)
     monkeypatch.setattr(Insertion, "repaired", none)
     context = Recorder()

@@ -13,7 +13,7 @@ from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import verify
 from stowplan.portfolio.rematerialization import candidates, two_cuts
 from stowplan.portfolio.rematerialization.insertion import Insertion
-from stowplan.portfolio.rematerialization.two_cuts import TwoCuts, below, drafts, within
+from stowplan.portfolio.rematerialization.two_cuts import TwoCuts, drafts, drafts_by_lower_limits, drafts_within
 from tests.kernel.recorder import Recorder
 from tests.models.rematerialization.cases import least_cost, limited, random_problem, training
 
@@ -200,7 +200,7 @@ def test_a_long_chain_runs_again_piece_by_piece() -> None:
     moment = next(op for op in structure.order if problem.ops[op].kind == "loss")
     assert moments.added_cost(moment, limit)
     cuts = TwoCuts(insertion, moments, moment)
-    plans = [structure.made(sequence) for sequence in within(cuts, limit)]
+    plans = [structure.made(sequence) for sequence in drafts_within(cuts, limit)]
     costs = [plan.objective for plan in plans]
     assert costs == sorted(set(costs), reverse=True)
     assert all(plan.peak <= limit for plan in plans)
@@ -240,9 +240,9 @@ def test_cuts_about_a_lower_limit_are_within_where_those_about_the_limit_are_not
             if not moments.added_cost(moment, limit):
                 continue
             cuts = TwoCuts(insertion, moments, moment)
-            if within(cuts, limit):
+            if drafts_within(cuts, limit):
                 continue
-            plans = [structure.made(sequence) for sequence in below(cuts, limit)]
+            plans = [structure.made(sequence) for sequence in drafts_by_lower_limits(cuts, limit)]
             assert all(plan.peak <= limit for plan in plans)
             assert [plan.objective for plan in plans] == sorted((plan.objective for plan in plans), reverse=True)
             found += bool(plans)

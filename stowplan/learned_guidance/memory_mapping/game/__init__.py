@@ -1,10 +1,10 @@
-"""MMapGame: its rules, plainly and compiled, programs to play it on, and what is known of its best games.
+"""MMapGame: its rules, compiled code for them, good games, and programs to play on.
 
-Each file knows only those before it:
+Each file imports only files above it in this list:
 
-- ``game``: MMapGame
-- ``compiled``: its rules, compiled
-- ``demonstrations``: plans of others as games of MMapGame
+- ``game``: moves, actions and settings of the game
+- ``compiled``: the rules as compiled code
+- ``demonstrations``: plans of heuristics, solvers or compilers as games
 - ``local_search``: better games by local search
-- ``programs``: programs to play MMapGame on
+- ``programs``: programs to play on
 """

@@ -1,9 +1,9 @@
-"""Plans of others as games of MMapGame: a heuristic's, an exact model's or a compiler's plan shows a learner how to play.
+"""Turns plans of heuristics, exact models or compilers into games of MMapGame, from which an agent can learn by imitation.
 
-A plan says of every use whether it is fast, where its content comes from and whether it is copied out; each move has one
-action that says the same (:func:`suggested`). Offsets and copy windows are the game's own, so now and then the suggestion is
-not legal, and the nearest action that is takes its place. What the game does not have is lost: preloads, a second channel,
-copies that stall.
+A plan determines for every use whether it is fast, where its content comes from and whether it is copied out; each move has one
+action with the same meaning (:func:`suggest_action`). Offsets and copy windows are chosen by the game. A suggestion may
+therefore be illegal, and then the nearest legal action is played. Features that the game does not have are lost: preloads, a
+second channel, and copies that stall.
 """
 
 from __future__ import annotations
@@ -18,62 +18,62 @@ from stowplan.models.memory_mapping.plan import Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 
 Preference = tuple[Action, Action, Action]
-"""The actions of a move, the most wanted first."""
+"""The actions of a move in the order of preference."""
 
-#: What each suggestion becomes where it is not legal: fast some other way before slow.
+#: The actions to try for each suggestion: if it is illegal, first another fast action, then the slow one.
 ORDERS: dict[Action, Preference] = {
     Action.COPY: (Action.COPY, Action.NOCOPY, Action.DROP),
     Action.NOCOPY: (Action.NOCOPY, Action.COPY, Action.DROP),
-    # Only where slow memory lacks the content, and then it still is in fast memory.
+    # Drop is illegal only if slow memory does not have the content, which then is still in fast memory.
     Action.DROP: (Action.DROP, Action.NOCOPY, Action.COPY),
 }
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A whole game that follows a plan."""
+    """A finished game that follows a plan."""
 
     actions: tuple[Action, ...]
-    """One for each move; all are legal, also without Drop-backup, and no move leads to an infeasible state."""
+    """One action for each move. All are legal, also without Drop-backup, and none leads to an infeasible state."""
     return_ps: int
-    """Return of the game."""
+    """Return of the game (ps)."""
 
 
 def actions_of(problem: Problem, plan: Plan, game: CompiledGame | None = None) -> Demonstration:
-    """The game that comes nearest to a valid plan.
+    """The game that is closest to a valid plan.
 
-    A move that keeps what the game holds anyway is free, and is made where it pays, whatever the plan does.
+    A move that keeps content that is in fast memory anyway is free, and is made if it saves time, whatever the plan does.
 
     Parameters
     ----------
     plan
-        Valid for ``problem``.
+        A valid plan of ``problem``.
     game
-        One on ``problem``, where there is one already.
+        A game on ``problem``, if there is one already.
 
     Returns
     -------
     Demonstration
-        Its return may be more or less than what the plan saves.
+        The game. Its return may be more or less than what the plan saves.
     """
     game = CompiledGame(problem) if game is None else game
-    suggestions = suggested(problem, plan, game.moves)
+    suggestions = suggest_action(problem, plan, game.moves)
     state = game.reset()
     while not state.is_over:
         state.step(_choose(state, suggestions[state.position]))
     return Demonstration(state.actions, state.return_ps)
 
 
-def suggested(problem: Problem, plan: Plan, moves: Sequence[Move]) -> tuple[Action, ...]:
-    """For each move the action that says what the plan does, legal or not."""
+def suggest_action(problem: Problem, plan: Plan, moves: Sequence[Move]) -> tuple[Action, ...]:
+    """For each move, the action that corresponds to the plan, legal or not."""
     reader = _Reader(problem, plan)
     return tuple(reader.output(move) if move.is_output else reader.input(move) for move in moves)
 
 
 def _choose(state: CompiledState, suggestion: Action) -> Action:
-    """The suggestion or what is nearest to it, but for what costs nothing."""
+    """The suggestion or the nearest legal action; or NoCopy, if that is free and saves time."""
     legal, move = state.legal, state.game.moves[state.position]
-    # To update in fast memory what could stay there would be a decision about the write, too.
+    # For a visit that also writes, serving the read from fast memory would decide about the write as well.
     if legal[Action.NOCOPY] and not move.is_output and not (move.has_output and suggestion == Action.DROP):
         start, end, _ = state.placements[Action.NOCOPY]
         if start == end and state.benefit_ps >= 0:
@@ -82,7 +82,7 @@ def _choose(state: CompiledState, suggestion: Action) -> Action:
 
 
 class _Reader:
-    """What a plan does with a tensor at a moment."""
+    """Finds out what a plan does with a tensor at a move."""
 
     def __init__(self, problem: Problem, plan: Plan):
         count = len(problem.tensors)
@@ -105,7 +105,7 @@ class _Reader:
     def input(self, move: Move) -> Action:
         """NoCopy where the content has been used from the same place before, Copy where it comes in, Drop where it is slow."""
         steps = self._fast_steps[move.tensor]
-        # A visit that only updates the tensor has no reads of its own to look at.
+        # A visit that only updates the tensor has no reads of its own.
         first = bisect_left(steps, move.start)
         if first == len(steps) or steps[first] >= move.end:
             return Action.DROP

@@ -1,13 +1,14 @@
-"""MMapGame: memory mapping played move by move (Wang et al. 2023, section 4.2 and appendix A).
+"""MMapGame: memory mapping as a game of one move after the other (Wang et al. 2023, section 4.2 and appendix A).
 
-Its exact rules, and how they settle what the paper leaves open, are in ``docs/reference/mmap-game.md``. Here is what no move
-changes (moves: what is decided, and in which order), and what a finished game is; ``kernel/`` plays.
-``benchmarks/lib/memory_mapping/plain_game.py`` says the rules as clearly as it can: the compiled ones are held against it.
+``docs/reference/mmap-game.md`` has the exact rules, including those that the paper leaves open. This module defines the moves,
+that is, what is decided and in which order, and the result of a finished game; the folder ``compiled`` has the code that plays.
+``benchmarks/lib/memory_mapping/plain_game.py`` implements the rules as plainly as possible, and tests compare the compiled
+rules with it.
 
-The paper's *buffer* is one use of a tensor by an instruction, and each is one move (Wang et al. 2023, section 4.2). Here a move
-belongs to a *visit*: one step's use of a tensor, or all uses of a tensor in a loop that it enters or leaves, because there it
-is fast for the whole loop or not at all. A visit that overwrites the tensor afresh is one output move. Any other visit is an
-input move for its reads, and where it writes also an output move for its writes.
+In the paper, a *buffer* is one use of a tensor by an instruction, and each buffer is one move (Wang et al. 2023, section 4.2).
+Here a move belongs to a *visit*: the uses of a tensor by one step, or, if the tensor enters or leaves a loop, all of its uses
+in the loop, because there it is fast for the whole loop or not at all. A visit that overwrites the tensor completely is one
+output move. Any other visit is an input move for its reads and, if it writes, also an output move for its writes.
 """
 
 from __future__ import annotations
@@ -36,28 +37,28 @@ class Move:
     start: int
     """First step of the visit: the paper's target time of an input."""
     end: int
-    """Boundary after the visit's last step; ``start + 1`` but for loops and asynchronous operations."""
+    """Boundary after the visit's last step: ``start + 1``, except for loops and asynchronous operations."""
     is_output: bool
     uses: tuple[int, ...]
     """Numbers of the uses it decides, ascending; may be empty."""
     defines: bool = False
-    """Output move that overwrites the tensor afresh: fast memory needs nothing of what was there before."""
+    """Output move that overwrites the tensor completely, so that fast memory does not need the old content."""
     needs_content: bool = False
-    """Input move whose visit reads before it writes, so that Drop needs a valid slow copy."""
+    """Input move whose visit reads before it writes, so that Drop needs valid content in slow memory."""
     has_output: bool = False
-    """Input move with an output move of the same visit to come; both are fast or both slow."""
+    """Input move with a later output move of the same visit; both are fast or both are slow."""
     released: int = 0
     """Input move: boundary from which a copy-in may start."""
     live_end: int = 0
-    """Output move: end of the last visit that needs what is written here (of this visit, where none does)."""
+    """Output move: end of the last visit that needs the written content; of this visit if none does."""
     copy_out_limit: int = 0
-    """Output move: last boundary at which a copy-out may end; the next write of the tensor comes no earlier."""
+    """Output move: last boundary at which a copy-out may end, before the next write of the tensor."""
     is_final_output: bool = False
-    """Output move: makes the program's output, so that it may not stay in fast memory alone."""
+    """Output move that writes an output of the program, which must not stay in fast memory alone."""
     is_updated: bool = False
-    """Output move: the next visit that writes the tensor first reads what is written here (an update in place)."""
+    """Output move whose content is read by the next visit that writes the tensor (an update in place)."""
     is_last: bool = False
-    """No later move is of this tensor."""
+    """Whether this is the last move of the tensor."""
     alias_group: int = -1
     """Number of the alias group, -1 for none. Infeasible states arise in alias groups only."""
 
@@ -67,7 +68,7 @@ class _Visit:
     start: int
     end: int
     first_write: int
-    """Step of the first write; the program's end where there is none."""
+    """Step of the first write; the program's end if there is none."""
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     defines: bool
@@ -82,7 +83,7 @@ def moves_of(problem: Problem) -> tuple[Move, ...]:
         visits = _visits(sequence)
         last = len(played)
         for chain in _chains(visits, sequence.uniform):
-            # Only where a write must follow what was decided before are there states without a legal move.
+            # States without a legal move arise only if a write must follow earlier decisions.
             is_group = sequence.uniform or any(visits[n].writes and not visits[n].defines for n in chain)
             for n in chain:
                 visit = visits[n]
@@ -97,7 +98,7 @@ def moves_of(problem: Problem) -> tuple[Move, ...]:
 
 
 def _visits(sequence: TensorAccesses) -> list[_Visit]:
-    """Accesses joined where no residency may begin or end between them."""
+    """The visits of a tensor: accesses, joined if no residency may begin or end between them."""
     result = []
     first = 0
     for number in range(1, len(sequence) + 1):
@@ -120,7 +121,7 @@ def _visits(sequence: TensorAccesses) -> list[_Visit]:
 
 
 def _chains(visits: Sequence[_Visit], uniform: bool) -> list[list[int]]:
-    """Visits of one tensor by storage life: from one that overwrites it afresh up to the next; all as one where uniform."""
+    """The visits of one tensor, grouped from each that overwrites it completely up to the next; all together if uniform."""
     chains: list[list[int]] = []
     for number, visit in enumerate(visits):
         if not chains or (visit.defines and not uniform):
@@ -155,7 +156,7 @@ def _moves(sequence: TensorAccesses, visits: Sequence[_Visit], n: int) -> list[M
                 start=visit.start,
                 end=visit.end,
                 is_output=True,
-                # A visit that defines the tensor may read it later on, in a loop: one decision for all.
+                # A visit that defines the tensor may also read it later in a loop; a single move decides about both.
                 uses=tuple(sorted(visit.reads + visit.writes)) if visit.defines else visit.writes,
                 defines=visit.defines,
                 live_end=visits[last_reader - 1].end,
@@ -167,34 +168,35 @@ def _moves(sequence: TensorAccesses, visits: Sequence[_Visit], n: int) -> list[M
     return result
 
 
-#: Where a new residency is placed: at the lowest free offset (the paper's); or large ones there, and others at the highest.
+#: Where new residencies are placed: at the lowest free offset (as in the paper); or large ones there, and others at the
+#: highest.
 Placing = Literal["lowest", "two_ended"]
 
-#: Part of fast memory from which a buffer counts as large, as a divisor.
+#: A buffer is large if it takes at least this fraction of fast memory (a divisor).
 LARGE = 16
 
 
 class Action(IntEnum):
-    """What may be done with the uses of a move (section 4.2)."""
+    """The ways to serve the uses of a move (section 4.2)."""
 
     COPY = 0
-    """Fast, with a copy in before (input) or out after (output)."""
+    """From fast memory, with a copy-in before them (input) or a copy-out after them (output)."""
     NOCOPY = 1
-    """Fast, without a copy."""
+    """From fast memory, without a copy."""
     DROP = 2
-    """Served from slow memory."""
+    """From slow memory."""
 
 
 class Slots:
-    """Logical time of the copy channel: a slot is one step, or a whole outermost loop, in which no copy may begin or end.
+    """Logical time of the copy channel, in slots: a slot is a step, or an outermost loop, in which no copy may begin or end.
 
-    Each has a supply: the time it takes at least, whatever is fast.
+    The supply of a slot is the least time that it takes, whatever is fast.
     """
 
     def __init__(self, problem: Problem):
         free = Boundaries(problem.horizon, problem.loops).free
         self.boundaries: tuple[int, ...] = tuple(t for t in range(problem.horizon + 1) if free[t])
-        """Ascending; slot ``k`` is the steps ``[boundaries[k], boundaries[k + 1])``."""
+        """Boundaries of the slots, ascending; slot ``k`` is the steps ``[boundaries[k], boundaries[k + 1])``."""
         clock = [0, *accumulate(step.weight * step.floor_ps for step in problem.steps)]
         self.supply_ps: tuple[int, ...] = tuple(clock[end] - clock[start] for start, end in pairwise(self.boundaries))
 
@@ -204,14 +206,15 @@ class Slots:
 
 
 class Game:
-    """What no move changes: the problem, its moves, and its slots.
+    """The data of a game that no move changes: the problem, its moves, and its slots.
 
     Parameters
     ----------
     strict_copy_windows
-        A copy-in ends at its target time, and a copy-out starts at its own (equation 6 to the letter).
+        Whether a copy-in must end at its target time, and a copy-out must start at its own (equation 6 to the letter).
     drop_backup
-        An infeasible state leads back to the last one that had a way out (section 4.3.2); else it loses the game.
+        Whether the game goes back from an infeasible state to the last one that had another way out (section 4.3.2); otherwise
+        it is lost.
     placing
         Which free offset a new residency gets.
     """
@@ -226,8 +229,8 @@ class Game:
     ):
         self.problem = problem
         self.strict_copy_windows, self.drop_backup, self.placing = strict_copy_windows, drop_backup, placing
-        #: A buffer of so many bytes or more gets the lowest free offset, a smaller one the highest: large buffers, which only
-        #: fit where others left a wide gap, and small ones, which come and go, keep out of each other's way.
+        #: Buffers of at least so many bytes get the lowest free offset, smaller ones the highest. In this way small buffers,
+        #: which come and go, do not break up the wide gaps that large ones need.
         self.large_bytes = -(-problem.capacity // LARGE) if placing == "two_ended" else 0
         sequences = access_sequences(problem)
         self.moves: tuple[Move, ...] = moves_of(problem)
@@ -239,12 +242,12 @@ class Game:
 def plan_of(
     problem: Problem, return_ps: int, residencies: Sequence[Residency], copies: Sequence[Copy], fast_uses: Sequence[int]
 ) -> Plan:
-    """What a finished game made, as a plan; ``fast_uses`` ascending."""
+    """The plan of a finished game; ``fast_uses`` must be ascending."""
     return Plan(
         problem=problem.digest,
         objective=problem.all_slow_ps - return_ps,
         residencies=tuple(sorted(residencies, key=lambda item: (item.start, item.offset, item.tensor))),
-        # By start, then by end: the order in which the windows fit into the channel.
+        # Sorted by start, then by end: in this order the channel can make the copies.
         copies=tuple(sorted(copies, key=lambda item: (item.start, item.end, item.tensor))),
         fast_uses=tuple(fast_uses),
         program=problem.name,
@@ -254,34 +257,34 @@ def plan_of(
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The best return at a moment."""
+    """A point on the curve of best returns."""
 
     seconds: float
-    """Since the method began."""
+    """Seconds since the method began."""
     games: int
-    """Finished games until then."""
+    """Number of finished games until then."""
     return_ps: int
     """Best return of these games, in picoseconds."""
 
 
 class Best:
-    """Keeps the best game that is offered and the curve of best returns.
+    """Keeps the best of the offered games, and the curve of best returns.
 
     Parameters
     ----------
     seconds_before, games_before
-        What an earlier part of the same run took, where it is resumed from a checkpoint.
+        Seconds and games of an earlier part of the same run, if it is resumed from a checkpoint.
     clock
-        Monotonic clock in seconds.
+        A monotonic clock in seconds.
     """
 
     def __init__(self, *, seconds_before: float = 0.0, games_before: int = 0, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._began = clock() - seconds_before
         self.games = games_before
-        """Games offered so far."""
+        """Number of games offered so far."""
         self.return_ps: int | None = None
-        """Best return; None before the first game."""
+        """Best return (ps); None before the first game."""
         self.actions: NDArray[np.int8] | None = None
         """Actions of the best game, in order; None before the first game."""
         self.points: list[Point] = []
@@ -289,11 +292,11 @@ class Best:
 
     @property
     def seconds(self) -> float:
-        """Since the method began."""
+        """Seconds since the method began."""
         return self._clock() - self._began
 
     def offer(self, return_ps: int, actions: Sequence[int] | NDArray[np.integer], *, games: int = 1) -> bool:
-        """Count ``games`` finished games, of which this is the best; True where it is the best of all so far.
+        """Count ``games`` finished games, of which this is the best; returns whether it is the best of all so far.
 
         The actions are copied.
         """

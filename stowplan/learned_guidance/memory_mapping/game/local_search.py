@@ -1,8 +1,9 @@
-"""Better games by local search: change some actions of a game, play the rest by what it wants, keep what is no worse.
+"""Local search over games: change some actions of a game, replay it, and keep the result if it is not worse.
 
-A game is held as the action wanted at each move. Wanted actions need not be legal: then the nearest one is played, as in
-``demonstrations.py``, so that any change of them is a game. Small losses are accepted early on, as in record-to-record travel
-(Dueck 1993). States along the present game are kept, so that a change is played from near where it begins.
+A game is represented by a *wanted* action for each move. Wanted actions may be illegal; then the nearest legal one is played,
+as in ``demonstrations.py``. Any change of wanted actions is therefore a game. Small losses are accepted at the beginning, as in
+record-to-record travel (Dueck 1993). States along the current game are kept, so that a change is replayed from close to where
+it begins.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions
 from stowplan.learned_guidance.memory_mapping.game.game import Best
 from stowplan.models.memory_mapping.plan import Plan
 
-#: States kept along a game.
+#: Number of states that are kept along a game.
 KEPT = 24
 
-#: Moves changed together at most.
+#: Largest number of moves that are changed together.
 MOST_CHANGES = 64
 
-#: Several changes lie within so many moves, or twice as many, and so on: powers of two up to ``REACHES - 1``.
+#: Changes that are made together lie within ``NEAREST`` moves, or 2, 4, ... times as many, up to ``2 ** (REACHES - 1)`` times.
 NEAREST, REACHES = 8, 4
 
-#: Largest loss that is accepted at the beginning, of the return.
+#: Largest loss that is accepted at the beginning, as a part of the return.
 LOSS = 1e-3
 
-#: Seconds between two looks at the clock.
+#: Seconds between two checks of the limits.
 LOOK_EVERY = 0.02
 
-#: Of the random numbers.
+#: Modulus of the random numbers.
 _MODULUS = 2147483647
 
-# Cells of a search's own numbers: the latest random number, returns of the present and the best game (ps), and how many changes
-# a round has made.
+# Indices of a search's numbers: the latest random number, the returns of the current and the best game (ps), and the number of
+# changes in the current round.
 _RANDOM, _CURRENT, _BEST, _CHANGES = 0, 1, 2, 3
 _SCALARS = 4
 
@@ -58,25 +59,25 @@ def improve(
     time_limit: float | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Best:
-    """The best game found from one to begin with, never worse than that; its actions are one for each move.
+    """Improve a game by local search; the result is never worse.
 
     Parameters
     ----------
     actions
-        One wanted action for each move; where one is not legal the nearest is played.
+        A wanted action for each move; if one is illegal, the nearest legal action is played.
     rounds, time_limit, should_stop
-        What ends the search: games played, seconds, a callback. Of rounds and seconds at least one. With rounds alone, equal
-        seeds give equal games.
+        Limits of the search: a number of games, seconds, a callback. There must be a limit of rounds or of seconds. With a
+        limit of rounds alone, equal seeds give equal games.
 
     Returns
     -------
     Best
-        The best game, the one to begin with included, and how many were played.
+        The best game, with one action for each move, and the number of games played.
 
     Raises
     ------
     ValueError
-        If there are neither rounds nor a time limit.
+        There is neither a limit of rounds nor of time.
     """
     if rounds is None and time_limit is None:
         raise ValueError("found neither rounds nor a time limit, expected one of them")
@@ -85,7 +86,7 @@ def improve(
     best.offer(search.best_ps, search.best)
     deadline = Deadline(time_limit)
     loss = LOSS * max(search.best_ps, game.unit_ps)
-    # The clock decides nothing where there is a number of rounds, except when to stop.
+    # With a number of rounds, the clock decides only when to stop.
     done, piece = 0, 1 if rounds is None else math.ceil(rounds / 100)
     while game.moves and (rounds is None or done < rounds):
         if deadline.expired or (should_stop is not None and should_stop()):
@@ -102,25 +103,25 @@ def improve(
 
 
 def improve_plan(game: CompiledGame, plan: Plan, **limits: Any) -> Best:
-    """The best game found from the one that comes nearest to a plan.
+    """Improve the game that is closest to a plan by local search.
 
     Parameters
     ----------
     plan
         A valid plan of the game's problem.
     limits
-        Limits and seed, as :func:`improve` takes them.
+        Limits and seed, as for :func:`improve`.
 
     Returns
     -------
     Best
-        Never worse than the game that it begins with.
+        A game that is never worse than the one closest to the plan.
     """
     return improve(game, actions_of(game.problem, plan, game).actions, **limits)
 
 
 class _LocalSearch:
-    """Arrays of a search, for the compiled functions."""
+    """The arrays of a search, for the compiled functions."""
 
     def __init__(self, game: CompiledGame, wanted: Ints, seed: int):
         self._tables = game.tables
@@ -150,14 +151,14 @@ class _LocalSearch:
 
 @njit
 def begin(tables: Tables, wanted: Ints, states: Ints2D, trial: Ints, best: Ints, numbers: Ints) -> None:
-    """Play the game to begin with, and keep it: ``wanted`` becomes what was played.
+    """Play the first game and keep it; ``wanted`` is replaced by the actions that were played.
 
-    ``wanted`` and ``best`` are (M,); ``states`` is (KEPT, D) with the state before the first move in its first row, ``trial``
-    (D,).
+    ``wanted`` and ``best`` have shape (M,), ``states`` has shape (KEPT, D) with the state before the first move in its first
+    row, and ``trial`` has shape (D,).
     """
     _load(tables, states, 0, trial)
     play_on(tables, trial, wanted)
-    # What a reset took back is not part of the game.
+    # Moves that Drop-backup has undone are not part of the game.
     adopt(tables, trial, wanted)
     _keep_states(tables, wanted, states, trial, 0)
     for position in range(len(wanted)):
@@ -178,9 +179,9 @@ def play_changed(
     rounds: int,
     loss_ps: int,
 ) -> None:
-    """Play so many changed games; keep those that lose no more than ``loss_ps`` against the present one.
+    """Play ``rounds`` changed games; keep those that lose at most ``loss_ps`` compared with the current game.
 
-    Arguments are those of :func:`begin`, and ``changed`` (MOST_CHANGES, 2), room for what a round changes.
+    The arguments are those of :func:`begin`; ``changed`` (MOST_CHANGES, 2) is scratch space for the changes of a round.
     """
     moves = len(wanted)
     for _ in range(rounds):
@@ -196,7 +197,7 @@ def play_changed(
         play_on(tables, trial, wanted)
         if trial[layout.RETURN_PS] >= numbers[_CURRENT] - loss_ps:
             numbers[_CURRENT] = trial[layout.RETURN_PS]
-            # A reset may have gone back to before the first change.
+            # Drop-backup may have gone back to before the first change.
             kept = min(first, adopt(tables, trial, wanted)) * KEPT // moves
             if trial[layout.RETURN_PS] > numbers[_BEST]:
                 numbers[_BEST] = trial[layout.RETURN_PS]
@@ -214,7 +215,7 @@ def play_changed(
 
 @njit_inner
 def play_on(tables: Tables, data: Ints, wanted: Ints) -> None:
-    """Play to the end, at each move what is wanted or else what is nearest to it: fast some other way before slow."""
+    """Play to the end, at each move the wanted action or the nearest legal one: another fast action before the slow one."""
     while not is_over(tables, data):
         step(tables, data, _nearest(data[layout.LEGAL], wanted[data[layout.POSITION]]))
 
@@ -232,7 +233,7 @@ def _nearest(legal: int, action: int) -> int:
 
 @njit_inner
 def adopt(tables: Tables, data: Ints, wanted: Ints) -> int:
-    """Want what was played; the first move where that was something else."""
+    """Replace wanted actions by those that were played; returns the first move at which they differed."""
     rows = tables.program[0].at_rows
     first = len(wanted)
     for position in range(len(wanted) - 1, -1, -1):
@@ -245,7 +246,7 @@ def adopt(tables: Tables, data: Ints, wanted: Ints) -> int:
 
 @njit_inner
 def _load(tables: Tables, states: Ints, kept: int, data: Ints) -> None:
-    # How much of a state is used depends on this alone.
+    # The number of cells in use depends on the position alone.
     data[layout.POSITION] = states[kept, layout.POSITION]
     for cell in range(used(tables, data)):
         data[cell] = states[kept, cell]
@@ -257,7 +258,7 @@ def _keep_states(tables: Tables, wanted: Ints, states: Ints, trial: Ints, kept: 
     _load(tables, states, kept, trial)
     moves = len(wanted)
     for number in range(kept + 1, KEPT):
-        # The first position whose changes are played from this state.
+        # The first position from which changes are replayed from this state.
         while trial[layout.POSITION] < (number * moves + KEPT - 1) // KEPT:
             step(tables, trial, wanted[trial[layout.POSITION]])
         for cell in range(used(tables, trial)):
@@ -271,14 +272,14 @@ def _keep_states(tables: Tables, wanted: Ints, states: Ints, trial: Ints, kept: 
 
 @njit_inner
 def _draw(numbers: Ints, count: int) -> int:
-    """A random number below ``count``: Park and Miller, "Random number generators: good ones are hard to find" (1988)."""
+    """A random number below ``count`` (Park and Miller, "Random number generators: good ones are hard to find", 1988)."""
     numbers[_RANDOM] = numbers[_RANDOM] * 48271 % _MODULUS
     return numbers[_RANDOM] * count // _MODULUS  # type: ignore[no-any-return]
 
 
 @njit_inner
 def _near(numbers: Ints, position: int, reach: int, moves: int) -> int:
-    """A random move at most ``reach`` before or after one."""
+    """A random move at most ``reach`` moves before or after another."""
     return max(0, min(moves - 1, position + _draw(numbers, 2 * reach + 1) - reach))
 
 
@@ -294,8 +295,10 @@ def _want(wanted: Ints, changed: Ints, numbers: Ints, position: int, action: int
 
 @njit_inner
 def _change_some(tables: Tables, wanted: Ints, changed: Ints, numbers: Ints) -> None:
-    """One of four: another action for a move; for some moves near each other; a run of a tensor's moves fast or slow; a fast
-    run in place of others.
+    """Make one of four random changes.
+
+    They are: another action for one move; other actions for some moves close to each other; consecutive moves of a tensor all
+    fast or all slow; and consecutive moves of a tensor fast while others become slow.
     """
     moves = len(wanted)
     way = _draw(numbers, 4)
@@ -327,7 +330,7 @@ def _change_some(tables: Tables, wanted: Ints, changed: Ints, numbers: Ints) -> 
 
 @njit_inner
 def _change_run(tables: Tables, wanted: Ints, changed: Ints, numbers: Ints, position: int, is_fast: bool) -> None:
-    """Let a tensor's moves be fast or slow from one on: some of those that are the other, or all."""
+    """Make a tensor's moves fast or slow from one move on: some of them, or all."""
     left = 1 + _draw(numbers, 4)
     if _draw(numbers, 3) == 0:
         left = MOST_CHANGES
@@ -336,7 +339,7 @@ def _change_run(tables: Tables, wanted: Ints, changed: Ints, numbers: Ints, posi
         action = layout.DROP
         if is_fast:
             action = layout.NOCOPY
-            # It comes in once; what is written is copied out or not.
+            # The tensor is copied in once; writes may be copied out or not.
             if (is_first and not tables.moves[position].is_output) or (
                 tables.moves[position].is_output and _draw(numbers, 2) == 0
             ):

@@ -1,6 +1,6 @@
-"""Programs to play MMapGame on: parts of a program, with less fast memory, faster or slower copies; and a small demo.
+"""Programs to play MMapGame on: excerpts of programs with other capacities and copy times; and a small demo problem.
 
-A policy learns on programs of a few hundred moves. Ranges of steps of large programs are such programs, and they are real ones.
+A policy learns on programs of a few hundred moves. Excerpts of large programs are of this size, and they are realistic.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from stowplan.models.memory_mapping.problem import (
     sub_problem,
 )
 
-#: Length of an excerpt, as part of the moves asked for.
+#: Shortest and longest excerpt, as parts of the requested number of moves.
 LENGTHS = 0.5, 1.0
 
-#: Fast memory of a variant: part of the most bytes that are live in one step of it.
+#: Smallest and largest capacity of a variant, as parts of its peak of live bytes.
 CAPACITIES = 0.1, 0.9
 
 #: Part of the variants that keep the capacity of their program.
 SAME_CAPACITY = 0.3
 
-#: Copies of a variant take so many times as long, at least and at most.
+#: Smallest and largest factor of a variant's copy times.
 COPY_TIMES = 0.5, 2.0
 
-#: An excerpt in which fast memory could save less than this part of the time teaches nothing.
+#: Excerpts in which fast memory could save less than this part of the time are left out: they teach nothing.
 LEAST_GAIN = 0.01
 
 
 def excerpt(problem: Problem, start: int, end: int) -> Problem:
-    """The steps ``[start, end)`` as a problem of their own, widened so that no loop is cut; no operation in it is asynchronous.
+    """The steps ``[start, end)`` as a problem, widened so that no loop is cut; asynchronous operations become synchronous.
 
-    What is written before and needed in it is an input, what is written in it and needed later an output: slow memory holds
-    all that is live at the borders. Plans of consecutive excerpts, one after the other, are therefore a plan of the whole
-    program, with the sum of their objectives (stalls forbidden).
+    Tensors that are written before the excerpt and needed in it are inputs; those that are written in it and needed later are
+    outputs. At the borders everything live is thus in slow memory, so that plans of consecutive excerpts form a plan of the
+    whole program, with the sum of their objectives (if stalls are forbidden).
     """
     if not 0 <= start < end <= problem.horizon:
         raise UsageError(f"found steps [{start}, {end}), expected a range within 0 to {problem.horizon}")
@@ -64,18 +64,18 @@ def excerpt(problem: Problem, start: int, end: int) -> Problem:
         tensors=tensors,
         loops=loops_within(problem, start, end),
         boundary=lambda boundary: boundary - start,
-        # What stands in fast memory before the program starts is gone later on.
+        # Only an excerpt from the start of the program can have preloads.
         max_preloads=0 if start else problem.max_preloads,
     )
 
 
 def with_capacity(problem: Problem, capacity: int) -> Problem:
-    """The same program with so many bytes of fast memory."""
+    """The program with another capacity of fast memory, in bytes."""
     return replace(problem, name=f"{problem.name} in {capacity} bytes", capacity=capacity)
 
 
 def with_copy_times(problem: Problem, factor: float) -> Problem:
-    """The same program where every copy takes ``factor`` times as long, rounded to whole picoseconds."""
+    """The program with copies that take ``factor`` times as long, rounded to whole picoseconds."""
     if not factor > 0:
         raise UsageError(f"found a factor of {factor}, expected more than 0")
     tensors = tuple(
@@ -86,12 +86,12 @@ def with_copy_times(problem: Problem, factor: float) -> Problem:
 
 
 def as_played(problem: Problem) -> Problem:
-    """The same program under the game's rules: no stalls, no preloads, one channel. Its best plans are the best to show."""
+    """The program under the rules of the game: no stalls, no preloads, one channel. Its plans are the best demonstrations."""
     return replace(problem, stalls="forbidden", max_preloads=0, channels=1)
 
 
 def peak_live_bytes(problem: Problem) -> int:
-    """Most bytes of tensors between their first and last use, in any one step; what no plan can use more of."""
+    """The largest sum of sizes of tensors that are between their first and last use in a step; no plan can use more memory."""
     change = [0] * (problem.horizon + 1)
     for sequence in access_sequences(problem):
         if sequence.accesses:
@@ -101,8 +101,9 @@ def peak_live_bytes(problem: Problem) -> int:
 
 
 def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int = 400, count: int = 1) -> Iterator[Problem]:
-    """Random excerpts of about ``moves`` moves at most, with other capacities and copy times; the whole program where it is
-    short. Fewer than ``count`` where hardly any excerpt has something to gain.
+    """Yield random excerpts of up to about ``moves`` moves, with other capacities and copy times.
+
+    A short program is used as a whole. There may be fewer than ``count`` if fast memory can save time in hardly any excerpt.
     """
     made_at = [move.start for move in moves_of(problem)]
     for _ in range(10 * count):
@@ -122,13 +123,13 @@ def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int 
 
 
 def _random_excerpt(problem: Problem, made_at: Sequence[int], moves: int, rng: np.random.Generator) -> Problem:
-    """Steps that hold about so many of the moves, ``made_at`` their steps, ascending."""
+    """A random excerpt with about so many moves; ``made_at`` has the steps of all moves, ascending."""
     length = int(rng.uniform(*LENGTHS) * moves)
     if length >= len(made_at):
         return problem
     first = int(rng.integers(0, len(made_at) - length + 1))
     start = made_at[first]
-    # At least one step, however many moves are made in it.
+    # There is at least one step, however many moves it has.
     return excerpt(problem, start, max(start + 1, made_at[first + length - 1]))
 
 
@@ -141,18 +142,18 @@ def _at_borders(tensor: Tensor, sequence: TensorAccesses, loops: Sequence[Loop],
     is_written_inside = sequence.last_write[last + 1] >= first
     is_needed_later = tensor.is_output if last + 1 == len(sequence) else not sequence.is_dead(last + 1)
     is_output = is_written_inside and is_needed_later
-    # Where all its uses here lie in a loop, it still is a tensor from outside of it; inputs and outputs are.
+    # If all of its uses in the excerpt are in a loop, it must remain a tensor from outside the loop, as inputs and outputs are.
     begins, ends = sequence.accesses[first].step, sequence.accesses[last].step
     if sequence.may_copy and any(loop.start <= begins and ends < loop.end for loop in loops):
-        # As an input it has content that is overwritten first. Where that is not sure it must not have any.
+        # An input has content, which may be overwritten before it is read. If that is not certain, it must not have content.
         is_input, is_output = is_input or sequence.is_dead(first), is_output or not (is_input or sequence.is_dead(first))
     return replace(tensor, is_input=is_input, is_output=is_output)
 
 
 def demo_problem() -> Problem:
-    """A small program to try MMapGame on without any file: a training step of four dense layers; 34 moves.
+    """A small program for trying MMapGame without any file: a training step of four dense layers, with 34 moves.
 
-    Fast memory is scarce, steps are bound by slow memory, and copies must share one channel: all three actions have their
-    moments. ``benchmarks/lib/memory_mapping/demo.py`` made it.
+    Fast memory is scarce, steps are limited by slow memory, and copies share one channel, so that all three actions are useful.
+    ``benchmarks/lib/memory_mapping/demo.py`` generated it.
     """
     return Problem.load(str(resources.files(__package__) / "demo.json"))

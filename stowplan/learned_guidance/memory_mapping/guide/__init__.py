@@ -1,8 +1,8 @@
-"""A learned guide of memory mapping: values for every access of a program, before any relaxation is solved.
+"""A learned guide for memory mapping: it predicts a hint for every access of a program, without solving a relaxation.
 
-Each file knows only those before it:
+Each file imports only files above it in this list:
 
 - ``program``: a memory-mapping problem as flat arrays of accesses
-- ``features``: what the guide knows of each access, in numbers
-- ``guide``: the learned guide
+- ``features``: the features of each access
+- ``guide``: the network and its hints
 """

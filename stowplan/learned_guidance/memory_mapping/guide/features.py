@@ -1,7 +1,7 @@
-"""What the learned guide knows of each access, in numbers that do not depend on the size or the speed of a machine.
+"""The features of each access for the learned guide, which do not depend on the size or the speed of a machine.
 
-Sizes are relative to the capacity, times to each other, savings are ranks or relative to what copies take; a program in which
-all sizes or all times are ten times as large has the same features.
+Sizes are relative to the capacity, times are relative to each other, and savings are ranks or relative to copy times. A program
+with all sizes, or all times, ten times as large has the same features.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from stowplan.learned_guidance.memory_mapping.guide.program import OPERATIONS, F
 
 Rows = NDArray[np.float32]
 
-#: Levels of density: a gap sees what those of its level and above would occupy.
+#: Number of levels of density: the features of a gap include what gaps of its level and above would occupy.
 LEVELS = 16
 
-#: Logarithms are cut off here.
+#: Largest absolute value of logarithms, which are clipped.
 MOST = 10.0
 
 GAP = (
@@ -95,7 +95,7 @@ def features(program: Program) -> Rows:
 
 
 def gains(program: Program) -> Floats:
-    """What serving each access from fast memory may save, in ps; shape ``[accesses]``."""
+    """The time that serving each access from fast memory may save, in ps; shape ``[accesses]``."""
     return np.maximum(0.0, np.maximum(program.alone, 0.5 * program.final))
 
 
@@ -158,7 +158,7 @@ def _accesses(program: Program) -> Floats:
 
 
 def _gaps(program: Program) -> Floats:
-    """Features of the gap after each access, then of the time before the first access of each tensor that has any."""
+    """Features of the gap after each access, then of the gap before it."""
     total, horizon = len(program.tensor), len(program.slow)
     gain, clock = gains(program), _clock(program)
     starts = program.first[:-1][np.diff(program.first) > 0]
@@ -178,7 +178,7 @@ def _gaps(program: Program) -> Floats:
     lasts = np.maximum(1.0, clock[end] - clock[start])
     counted = open_ & (size <= 1)
     counted[total:] = False
-    # What is occupied by gaps in which something is to be gained.
+    # Bytes that gaps with something to gain would occupy at each step.
     live = _steps(program, start, end, size * counted)
     density, twice = (gained / (size * lasts) for gained in (later, later + np.concatenate([gain, 0 * gain[starts]])))
     copy = program.copy_in[of]
@@ -205,35 +205,35 @@ def _gaps(program: Program) -> Floats:
 
 
 def _clock(program: Program) -> Floats:
-    """Least time from the start to each boundary, at least a little for every step; shape ``[T + 1]``."""
+    """Least time from the start to each boundary, with a small positive time for every step; shape ``[T + 1]``."""
     least = 1e-3 * max(1.0, float(np.mean(program.slow)))
     return np.concatenate([[0.0], np.cumsum(np.maximum(program.floor, least))])
 
 
 def _log(value: Any, over: Any = 1.0) -> Floats:
-    """Logarithm of a ratio to the base 2, cut off; of arrays or numbers."""
+    """Clipped logarithm to the base 2 of a ratio, for arrays or numbers."""
     logarithm: Floats = np.log2(np.maximum(2.0**-MOST, np.asarray(value) / np.maximum(over, 1e-9)))
     return logarithm
 
 
 def _rank(value: Floats) -> Floats:
-    """Rank in (0, 1), equal ones alike."""
+    """Ranks in (0, 1); equal values have equal ranks."""
     order = np.sort(value)
     return (np.searchsorted(order, value, "left") + np.searchsorted(order, value, "right")) / (2.0 * len(value))
 
 
 def _steps(program: Program, start: Ints, end: Ints, amount: Floats) -> Floats:
-    """Sum of the amounts at each step, of those whose ``[start, end)`` it is in; shape ``[T]``."""
+    """For each step, the sum of the amounts whose range ``[start, end)`` contains it; shape ``[T]``."""
     horizon = len(program.slow)
     change = np.bincount(start, amount, horizon + 1) - np.bincount(end, amount, horizon + 1)
     return np.cumsum(change)[:horizon]
 
 
 def _levels(key: Floats, counted: NDArray[np.bool_]) -> Ints:
-    """The level of each key, 0 the highest: an equal part of those that are counted in each."""
+    """The level of each key, 0 for the highest; each level has an equal part of the counted keys."""
     if not counted.any():
         return np.zeros(len(key), np.int64)
-    # As ``numpy.quantile``, which loads masked arrays: a third of what a first call takes until then.
+    # This computes ``numpy.quantile``, which would import masked arrays and take a third of the time of a first call.
     ranked = np.sort(key[counted])
     at = (len(ranked) - 1) * np.linspace(1, 0, LEVELS + 1)[1:-1]
     below = np.floor(at).astype(np.int64)
@@ -243,7 +243,7 @@ def _levels(key: Floats, counted: NDArray[np.bool_]) -> Ints:
 
 
 def _stack(program: Program, start: Ints, end: Ints, amount: Floats, level: Ints) -> Floats:
-    """Sum at each step of those of each level and above; shape ``[T, LEVELS]``."""
+    """For each step and level, the sum of the amounts of this level and above; shape ``[T, LEVELS]``."""
     horizon = len(program.slow)
     change = np.zeros((horizon + 1) * LEVELS)
     change += np.bincount(start * LEVELS + level, amount, len(change))
@@ -252,7 +252,7 @@ def _stack(program: Program, start: Ints, end: Ints, amount: Floats, level: Ints
 
 
 def _over(values: Floats, start: Ints, end: Ints, level: Ints | None) -> tuple[Floats, Floats]:
-    """Mean and most of a column of values over ``[start, end]``; ``values`` of shape ``[T, levels]``."""
+    """Mean and maximum of a column of ``values`` ``[T, levels]`` over ``[start, end]``."""
     horizon = len(values)
     column = np.zeros(len(start), np.int64) if level is None else level
     last = np.minimum(end, horizon - 1)

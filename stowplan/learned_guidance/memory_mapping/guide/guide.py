@@ -1,12 +1,12 @@
-"""The learned guide: what a trained network says of each access of a problem, as a hint; and one that learns nothing.
+"""The learned guide, a trained network that predicts a hint for a problem; and an untrained guide for comparison.
 
-Weights are in a file of plain arrays, read without torch, and without running anything in it.
+The weights are in a file of plain arrays, which is read without torch and without executing code from it.
 
-The network is a graph network over the accesses and steps of a program, in numpy or torch alike. A round lets accesses that
-meet in a step hear of each other. It lets the gaps say what they would occupy of memory and of the copy channel, step by step,
-and tells each gap what stands on average in the steps that it spans. That is a learned price of memory at every moment, found
-in so many rounds. Then each access hears of its tensor's previous and next one. What comes out are scores of being fast and of
-being kept, and from these the values of all accesses at once (:func:`marginals`).
+The network is a graph network over the accesses and steps of a program; the same code runs with numpy and with torch. Each
+round has three kinds of messages. Accesses of the same step exchange messages. Gaps report to every step that they span how
+much memory and channel time they would occupy, and receive the mean of what is reported there; this works like a learned price
+of memory at every moment. And each access receives messages from the previous and the next access of its tensor. The outputs
+are scores for being fast and for being kept, from which :func:`marginals` computes the values of all accesses.
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.hint import hint
 from stowplan.models.memory_mapping.problem import Problem
 
-#: A score that forbids.
+#: Score of what is impossible.
 NEVER = -30.0
 
 
 def marginals(
     fast: Any, keep: Any, glued: Any, positions: Sequence[Any], softplus: Callable[[Any], Any], sigmoid: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
-    """Probabilities that each access is fast, and that its gap is kept; numpy arrays or tensors, of shape ``[accesses]``.
+    """Probabilities that each access is fast, and that its tensor stays over the gap after it; shape ``[accesses]``.
 
     Parameters
     ----------
     fast, keep : shape ``[accesses]``
-        Scores. ``keep`` is :data:`NEVER` for gaps that nothing may be kept over, those after last accesses among them.
+        Scores. ``keep`` is :data:`NEVER` for gaps over which nothing may stay, which include those after last accesses.
     glued : shape ``[accesses]``, of booleans
-        Gaps that are kept exactly if their accesses are fast, both or neither.
+        Gaps whose two accesses are both fast, in which case the tensor stays, or both slow.
     positions
-        The second accesses of all tensors that have so many, the third ones, and so on.
+        The second accesses of all tensors that have at least two, then the third ones, and so on.
     softplus, sigmoid
-        Of the same library as the arrays.
+        Functions of the library of the arrays.
     """
     both = softplus(keep)
-    # Logarithms of the odds of being fast, by what comes before and the access itself, and by what comes after.
+    # Log-odds of being fast, from what comes before and the access itself, and from what comes after: the forward-backward
+    # algorithm.
     ahead, behind = fast + 0.0, fast * 0.0
     for here in positions:
         before = here - 1
@@ -65,14 +66,14 @@ def marginals(
     served = sigmoid(ahead + behind)
     after = fast * 0.0
     after[:-1] = (fast + behind)[1:]
-    # Weights of (slow, slow), (fast, slow), (slow, fast), (fast, fast) without and with keeping.
+    # Sum of the weights of (slow, slow), (fast, slow), (slow, fast), and (fast, fast) without and with staying.
     total = softplus(ahead) + softplus(after + softplus(ahead + both) - softplus(ahead))
     kept = _exp(ahead + after + keep - total)
     return served, _where(glued, served, kept) * (keep > NEVER)
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Any:
-    # Without a call of either library.
+    # Written so that it works with both libraries.
     return yes * condition + no * ~condition
 
 
@@ -80,53 +81,54 @@ def _exp(value: Any) -> Any:
     return value.exp() if hasattr(value, "exp") else np.exp(value)
 
 
-#: Numbers kept of each access and step, within a round's layer, and of what gaps occupy of memory and channel.
+#: Widths of the state of an access or step, of the hidden layer of a round, of the memory messages and of the channel messages;
+#: and the number of rounds.
 WIDTH, HIDDEN, MEMORY, CHANNEL, ROUNDS = 32, 64, 8, 4, 4
 
 
-#: Rows that NumPy computes together.
+#: Number of rows that NumPy computes together.
 ROWS = 1024
 
-#: Multiplications of a matrix product that OpenBLAS does in one thread. Its threads wait for each other by spinning, which on a
-#: busy machine takes twice the processor time.
+#: Largest number of multiplications in a matrix product that OpenBLAS computes in one thread. Its threads busy-wait for each
+#: other, which doubles the CPU time on a loaded machine.
 ONE_THREAD = 200_000
 
 
 class Graph(NamedTuple):
-    """Programs as the network sees them, of A accesses and T steps together; arrays of numpy or tensors."""
+    """One or several programs as the network sees them, with A accesses and T steps; arrays of numpy or tensors."""
 
     features: Any
-    """[A, F]"""
+    """[A, F] features."""
     before: Any
-    """[A] the tensor's previous access, with any number where there is none."""
+    """[A] the tensor's previous access; any number if there is none."""
     after: Any
-    """[A]"""
+    """[A] the tensor's next access; any number if there is none."""
     has_before: Any
-    """[A, 1] of 0 and 1."""
+    """[A, 1] 1 if there is a previous access, otherwise 0."""
     has_after: Any
-    """[A, 1]"""
+    """[A, 1] 1 if there is a next access, otherwise 0."""
     place: Any
-    """[A] accesses of the tensor before this one."""
+    """[A] number of accesses of the tensor before this one."""
     left: Any
-    """[A] accesses of the tensor after this one."""
+    """[A] number of accesses of the tensor after this one."""
     step: Any
-    """[A]"""
+    """[A] step of the access."""
     begun: Any
-    """[A] step of the previous access; where there is none, the first of the program."""
+    """[A] step of the previous access; the first step of the program if there is none."""
     end: Any
-    """[A] step of the next access; where there is none, of the access itself."""
+    """[A] step of the next access; that of the access itself if there is none."""
     occupies: Any
-    """[A, 1] part of the capacity that the gap would take, 0 where it cannot be kept."""
+    """[A, 1] part of the capacity that the tensor would occupy over the gap; 0 if it cannot stay."""
     copies: Any
-    """[A, 1] copy time over the time of the gap before the access."""
+    """[A, 1] copy time divided by the time of the gap before the access."""
     per_step: Any
-    """[T, 1] one over the number of accesses."""
+    """[T, 1] 1 divided by the number of accesses of the step."""
     barred: Any
-    """[A] accesses of tensors that do not fit."""
+    """[A] whether the tensor does not fit into fast memory."""
     never_kept: Any
-    """[A]"""
+    """[A] whether the tensor cannot stay over the gap."""
     glued: Any
-    """[A]"""
+    """[A] see :func:`marginals`."""
     positions: list[Any]
     """See :func:`~stowplan.learned_guidance.memory_mapping.guide.guide.marginals`."""
 
@@ -141,7 +143,7 @@ def graph(program: Program) -> Graph:
     size = program.size[of] / program.capacity
     barred = size > 1
     never_kept = program.dead | last | barred
-    # What a copy for the access would take of the time since the one before.
+    # The copy time for the access, divided by the time since the access before.
     clock = np.concatenate([[0.0], np.cumsum(program.floor)])
     begun = np.where(place > 0, program.step[np.maximum(0, np.arange(total) - 1)], 0)
     time = clock[program.step] - clock[begun]
@@ -211,9 +213,9 @@ def scores(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[An
         n = lib.normalised(h)
         met = lib.sums(lib.relu(layer(f"{number}.meet", n)), graph.step, steps) * graph.per_step
         shares = lib.sigmoid(layer(f"{number}.occupy", n))
-        memory = _spanned(lib, shares[:, :MEMORY] * graph.occupies, graph.step, graph.end, steps)
+        memory = _log_span_sums(lib, shares[:, :MEMORY] * graph.occupies, graph.step, graph.end, steps)
         copies = shares[:, MEMORY:] * graph.copies
-        channel = _spanned(lib, copies, graph.begun, graph.step, steps)
+        channel = _log_span_sums(lib, copies, graph.begun, graph.step, steps)
         s = lib.relu(layer(f"{number}.step", lib.joined([met if s is None else s, met, memory, channel])))
         sums = lib.cumulated(s)
         spanned = lib.single(sums[graph.end + 1] - sums[graph.step]) / length
@@ -232,7 +234,7 @@ def scores(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[An
         return layer("scores", lib.relu(layer("end", lib.joined([n[rows], following, spanned[rows]]))))
 
     both = lib.by_rows(end, total)
-    # Out of line with what is possible only by what the weights say.
+    # Scores are bounded, so that only impossible choices get the score NEVER.
     bounded = 12.0 * (both / 12.0).clip(-1.0, 1.0)
     fast = bounded[:, 0] * ~graph.barred + NEVER * graph.barred
     keep = bounded[:, 1] * ~graph.never_kept + NEVER * graph.never_kept
@@ -245,56 +247,56 @@ def values(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[An
     return marginals(fast, keep, graph.glued, graph.positions, library.softplus, library.sigmoid)
 
 
-def _spanned(library: Numpy, amounts: Any, start: Any, end: Any, steps: int) -> Any:
-    """Logarithms of what the amounts, each over the steps ``[start, end)``, come to at each step; shape ``[T, columns]``."""
+def _log_span_sums(library: Numpy, amounts: Any, start: Any, end: Any, steps: int) -> Any:
+    """Logarithm of 1 plus the sum of the amounts at each step, each over its steps ``[start, end)``; shape ``[T, columns]``."""
     change = library.sums(amounts, start, steps) - library.sums(amounts, end, steps)
     total = library.single(library.cumulated(change)[1:])
     return library.log1p(total.clip(0.0, None))
 
 
 class Numpy:
-    """What the network asks of a library of arrays, by NumPy; a subclass may do it by another."""
+    """The array operations that the network needs, by NumPy; a subclass may use another library."""
 
     def relu(self, x: Any) -> Any:
-        """Of any shape."""
+        """Return the rectified input, of any shape."""
         return np.maximum(x, 0)
 
     def sigmoid(self, x: Any) -> Any:
-        """Of any shape."""
+        """Return the logistic function, for any shape."""
         return 1 / (1 + np.exp(-x))
 
     def softplus(self, x: Any) -> Any:
-        """Of any shape."""
+        """Return log(1 + exp(x)), for any shape."""
         return np.logaddexp(0, x)
 
     def log1p(self, x: Any) -> Any:
-        """Of any shape."""
+        """Return log(1 + x), for any shape."""
         return np.log1p(x)
 
     def normalised(self, x: Any) -> Any:
-        """Rows over the root of their mean square."""
+        """Rows divided by the root of their mean square."""
         return x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + np.float32(1e-3))
 
     def joined(self, parts: list[Any]) -> Any:
-        """Side by side."""
+        """The arrays concatenated along the last axis."""
         return np.concatenate(parts, axis=1)
 
     def sums(self, values: Any, index: Any, size: int) -> Any:
-        """Sums of the rows of each index; shape ``[size, columns]``."""
+        """For each index, the sum of the rows with this index; shape ``[size, columns]``."""
         columns = [np.bincount(index, column, size) for column in values.T]
         return np.stack(columns, axis=1).astype(np.float32)
 
     def cumulated(self, values: Any) -> Any:
-        """Sums of the rows before each, in double precision; one row more."""
+        """Exclusive prefix sums of the rows in double precision, with one row more."""
         first = np.zeros((1, values.shape[1]))
         return np.concatenate([first, np.cumsum(values, axis=0, dtype=np.float64)])
 
     def single(self, values: Any) -> Any:
-        """In single precision."""
+        """The values in single precision."""
         return values.astype(np.float32)
 
     def product(self, rows: Any, weight: Any) -> Any:
-        """Matrix product, some rows at a time (:data:`ONE_THREAD`)."""
+        """The matrix product, computed some rows at a time (:data:`ONE_THREAD`)."""
         product = np.empty((len(rows), weight.shape[1]), np.float32)
         step = max(1, ONE_THREAD // weight.size)
         for first in range(0, len(rows), step):
@@ -302,26 +304,26 @@ class Numpy:
         return product
 
     def by_rows(self, function: Callable[[slice], Any], total: int) -> Any:
-        """A function of rows, of some at a time: what it needs on the way stays in the processor's cache."""
+        """A function of rows, computed some rows at a time, so that intermediate results stay in the cache."""
         return np.concatenate([function(slice(first, first + ROWS)) for first in range(0, max(1, total), ROWS)])
 
 
 FORMAT = "stowplan.memory_mapping.guide"
 VERSION = 1
 
-#: The guide that comes with the package.
+#: The file of the guide that comes with the package.
 SHIPPED = Path(str(resources.files("stowplan.learned_guidance") / "checkpoints" / "mmap_guide.npz"))
 
 Weights = dict[str, NDArray[np.float32]]
 
 
 def load(path: Path = SHIPPED) -> Weights:
-    """The weights in a file; read again only where the file has changed.
+    """Read the weights in a file; they are cached until the file changes.
 
     Raises
     ------
     InputError
-        It is no such file, of another version, or damaged; one line that names file and place.
+        The file is no such file, has another version, or is damaged.
     """
     try:
         status = os.stat(path)
@@ -342,7 +344,7 @@ def _load(path: Path, state: tuple[int, int, int]) -> Weights:
     for name, shape in shapes().items():
         value = given.get(name)
         if value is not None and value.dtype.kind == "f":
-            # What is too large for single precision is infinite there.
+            # Numbers that are too large for single precision become infinite, which is checked below.
             with np.errstate(over="ignore", invalid="ignore"):
                 weights[name] = value.astype(np.float32)
         if value is None or name not in weights or value.shape != shape or not np.isfinite(weights[name]).all():
@@ -352,14 +354,16 @@ def _load(path: Path, state: tuple[int, int, int]) -> Weights:
 
 
 def filled_hint(problem: Problem) -> Hint:
-    """Kept over gaps where those that save as much or more for their room and time leave room; fast at both ends of these.
+    """The hint of the untrained guide, which fills memory by density; its values are 0 or 1.
 
-    And fast where a copy that is as dense finds room on the channel. Values are 0 or 1; some 10 us a use, in one thread.
+    A tensor stays over a gap, and is fast at both ends of it, if gaps that save at least as much for their bytes and time leave
+    space for it. It is also fast where a copy of equal density has time on the channel. This takes about 10 us for each use, in
+    one thread.
     """
     arrays = program(problem)
     rows = dict(zip(NAMES, features(arrays).T, strict=True))
     may = (rows["too large"] == 0) & (gains(arrays) > 0)
-    # Features are logarithms of one more than the part of the capacity, or of the channel, that is taken.
+    # Features are logarithms of 1 plus the used part of the capacity, or of the channel's time.
     keep = (rows["gap denser twice mean"] <= 1) & (rows["dead"] == 0) & (rows["too large"] == 0)
     after = np.append(False, keep[:-1]) & (rows["first"] == 0)
     copied = (rows["gap channel denser, before"] <= 1) & (rows["reads"] > 0) & (rows["gap time to copy, before"] > 0)
@@ -368,25 +372,25 @@ def filled_hint(problem: Problem) -> Hint:
 
 
 def learned_hint(problem: Problem, path: Path = SHIPPED) -> Hint:
-    """The values that a trained network gives a problem; some 20 us a use, in one thread, without torch.
+    """The hint of the trained network; takes about 20 us for each use, in one thread, without torch.
 
     Parameters
     ----------
     problem
         Any problem.
     path
-        A file of weights; the one of the package where none is named.
+        A file of weights, by default that of the package.
 
     Raises
     ------
     InputError
-        The file is not one of a learned guide.
+        The file is not that of a learned guide.
     """
     fast, keep = guided_values(problem, load(path))
     return hint(problem, fast.tolist(), keep.tolist(), source="learned")
 
 
 def guided_values(problem: Problem, weights: Weights) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Probabilities that each access is fast, and that its gap is kept; each of shape ``[accesses]``."""
+    """Probabilities that each access is fast, and that its tensor stays over the gap after it; each of shape ``[accesses]``."""
     fast, keep = values(weights, graph(program(problem)), Numpy())
     return np.clip(fast, 0.0, 1.0), np.clip(keep, 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""A memory-mapping problem as flat arrays of accesses: what the learned guide reads.
+"""A memory-mapping problem as flat arrays of accesses, the input of the learned guide.
 
 Accesses are numbered as in hints (:mod:`stowplan.models.memory_mapping.hint`): tensor by tensor, each in step order. The *gap*
 of an access is the time from it to its tensor's next access.
@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-#: Operations that are told apart; what is in none of these classes is the last class, "other".
+#: Classes of operations that the guide distinguishes; all others are in the last class, "other".
 OPERATIONS: tuple[tuple[str, ...], ...] = (
     ("convolution", "dot"),
     ("fusion",),
@@ -31,13 +31,13 @@ _CLASS = {opcode: number for number, opcodes in enumerate(OPERATIONS) for opcode
 
 
 class Program(NamedTuple):
-    """Arrays of a problem with T steps, N tensors, A accesses. Times in ps, sizes in bytes, floats where sums may be large."""
+    """The arrays of a problem with T steps, N tensors and A accesses. Times are in ps, sizes in bytes."""
 
     capacity: float
     stalls: bool
-    """Whether waits for copies are allowed."""
+    """Whether steps may wait for copies."""
     weight: Floats
-    """[T] runs of each step."""
+    """[T] number of runs of each step."""
     slow: Floats
     """[T] latency with all uses slow, times runs."""
     floor: Floats
@@ -57,9 +57,9 @@ class Program(NamedTuple):
     is_output: Bools
     """[N]"""
     may_copy: Bools
-    """[N] not internal to a loop."""
+    """[N] whether the tensor is not internal to a loop."""
     first: Ints
-    """[N + 1] each tensor's first access."""
+    """[N + 1] first access of each tensor."""
     tensor: Ints
     """[A]"""
     step: Ints
@@ -69,19 +69,19 @@ class Program(NamedTuple):
     writes: Bools
     """[A]"""
     bytes: Floats
-    """[A] moved by the step, times runs."""
+    """[A] bytes that the step moves, times runs."""
     alone: Floats
-    """[A] what the step saves, with this access alone served from fast memory, times runs."""
+    """[A] time that the step saves if only this access is fast, times runs."""
     final: Floats
-    """[A] what the step saves by this access where all others are fast, times runs."""
+    """[A] time that the step saves by this access if all others are fast, times runs."""
     glued: Bools
-    """[A] nothing may change between this access and the tensor's next one."""
+    """[A] whether the tensor must be in the same memory at this access and at its next one."""
     dead: Bools
-    """[A] staying to the next access gains nothing: there is none, or it overwrites the tensor."""
+    """[A] whether staying until the next access gains nothing, because there is none or it overwrites the tensor."""
 
 
 def program(problem: Problem) -> Program:
-    """The arrays of a problem; takes some 5 us a use."""
+    """The arrays of a problem; takes about 5 us for each use."""
     steps, tensors = problem.steps, problem.tensors
     counts = np.array([len(step.uses) for step in steps], np.int64)
     uses = [*chain.from_iterable(step.uses for step in steps)]
@@ -132,7 +132,7 @@ def program(problem: Problem) -> Program:
 
 
 def _latencies(problem: Problem, access: Ints, total: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Latency of one run of each step with everything slow, and at least; what each access saves of it alone, and at last."""
+    """All-slow and least latency of one run of each step; time that each access saves alone, and if all others are fast."""
     steps = problem.steps
     slow, floor = np.zeros(len(steps)), np.zeros(len(steps))
     alone, final = np.zeros(total), np.zeros(total)
@@ -149,7 +149,7 @@ def _latencies(problem: Problem, access: Ints, total: int) -> tuple[Floats, Floa
     terms_slow = np.fromiter(chain.from_iterable(piece.slow_ps for _, piece in pieces), np.float64)
     terms_fast = np.fromiter(chain.from_iterable(piece.fast_ps for _, piece in pieces), np.float64)
     owner = np.repeat(np.arange(len(pieces)), width)
-    # Uses of a step follow each other: the term's place in its piece is the use's place in its step.
+    # The uses of a step are consecutive, so that the place of a term in its piece is that of the use in its step.
     place = np.arange(len(owner)) - np.repeat(np.cumsum(width) - width, width)
     of = access[first_use[step_of[owner]] + place]
     all_slow = base + np.bincount(owner, terms_slow, len(pieces))
@@ -191,7 +191,7 @@ def _table(step: Step, access: Ints, number: int, slow: Floats, floor: Floats, a
 
 
 def _gaps(problem: Problem, tensor: Ints, reads: Bools, writes: Bools, first: Ints) -> tuple[Bools, Bools, Bools]:
-    """Which gaps are glued, which dead, and which tensors may be copied."""
+    """Which gaps are glued, which gaps are dead, and which tensors may be copied."""
     following = np.zeros(len(tensor), np.bool_)
     following[:-1] = tensor[1:] == tensor[:-1]
     overwritten = np.zeros(len(tensor), np.bool_)

@@ -1,14 +1,14 @@
-"""MMap-MuZero: the agent of Wang et al. 2023 that learns to play MMapGame. Nothing here imports torch by itself.
+"""MMap-MuZero, the agent of Wang et al. 2023 that learns to play MMapGame. Importing this folder does not import torch.
 
-Each file knows only those before it:
+Each file imports only files above it in this list:
 
-- ``config``: everything that decides how MMap-MuZero is made and trained
-- ``network``: the network of MMap-MuZero
-- ``replay``: played games to learn from
-- ``exploration``: what is played without the network
-- ``self_play``: games played side by side
-- ``checkpoint``: files of MMap-MuZero
-- ``learner``: one step of training
+- ``config``: the settings of network and training
+- ``network``: the network
+- ``replay``: the replay buffer of played games
+- ``exploration``: games that are played without the network
+- ``self_play``: games played in parallel by tree search
+- ``checkpoint``: the formats of its files
+- ``learner``: one training step
 - ``play``: playing with a trained policy
-- ``trainer``: training of MMap-MuZero on one or more programs
+- ``trainer``: training on one or several programs
 """

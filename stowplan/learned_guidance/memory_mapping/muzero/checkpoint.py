@@ -1,4 +1,4 @@
-"""Files of MMap-MuZero: their formats, and what training has of games as it is kept in them."""
+"""The formats of MMap-MuZero's files, and the games of training as they are stored in them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHECKPOINT = FileFormat("stowplan.mmap_muzero.checkpoint", TrainingConfig)
 
 
 def pack_replay(replay: Replay) -> dict[str, Any]:
-    """All games to learn from."""
+    """The games of a replay buffer as plain values and tensors."""
     return {
         "recent": pack_games(replay.recent),
         "priorities": checkpoint.pack_arrays(replay.priorities),
@@ -34,7 +34,7 @@ def pack_replay(replay: Replay) -> dict[str, Any]:
 
 
 def unpack_replay(packed: dict[str, Any], replay: Replay, discount: float) -> None:
-    """Put back what :func:`pack_replay` packs."""
+    """Restore the games that :func:`pack_replay` has packed."""
     recent = unpack_games(packed["recent"], discount)
     replay.restore(recent, checkpoint.unpack_arrays(packed["priorities"]), packed["next_slot"])
     replay.elite = [unpack_games(games, discount) for games in packed["elite"]]
@@ -42,7 +42,7 @@ def unpack_replay(packed: dict[str, Any], replay: Replay, discount: float) -> No
 
 
 def pack_episodes(episodes: Sequence[Episode], discount: float) -> dict[str, Any]:
-    """Games under way."""
+    """The games that are under way as plain values and tensors."""
     return {
         "episodes": pack_games([episode.trajectory(discount) for episode in episodes]),
         "biases": checkpoint.pack_arrays([episode.bias for episode in episodes]),
@@ -50,13 +50,13 @@ def pack_episodes(episodes: Sequence[Episode], discount: float) -> dict[str, Any
 
 
 def unpack_episodes(packed: dict[str, Any], programs: Sequence[ProgramGame], discount: float) -> list[Episode]:
-    """Games under way as :func:`pack_episodes` packs them."""
+    """The games that :func:`pack_episodes` has packed."""
     games, biases = unpack_games(packed["episodes"], discount), checkpoint.unpack_arrays(packed["biases"])
     return [episode_of(programs[game.program], game, bias) for game, bias in zip(games, biases, strict=True)]
 
 
 def pack_games(games: Sequence[Trajectory]) -> dict[str, Any]:
-    """Games as a few tensors, one after the other."""
+    """Several games as a few tensors, one after the other."""
 
     def joined(arrays: list[NDArray[Any]], empty: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.concatenate(arrays) if arrays else empty)
@@ -75,7 +75,7 @@ def pack_games(games: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def unpack_games(packed: dict[str, Any], discount: float) -> list[Trajectory]:
-    """Games as :func:`pack_games` packs them."""
+    """The games that :func:`pack_games` has packed."""
     arrays = {name: packed[name].numpy() for name in ("actions", "policy", "value", "legal", "rewards")}
     games, start = [], 0
     for program, length, return_ps, first, is_demonstration in packed["head"].tolist():
@@ -95,7 +95,7 @@ def unpack_games(packed: dict[str, Any], discount: float) -> list[Trajectory]:
 
 
 def pack_best(best: Best) -> dict[str, Any]:
-    """A best game and its curve as plain values."""
+    """The best game and the curve of best returns as plain values."""
     return {
         "games": best.games,
         "return_ps": best.return_ps,
@@ -105,7 +105,7 @@ def pack_best(best: Best) -> dict[str, Any]:
 
 
 def unpack_best(packed: dict[str, Any], seconds: float, clock: Callable[[], float]) -> Best:
-    """A best game as :func:`pack_best` packs it, ``seconds`` after the beginning of its curve."""
+    """The best game and its curve that :func:`pack_best` has packed, ``seconds`` after the curve began."""
     best = Best(seconds_before=seconds, games_before=packed["games"], clock=clock)
     best.return_ps = packed["return_ps"]
     best.actions = None if packed["actions"] is None else np.array(packed["actions"], np.int8)

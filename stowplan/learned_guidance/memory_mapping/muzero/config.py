@@ -1,8 +1,9 @@
-"""Everything that decides how MMap-MuZero is made and trained; presets for one processor core (``cpu``), and the paper's.
+"""The settings of MMap-MuZero's network and training, with presets for one CPU core (``cpu``) and those of the paper.
 
-Table 6 of Wang et al. 2023 (appendix C) is :meth:`TrainingConfig.paper`. What the table leaves out is as in MuZero
-(Schrittwieser et al. 2020, appendices F to H) and MuZero Unplugged (Schrittwieser et al. 2021). The network's sizes are those
-of section 4.3.1 and figure 4, where these state them. ``docs/reference/mmap-muzero.md`` sets all beside the paper's.
+:meth:`TrainingConfig.paper` has the values of table 6 of Wang et al. 2023 (appendix C). Settings that the table leaves out are
+those of MuZero (Schrittwieser et al. 2020, appendices F to H) and MuZero Unplugged (Schrittwieser et al. 2021). The sizes of
+the network are those of section 4.3.1 and figure 4, as far as these state them. ``docs/reference/mmap-muzero.md`` compares all
+settings with the paper.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stowplan.learned_guidance.memory_mapping.game.game import Placing
 from stowplan.learned_guidance.memory_mapping.observation.layout import ObservationConfig
 from stowplan.learned_guidance.training.settings import Fraction, Hyperparameters, Range, Size
 
-#: Residual blocks of the encoder, and of the dynamics, at most.
+#: Largest number of residual blocks of the encoder, and of the dynamics.
 MOST_BLOCKS = 1000
 
 
@@ -27,23 +28,23 @@ def _require(holds: bool, place: str, message: str) -> None:
 
 
 class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
-    """Sizes of the network's parts; all linear layers but the last ones are followed by a layer norm and a ReLU."""
+    """Sizes of the network's parts. All linear layers except the last ones are followed by a layer norm and a ReLU."""
 
     observation: ObservationConfig = msgspec.field(default_factory=ObservationConfig)
     hidden: Size = 128
     """Entries of a hidden state."""
 
-    # The encoder's parts, each ending in a vector of ``*_features``.
+    # The encoder's parts, each of which ends in a vector of ``*_features`` entries.
     id_embedding: Size = 8
     """Entries of the embeddings of a tensor id and of an alias id."""
     buffer_features: Size = 32
-    """For each of the buffers described."""
+    """Entries for each of the described buffers."""
     map_patch: Size = 8
-    """The memory map's first layer reads patches of so many rows and columns, side by side."""
+    """Rows and columns of the patches, without overlap, that the first layer of the memory map's ResNet reads."""
     map_stages: tuple[tuple[int, int], ...] = ((16, 1), (24, 1))
-    """Stages of the ResNet as (channels, residual blocks); each but the first halves rows and columns."""
+    """Stages of the ResNet as (channels, residual blocks); each except the first halves rows and columns."""
     map_bottleneck: Size = 8
-    """Channels left when the last stage's cells are laid out as one vector."""
+    """Channels of the last stage before its cells are flattened to a vector."""
     map_features: Size = 64
     profile_patch: Size = 16
     profile_channels: Size = 8
@@ -54,17 +55,17 @@ class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
     summary_features: Size = 64
     """Action features and global features together."""
     encoder_layers: tuple[int, ...] = (128,)
-    """Widths of the MLP over all parts, before its last layer, which has ``hidden``."""
+    """Widths of the MLP over all parts, without its last layer, whose width is ``hidden``."""
 
     # Dynamics and heads.
     dynamics_blocks: Annotated[int, Range(1, MOST_BLOCKS)] = 1
-    """Residual blocks of two layers, ``dynamics_width`` wide inside."""
+    """Residual blocks of two layers, whose inner width is ``dynamics_width``."""
     dynamics_width: Size = 160
     head_layers: tuple[int, ...] = (48,)
-    """Widths of each head's layers before its last."""
+    """Widths of each head's layers, without its last."""
     value_bins: Size = 61
     value_limit: Annotated[float, Range(1e-6)] = 8.0
-    """In units of the game's ``unit_ps``."""
+    """Largest value that the bins represent, in units of the game's ``unit_ps``."""
     reward_bins: Size = 61
     reward_limit: Annotated[float, Range(1e-6)] = 4.0
 
@@ -74,7 +75,7 @@ class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
         _require(bool(self.map_stages), "map_stages", "found none, expected at least one stage")
         for stage in self.map_stages:
             _require(min(stage) >= 1, "map_stages", f"found {stage}, expected channels and blocks of at least 1")
-        # Blocks are made one by one, so that a file could ask for hours of them.
+        # Blocks are created one by one, so that a file could demand hours of work.
         _require(blocks <= MOST_BLOCKS, "map_stages", f"found {blocks} blocks, expected at most {MOST_BLOCKS}")
         for name in ("encoder_layers", "head_layers"):
             widths = getattr(self, name)
@@ -92,73 +93,74 @@ class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
 
 
 class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
-    """How to train. Times and returns are in moves and in units of ``CompiledGame.unit_ps``."""
+    """Settings of training. Times are in moves, and returns in units of ``CompiledGame.unit_ps``."""
 
     network: NetworkConfig = msgspec.field(default_factory=NetworkConfig)
     search: SearchConfig = msgspec.field(default_factory=SearchConfig)
-    """Its temperature and discount are set by the fields below."""
+    """Settings of the search; its temperature and discount are replaced by the fields below."""
 
     placing: Placing = "lowest"
     """Where the game places buffers."""
 
     # Schedule: an iteration advances all games by some moves and then trains for some steps.
     games: Annotated[int, Range(1)] = 64
-    """Games played side by side."""
+    """Games played in parallel."""
     moves_per_iteration: Annotated[int, Range(1)] = 16
     """Moves of each game between two phases of training."""
     updates_per_iteration: Annotated[int, Range(0)] = 8
     """Training steps of an iteration."""
     training_steps: Annotated[int, Range(0)] = 1_000_000
-    """Training ends after so many steps."""
+    """Number of training steps after which training ends."""
 
     # Self-play
     discount: float = 0.9999
     initial_temperature: Annotated[float, Range(0.0)] = 1.0
     final_temperature: Annotated[float, Range(0.0)] = 0.2
     temperature_decay_steps: Annotated[int, Range(0)] = 400_000
-    """Training steps over which the temperature falls, in a straight line."""
+    """Training steps over which the temperature falls linearly."""
     restart_fraction: Fraction = 0.0
     """Part of the games that begin with a random prefix of one of the program's best games."""
     exploration_bias_fraction: Fraction = 0.0
-    """Part of the games that are played throughout with an exploration bias of their own (``exploration.py``)."""
+    """Part of the games that are played with a random exploration bias from beginning to end (``exploration.py``)."""
     warm_start_moves: Annotated[int, Range(0)] = 0
-    """Moves, of all programs together, of the warm-start episodes: played before all others by random biases alone, quick, and
-    of all kinds. Some microseconds each. With a time limit, they end after half of it."""
+    """Moves of the warm-start episodes on all programs together. These come first and are played by random biases alone, which
+    takes a few microseconds for each move and gives diverse games. With a time limit, they end after half of it."""
     local_search_moves: Annotated[int, Range(0)] = 0
-    """Local search (``local_search.py``) that one of the best games gets in each iteration, and after the warm start:
-    as many rounds as the program's length goes into this number."""
+    """Moves of local search (``local_search.py``) on one of the best games, in each iteration and after the warm start. The
+    number of rounds is this number divided by the length of the program."""
 
     # Replay
     replay_size: Annotated[int, Range(1)] = 20_000
-    """Own games kept, the oldest leaving first."""
+    """Largest number of the agent's own games in the replay buffer; the oldest are removed first."""
     priority_exponent: Annotated[float, Range(0.0)] = 1.0
-    """Positions are drawn in proportion to |search value - n-step value| to this power; 0 draws them evenly."""
+    """Positions are drawn in proportion to |search value - n-step value| to this power; 0 draws them uniformly."""
     importance_exponent: Annotated[float, Range(0.0)] = 1.0
-    """What of the bias that priorities bring is taken back by weights; 1 for all."""
+    """Exponent of the importance weights that correct the bias of prioritized drawing; 1 corrects it completely."""
     elite_games: Annotated[int, Range(0)] = 0
-    """Best games of each program that are kept apart, whatever their age."""
+    """Number of best games of each program that are kept whatever their age."""
     kept_fraction: Fraction = 0.0
-    """Part of each batch drawn from demonstrations and best games, where there are any."""
+    """Part of each batch that is drawn from demonstrations and best games, if there are any."""
 
     # Targets
     unroll_steps: Annotated[int, Range(0)] = 5
     td_steps: Annotated[int | None, Range(1)] = 10
-    """Rewards before a value target ends in the value stored then; None for all rewards up to the end of the game."""
+    """Number of rewards in an n-step value target, which ends in a stored value; None for all rewards to the end of the
+    game."""
     full_return_fraction: Fraction = 0.0
-    """Part of the positions whose value target is the full return all the same."""
+    """Part of the positions whose value target is the full return regardless of ``td_steps``."""
     reanalyse_fraction: Fraction = 0.5
-    """Part of each batch whose policy and value targets come from a fresh search with the target network."""
+    """Part of each batch whose policy and value targets come from a new search with the target network."""
     target_network_interval: Annotated[int, Range(1)] = 100
-    """Training steps between two copies of the network into the target network; 1 for the latest."""
+    """Training steps between two copies of the network to the target network."""
     imitation: Annotated[float, Range(0.0)] = 0.0
-    """Weight of the cross entropy between the policy and what was played in demonstrations and best games."""
+    """Weight of the cross-entropy between the policy and the actions of demonstrations and best games."""
 
     # Optimisation
     batch_size: Annotated[int, Range(1)] = 512
     learning_rate: Annotated[float, Range(0.0)] = 2e-4
     weight_decay: Annotated[float, Range(0.0)] = 1e-4
     gradient_clip: Annotated[float, Range(0.0)] = 5.0
-    """Largest norm of the gradient."""
+    """Norm to which the gradient is clipped."""
     policy_weight: Annotated[float, Range(0.0)] = 1.0
     value_weight: Annotated[float, Range(0.0)] = 0.25
     reward_weight: Annotated[float, Range(0.0)] = 1.0
@@ -169,17 +171,17 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
             raise UsageError(f"training: discount is {self.discount}, expected more than 0 and at most 1")
 
     def temperature(self, step: int) -> float:
-        """Temperature of self-play after so many training steps."""
+        """Temperature of self-play after ``step`` training steps."""
         done = min(1.0, step / self.temperature_decay_steps) if self.temperature_decay_steps else 1.0
         return self.initial_temperature + done * (self.final_temperature - self.initial_temperature)
 
     def search_at(self, step: int) -> SearchConfig:
-        """The search of self-play after so many training steps."""
+        """Settings of the search of self-play after ``step`` training steps."""
         temperature = self.temperature(step)
-        # Gumbel noise of scale T draws from the improved policy to the power 1 / T.
+        # Gumbel noise of scale T samples from the improved policy to the power 1 / T.
         scale = self.search.gumbel_scale * temperature
         return self.search.changed(temperature=temperature, gumbel_scale=scale, discount=self.discount)
 
     def reanalyse_search(self) -> SearchConfig:
-        """The search that makes fresh targets."""
+        """Settings of the search that computes new targets."""
         return self.search.changed(discount=self.discount)

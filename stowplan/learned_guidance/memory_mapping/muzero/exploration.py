@@ -1,10 +1,10 @@
-"""What is played without the network: how games begin, exploration biases, warm-start episodes, and local search.
+"""Exploration without the network: beginnings of games, exploration biases, warm-start episodes, and local search.
 
-Noise at single moves hardly ever keeps fast memory empty for long enough to hold a very large buffer, because dozens of moves
-must all be drops. A *bias* is drawn once for an episode and changes the preferences of all of its moves alike: fast memory only
-for buffers whose benefit, or benefit per byte and step, is above some threshold. It is the exploration by perturbed parameters
-of Plappert et al. 2018, with a few parameters that mean something in place of a network's many. The paper has none; see
-``docs/reference/mmap-muzero.md``.
+Noise at single moves hardly ever keeps fast memory empty for long enough to place a very large buffer, because dozens of moves
+in a row have to be drops. A *bias* is drawn once for an episode and changes the preferences of all of its moves in the same
+way: it favours fast memory only for buffers whose benefit, or benefit per byte and step, is above some threshold. This is the
+exploration by perturbed parameters of Plappert et al. 2018, with a few meaningful parameters instead of those of a network. The
+paper does without; see ``docs/reference/mmap-muzero.md``.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame
 
 Bias = NDArray[np.float32]
-"""Shape (4,): slopes over the reward and over the density of an action, threshold of the two, preference of Copy to NoCopy."""
+"""Shape (4,): slopes over the reward and over the density of an action, threshold of both, preference of Copy over NoCopy."""
 
-#: Steepest and gentlest slope, in nats for each unit of the features (both are logarithms).
+#: Smallest and largest slope, in nats for each unit of the features (both are logarithms).
 SLOPES = 1.0, 30.0
 
-#: Range of thresholds, in the features' units: from what earns less than the mean to what earns fifty times as much.
+#: Range of thresholds in units of the features: from below the mean to fifty times the mean.
 THRESHOLDS = -0.2, 1.4
 
 NO_BIAS: Bias = np.zeros(4, np.float32)
-"""No bias."""
+"""The bias that changes nothing."""
 
 
 def draw_bias(rng: np.random.Generator) -> Bias:
-    """A random bias: a slope, how it is shared between reward and density, a threshold, and a preference for copies."""
+    """A random bias: a slope, its distribution over reward and density, a threshold, and a preference for copies."""
     slope = np.exp(rng.uniform(*np.log(SLOPES)))
     share = rng.random()
     threshold = rng.uniform(*THRESHOLDS)
@@ -53,7 +53,7 @@ def draw_bias(rng: np.random.Generator) -> Bias:
 
 
 def bias_preferences(biases: Floats, actions: Floats) -> Floats:
-    """What biases (B, 4) add to the log probabilities of actions, shape (B, 3), given the action features (B, 3, G)."""
+    """The terms that biases (B, 4) add to the log probabilities of actions, (B, 3), for action features (B, 3, G)."""
     reward, density, threshold, copies = (biases[:, number, None] for number in range(4))
     preferences = reward * actions[:, :, ActionFeature.REWARD] + density * actions[:, :, ActionFeature.DENSITY] - threshold
     preferences[:, layout.COPY] += copies[:, 0]
@@ -63,9 +63,9 @@ def bias_preferences(biases: Floats, actions: Floats) -> Floats:
 
 @njit
 def play_biased(tables: Tables, data: Ints, bias: Floats, noise: Singles2D, mean_benefit: float, density: float) -> int:
-    """Play to the end by a bias (4,) alone, at each move the action that it and the noise (M, 3) like best; the return (ps).
+    """Play to the end by a bias (4,) and noise (M, 3) alone, always the action that they prefer; returns the return (ps).
 
-    ``mean_benefit`` and ``density`` (of benefit, per byte and step) are the program's, as in the action features.
+    ``mean_benefit`` and ``density`` (benefit per byte and step) are those of the program, as in the action features.
     """
     while not is_over(tables, data):
         position = data[layout.POSITION]
@@ -96,9 +96,9 @@ def with_bias(
     legal: NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """The actions (B,) that a search found, where a row of the biases (B, 4) is 0; others are drawn anew, with that preference.
+    """The actions (B,) of a search, except that those of games with a bias (row of ``biases`` (B, 4) not 0) are drawn anew.
 
-    ``policy`` (B, 3) is what the search makes of the policy.
+    They are drawn from the improved policy of the search, ``policy`` (B, 3), changed by the bias.
     """
     noise = rng.gumbel(size=legal.shape)
     rows = np.flatnonzero(biases.any(axis=1))
@@ -113,12 +113,12 @@ class EpisodeStart(NamedTuple):
 
     program: int
     prefix: NDArray[np.int8]
-    """Actions that are played at once; another game's."""
+    """Actions of another game that are played first."""
     bias: Bias = NO_BIAS
 
 
 def play_warm_start(program_game: ProgramGame, start: EpisodeStart, rng: np.random.Generator) -> CompiledState:
-    """A warm-start episode: played to its end by an exploration bias alone, without the network."""
+    """Play a warm-start episode to its end by an exploration bias alone, without the network."""
     state = program_game.game.reset()
     state.play(start.prefix)
     noise = rng.gumbel(size=(len(program_game.game.moves), 3)).astype(np.float32)
@@ -127,23 +127,23 @@ def play_warm_start(program_game: ProgramGame, start: EpisodeStart, rng: np.rand
 
 
 class Exploration:
-    """Draws how games begin, plays warm-start episodes, and improves games that are kept.
+    """Draws the beginnings of games, plays warm-start episodes, and improves good games by local search.
 
     Parameters
     ----------
     programs
-        What is played.
+        The programs to play on.
     replay
-        Whose games are begun from, and improved.
+        The replay buffer, whose games are continued and improved.
     rng
-        Of all that is drawn here.
+        Source of all random numbers used here.
     """
 
     def __init__(self, programs: Sequence[ProgramGame], config: TrainingConfig, replay: Replay, rng: np.random.Generator):
         self.programs, self.config, self.replay, self.rng = programs, config, replay, rng
 
     def draw_start(self, is_biased: bool = False) -> EpisodeStart:
-        """A program, drawn evenly; now and then with the beginning of a good game of it, or with an exploration bias."""
+        """A uniformly random program; sometimes with the beginning of a good game, or with an exploration bias."""
         rng, config = self.rng, self.config
         program = int(rng.integers(len(self.programs)))
         bias = NO_BIAS
@@ -157,14 +157,15 @@ class Exploration:
         return EpisodeStart(program, np.empty(0, np.int8), bias)
 
     def warm_start(self) -> tuple[int, CompiledState]:
-        """A warm-start episode: number of its program, and the finished game."""
+        """Play a warm-start episode; returns the number of its program and the finished game."""
         start = self.draw_start(is_biased=True)
         return start.program, play_warm_start(self.programs[start.program], start, self.rng)
 
     def search_locally(self, should_stop: Callable[[], bool]) -> tuple[int, Best | None] | None:
-        """The best game found from one of the best of a program, drawn evenly, with the program's number.
+        """Improve one of the best games of a uniformly random program; returns the program's number and the best game found.
 
-        None where it was stopped: then nothing has been drawn. Of a program without games there is none to begin with.
+        Returns None if it was stopped, in which case no random number was used. The game is None if the program has no games
+        yet.
         """
         rng, before = self.rng, self.rng.bit_generator.state
         program = int(rng.integers(len(self.programs)))

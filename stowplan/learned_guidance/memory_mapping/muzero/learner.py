@@ -1,7 +1,7 @@
-"""One step of training: a batch with its targets, and the losses of MuZero, unrolled through the learned dynamics.
+"""One training step: a batch with its targets, and the losses of MuZero, unrolled through the learned dynamics.
 
-Schrittwieser et al. 2020, appendix G. The targets of a reanalysed position, and of those it is unrolled to, come from fresh
-searches (Schrittwieser et al. 2021).
+See Schrittwieser et al. 2020, appendix G. The targets of a reanalysed position, and of the positions it is unrolled to, come
+from new searches (Schrittwieser et al. 2021).
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from stowplan.learned_guidance.nn import Support
 
 
 class Batch(NamedTuple):
-    """S samples, unrolled K steps. What lies beyond the end of a game is absorbing: no reward, value 0, no policy."""
+    """S samples, each unrolled for K steps. Beyond the end of a game, rewards and values are 0 and no policy target is set."""
 
     observations: Observations
-    """S rows: the positions where the unrolling begins."""
+    """S rows: the positions at which the unrolling begins."""
     actions: NDArray[np.int64]
-    """(S, K) played; random beyond the end."""
+    """(S, K) played actions; random ones beyond the end."""
     rewards: F32
-    """(S, K) in units."""
+    """(S, K) rewards, in units."""
     values: F32
-    """(S, K + 1) targets, in units."""
+    """(S, K + 1) value targets, in units."""
     policy: F32
-    """(S, K + 1, 3) targets, each row weighted: it sums to the weight that it has in the loss."""
+    """(S, K + 1, 3) policy targets; each row sums to its weight in the loss."""
     played: NDArray[np.int64]
-    """(S, K + 1) actions; -1 beyond the end."""
+    """(S, K + 1) played actions; -1 beyond the end."""
     weights: F32
-    """(S,)"""
+    """(S,) importance weights."""
 
 
 def make_batch(
     sample: Sample, programs: Sequence[ProgramGame], config: TrainingConfig, model: Model, rng: np.random.Generator
 ) -> Batch:
-    """Observations and targets of a sample; ``model`` searches anew where positions are reanalysed."""
+    """Observations and targets of a sample; positions that are reanalysed are searched anew with ``model``."""
     size, unroll = len(sample.positions), config.unroll_steps
     batch = Batch(
         observations=empty_observations(config.network.observation, size),
@@ -59,10 +59,10 @@ def make_batch(
         weights=sample.weights,
     )
     full = rng.random(size) < config.full_return_fraction
-    # Spread over the batch, so that newest and kept games have equal parts.
+    # Reanalysed positions are spread over the batch, so that new and kept games have equal parts of them.
     is_reanalysed = rng.random(size) < config.reanalyse_fraction
     observations = empty_observations(config.network.observation, (unroll + 1) * int(is_reanalysed.sum()))
-    # Of the positions to search anew, all at once: legal actions; rows and steps.
+    # All positions to reanalyse are searched at once; these are their legal actions, rows and steps.
     legal: list[NDArray[np.bool_]] = []
     places: list[tuple[int, int]] = []
     for row, (game, position) in enumerate(zip(sample.trajectories, sample.positions.tolist(), strict=True)):
@@ -88,7 +88,7 @@ def make_batch(
 
 
 def _fill(batch: Batch, row: int, sample: Sample, config: TrainingConfig, full_return: bool) -> None:
-    """What is stored of one sample."""
+    """Fill one row of a batch with the stored data of a sample."""
     game, position = sample.trajectories[row], int(sample.positions[row])
     unroll = config.unroll_steps
     left = min(unroll, len(game) - position)
@@ -104,7 +104,7 @@ def _fill(batch: Batch, row: int, sample: Sample, config: TrainingConfig, full_r
 
 
 def _imitate(batch: Batch, sample: Sample, config: TrainingConfig) -> None:
-    """Add the weight of what was played in kept games, where it can be seen that they are: they have no slot."""
+    """Add the imitation weight of the played actions to the policy targets of kept games, which are those without a slot."""
     if config.imitation == 0.0:
         return
     rows, steps = np.nonzero((sample.slots < 0)[:, None] & (batch.played >= 0))
@@ -112,27 +112,27 @@ def _imitate(batch: Batch, sample: Sample, config: TrainingConfig) -> None:
 
 
 class Losses(NamedTuple):
-    """Means over a batch."""
+    """Mean losses over a batch."""
 
     total: float
     policy: float
     value: float
     reward: float
     gradient_norm: float
-    """Before clipping."""
+    """Norm of the gradient before clipping."""
     entropy: float
-    """Of the policy at the samples' own positions, in nats."""
+    """Entropy of the policy at the first positions of the samples, in nats."""
     value_error: float
-    """|value - target| there, in units."""
+    """|value - target| at these positions, in units."""
 
 
 class Learner:
-    """The network, its optimiser, and the target network that lags behind.
+    """The network with its optimizer, and the target network, an older copy.
 
     Parameters
     ----------
     seed
-        Of the first weights.
+        Seed of the initial weights.
     """
 
     def __init__(self, config: TrainingConfig, seed: int, device: str = "cpu"):
@@ -144,23 +144,23 @@ class Learner:
         self.target = copy.deepcopy(self.network).requires_grad_(False).eval()
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
         self.model, self.target_model = TorchModel(self.network), TorchModel(self.target)
-        """The networks as tree search asks them."""
+        """The networks as models for tree search."""
         self.steps = 0
 
     def load(self, weights: dict[str, Tensor]) -> None:
-        """Begin from the weights of another network of the same sizes; RuntimeError where they differ."""
+        """Start from the weights of another network; raises RuntimeError if its sizes differ."""
         self.network.load_state_dict(weights)
         self.target.load_state_dict(weights)
 
     def learn(self, replay: Replay, programs: Sequence[ProgramGame], rng: np.random.Generator) -> Losses:
-        """Train on a batch of positions of a replay, whose priorities follow the errors."""
+        """Train on a batch of positions from a replay buffer, and set their priorities to the errors."""
         sample = replay.sample(self.config.batch_size, rng)
         losses, errors = self.update(make_batch(sample, programs, self.config, self.target_model, rng))
         replay.update(sample, errors)
         return losses
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on, but for the number of steps."""
+        """Everything that the next training step depends on, except for the number of steps."""
         return {
             "network": self.network.state_dict(),
             "target": self.target.state_dict(),
@@ -168,13 +168,13 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state."""
+        """Continue from such a state."""
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
 
     def update(self, batch: Batch) -> tuple[Losses, F32]:
-        """Train on a batch; the losses and |value - target| of each sample."""
+        """Train on a batch; returns the losses, and |value - target| of each sample."""
         config = self.config
         self.network.train()
         actions, rewards, values, policy, weights = (
@@ -191,9 +191,9 @@ class Learner:
         value_loss = _categorical(value_support, value_logits, values[:, 0])
         reward_loss = torch.zeros_like(value_loss)
         for step in range(unroll):
-            # The dynamics of each step get half of the gradient, so that what reaches the first state does not grow with the
-            # number of steps.
-            hidden = _halved(hidden)
+            # The gradient is halved at each step of the dynamics, so that the gradient of the first state does not grow with
+            # the number of steps.
+            hidden = _halve_gradient(hidden)
             hidden, reward_logits, policy_logits, value_logits = self.network.recurrent(hidden, actions[:, step])
             share = 1.0 / unroll
             policy_loss = policy_loss + share * _cross_entropy(policy[:, step + 1], policy_logits)
@@ -213,7 +213,7 @@ class Learner:
 
 
 def _cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
-    """(S,) Losses of rows whose targets (S, C) sum to their weights; 0 for a row of zeros."""
+    """(S,) cross-entropy losses for targets (S, C) whose rows sum to their weights; 0 for a row of zeros."""
     return -(targets * functional.log_softmax(logits, dim=1)).sum(dim=1)
 
 
@@ -221,6 +221,6 @@ def _categorical(support: Support, logits: Tensor, targets: Tensor) -> Tensor:
     return _cross_entropy(support.two_hot(targets), logits)
 
 
-def _halved(x: Tensor) -> Tensor:
-    """The same, with half of the gradient."""
+def _halve_gradient(x: Tensor) -> Tensor:
+    """The same tensor, but with half of the gradient."""
     return 0.5 * x + 0.5 * x.detach()

@@ -1,9 +1,9 @@
 """The network of MMap-MuZero: representation encoder, dynamics, and heads (Wang et al. 2023, section 4.3.1 and figure 4).
 
-The encoder makes an embedding of each part of an observation: a ResNet of the memory map, embeddings of ids beside the
-features of each buffer, and small networks for profile, supplies, actions and globals. An MLP over all of them gives the hidden
-state. Dynamics and heads are MLPs. Hidden states are scaled to [0, 1] as in MuZero (Schrittwieser et al. 2020, appendix G).
-:class:`TorchModel` is the network as tree search asks it.
+The encoder embeds each part of an observation: a ResNet reads the memory map, embeddings of ids are added to the features of
+each buffer, and small networks read profile, supplies, actions and globals. An MLP over all of these gives the hidden state.
+Dynamics and heads are MLPs. Hidden states are scaled to [0, 1] as in MuZero (Schrittwieser et al. 2020, appendix G).
+:class:`TorchModel` is the network as a model for tree search.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACTIONS = 3
 
 
 class ObservationTensors(NamedTuple):
-    """:class:`Observations` on a device: the same fields, shapes and types."""
+    """:class:`Observations` as tensors on a device, with the same fields, shapes and types."""
 
     buffers: Tensor
     memory_map: Tensor
@@ -42,10 +42,10 @@ class ObservationTensors(NamedTuple):
 
 
 class Initial(NamedTuple):
-    """What the network makes of B observations."""
+    """The network's outputs for B observations."""
 
     hidden: Tensor
-    """(B, H), entries from 0 to 1."""
+    """(B, H) hidden states, with entries from 0 to 1."""
     policy_logits: Tensor
     """(B, 3), in the order of ``Action``."""
     value_logits: Tensor
@@ -53,7 +53,7 @@ class Initial(NamedTuple):
 
 
 class Recurrent(NamedTuple):
-    """What the network expects after one more action in each of B hidden states."""
+    """The network's predictions after one action in each of B hidden states."""
 
     hidden: Tensor
     reward_logits: Tensor
@@ -63,7 +63,7 @@ class Recurrent(NamedTuple):
 
 
 class MMapNetwork(nn.Module):
-    """Representation, dynamics and prediction; sizes in ``config``. Works on any device."""
+    """Representation, dynamics and prediction networks, with sizes from ``config``; works on any device."""
 
     def __init__(self, config: NetworkConfig):
         super().__init__()
@@ -80,23 +80,23 @@ class MMapNetwork(nn.Module):
         self.reward = Head(config.hidden, config.head_layers, config.reward_bins)
 
     def initial(self, observations: ObservationTensors) -> Initial:
-        """Encode states and predict from them."""
+        """Encode observations and predict policy and value."""
         hidden = to_unit_range(self.encoder(observations))
         return Initial(hidden, self.policy(hidden), self.value(hidden))
 
     def recurrent(self, hidden: Tensor, action: Tensor) -> Recurrent:
-        """Hidden states (B, H) after the actions (B,), whole numbers, and what is predicted there."""
+        """Predict hidden states, rewards, policies and values after the actions (B,), integers, in hidden states (B, H)."""
         chosen = self.action.index_select(0, action)
         for block in self.dynamics:
             hidden = block(hidden, chosen)
-        # The reward is read before the scaling, which each state has of its own.
+        # The reward is read before the scaling, which differs between states.
         reward = self.reward(hidden)
         hidden = to_unit_range(hidden)
         return Recurrent(hidden, reward, self.policy(hidden), self.value(hidden))
 
 
 class Encoder(nn.Module):
-    """Observations to (B, H), not scaled yet."""
+    """Map observations to (B, H), not yet scaled."""
 
     def __init__(self, config: NetworkConfig):
         super().__init__()
@@ -121,7 +121,7 @@ class Encoder(nn.Module):
         self.last = nn.Linear(width, config.hidden)
 
     def forward(self, observations: ObservationTensors) -> Tensor:
-        """Embeddings of B states."""
+        """Return the embeddings of B states."""
         summary = torch.cat([observations.actions.flatten(1), observations.globals], dim=1)
         parts = [
             self.of_buffers(observations.buffers),
@@ -135,7 +135,7 @@ class Encoder(nn.Module):
 
 
 class BufferEncoder(nn.Module):
-    """One layer for every buffer alike, ids embedded; the results side by side, so that each keeps its role."""
+    """Applies the same layer to each buffer, with embedded ids, and concatenates the results in the order of the buffers."""
 
     def __init__(self, config: NetworkConfig):
         super().__init__()
@@ -144,7 +144,7 @@ class BufferEncoder(nn.Module):
         self.layer = Dense(FIRST_ID + 2 * config.id_embedding, config.buffer_features)
 
     def forward(self, buffers: Tensor) -> Tensor:
-        """(B, n, features) to (B, n * buffer_features)."""
+        """Map (B, n, features) to (B, n * buffer_features)."""
         ids = buffers[..., FIRST_ID:].long()
         tensor = self.tensor_id(ids[..., BufferFeature.TENSOR_ID - FIRST_ID])
         alias = self.alias_id(ids[..., BufferFeature.ALIAS_ID - FIRST_ID])
@@ -153,7 +153,7 @@ class BufferEncoder(nn.Module):
 
 
 class MapEncoder(nn.Module):
-    """ResNet of the memory map. The first layer takes it by patches, so that all others see few cells.
+    """ResNet that reads the memory map. The first layer reduces patches to single cells, so that the others read few cells.
 
     Patches are a linear layer and cells are stored channels last: a convolution of the same size took ten times as long to
     train on a processor.
@@ -178,11 +178,11 @@ class MapEncoder(nn.Module):
         self.layer = Dense(cells * config.map_bottleneck, config.map_features)
 
     def forward(self, image: Tensor) -> Tensor:
-        """(B, rows, columns) uint8 to (B, map_features)."""
+        """Map (B, rows, columns) uint8 to (B, map_features)."""
         rows, columns = self.grid
         patches = image.view(-1, rows, image.shape[1] // rows, columns, image.shape[2] // columns).transpose(2, 3)
         cells = patches.reshape(-1, rows, columns, self.patch.in_features).to(self.patch.weight.dtype)
-        # Scaling the weights to 255 for a full cell is cheaper than scaling the image.
+        # A full cell is 255. Scaling the weights is cheaper than scaling the image.
         cells = torch.relu(functional.linear(cells, self.patch.weight / 255, self.patch.bias))
         cells = self.stages(cells.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         layer: Tensor = self.layer(torch.relu(self.bottleneck(cells)).flatten(1))
@@ -193,15 +193,16 @@ Floats = NDArray[np.float32]
 
 
 def to_tensors(observations: Observations, device: torch.device | str = "cpu") -> ObservationTensors:
-    """The observations on a device; on a processor they share the arrays' memory."""
+    """Move observations to a device. On a CPU the tensors share the memory of the arrays."""
     return ObservationTensors(*(torch.from_numpy(array).to(device) for array in observations))
 
 
 class TorchModel:
-    """A network on its device, as ``search.Model``.
+    """A network on its device, as the ``search.Model`` that tree search asks for.
 
     Hidden states are tensors on that device, which the search stores by node and game and gathers by index arrays; only
-    logits, values and rewards come back, in one transfer. The weights are the network's own: what is learned counts at once.
+    logits, values and rewards come back, in one transfer. The weights are not copied, so each training step takes effect at
+    once.
     """
 
     def __init__(self, network: MMapNetwork):
@@ -210,14 +211,14 @@ class TorchModel:
 
     @torch.inference_mode()
     def initial(self, observations: Observations) -> tuple[Tensor, Floats, Floats]:
-        """Hidden states (B, H), logits of the policy (B, 3), and values (B,) in units."""
+        """Return hidden states (B, H), logits of the policy (B, 3), and values (B,) in units of the game."""
         hidden, policy, value = self.network.initial(to_tensors(observations, self.device))
         told = self._to_numpy(policy, self.network.value_support.mean(value))
         return hidden, told[:, :3], told[:, 3]
 
     @torch.inference_mode()
     def recurrent(self, hidden: Tensor, actions: NDArray[np.int64]) -> tuple[Tensor, Floats, Floats, Floats]:
-        """Hidden states, rewards (B,), logits of the policy (B, 3), and values (B,) after the actions (B,)."""
+        """Return hidden states, rewards (B,), logits of the policy (B, 3), and values (B,) after the actions (B,)."""
         hidden, reward, policy, value = self.network.recurrent(hidden, torch.from_numpy(actions).to(self.device))
         means = self.network.value_support.mean(value), self.network.reward_support.mean(reward)
         told = self._to_numpy(policy, *means)

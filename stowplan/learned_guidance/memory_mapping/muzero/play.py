@@ -1,4 +1,4 @@
-"""Playing with a trained policy: one game, many at a temperature, games with search; and training on."""
+"""Playing with a trained policy: the likeliest game, many games drawn at a temperature, or games with tree search."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
 Stop = Callable[[], bool]
-#: What is played at B positions: observations, legal actions and numbers of the games to actions, and to values in units.
+#: Chooses actions at B positions: maps observations, legal actions and numbers of the games to actions, and to values in units
+#: of the game.
 Chooser = Callable[[Observations, NDArray[np.bool_], NDArray[np.intp]], tuple[NDArray[np.int64], NDArray[Any]]]
 
-#: Temperature of actions near the likeliest.
+#: Temperature at which :meth:`Policy.best_rollout` draws actions.
 NEAR = 0.3
 
 
@@ -38,20 +39,20 @@ class Played:
     return_ps: int
     plan: Plan
     estimates: tuple[tuple[int, float, int], ...] = ()
-    """Of each move its number, the value of the position before it in units of the game, and the return so far in ps.
+    """For each move its number, the value of the position before it in units of the game, and the return so far in ps.
 
-    Moves that Drop-backup took back have none."""
+    Moves that Drop-backup took back have no entry."""
 
 
 class Policy:
-    """A trained network, ready to play any program.
+    """A trained network that can play any program.
 
     Parameters
     ----------
     file
-        Configuration and provenance.
+        Configuration and provenance. :meth:`load` reads them, and the network, from a policy file.
     network
-        The network; :meth:`load` reads both.
+        The trained network.
     device
         ``"cpu"`` or ``"cuda"``.
     """
@@ -59,7 +60,7 @@ class Policy:
     def __init__(self, file: Content[TrainingConfig], network: MMapNetwork, device: str = "cpu"):
         self.config, self.file = file.config, file
         self.model = TorchModel(network.to(device).eval())
-        """The network as tree search asks it."""
+        """The network in the form that tree search uses."""
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> Self:
@@ -68,24 +69,24 @@ class Policy:
         Parameters
         ----------
         device
-            Of torch, for the network: ``cpu``, ``cuda`` ...
+            Torch device of the network: ``cpu``, ``cuda`` ...
 
         Raises
         ------
         InputError
-            It is no policy file, damaged, or of another version, or its weights do not fit its sizes.
+            If it is not a policy file, is damaged or of another version, or its weights do not fit its sizes.
         """
         return cls(*load_policy(path, POLICY), device)
 
     def rollout(self, problem: Problem | CompiledGame, *, should_stop: Stop | None = None) -> Played | None:
-        """One game of the likeliest legal actions; None where it was stopped."""
+        """Play one game of the likeliest legal actions; return None if it was stopped."""
         games = [ProgramGame(problem, self.config)]
         return next(iter(self.play(games, temperatures=np.zeros(1), should_stop=should_stop)), None)
 
     def best_rollout(
         self, problem: Problem, *, drawn: int = 0, seed: int = 0, should_stop: Stop | None = None
     ) -> Played | None:
-        """The best of games with each rule of placing; None where they were stopped.
+        """Play games with each placement rule and return the best; return None if they were stopped.
 
         The lowest free offset, the paper's rule, splits fast memory on some programs so that large buffers no longer fit, and
         one early mistake of the likeliest actions may keep the copy channel from them.
@@ -93,10 +94,10 @@ class Policy:
         Parameters
         ----------
         drawn
-            Games with each rule whose actions are drawn near the likeliest (:data:`NEAR`), seeded by ``seed``; beside them one
-            of the likeliest actions.
+            Number of games for each rule whose actions are drawn at temperature :data:`NEAR`, seeded by ``seed``, in addition
+            to one game of the likeliest actions.
         should_stop
-            Asked between moves.
+            Called between moves; if it returns true, playing stops.
         """
         games = [ProgramGame(CompiledGame(problem, placing=placing), self.config) for placing in get_args(Placing)]
         temperatures = np.repeat([0.0, *[NEAR] * drawn], len(games))
@@ -112,21 +113,21 @@ class Policy:
         seed: int = 0,
         should_stop: Stop | None = None,
     ) -> list[Played]:
-        """Games played at once with actions drawn from the policy.
+        """Play games side by side, with actions drawn from the policy.
 
         Parameters
         ----------
         count
             Number of games.
         temperature
-            Divides the logits: 1 draws from the policy itself, less comes nearer to its likeliest actions.
+            Divides the logits: 1 draws from the policy itself, smaller values favour its likeliest actions.
         should_stop
-            Asked between moves.
+            Called between moves; if it returns true, playing stops.
 
         Returns
         -------
         list
-            ``count`` games; none where they were stopped before their end.
+            ``count`` games; an empty list if they were stopped before their end.
         """
         games = [ProgramGame(problem, self.config)] * count
         return self.play(games, temperatures=np.full(count, temperature), seed=seed, should_stop=should_stop)
@@ -139,21 +140,21 @@ class Policy:
         seed: int = 0,
         should_stop: Stop | None = None,
     ) -> list[Played]:
-        """Games of any programs, side by side, with actions drawn from the policy.
+        """Play games of any programs side by side, with actions drawn from the policy.
 
         Parameters
         ----------
         games
-            What is played, one for each of N games.
+            The programs to play, one for each of N games.
         temperatures
-            (N,) of the draws; at 0 the likeliest action is played.
+            (N,) temperature of the draws in each game. At 0 the likeliest action is played.
         should_stop
-            Asked between moves.
+            Called between moves; if it returns true, playing stops.
 
         Returns
         -------
         list
-            N games; none where they were stopped before their end.
+            N games; an empty list if they were stopped before their end.
         """
         rng = np.random.default_rng(seed)
         heat = np.maximum(temperatures, 1e-6)[:, None]
@@ -181,23 +182,23 @@ class Policy:
         seed: int = 0,
         should_stop: Stop | None = None,
     ) -> list[Played]:
-        """Games played at once, each move searched; they differ only where the search explores.
+        """Play games side by side, with a tree search for each move. Without exploration in the search all games are equal.
 
         Parameters
         ----------
         count
             Number of games.
         simulations
-            For each move; None is what the policy was trained with.
+            Simulations for each move; None for the number that the policy was trained with.
         explore
             Whether the search adds noise at its root.
         should_stop
-            Asked between moves.
+            Called between moves; if it returns true, playing stops.
 
         Returns
         -------
         list
-            ``count`` games; none where they were stopped before their end.
+            ``count`` games; an empty list if they were stopped before their end.
         """
         rng = np.random.default_rng(seed)
         config = self.config.search_at(self.file.provenance.training_steps)
@@ -229,7 +230,7 @@ class Policy:
             actions, values = choose(seen, legal, np.array(going))
             for number, action, value in zip(going, actions.tolist(), values.tolist(), strict=True):
                 state = states[number]
-                # A position that is taken back comes again.
+                # A position that Drop-backup returns to is overwritten.
                 estimates[number][state.position] = value, state.return_ps
                 played[number].append(action)
                 state.step(action)

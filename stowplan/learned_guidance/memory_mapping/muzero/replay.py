@@ -1,8 +1,8 @@
-"""Played games to learn from: the newest, the best of each program, and demonstrations; and value targets of their positions.
+"""The replay buffer: the newest games, the best games of each program, and demonstrations; and value targets.
 
-A game is kept as its actions and what the search said of each move; states and observations are played again when they are
-needed. Positions of the newest games are drawn by priority (Schrittwieser et al. 2020, appendix G: proportional to
-|search value - n-step value|, as in Schaul et al. 2016); those of kept games evenly.
+A game is stored as its actions and the search results of each move. States and observations are computed again from the actions
+when they are needed. Positions of the newest games are drawn by priority (Schrittwieser et al. 2020, appendix G: proportional
+to |search value - n-step value|, as in Schaul et al. 2016); positions of the other games are drawn uniformly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ F64 = NDArray[np.float64]
 
 
 def full_returns(rewards: F32, discount: float) -> F64:
-    """Discounted return from each move to the end of the game, and 0 for after the end: shape (L + 1,)."""
+    """Return the discounted return from each move to the end of the game, then 0: shape (L + 1,)."""
     returns = np.zeros(len(rewards) + 1)
     total = 0.0
     for position in range(len(rewards) - 1, -1, -1):
@@ -31,9 +31,10 @@ def full_returns(rewards: F32, discount: float) -> F64:
 
 
 def td_values(returns: F64, values: F32, discount: float, steps: int | None) -> F32:
-    """n-step value of each position and of the end, shape (L + 1,): ``steps`` rewards, then the stored value.
+    """Return the n-step value of each position and of the end, shape (L + 1,): ``steps`` rewards, then the stored value.
 
-    That is G_t - discount^n (G_{t+n} - v_{t+n}), G the full return; beyond the end both are 0. ``steps`` None: G.
+    With full returns G and stored values v it is G_t - discount^n (G_{t+n} - v_{t+n}); both are 0 beyond the end. If ``steps``
+    is None, it is G_t.
     """
     targets = returns.copy()
     if steps is not None and steps < len(values):
@@ -41,13 +42,13 @@ def td_values(returns: F64, values: F32, discount: float, steps: int | None) -> 
     return targets.astype(np.float32)
 
 
-#: Added to each priority, so that no position is left out for good.
+#: Added to each priority, so that each position can be drawn.
 _LEAST_PRIORITY = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """One game of L moves; resets by Drop-backup follow from the actions and are part of the game."""
+    """One game of L moves. The actions determine the resets by Drop-backup, which are part of the game."""
 
     program: int
     """Number of the program."""
@@ -56,19 +57,19 @@ class Trajectory:
     policy: F32
     """(L, 3) improved policies of the searches."""
     value: F32
-    """(L,) values of the searches at their roots, in units."""
+    """(L,) root values of the searches, in units of the game."""
     legal: NDArray[np.bool_]
     """(L, 3) legal actions."""
     rewards: F32
-    """(L,) in units."""
+    """(L,) in units of the game."""
     return_ps: int
     first: int = 0
-    """Moves before it were replayed from another game, not searched; they are not learned from."""
+    """Moves before this one were replayed from another game without search; they are not learned from."""
     is_demonstration: bool = False
-    """From a plan, not from self-play; ``policy`` and ``value`` say nothing."""
+    """Whether the game comes from a plan, not from self-play; ``policy`` and ``value`` then have no meaning."""
     discount: float = 1.0
     returns: F64 = field(init=False)
-    """(L + 1,) full returns from each position, in units."""
+    """(L + 1,) full returns from each position, in units of the game."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "returns", full_returns(self.rewards, self.discount))
@@ -77,47 +78,47 @@ class Trajectory:
         return len(self.actions)
 
     def values(self, td_steps: int | None) -> F32:
-        """(L + 1,) value targets; a demonstration has only its full returns."""
+        """Return the (L + 1,) value targets. For a demonstration they are the full returns."""
         return td_values(self.returns, self.value, self.discount, None if self.is_demonstration else td_steps)
 
 
 class Sample(NamedTuple):
-    """Positions to learn from, S of them."""
+    """S positions to learn from."""
 
     trajectories: list[Trajectory]
     positions: NDArray[np.int64]
-    """(S,) moves of their games."""
+    """(S,) index of the move within its game."""
     slots: NDArray[np.int64]
-    """(S,) places of the games among the newest; -1 for kept games."""
+    """(S,) slot of the game in the ring of newest games; -1 for demonstrations and best games."""
     weights: F32
     """(S,) importance weights, at most 1."""
 
 
 class Replay:
-    """See the module."""
+    """The replay buffer that the module describes."""
 
     def __init__(self, config: TrainingConfig, programs: int):
         self._config = config
         self.recent: list[Trajectory] = []
-        """The newest own games: a ring of ``replay_size`` places."""
+        """The newest games of self-play: a ring of ``replay_size`` slots."""
         self.priorities: list[F32] = []
-        """For each of them, of each position."""
+        """Priority of each position of each of the newest games."""
         self.next_slot = 0
-        """Place of the next game, once the ring is full."""
+        """Slot of the next game once the ring is full."""
         self._mass: list[float] = []
         self.elite: list[list[Trajectory]] = [[] for _ in range(programs)]
-        """Best own games of each program, the best first."""
+        """Best games of self-play of each program, the best first."""
         self.demonstrations: list[Trajectory] = []
 
     def __len__(self) -> int:
         return len(self.recent) + len(self.demonstrations)
 
     def kept(self) -> list[Trajectory]:
-        """Demonstrations and best games."""
+        """The demonstrations and the best games."""
         return [*self.demonstrations, *(game for games in self.elite for game in games)]
 
     def add(self, game: Trajectory) -> None:
-        """Take in a finished game."""
+        """Add a finished game."""
         if game.is_demonstration:
             self.demonstrations.append(game)
             return
@@ -138,7 +139,7 @@ class Replay:
         self.next_slot = (slot + 1) % self._config.replay_size
 
     def is_elite(self, program: int, return_ps: int) -> bool:
-        """Whether a game of this return would be among the best that are kept of the program."""
+        """Whether a game with this return would be among the best games that are kept for the program."""
         best, limit = self.elite[program], self._config.elite_games
         return limit > 0 and (len(best) < limit or return_ps > best[-1].return_ps)
 
@@ -153,7 +154,7 @@ class Replay:
         del best[limit:]
 
     def _powers(self, priorities: F32) -> F64:
-        """What positions are drawn in proportion to; 0 where there is no search to learn from."""
+        """Return the unnormalised probability of each position; 0 for moves without search."""
         powers = priorities.astype(np.float64) ** self._config.priority_exponent
         return np.where(priorities > 0, powers, 0.0)
 
@@ -161,9 +162,9 @@ class Replay:
         return float(self._powers(priorities).sum())
 
     def sample(self, size: int, rng: np.random.Generator) -> Sample:
-        """Draw positions, with replacement; ValueError where there are no games.
+        """Draw positions with replacement; raise ValueError if there are no games.
 
-        Kept games make up ``kept_fraction`` of them, or all where there is nothing else.
+        The fraction ``kept_fraction`` comes from demonstrations and best games, or all if there are no other games.
         """
         kept = self.kept()
         mass = np.array(self._mass)
@@ -183,7 +184,7 @@ class Replay:
         return Sample(games, positions, slots, weights)
 
     def _draw_recent(self, size: int, mass: F64, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64], F64]:
-        """Positions, slots and importance weights of so many of the newest games."""
+        """Draw positions of the newest games; return positions, slots and importance weights."""
         slots = _draw(mass, rng.random(size))
         positions, weights = np.empty(size, np.int64), np.empty(size)
         points, total = rng.random(size), mass.sum()
@@ -191,14 +192,14 @@ class Replay:
         for row, slot in enumerate(slots):
             powers = self._powers(self.priorities[slot])
             positions[row] = _draw(powers, points[row : row + 1])[0]
-            # 1 / (N P), of Schaul et al. 2016.
+            # 1 / (N P), as in Schaul et al. 2016.
             weights[row] = total / (entries * powers[positions[row]])
         weights **= self._config.importance_exponent
         weights /= weights.max()
         return positions, slots, weights
 
     def update(self, sample: Sample, errors: F32) -> None:
-        """Priorities anew from |predicted value - target| of a batch, shape (S,)."""
+        """Set new priorities from |predicted value - target| of a batch, shape (S,)."""
         changed: set[int] = set()
         for slot, position, error in zip(sample.slots.tolist(), sample.positions.tolist(), errors, strict=True):
             if slot >= 0:
@@ -208,15 +209,15 @@ class Replay:
             self._mass[slot] = self._weigh(self.priorities[slot])
 
     def restore(self, recent: Sequence[Trajectory], priorities: Sequence[F32], next_slot: int) -> None:
-        """Put back what a checkpoint holds of the newest games."""
+        """Restore the newest games and their priorities from a checkpoint."""
         self.recent, self.priorities, self.next_slot = list(recent), list(priorities), next_slot
         self._mass = [self._weigh(priority) for priority in self.priorities]
 
 
 def _draw(mass: F64, points: F64) -> NDArray[np.int64]:
-    """Indices in proportion to ``mass``, one for each point in [0, 1); never one of mass 0."""
+    """Return an index for each point in [0, 1), with probabilities proportional to ``mass``; never one with mass 0."""
     edges = np.cumsum(mass)
     drawn = np.searchsorted(edges, points * edges[-1], side="right")
-    # A point next to 1 may be rounded up to the end.
+    # A point just below 1 may be rounded up to the end.
     last = int(np.flatnonzero(mass)[-1])
     return np.asarray(np.minimum(drawn, last), np.int64)

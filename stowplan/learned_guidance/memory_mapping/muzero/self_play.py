@@ -1,4 +1,4 @@
-"""Games played side by side: each move of all of them is chosen by one batched search, some with an exploration bias."""
+"""Self-play of games side by side: one batched search chooses a move in each, in some with an exploration bias."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from stowplan.models.memory_mapping.problem import Problem
 
 
 def first_rows(observations: Observations, count: int) -> Observations:
-    """The first ``count`` observations, in the same memory."""
+    """Return views of the first ``count`` observations, without a copy."""
     return Observations._make(array[:count] for array in observations)
 
 
 def as_f32(array: NDArray[Any]) -> F32:
-    """The same numbers in single precision, as they are kept."""
+    """Convert to single precision, in which trajectories are stored."""
     return np.asarray(array, np.float32)
 
 
 class ProgramGame:
-    """The game of one program, or one of its games, and who observes it."""
+    """The game of one program, or one of its games, with its observer."""
 
     def __init__(self, program: Problem | CompiledGame, config: TrainingConfig):
         self.game = program if isinstance(program, CompiledGame) else CompiledGame(program, placing=config.placing)
@@ -39,18 +39,18 @@ class ProgramGame:
         self.observer = Observer(self.game, config.network.observation)
 
     def normalised(self, return_ps: float) -> float:
-        """A return as R: 0 where all is slow, 1 where all is fast."""
+        """Convert a return to R: 0 if all buffers are in slow memory, 1 if all are in fast memory."""
         return self.problem.normalised_return(round(self.problem.all_slow_ps - return_ps))
 
 
 @dataclass
 class Episode:
-    """A game under way, with what is to be remembered of each move."""
+    """A game in progress, with the data of each move that its trajectory will hold."""
 
     program: int
     state: CompiledState
     first: int = 0
-    """Moves before it were not searched."""
+    """Moves before this one were played without search."""
     bias: Bias = field(default_factory=NO_BIAS.copy)
     actions: list[int] = field(default_factory=list)
     policy: list[F32] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Episode:
     rewards: list[float] = field(default_factory=list)
 
     def trajectory(self, discount: float) -> Trajectory:
-        """What has been played, as it is kept."""
+        """Return the moves so far as a trajectory."""
         return Trajectory(
             program=self.program,
             actions=np.array(self.actions, np.int8),
@@ -74,7 +74,7 @@ class Episode:
 
 
 def episode_of(program_game: ProgramGame, game: Trajectory, bias: Bias = NO_BIAS) -> Episode:
-    """A game under way again, from what has been played of it."""
+    """Restore a game in progress from its trajectory."""
     state = program_game.game.reset()
     state.play(game.actions)
     return Episode(
@@ -90,15 +90,15 @@ def episode_of(program_game: ProgramGame, game: Trajectory, bias: Bias = NO_BIAS
     )
 
 
-def replayed(
+def replay_actions(
     program_game: ProgramGame, program: int, actions: NDArray[np.int8], discount: float, *, is_demonstration: bool = True
 ) -> Trajectory:
-    """A game that was played without search: the policy is what was played, the values the returns.
+    """Play actions without search and return the trajectory: the policy is the actions played, the values are the returns.
 
     Raises
     ------
     ValueError
-        Where an action is not legal, or the game does not end with the last action.
+        If an action is not legal, or the game does not end with the last action.
     """
     episode = Episode(program, program_game.game.reset())
     _play_prefix(program_game, episode, actions)
@@ -123,19 +123,19 @@ def _play_prefix(program_game: ProgramGame, episode: Episode, actions: NDArray[n
 
 
 class SelfPlay:
-    """``games`` games at once; where one ends another begins.
+    """``games`` games side by side. When one ends, another begins.
 
     Parameters
     ----------
     programs
-        What is played.
+        The programs to play.
     begin
-        Says how each new game begins.
+        Called for each new game; decides how it begins.
 
     Raises
     ------
     InputError
-        A program has no moves.
+        If a program has no moves.
     """
 
     def __init__(self, programs: Sequence[ProgramGame], config: TrainingConfig, begin: Callable[[], EpisodeStart]):
@@ -157,7 +157,7 @@ class SelfPlay:
         return episode
 
     def advance(self, model: Model, step: int, rng: np.random.Generator) -> list[Trajectory]:
-        """One move of each game, after so many training steps; the games that it ends. The first move begins all games."""
+        """Make one move in each game; return the finished games. ``step`` counts training steps. The first call begins all."""
         self.episodes = self.episodes or [self._new_episode() for _ in range(self._config.games)]
         for row, episode in enumerate(self.episodes):
             self._programs[episode.program].observer.observe(episode.state, self._observations, row)

@@ -1,7 +1,7 @@
 """Training of MMap-MuZero on one or more programs: self-play and training steps in turn, in one process.
 
-An iteration is some moves of all games, some training steps, and local search from one of the best games. Before the first,
-the warm start plays episodes in groups; a run can stop after each of them, and none is counted as an iteration.
+An iteration consists of moves in all games, training steps, and local search from one of the best games. Before the first
+iteration, the warm start plays episodes in groups. A run can stop after each group. Groups are not counted as iterations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfi
 from stowplan.learned_guidance.memory_mapping.muzero.exploration import Exploration
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner, Losses
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, SelfPlay, replayed
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, SelfPlay, replay_actions
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import Column, Report, Tally, mean
 from stowplan.learned_guidance.training.run import Allowance, BaseTrainer, Counts, InterruptedIterationError
@@ -34,32 +34,32 @@ from stowplan.models.memory_mapping.verify import verify
 
 @dataclass(frozen=True)
 class Progress(Report):
-    """What an iteration came to."""
+    """Results of an iteration."""
 
     iteration: int
     seconds: Annotated[float, Column(form=".3f")]
-    """Of training, earlier runs included."""
+    """Seconds of training, earlier runs included."""
     games: int
-    """Finished since the beginning; so are the two below."""
+    """Games finished since the beginning of training. The moves and training steps are also counted since then."""
     moves: int
     training_steps: int
     best: Annotated[float, Column(("best_R",))]
-    """Normalised return of the best game, in the mean over programs that have one; NaN before."""
+    """Normalised return of the best game, averaged over the programs that have one; NaN before."""
     mean: Annotated[float, Column(("mean_R",))]
-    """Normalised return of the games that this iteration finished, in the mean; NaN without any."""
+    """Mean normalised return of the games that this iteration finished; NaN if none."""
     losses: Annotated[
         Losses | None, Column(("loss", "policy_loss", "value_loss", "reward_loss", "gradient_norm", "entropy", "value_error"))
     ]
-    """Means of this iteration; None without training steps."""
+    """Means over this iteration; None without training steps."""
     temperature: float
     moves_per_second: Annotated[float, Column(form=".1f")]
-    """Of self-play alone."""
+    """Counts only the time of self-play."""
     updates_per_second: Annotated[float, Column(("steps_per_second",), form=".2f")]
-    """Of training steps alone."""
+    """Counts only the time of training steps."""
 
     @property
     def line(self) -> str:
-        """The same in short, for people."""
+        """A short line for the terminal."""
         best = "no game yet" if math.isnan(self.best) else f"best R {self.best:.4f}"
         mean = "" if math.isnan(self.mean) else f", mean {self.mean:.4f}"
         learning = "" if self.losses is None else f", loss {self.losses.total:.3f}, value error {self.losses.value_error:.3f}"
@@ -69,36 +69,36 @@ class Progress(Report):
         )
 
 
-#: Warm-start episodes come in groups of so many, and every how many of them is remembered in any case.
+#: Number of warm-start episodes in a group; and n, if the replay keeps every n-th episode whatever its return.
 EPISODES_AT_ONCE, EPISODES_KEPT = 16, 32
 
-#: What a warm-start episode costs besides its moves, in moves.
+#: Cost of a warm-start episode besides its moves, in moves.
 EPISODE_COST = 300
 
-#: Part of a time limit that the warm start may take: the rest is for learning.
+#: Part of a time limit that the warm start may take; the rest is for learning.
 WARM_START_SHARE = 0.5
 
 
 class Trainer(BaseTrainer[TrainingConfig, Progress]):
-    """See the module.
+    """The trainer that the module describes.
 
     Parameters
     ----------
     problems
-        What to learn to play; each game is of one of them, drawn evenly.
+        Programs to learn. The program of each game is drawn uniformly.
     seed
-        Of everything random.
+        Seed of all random numbers.
     device
-        Where the network is: ``"cpu"`` or ``"cuda"``.
+        Device of the network: ``"cpu"`` or ``"cuda"``.
     weights
-        Of a network of the same sizes to begin with.
+        Initial weights, from a network of the same sizes.
 
     Raises
     ------
     InputError
         If there is no program, or one has no moves.
     UsageError
-        If the seed is none.
+        If the seed is not valid.
     """
 
     CHECKPOINT, POLICY, COLUMNS = files.CHECKPOINT, files.POLICY, Progress.columns()
@@ -130,12 +130,12 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
 
     @property
     def iteration(self) -> int:
-        """Iterations done; the warm start counts for none."""
+        """Iterations done, without the warm start."""
         return self._iterations
 
     @property
     def done(self) -> bool:
-        """Whether the configured training steps are done; an iteration is ended all the same."""
+        """Whether the configured training steps are done. An iteration that has begun is completed."""
         return self.learner.steps >= self.config.training_steps
 
     def _iterate(self, allowance: Allowance) -> Progress | None:
@@ -154,10 +154,10 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         return self._report(tally)
 
     def _warm_up(self, allowance: Allowance) -> None:
-        """Some warm-start episodes; of those that are none of the best, some are remembered."""
+        """Play a group of warm-start episodes. Some that are not among the best are also added to the replay."""
         for _ in range(EPISODES_AT_ONCE):
             allowance.check()
-            # That the network learns anything counts for more than that a run with a time limit begins like one without.
+            # With a time limit the network must have time to learn, even if the run then differs from one without a limit.
             if allowance.used >= WARM_START_SHARE:
                 self._is_warm = True
                 return
@@ -172,7 +172,7 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
             self._is_warm = True
 
     def _play(self, tally: Tally[Losses]) -> None:
-        """One move of all games."""
+        """Make one move in each game."""
         began = self._clock()
         for game in self._self_play.advance(self.learner.model, self.learner.steps, self._play_rng):
             self._remember(game, games=1)
@@ -183,14 +183,14 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         tally.acting_seconds += self._clock() - began
 
     def _learn(self, tally: Tally[Losses]) -> None:
-        """One training step, where there are games to learn from."""
+        """Do one training step if there are games to learn from."""
         began = self._clock()
         if len(self.replay):
             tally.losses.append(self.learner.learn(self.replay, self.programs, self._learning_rng))
             tally.learning_seconds += self._clock() - began
 
     def _search_locally(self, allowance: Allowance) -> None:
-        """Local search from one of the best games; what it finds is one of them, if better."""
+        """Run local search from one of the best games, and add the result to them if it is better."""
         if not self.config.local_search_moves:
             return
         searched = self._exploration.search_locally(allowance.is_over)
@@ -203,14 +203,14 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
     # Games
 
     def demonstrate(self, number: int, plan: Plan | Sequence[int] | NDArray[np.integer[Any]]) -> None:
-        """Learn from a plan, or from a game that was played elsewhere.
+        """Add a demonstration: a plan, or the actions of a game that was played elsewhere.
 
         Raises
         ------
         InputError
-            It is no valid plan.
+            If the plan is not valid.
         ValueError
-            It is not a whole game of legal actions.
+            If the actions are not a complete game of legal actions.
         """
         if isinstance(plan, Plan):
             problem = self.programs[number].problem
@@ -223,19 +223,19 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
     def _keep_played(
         self, program: int, actions: Sequence[int] | NDArray[np.integer[Any]], *, is_demonstration: bool = False
     ) -> None:
-        """Learn from a game that was played without search; it has been counted, or is not the agent's own."""
+        """Add a game played without search. It is not counted: it was counted before, or is not the agent's own."""
         played = np.array(actions, np.int8)
         self._remember(
-            replayed(self.programs[program], program, played, self.config.discount, is_demonstration=is_demonstration)
+            replay_actions(self.programs[program], program, played, self.config.discount, is_demonstration=is_demonstration)
         )
 
     def _remember(self, game: Trajectory, games: int = 0) -> None:
-        """Learn from a game; it counts for so many in the curve of best games."""
+        """Add a game to the replay. It counts as ``games`` games in the curve of best games."""
         self.replay.add(game)
         self.best[game.program].offer(game.return_ps, game.actions, games=games)
 
     def plan(self, number: int) -> Plan | None:
-        """Of the best game of the program of this number; None where there is none."""
+        """Return the plan of the best game of program ``number``; None if there is none."""
         actions = self.best[number].actions
         if actions is None:
             return None
@@ -267,15 +267,15 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
 
     @property
     def counts(self) -> Counts:
-        """What has been done so far."""
+        """Counts of the training so far."""
         return Counts(self.learner.steps, self.games, self.moves)
 
     def policy_values(self) -> dict[str, Any]:
-        """The network's weights."""
+        """Return the weights of the network."""
         return {"weights": checkpoint.plain_weights(self.learner.network.state_dict())}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next iteration depends on."""
+        """Return all state that the next iteration depends on."""
         generators = self._play_rng, self._exploration.rng, self._learning_rng
         return {
             **super().state_dict(),
@@ -288,7 +288,7 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
+        """Continue from such a state; raise KeyError, TypeError, ValueError or similar if it is not one."""
         super().load_state_dict(state)
         *counters, self._is_warm = state["counters"]
         self._iterations, self.games, self.moves, self._warm_start_moves, self.learner.steps = counters

@@ -1,8 +1,8 @@
-"""What a player sees of a state of MMapGame.
+"""Observations of a state of MMapGame.
 
-Each file knows only those before it:
+Each file imports only files above it in this list:
 
-- ``layout``: what stands where in an observation of MMapGame
-- ``compiled``: encoding a state of MMapGame as an observation, compiled
-- ``observer``: what MMap-MuZero sees of a state
+- ``layout``: the arrays of an observation and the features in them
+- ``compiled``: compiled encoding of a state as an observation
+- ``observer``: the part of an observation that is the same in all states of a game, and the encoding of a state
 """

@@ -1,7 +1,7 @@
-"""Encoding a state of MMapGame as an observation, compiled.
+"""Compiled encoding of a state of MMapGame as an observation.
 
-Logarithms make numbers of any program comparable and keep them small: ``near`` of a number of steps, ``ratio`` of a ratio that
-is not negative, ``signed`` of one that may be.
+Logarithms keep the numbers of all programs small and comparable: ``near`` takes a number of steps, ``ratio`` a ratio that is
+not negative, and ``signed`` a ratio that may be negative.
 """
 
 from __future__ import annotations
@@ -44,76 +44,76 @@ _ZERO, _HALF, _ONE, _FULL = np.float32(0), np.float32(0.5), np.float32(1), np.fl
 
 
 class View(NamedTuple):
-    """What of a program is the same in all its states, as the encoder wants it; and room to work in."""
+    """The data of a program that the encoder needs and that no move changes; and work arrays."""
 
     future_buffers: int
     same_tensor_buffers: int
     steps_per_column: int
     is_binary: bool
     unit: float
-    """ps; what returns are counted in."""
+    """Unit of returns, in ps."""
     mean_benefit: float
-    """ps; of all moves' benefits with all slow. The following two are the same over other sums."""
+    """Mean benefit of a move if all buffers are slow, in ps."""
     byte_benefit: float
-    """ps a byte."""
+    """Sum of these benefits over the sum of bytes, in ps per byte."""
     density: float
-    """ps for a byte held one step."""
+    """Sum of these benefits over the sum of bytes times steps, in ps per byte and step."""
     mean_supply: float
-    """ps; of a slot."""
+    """Mean supply of a slot, in ps."""
     buffers: Singles2D
-    """(M, :class:`BufferFeature`): features that no state changes; the others are 0."""
+    """(M, :class:`BufferFeature`): features that are the same in all states; the others are 0."""
     area: Doubles
-    """(M,) bytes times steps that each move keeps in use."""
+    """(M,) bytes times steps that each move occupies."""
     pressure: Floats
-    """(T,) as :class:`SupplyFeature` has it."""
+    """(T,) ``SupplyFeature.PRESSURE`` of each step."""
     slot_benefit: Floats
-    """(K,) as :class:`SupplyFeature` has it."""
+    """(K,) ``SupplyFeature.BENEFIT`` of each slot."""
     benefit_left: Floats
-    """(M + 1,) as :class:`GlobalFeature` has it, by position."""
+    """(M + 1,) ``GlobalFeature.BENEFIT_LEFT`` of each position."""
     globals: Floats
-    """(:class:`GlobalFeature`,): features that no state changes."""
+    """(:class:`GlobalFeature`,): features that are the same in all states."""
     map_sums: Singles2D
-    """(rows, columns); room."""
+    """(rows, columns) work array."""
     profile_sums: Floats
-    """(bins,); room."""
+    """(bins,) work array."""
     in_use: Doubles
-    """(slots + 1,); room."""
+    """(slots + 1,) work array."""
 
 
 @njit
 def first_benefits(tables: Tables, data: Ints, out: Doubles) -> None:
-    """Benefits (ps) of all moves in the state before the first."""
+    """Compute the benefits (ps) of all moves in the initial state."""
     for position in range(len(out)):
         out[position] = benefit(tables, data, position)
 
 
 @njit_inner
 def near(steps: float) -> float:
-    """Signed logarithm of a number of steps: 1 at 255."""
+    """Return a signed logarithm of a number of steps: 1 at 255."""
     return math.copysign(math.log2(1.0 + abs(steps)), steps) / 8.0
 
 
 @njit_inner
 def ratio(x: float) -> float:
-    """Logarithm of one more than a ratio: 0 at 0, 1/4 at 1, 1 at 15."""
+    """Return a logarithm of 1 plus a ratio: 0 at 0, 1/4 at 1, 1 at 15."""
     return math.log2(1.0 + max(x, 0.0)) / 4.0
 
 
 @njit_inner
 def signed(x: float) -> float:
-    """:func:`ratio` of the absolute value, with the sign."""
+    """Return :func:`ratio` of the absolute value, with the sign of the value."""
     return math.copysign(math.log2(1.0 + abs(x)), x) / 4.0
 
 
 @njit_inner
 def clipped(x: float) -> float:
-    """Within -2 and 2."""
+    """Clip to [-2, 2]."""
     return min(max(x, -2.0), 2.0)
 
 
 @njit
 def encode(tables: Tables, data: Ints, view: View, out: Observations, row: int) -> None:
-    """Fill a row of the observations with a state before its game's end."""
+    """Encode a state in a row of the observations. The game must not be over."""
     in_use = draw(tables, data, view, out.memory_map, out.profile, row)
     describe_supply(tables, data, view, out.supply, row)
     describe_actions(tables, data, view, out.actions, row)
@@ -134,7 +134,7 @@ def encode(tables: Tables, data: Ints, view: View, out: Observations, row: int) 
 
 @njit_inner
 def draw(tables: Tables, data: Ints, view: View, image: Bytes, profile: Bytes, row: int) -> float:
-    """Draw the residencies around the target time; the part of memory in use at it. Fills ``view.in_use`` as well."""
+    """Draw the residencies around the target time; return the fraction of memory in use then. Also fills ``view.in_use``."""
     program = tables.program[0]
     target = tables.moves[data[layout.POSITION]].start
     rows, columns, width = image.shape[1], image.shape[2], view.steps_per_column
@@ -153,7 +153,7 @@ def draw(tables: Tables, data: Ints, view: View, image: Bytes, profile: Bytes, r
         number = data[program.at_rows + layout.ROW * number + layout.BEFORE_IT]
         if end <= seen_from:
             break
-        # Slots whose first step lies in the residency.
+        # Slots whose first step is in the residency.
         view.in_use[min(max(tables.slot_of[start] - first_slot, 0), slots)] += top - offset
         view.in_use[min(max(tables.slot_of[end] - first_slot, 0), slots)] -= top - offset
         if start <= target < end:
@@ -179,7 +179,7 @@ def draw(tables: Tables, data: Ints, view: View, image: Bytes, profile: Bytes, r
 
 @njit_inner
 def slot_at(tables: Tables, step: int) -> int:
-    """The slot of a step."""
+    """Return the slot of a step."""
     slot = tables.slot_of[step]
     # A step within a loop is in the slot that began before it.
     return slot if tables.slots[slot].start == step else slot - 1  # type: ignore[no-any-return]
@@ -187,7 +187,7 @@ def slot_at(tables: Tables, step: int) -> int:
 
 @njit_inner
 def add_rectangle(sums: Floats, low: float, high: float, left: float, right: float) -> None:
-    """Add to each cell which part of it lies in a rectangle, its sides counted in rows and columns."""
+    """Add to each cell the fraction of it that is in a rectangle, given in rows and columns."""
     first, last = math.ceil(left), int(right)
     for place in range(int(low), min(math.ceil(high), sums.shape[0])):
         part = np.float32(min(high, place + 1.0) - max(low, float(place)))
@@ -204,8 +204,8 @@ def add_rectangle(sums: Floats, low: float, high: float, left: float, right: flo
 
 @njit_inner
 def shade(part: np.float32, is_binary: bool) -> np.int32:
-    """Byte for a cell of which this part is occupied: never 0 where any of it is."""
-    # All in single precision: wider numbers take ten times as long.
+    """Return the byte for the occupied fraction of a cell; it is 0 only if the fraction is 0."""
+    # Single precision throughout: double precision takes ten times as long.
     least = _FULL if is_binary else _ONE
     shaded = max(min(part * _FULL + _HALF, _FULL), least if part > _ZERO else _ZERO)
     return np.int32(shaded)
@@ -216,7 +216,7 @@ def shade(part: np.float32, is_binary: bool) -> np.int32:
 
 @njit_inner
 def describe_supply(tables: Tables, data: Ints, view: View, out: Floats, row: int) -> None:
-    """Slots around the target time. Reads ``view.in_use``."""
+    """Describe the slots around the target time. Reads ``view.in_use``."""
     program = tables.program[0]
     move = tables.moves[data[layout.POSITION]]
     target = slot_at(tables, move.start)
@@ -235,7 +235,7 @@ def describe_supply(tables: Tables, data: Ints, view: View, out: Floats, row: in
         out[row, place, SupplyFeature.IS_INSIDE] = 1.0
         out[row, place, SupplyFeature.LEFT] = ratio(left / view.mean_supply)
         out[row, place, SupplyFeature.LEFT_DEMAND] = ratio(min(left / demand, 65535.0))
-        # Summed below.
+        # The loop below accumulates these.
         out[row, place, SupplyFeature.REACH] = left / demand
         out[row, place, SupplyFeature.LEFT_SHARE] = left / own if own > 0 else 0.0
         out[row, place, SupplyFeature.IS_WINDOW] = 1.0 if windows_over(tables, data, slot) > 0 else 0.0
@@ -254,7 +254,7 @@ def describe_supply(tables: Tables, data: Ints, view: View, out: Floats, row: in
 
 @njit_inner
 def describe_actions(tables: Tables, data: Ints, view: View, out: Floats, row: int) -> None:
-    """The three actions of the present move."""
+    """Describe the three actions of the current move."""
     program = tables.program[0]
     move = tables.moves[data[layout.POSITION]]
     reward = float(benefit(tables, data, data[layout.POSITION]))
@@ -280,13 +280,13 @@ def describe_actions(tables: Tables, data: Ints, view: View, out: Floats, row: i
         out[row, action, ActionFeature.SUPPLY] = ratio(move.demand / view.mean_supply) if action == layout.COPY else 0.0
         out[row, action, ActionFeature.REWARD] = signed(reward / view.mean_benefit)
         out[row, action, ActionFeature.REWARD_SHARE] = reward / view.unit
-        # Where it takes nothing the reward is free, which counts as the most.
+        # An action that occupies no memory earns its reward for nothing: the largest density.
         out[row, action, ActionFeature.DENSITY] = clipped(signed(reward / max(area, 1e-9) / view.density))
 
 
 @njit_inner
 def describe_globals(tables: Tables, data: Ints, view: View, in_use: float, out: Floats, row: int) -> None:
-    """The game as a whole; ``in_use`` is the part of memory in use at the target time."""
+    """Describe the game as a whole. ``in_use`` is the fraction of memory in use at the target time."""
     program = tables.program[0]
     position = data[layout.POSITION]
     for feature in range(out.shape[1]):
@@ -305,7 +305,7 @@ def describe_globals(tables: Tables, data: Ints, view: View, in_use: float, out:
 
 @njit_inner
 def describe_buffer(tables: Tables, data: Ints, view: View, number: int, out: Floats, row: int, place: int) -> None:
-    """The buffer of move ``number``, still to be decided; all 0 where it is -1."""
+    """Describe the buffer of move ``number``, which is not yet decided; all 0 if ``number`` is -1."""
     if number < 0:
         for feature in range(out.shape[2]):
             out[row, place, feature] = 0.0

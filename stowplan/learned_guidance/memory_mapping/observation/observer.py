@@ -1,7 +1,7 @@
-"""What MMap-MuZero sees of a state (Wang et al. 2023, section 4.3.1): buffers, memory map, profiles, actions, globals.
+"""Observations of MMap-MuZero (Wang et al. 2023, section 4.3.1): buffers, memory map, profiles, actions, globals.
 
-``layout.py`` says what stands where, and ``kernel.py`` encodes a state. Here is computed, once for each game, what no move
-changes: static features of its buffers, and scales.
+``layout.py`` defines the layout, and ``compiled.py`` encodes a state. This file computes, once for each game, the features of
+its buffers that no move changes, and the scales of the others.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from stowplan.learned_guidance.memory_mapping.observation.layout import (
     empty_observations,
 )
 
-#: Slack is a factor of at most two to this power.
+#: Largest absolute base-2 logarithm of the slack; the feature is divided by it.
 _SLACK_RANGE = 8
 
 
 def view_of(game: CompiledGame, config: ObservationConfig) -> View:
-    """The view of a game."""
+    """Return the view of a game."""
     moves, tensors, supply = game.moves, game.problem.tensors, game.slots.supply_ps
     benefits = np.zeros(len(moves))
     first_benefits(game.tables, game.tables.initial, benefits)
-    # Benefits may be negative; a scale may not.
+    # Benefits may be negative, but a scale must be positive.
     total = max(float(benefits.sum()), 1.0)
     contents = occupied(game)
     area = np.array(
@@ -76,10 +76,10 @@ def view_of(game: CompiledGame, config: ObservationConfig) -> View:
 
 
 def occupied(game: Game) -> list[tuple[int, int]]:
-    """Of each move, from when to when memory is in use where it is served without a copy.
+    """Return the steps ``[start, end)`` during which each move occupies memory if it is served without a copy.
 
-    An output from its start to the end of its live range; an input from the end of the tensor's previous visit, where it has
-    one, to the end of its own.
+    An output occupies memory from its start to the end of its live range. An input occupies memory from the end of the tensor's
+    previous visit, if there is one, to the end of its own visit.
     """
     spans = []
     before: dict[int, int] = {}
@@ -93,7 +93,7 @@ def occupied(game: Game) -> list[tuple[int, int]]:
 
 
 def _pressure(game: CompiledGame) -> Doubles:
-    """Of each step, bytes of all tensors between their first and their last visit, over capacity."""
+    """Return for each step the bytes of all tensors between their first and their last visit, over capacity."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for move in game.moves:
@@ -107,7 +107,7 @@ def _pressure(game: CompiledGame) -> Doubles:
 
 
 def _describe_moves(game: CompiledGame, config: ObservationConfig, view: View) -> None:
-    """Table 1 of the paper, but for times and benefits, and the move's flags."""
+    """Describe the features of table 1 of the paper, without times and benefits, and the move's flags."""
     capacity = game.problem.capacity
     for number, move in enumerate(game.moves):
         tensor = game.problem.tensors[move.tensor]
@@ -126,7 +126,7 @@ def _describe_moves(game: CompiledGame, config: ObservationConfig, view: View) -
         row[BufferFeature.IS_UNIFORM] = game.tables.moves[number].is_uniform
         row[BufferFeature.DURATION] = _ratio(move.end - move.start)
         row[BufferFeature.DEMAND] = _ratio(game.tables.moves[number].demand / view.mean_supply)
-        # 0 is kept for buffers that are not there and for no alias group.
+        # 0 means that there is no buffer, or no alias group.
         row[BufferFeature.TENSOR_ID] = 1 + move.tensor % (config.id_buckets - 1)
         row[BufferFeature.ALIAS_ID] = 1 + move.alias_group % (config.id_buckets - 1) if move.alias_group >= 0 else 0
     groups = _numbers_by(move.alias_group for move in game.moves)
@@ -137,7 +137,7 @@ def _describe_moves(game: CompiledGame, config: ObservationConfig, view: View) -
 
 
 def _describe_place(game: CompiledGame, contents: Sequence[tuple[int, int]], view: View) -> None:
-    """Where a move stands among those of its tensor: live range, neighbours, and the time there is for copies."""
+    """Describe a move among the moves of its tensor: live range, neighbours, and the time available for copies."""
     clock = [0, *accumulate(game.slots.supply_ps)]
     for numbers in _numbers_by(move.tensor for move in game.moves).values():
         moves = [game.moves[number] for number in numbers]
@@ -163,7 +163,7 @@ def _describe_place(game: CompiledGame, contents: Sequence[tuple[int, int]], vie
 
 
 def _first_need(moves: Sequence[Move]) -> int:
-    """End of the last visit of a tensor that needs what was in it before the program."""
+    """Return the end of the last visit that needs the content which the tensor had before the program."""
     end = 0
     for move in moves:
         if move.is_output:
@@ -185,7 +185,7 @@ def _describe_benefits(benefits: Doubles, view: View) -> None:
 
 
 def _ranks(values: Doubles) -> Doubles:
-    """Part of all other values that are smaller, those that are equal counting half."""
+    """Return for each value the fraction of the other values that are smaller. Equal values count half."""
     order = np.sort(values)
     below, upto = np.searchsorted(order, values, "left"), np.searchsorted(order, values, "right")
     ranks: Doubles = (below + upto - 1) / 2 / max(len(values) - 1, 1)
@@ -207,14 +207,14 @@ def _describe_program(game: CompiledGame, pressure: Doubles, view: View) -> None
 
 
 def _numbers_by(keys: Any) -> dict[int, list[int]]:
-    """Numbers of the things with each key."""
+    """Return the indices of the items with each key."""
     numbers: dict[int, list[int]] = defaultdict(list)
     for number, key in enumerate(keys):
         numbers[key].append(number)
     return numbers
 
 
-# The kernel's logarithms, for arrays.
+# The logarithms of ``compiled.py``, for arrays.
 
 
 def _near(steps: Any) -> Any:
@@ -237,7 +237,7 @@ __all__ = ["Observations", "Observer", "empty_observations"]
 
 
 class Observer:
-    """Observations of the states of one game. Not to be shared between threads."""
+    """Observes the states of one game. Not safe to share between threads."""
 
     def __init__(self, game: CompiledGame, config: ObservationConfig):
         self.game = game
@@ -246,16 +246,16 @@ class Observer:
 
     @property
     def scales(self) -> tuple[float, float]:
-        """Mean benefit of a move (ps), and benefit per byte and step: what rewards are compared with."""
+        """The scales of rewards: mean benefit of a move (ps), and mean benefit per byte and step."""
         return self._view.mean_benefit, self._view.density
 
     def observe(self, state: CompiledState, out: Observations, row: int) -> None:
-        """Fill one row of ``out``, which is for this config (:func:`empty_observations`).
+        """Fill one row of ``out``, an array from :func:`empty_observations` with the same configuration.
 
         Raises
         ------
         ValueError
-            If the game is over, so that there is nothing to decide.
+            If the game is over.
         IndexError
             If there is no such row.
         """

@@ -1,10 +1,10 @@
 """PPO for modulo scheduling: a graph network that places a loop body instruction by instruction.
 
-Each file knows only those before it:
+Each file imports only files above it in this list:
 
 - ``network``: the graph network of policy and value
-- ``config``: everything that decides how the PPO mapper is trained, with values for processors
-- ``lessons``: what is trained on
-- ``policy``: a trained mapper on loop bodies it may not have seen, without what trained it
+- ``config``: the configuration of training, with values for CPUs
+- ``lessons``: the episodes of training, and plans to imitate
+- ``policy``: a trained mapper, which can map any loop body
 - ``trainer``: training of the PPO mapper
 """

@@ -1,4 +1,4 @@
-"""Everything that decides how the PPO mapper is trained, with values for processors; and the formats of its files."""
+"""The configuration of training of the PPO mapper, with values for CPUs; and the formats of its files."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from stowplan.learned_guidance.training.settings import Fraction, Hyperparameter
 
 
 class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
-    """How to train."""
+    """Configuration of training."""
 
     steps: Annotated[int, Range(1)] = 200_000
-    """Training ends after so many placements."""
+    """Number of placements after which training ends."""
 
     # Network
     hidden: Annotated[int, Range(1)] = 48
     layers: Annotated[int, Range(0)] = 2
-    """Rounds of messages of the graph network; 0 leaves it out."""
+    """Rounds of messages of the graph network; 0 for no graph network."""
     heads: Annotated[int, Range(1)] = 4
 
     # Episodes
     first: Literal["ii", "latency"] = "ii"
-    """What counts first."""
+    """The first objective."""
     shaping: Literal["none", "placed"] = "placed"
-    """What placements earn beside the reward; ``placed``: a mapping that fails earns the part of it that is placed."""
+    """Additional reward; ``placed``: a failed mapping earns the fraction of its instructions that are placed."""
     iterations: Annotated[int, Range(1)] = 100
-    """Iterations of the loop body whose cycles are the reward."""
+    """Iterations of the loop body whose cycles determine the reward."""
 
     # Samples
     environments: Annotated[int, Range(1)] = 16
@@ -47,9 +47,8 @@ class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
     value_weight: Annotated[float, Range(0.0)] = 0.5
     clip_norm: Annotated[float, Range(1e-06)] = 0.5
     most_divergence: Annotated[float | None, Range(1e-06)] = 0.03
-    """An update ends early once its policy is further (KL divergence) than 1.5 times this from the one that collected."""
-
-    # Imitation, before all else, where there are demonstrations
+    """An update ends early once the KL divergence from the policy that collected the samples exceeds 1.5 times this."""
+    # Imitation, before all rounds, if there are demonstrations
     imitation_steps: Annotated[int, Range(0)] = 1_000
     imitation_batch: Annotated[int, Range(1)] = 192
     imitation_rate: Annotated[float, Range(0.0)] = 1e-3

@@ -1,6 +1,6 @@
-"""What is trained on: episodes (which problem next, at which initiation interval), and plans of others to imitate.
+"""Training data: the problem and initiation interval of each episode, and plans to imitate.
 
-Imitation comes before any place is tried: cross entropy of the places that plans chose.
+Imitation precedes all episodes. Its loss is the cross entropy of the places that the plans chose.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stowplan.models.modulo_scheduling.problem import Problem
 
 
 class Curriculum:
-    """Shared by all environments of a run."""
+    """Decides the problem and initiation interval of the next episode; shared by all environments of a run."""
 
     def __init__(self, problems: Sequence[Problem]):
         self.problems = tuple(problems)
@@ -40,30 +40,30 @@ class Curriculum:
         """Interval, tiles and slots of the best complete mapping of each problem."""
         self.objectives = [1 << 60] * len(problems)
         self.open = list(range(len(problems)))
-        """Problems that can be mapped, as far as is known."""
+        """Problems that are not known to be impossible."""
 
     def draw(self, rng: np.random.Generator) -> int:
-        """Number of the next episode's problem; InputError where none can be mapped."""
+        """Draw the index of the next episode's problem; raise InputError if no problem can be mapped."""
         if not self.open:
             raise InputError("found no problem that can be mapped, expected at least one")
         return self.open[int(rng.integers(len(self.open)))]
 
     def refuse(self, number: int, ii: int, most: int) -> None:
-        """Nothing can be placed at this interval; where there is no larger one, the problem is left out from now on."""
+        """Record that no instruction can be placed at this interval. If there is no larger interval, exclude the problem."""
         self.least[number] = max(self.least[number], ii + 1)
         self.next[number] = max(self.next[number], ii + 1)
         if ii >= most and number in self.open:
             self.open.remove(number)
 
     def end(self, number: int, plan: Plan | None, ii: int, most: int) -> None:
-        """An episode came to a plan, or failed: the next one is at one interval less, or at one more."""
+        """Record the end of an episode. After a plan the next interval is 1 smaller; after a failure, 1 larger."""
         self.next[number] = min(ii + 1, most) if plan is None else max(ii - 1, self.least[number])
         if plan is not None and plan.objective < self.objectives[number]:
             self.objectives[number] = plan.objective
             self.best[number] = (plan.ii, list(plan.tiles), list(plan.slots))
 
     def state_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the state as plain values."""
         return {
             "least": list(self.least),
             "next": list(self.next),
@@ -73,7 +73,7 @@ class Curriculum:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such values; ValueError where they are of other problems."""
+        """Continue from such values; raise ValueError if they belong to other problems."""
         if any(len(state[name]) != len(self.problems) for name in ("least", "next", "objectives", "best")):
             raise ValueError("a curriculum of another number of problems")
         self.least, self.next = [int(ii) for ii in state["least"]], [int(ii) for ii in state["next"]]
@@ -83,7 +83,7 @@ class Curriculum:
 
 
 class Lesson(gymnasium.Env[Observation, np.int64]):
-    """An environment whose episodes are of problems and intervals that the curriculum names."""
+    """An environment whose episodes have the problems and intervals that the curriculum chooses."""
 
     def __init__(self, env: ModuloSchedulingEnv, curriculum: Curriculum):
         self._env, self._curriculum = env, curriculum
@@ -93,7 +93,7 @@ class Lesson(gymnasium.Env[Observation, np.int64]):
         self._number = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode; the seed is of the draws from then on."""
+        """Begin an episode. The seed is for all later draws."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         while True:
@@ -105,7 +105,7 @@ class Lesson(gymnasium.Env[Observation, np.int64]):
                 self._curriculum.refuse(number, ii, self._most(number))
 
     def step(self, action: npt.ArrayLike) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
-        """As the environment does."""
+        """Make a step in the environment, and report the end of an episode to the curriculum."""
         seen, reward, ended, cut, info = self._env.step(action)
         if ended:
             plan = info.pop("plan", None)
@@ -114,7 +114,7 @@ class Lesson(gymnasium.Env[Observation, np.int64]):
         return seen, reward, ended, cut, info
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """As the environment has them."""
+        """Return the action masks of the environment."""
         return self._env.action_masks()
 
     def _most(self, number: int) -> int:
@@ -122,12 +122,12 @@ class Lesson(gymnasium.Env[Observation, np.int64]):
 
 
 def limits_of(problems: Sequence[Problem]) -> Limits:
-    """Sizes that hold all problems, and some intervals above the least of the bounds."""
+    """Return limits that hold all problems, and some intervals above the lower bound."""
     return Limits.of(tuple(problems), max(min(problem.machine.spoke_depth, least_ii(problem) + SLACK) for problem in problems))
 
 
 def lessons(problems: Sequence[Problem], config: PpoConfig, curriculum: Curriculum) -> list[Lesson]:
-    """The environments of a run; what they know of the problems they share."""
+    """Return the environments of a run. They share the data of the problems."""
     first = ModuloSchedulingEnv(
         list(problems),
         first=config.first,
@@ -138,12 +138,12 @@ def lessons(problems: Sequence[Problem], config: PpoConfig, curriculum: Curricul
     return [Lesson(copy.copy(first), curriculum) for _ in range(config.environments)]
 
 
-#: Steps of one plan in a batch.
+#: Largest number of steps of one plan in a batch.
 TOGETHER = 12
 
 
 class Examples:
-    """Steps of mappings, each with the place to choose."""
+    """Observations of partial mappings, each with the place to choose."""
 
     def __init__(self, limits: Limits):
         self.limits = limits
@@ -153,12 +153,12 @@ class Examples:
         return len(self._plans)
 
     def add(self, body: Body, ii: int, tiles: Sequence[int], slots: Sequence[int]) -> None:
-        """The steps of a plan: its interval, and the tile and slot of each instruction.
+        """Add the steps of a plan, given by its interval and the tile and slot of each instruction.
 
         Raises
         ------
         InputError
-            The plan breaks a rule, or does not fit the limits.
+            If the plan breaks a rule, or does not fit the limits.
         """
         mapping = Mapping(body, ii)
         steps: list[tuple[Observation, int]] = []
@@ -173,7 +173,7 @@ class Examples:
             self._plans.append(([seen for seen, _ in steps], [action for _, action in steps]))
 
     def batch(self, size: int, rng: np.random.Generator) -> tuple[dict[str, Tensor], Tensor]:
-        """So many steps: up to :data:`TOGETHER` of each plan drawn, since its graph is looked at once for all."""
+        """Draw ``size`` steps, up to :data:`TOGETHER` of each plan, because they share the embedding of its graph."""
         seen: list[Observation] = []
         actions: list[int] = []
         while len(seen) < size:
@@ -187,7 +187,7 @@ class Examples:
 
 
 def imitate(network: Network, optimizer: torch.optim.Optimizer, batch: tuple[dict[str, Tensor], Tensor], clip: float) -> float:
-    """One step of the optimizer; the cross entropy before it."""
+    """Make one step of the optimizer; return the cross entropy before it."""
     seen, actions = batch
     scores = network(seen)[0].flatten(1).masked_fill(seen["mask"].flatten(1) == 0, -1e8)
     loss = torch.nn.functional.cross_entropy(scores, actions)

@@ -1,8 +1,8 @@
 """The model of the paper's figure 4: a graph network over the loop body, attention from the node to place, an MLP over states.
 
-The head does not know how many tiles and slots there are: it scores each tile by what the observation says of it, by the
-attention that rests on the nodes there and within one link, and by the embedding of the state; and each slot of a tile by how
-long it makes the node wait. The probability of a place is that of its tile times that of its slot on it.
+The head does not depend on the numbers of tiles and slots. It scores each tile by its features, by the attention on the nodes
+there and within one link, and by the embedding of the state; and each slot of a tile by the time that the node would wait. The
+probability of a place is the probability of its tile times the probability of its slot given the tile.
 
 Observations are those of :func:`stowplan.learned_guidance.modulo_scheduling.observation.observe`, in batches.
 """
@@ -22,16 +22,16 @@ from stowplan.learned_guidance.nn import Dense
 if TYPE_CHECKING:
     from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 
-#: Columns of a slot: wait behind the tile's first legal one, in intervals and in clocks, whether it is that one, its wait in
-#: all, what recurrences leave behind it, and whether that is less than nothing.
+#: Columns of a slot: wait after the tile's first legal slot, in intervals and in clocks, whether it is that slot, its total
+#: wait, the slack that recurrences leave after it, and whether this is negative.
 SLOT_FEATURES = 6
 
-#: Score of what is no tile or slot.
+#: Score of padding, which is no tile or slot.
 _NEVER = -1e9
 
 
 class MessageLayer(nn.Module):
-    """Messages along edges and against them, in sums and maxima, around a shortcut."""
+    """Passes messages along and against edges, aggregated by sum and maximum, with a shortcut."""
 
     def __init__(self, hidden: int):
         super().__init__()
@@ -42,7 +42,7 @@ class MessageLayer(nn.Module):
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, nodes: Tensor, source: Tensor, target: Tensor, features: Tensor) -> Tensor:
-        """Nodes [M, H], ends of edges [E] and their columns [E, F] to nodes [M, H]."""
+        """Map nodes [M, H], ends of edges [E] and columns of edges [E, F] to nodes [M, H]."""
         along, against = self.edge(features).chunk(2, dim=1)
         received = _sum(torch.relu(self.along(nodes)[source] + along), target, len(nodes))
         returned = _sum(torch.relu(self.against(nodes)[target] + against), source, len(nodes))
@@ -55,7 +55,7 @@ def _sum(values: Tensor, place: Tensor, count: int) -> Tensor:
 
 
 class GraphNetwork(nn.Module):
-    """Embeddings of the nodes of a loop body."""
+    """Computes embeddings of the nodes of loop bodies."""
 
     def __init__(self, config: PpoConfig):
         super().__init__()
@@ -63,7 +63,7 @@ class GraphNetwork(nn.Module):
         self.layers = nn.ModuleList(MessageLayer(config.hidden) for _ in range(config.layers))
 
     def forward(self, nodes: Tensor, edges: Tensor, features: Tensor, sizes: Tensor) -> Tensor:
-        """[G, N, F], [G, E, 2], [G, E, F] and [G, 4] to embeddings [G, N, H], zero for padded nodes."""
+        """Map [G, N, F], [G, E, 2], [G, E, F] and [G, 4] to embeddings [G, N, H], zero for padded nodes."""
         graphs, count = nodes.shape[:2]
         real = torch.arange(count, device=nodes.device) < sizes[:, :1]
         hidden = self.first(nodes[real])
@@ -80,7 +80,7 @@ class GraphNetwork(nn.Module):
 
 
 class Network(nn.Module):
-    """Actor and critic; they share all but their heads. Sizes are the configuration's."""
+    """Actor and critic, which share all layers except their heads. The configuration sets the sizes."""
 
     def __init__(self, config: PpoConfig):
         super().__init__()
@@ -100,13 +100,13 @@ class Network(nn.Module):
         self.slot_tile = nn.Linear(hidden, 16)
         self.slot_score = nn.Linear(16, 1)
         self.critic = nn.Sequential(Dense(3 * hidden, hidden), nn.Linear(hidden, 1))
-        # An untrained network prefers nothing.
+        # An untrained network has no preferences.
         for layer in (self.tile_score, self.slot_score):
             nn.init.normal_(layer.weight, std=1e-2)
             nn.init.zeros_(layer.bias)
 
     def embed(self, observation: dict[str, Tensor]) -> Tensor:
-        """[B, N, H] Embeddings of the nodes; every graph of the batch is looked at once."""
+        """Return the embeddings [B, N, H] of the nodes, computed once for each graph of the batch."""
         keys = observation["graph"].long()
         _, inverse = torch.unique(keys[:, 0] << 22 | keys[:, 1], return_inverse=True)
         first = torch.full((int(inverse.max()) + 1,), len(keys), device=keys.device)
@@ -116,19 +116,19 @@ class Network(nn.Module):
         return embedded[inverse]
 
     def forward(self, observation: dict[str, Tensor], embedded: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Scores and values of a batch.
+        """Compute scores and values of a batch.
 
         Parameters
         ----------
         observation
-            As :func:`~stowplan.learned_guidance.modulo_scheduling.observation.observe` gives it, each array with B in front.
+            Arrays from :func:`~stowplan.learned_guidance.modulo_scheduling.observation.observe`, with B as first dimension.
         embedded
-            [B, N, H] from :meth:`embed`, where it is known.
+            [B, N, H] from :meth:`embed`, if they have been computed.
 
         Returns
         -------
         tuple
-            [B, T, S] logarithms of probabilities of places before masking, and [B] values.
+            Logarithms [B, T, S] of the probabilities of places before masking, and values [B].
         """
         nodes = self.embed(observation) if embedded is None else embedded
         batch, count, hidden = nodes.shape
@@ -155,7 +155,7 @@ class Network(nn.Module):
         pooled = torch.cat([masked.sum(dim=1) / sizes[:, 2:3].clamp(min=1), masked.amax(dim=1)], dim=1)
         state = self.state(torch.cat([current, context, self.dynamic(torch.cat([whole, pooled], dim=1))], dim=1))
 
-        # What stands on a tile, and within one link of it, as attention sees it.
+        # Attention on the nodes on a tile, and on those within one link.
         place = observation["placed"].long()
         there = torch.cat([weights, weighted], dim=2) * (place >= 0)[..., None]
         stands = there.new_zeros(batch, width, there.shape[2])
@@ -174,13 +174,13 @@ class Network(nn.Module):
         return scores, self.critic(torch.cat([state, tile_mean, tile_most], dim=1))[:, 0]
 
     def _slots(self, scored: Tensor, ready: Tensor, slack: Tensor, legal: Tensor, ii: Tensor) -> Tensor:
-        """[B, T, S] Logarithms of the probabilities of slots on their tile; those that are not legal have hardly any."""
+        """Return the logarithms [B, T, S] of the probabilities of slots given their tile; near 0 probability if not legal."""
         ready = ready.long()
         interval = ii[:, None, None]
         number = torch.arange(legal.shape[2], device=legal.device)
         wait = torch.remainder(number - ready[..., None], interval)
         first = wait.masked_fill(~legal, 1 << 30).amin(dim=2, keepdim=True)
-        # Places that are legal alone: most are not.
+        # Only for legal places: most are not legal.
         batch, tile, slot = legal.nonzero(as_tuple=True)
         waits, intervals = wait[batch, tile, slot].float(), ii[batch]
         behind = waits - first[batch, tile, 0]
@@ -203,5 +203,5 @@ class Network(nn.Module):
 
 
 def as_tensors(observation: dict[str, Any]) -> dict[str, Tensor]:
-    """Arrays of a batch as tensors that share their memory."""
+    """Return the arrays of a batch as tensors that share their memory."""
     return {name: torch.from_numpy(array) for name, array in observation.items()}

@@ -1,6 +1,6 @@
-"""A trained mapper on loop bodies it may not have seen, without what trained it.
+"""A trained mapper, which can map any loop body, also one that it was not trained on.
 
-Many mappings grow side by side, one forward pass for a step of all.
+It completes many mappings side by side, with one forward pass for a step of all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stowplan.learned_guidance.modulo_scheduling.state import Choice, Mapping, P
 from stowplan.learned_guidance.modulo_scheduling.view import Limits
 from stowplan.learned_guidance.training.checkpoint import Content, load_policy
 
-#: Mappings that one forward pass takes.
+#: Largest number of mappings in one forward pass.
 BATCH = 128
 
 
@@ -27,14 +27,14 @@ def _batch(shown: Sequence[Observation]) -> dict[str, torch.Tensor]:
 
 
 class Policy(Player):
-    """A trained network, ready for any loop body on a machine of any size.
+    """A trained network for any loop body on a machine of any size.
 
     Parameters
     ----------
     network
         Actor and critic.
     file
-        Configuration and provenance; :meth:`load` reads both. None for a network that was never trained.
+        Configuration and provenance, as :meth:`load` reads them from a policy file; None for an untrained network.
     """
 
     def __init__(self, network: Network, file: Content[PpoConfig] | None = None):
@@ -47,13 +47,13 @@ class Policy(Player):
         Raises
         ------
         InputError
-            It is no policy file, damaged, or of another version, or its weights do not fit its sizes.
+            If it is not a policy file, is damaged or of another version, or its weights do not fit its sizes.
         """
         content, network = load_policy(path, POLICY)
         return cls(network, content)
 
     def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
-        """The network's places; every graph is looked at once for all steps."""
+        """Return the function that chooses places with the network. It embeds each graph once for all steps."""
         problems = {id(mapping.problem): mapping for mapping in mappings}
         limits = Limits.of([mapping.problem for mapping in problems.values()], max(mapping.ii for mapping in mappings))
         row = {key: number for number, key in enumerate(problems)}
@@ -69,7 +69,7 @@ class Policy(Player):
                     scores = self.network(shown, graphs[[row[id(mapping.problem)] for mapping in part]])[0].numpy()
                 scores = np.where(shown["mask"].numpy() > 0, scores, -np.inf).reshape(len(part), -1)
                 if temperature:
-                    # The largest of scores with Gumbel noise is a draw from their softmax.
+                    # The argmax of scores plus Gumbel noise is a draw from their softmax.
                     scores = scores / temperature + rng.gumbel(size=scores.shape)
                 places += [divmod(action, limits.slots) for action in scores.argmax(axis=1).tolist()]
             return places

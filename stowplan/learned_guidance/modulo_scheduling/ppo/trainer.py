@@ -1,8 +1,9 @@
-"""Training of the PPO mapper: steps of imitation where there are plans to imitate, then rounds of MaskablePPO.
+"""Training of the PPO mapper: steps of imitation if there are plans to imitate, then rounds of MaskablePPO.
 
-An iteration is some steps of imitation, or one round: placements in all environments side by side, and updates on them. Each
-round begins new episodes and draws everything random from the run's seed and its own number, so that a run that was stopped
-goes on bit for bit. The network is a policy of Stable-Baselines3's MaskablePPO, and a callback notes its rollouts.
+An iteration is a number of imitation steps, or one round: placements in all environments side by side, and updates on them.
+Each round begins new episodes and seeds all random numbers from the seed of the run and the index of the round, so that a
+stopped run continues with the same bits. The network is a policy of sb3-contrib's MaskablePPO, and a callback records its
+rollouts.
 """
 
 from __future__ import annotations
@@ -42,26 +43,26 @@ from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
 
-class _Nothing(BaseFeaturesExtractor):
-    """The network takes observations as they are."""
+class _PassThrough(BaseFeaturesExtractor):
+    """Passes observations to the network unchanged."""
 
     def __init__(self, observation_space: spaces.Space[Any]):
         super().__init__(observation_space, features_dim=1)
 
 
 class MapperPolicy(MaskableMultiInputActorCriticPolicy):
-    """Actor and critic are one :class:`~stowplan.learned_guidance.modulo_scheduling.ppo.network.Network`."""
+    """Adapts a :class:`~stowplan.learned_guidance.modulo_scheduling.ppo.network.Network` as actor and critic."""
 
     def __init__(self, *arguments: Any, config: PpoConfig, **options: Any):
         self._config = config
-        options["features_extractor_class"] = _Nothing
+        options["features_extractor_class"] = _PassThrough
         super().__init__(*arguments, **options)
 
     def _build(self, lr_schedule: Any) -> None:
         self.network = Network(self._config)
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
-    def _judged(self, obs: Any, masks: Any) -> tuple[MaskableDistribution, Tensor]:
+    def _score_places(self, obs: Any, masks: Any) -> tuple[MaskableDistribution, Tensor]:
         scores, values = self.network(obs)
         distribution = self.action_dist.proba_distribution(action_logits=scores.flatten(1))
         if masks is not None:
@@ -71,30 +72,30 @@ class MapperPolicy(MaskableMultiInputActorCriticPolicy):
     def forward(
         self, obs: Any, deterministic: bool = False, action_masks: npt.NDArray[Any] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Actions, values and logarithms of probabilities."""
-        distribution, values = self._judged(obs, action_masks)
+        """Return actions, values and logarithms of probabilities."""
+        distribution, values = self._score_places(obs, action_masks)
         actions = distribution.get_actions(deterministic=deterministic)
         return actions, values, distribution.log_prob(actions)
 
     def evaluate_actions(
         self, obs: Any, actions: Tensor, action_masks: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Values, logarithms of the probabilities of these actions, and entropies."""
-        distribution, values = self._judged(obs, action_masks)
+        """Return values, logarithms of the probabilities of these actions, and entropies."""
+        distribution, values = self._score_places(obs, action_masks)
         return values, distribution.log_prob(actions), distribution.entropy()
 
     def get_distribution(self, obs: Any, action_masks: npt.NDArray[Any] | None = None) -> MaskableDistribution:
-        """Distribution of actions."""
-        return self._judged(obs, action_masks)[0]
+        """Return the distribution of actions."""
+        return self._score_places(obs, action_masks)[0]
 
     def predict_values(self, obs: Any) -> Tensor:
-        """[B, 1]"""
+        """Return the values [B, 1]."""
         values: Tensor = self.network(obs)[1]
         return values[:, None]
 
 
 class Watcher(BaseCallback):
-    """Notes how episodes end, for reports, and stops where a run's time is over."""
+    """Records the results of episodes for reports, and stops collecting when the time of the run is over."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,21 +115,21 @@ class Watcher(BaseCallback):
 
 @dataclass(frozen=True)
 class Progress(Report):
-    """What a round came to: updates on samples of one rollout, or steps of imitation. What is not known is NaN."""
+    """Results of a round of placements and updates, or of steps of imitation. Unknown numbers are NaN."""
 
     round: int
     seconds: Annotated[float, Column(form=".3f")]
-    """Of training, earlier runs included."""
+    """Seconds of training, earlier runs included."""
     steps: int
-    """Placements since the beginning."""
+    """Placements since the beginning of training."""
     episodes: int
-    """Mappings since the beginning, complete or not."""
+    """Mappings since the beginning of training, complete or not."""
     success: float = math.nan
-    """Part of this round's mappings that were completed."""
+    """Fraction of this round's mappings that were completed."""
     mean_reward: float = math.nan
-    """Of this round's mappings, as the paper's curve has it."""
+    """Mean reward of this round's mappings, which the paper plots."""
     mean_excess: float = math.nan
-    """Initiation intervals of the completed ones above the least of the bounds."""
+    """Mean initiation interval of the completed mappings minus the lower bound."""
     imitation_loss: float = math.nan
     policy_loss: float = math.nan
     value_loss: float = math.nan
@@ -138,7 +139,7 @@ class Progress(Report):
 
     @property
     def line(self) -> str:
-        """The same in short, for people."""
+        """A short line for the terminal."""
         if not math.isnan(self.imitation_loss):
             return f"[{self.seconds:6.1f} s] imitation, loss {self.imitation_loss:.3f}"
         return (
@@ -150,28 +151,28 @@ class Progress(Report):
 #: Steps of imitation in an iteration.
 IMITATIONS = 20
 
-#: Part of the imitation over which its rate falls to nothing, at its end.
+#: Last fraction of the imitation, over which its learning rate falls to 0.
 FALLING = 0.6
 
 
 class Trainer(BaseTrainer[PpoConfig, Progress]):
-    """See the module.
+    """The trainer that the module describes.
 
     Parameters
     ----------
     problems
         Loop bodies to learn on; each episode draws one.
     seed
-        Of everything random.
+        Seed of all random numbers.
     weights
-        Of a network of the same sizes, to begin with.
+        Initial weights, from a network of the same sizes.
 
     Raises
     ------
     InputError
-        A problem that cannot be mapped, or weights of other sizes.
+        If a problem cannot be mapped, or the weights have other sizes.
     UsageError
-        The seed is none.
+        If the seed is not valid.
     """
 
     CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, Progress.columns()
@@ -189,7 +190,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         self.curriculum = Curriculum(self.problems)
         self.rounds = self.imitated = self.episodes = 0
         environments = lessons(self.problems, config, self.curriculum)
-        with _seeded(seed, 0):
+        with _seed_generators(seed, 0):
             self.model = self._make(environments)
         self._watcher = Watcher()
         self._watcher.init_callback(self.model)
@@ -206,7 +207,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         config = self.config
         model = MaskablePPO(
             MapperPolicy,
-            DummyVecEnv([partial(_same, env) for env in environments]),
+            DummyVecEnv([partial(_identity, env) for env in environments]),
             learning_rate=config.rate,
             n_steps=config.rollout_steps,
             batch_size=config.batch_size,
@@ -227,22 +228,22 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
 
     @property
     def network(self) -> Network:
-        """Actor and critic."""
+        """The network of actor and critic."""
         return cast(Network, self.model.policy.network)
 
     @property
     def steps(self) -> int:
-        """Placements so far."""
+        """Number of placements so far."""
         return int(self.model.num_timesteps)
 
     @property
     def iteration(self) -> int:
-        """Reports so far, those of earlier runs included."""
+        """Number of reports so far, including earlier runs."""
         return self.rounds + self.imitated // IMITATIONS
 
     @property
     def done(self) -> bool:
-        """Whether all placements have been made that were asked for."""
+        """Whether the configured number of placements has been made."""
         return self.steps >= self.config.steps and not self._to_imitate
 
     @property
@@ -250,13 +251,13 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         return max(0, self.config.imitation_steps - self.imitated) if len(self.examples) else 0
 
     def demonstrate(self, number: int, plan: Plan) -> None:
-        """Imitate a plan of the problem of this number, before all else; InputError where it is no plan to follow."""
+        """Add a plan of problem ``number`` to imitate before all rounds; raise InputError if its mapping is not legal."""
         problem = self.problems[number]
         if plan.problem != problem.digest:
             raise InputError(f"is a plan of another problem, expected one of {problem.name}")
-        self._show(number, plan.ii, list(plan.tiles), list(plan.slots))
+        self._add_example(number, plan.ii, list(plan.tiles), list(plan.slots))
 
-    def _show(self, number: int, ii: int, tiles: list[int], slots: list[int]) -> None:
+    def _add_example(self, number: int, ii: int, tiles: list[int], slots: list[int]) -> None:
         body = self._bodies.setdefault(number, Body(self.problems[number]))
         self.examples.add(body, ii, tiles, slots)
         self._shown.append((number, ii, tiles, slots))
@@ -281,7 +282,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
     def _round(self, allowance: Allowance) -> Progress:
         model, began = self.model, self._clock()
         self._watcher.allowance = allowance
-        with _seeded(self.seed, 2 + self.rounds) as first:
+        with _seed_generators(self.seed, 2 + self.rounds) as first:
             environments = model.get_env()
             assert environments is not None
             environments.seed(first)
@@ -315,7 +316,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
     # Plans and files
 
     def plan(self, number: int) -> Plan | None:
-        """The best plan found while training on the problem of this number; None where there is none."""
+        """Return the best plan for problem ``number`` found in training; None if there is none."""
         best = self.curriculum.best[number]
         if best is None:
             return None
@@ -327,15 +328,15 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
 
     @property
     def counts(self) -> Counts:
-        """What has been done so far; moves are placements."""
+        """Counts of the training so far; moves are placements."""
         return Counts(self.rounds + self.imitated, self.episodes, self.steps)
 
     def policy_values(self) -> dict[str, Any]:
-        """Actor and critic."""
+        """Return the weights of actor and critic."""
         return {"weights": checkpoint.plain_weights(self.network.state_dict())}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next iteration depends on."""
+        """Return all state that the next iteration depends on."""
         return super().state_dict() | {
             "counters": [self.rounds, self.imitated, self.episodes, self.steps],
             "weights": checkpoint.plain_weights(self.network.state_dict()),
@@ -345,7 +346,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
+        """Continue from such a state; raise KeyError, TypeError, ValueError or similar if it is not one."""
         super().load_state_dict(state)
         self.rounds, self.imitated, self.episodes, steps = (int(counter) for counter in state["counters"])
         self.model.num_timesteps = steps
@@ -353,17 +354,17 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         self.model.policy.optimizer.load_state_dict(state["optimizer"])
         self.curriculum.load_state_dict(state["curriculum"])
         for number, ii, tiles, slots in state["shown"]:
-            self._show(int(number), int(ii), list(tiles), list(slots))
+            self._add_example(int(number), int(ii), list(tiles), list(slots))
 
 
-def _same(environment: Lesson) -> Lesson:
-    """Stable-Baselines3 asks for functions that make environments."""
+def _identity(environment: Lesson) -> Lesson:
+    """Return the environment: Stable-Baselines3 requires functions that make environments."""
     return environment
 
 
 @contextmanager
-def _seeded(seed: int, part: int) -> Iterator[int]:
-    """torch's and NumPy's own generators, which Stable-Baselines3 draws from, seeded within and as they were behind."""
+def _seed_generators(seed: int, part: int) -> Iterator[int]:
+    """Seed the global generators of torch and NumPy, which Stable-Baselines3 uses, and restore them afterwards."""
     first, second, third = (int(word) for word in np.random.SeedSequence([seed, part]).generate_state(3))
     before = np.random.get_state()
     with torch.random.fork_rng(devices=[]):

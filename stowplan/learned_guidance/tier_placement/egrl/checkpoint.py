@@ -1,4 +1,4 @@
-"""Files of EGRL: their formats, and members and maps as they are kept in them."""
+"""The file formats of EGRL, and encoding of members and maps."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CHECKPOINT = FileFormat("stowplan.egrl.checkpoint", EgrlConfig)
 
 
 def policy_values(actor: Actor) -> dict[str, Any]:
-    """What a policy file holds: weights, and the network's sizes."""
+    """Return the values of a policy file: the weights and the sizes of the network."""
     return {"weights": plain_weights(actor.state_dict()), "shape": asdict(actor.shape)}
 
 
 def pack_members(members: Sequence[Member]) -> list[dict[str, Any]]:
-    """Members as plain values and tensors."""
+    """Encode members as plain values and tensors."""
     return [_pack_encoding(member) | {"fitness": float(member.fitness), "is_judged": member.is_judged} for member in members]
 
 
@@ -43,19 +43,19 @@ def _pack_encoding(member: Member) -> dict[str, Tensor]:
 
 
 def unpack_members(packed: Sequence[dict[str, Any]], weights: int, tensors: tuple[int, int, int]) -> list[Member]:
-    """Members as :func:`pack_members` packs them.
+    """Decode members that :func:`pack_members` encoded.
 
     Parameters
     ----------
     weights
-        Of a graph network.
+        Number of weights of a graph network.
     tensors
         Shape ``[N, 2, T]`` of a chromosome's prior.
 
     Raises
     ------
     ValueError
-        A member does not fit.
+        If a member has other sizes.
     """
     return [
         Member(_unpack_encoding(entry, weights, tensors), float(entry["fitness"]), bool(entry["is_judged"])) for entry in packed
@@ -69,17 +69,17 @@ def _unpack_encoding(packed: dict[str, Any], weights: int, tensors: tuple[int, i
 
 
 def pack_maps(maps: Sequence[Ints]) -> list[Tensor]:
-    """Maps ``[N, 2]``, a byte for each tier."""
+    """Encode maps ``[N, 2]`` with a byte for each tier."""
     return [_tensor(tiers.astype(np.int8)) for tiers in maps]
 
 
 def unpack_maps(packed: Sequence[Tensor], layers: int) -> list[Ints]:
-    """Maps as :func:`pack_maps` packs them; ValueError where one is of another network."""
+    """Decode maps that :func:`pack_maps` encoded; raise ValueError if one has another size."""
     return [array_of(tiers, np.int8, (layers, 2)).astype(np.int64) for tiers in packed]
 
 
 def array_of(tensor: Tensor, kind: type[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """An array of a tensor; ValueError where it is of another type or shape."""
+    """Convert a tensor to an array; raise ValueError if it has another type or shape."""
     array = tensor.numpy()
     if array.dtype != kind or array.shape != shape:
         raise ValueError(f"found {array.dtype} of shape {array.shape}, expected {np.dtype(kind)} of shape {shape}")

@@ -1,7 +1,6 @@
-"""Everything that decides how EGRL is trained: the paper's values (table 2), values for processors, and the ablations.
+"""The configuration of training of EGRL: the paper's values (table 2), values for CPUs, and the ablations.
 
-What table 2 leaves out is as in code that is public of its authors' field; ``docs/reference/egrl.md`` sets both columns
-side by side.
+Values that table 2 omits follow public code of the same field. ``docs/reference/egrl.md`` compares both presets.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from stowplan.learned_guidance.training.settings import Fraction, Hyperparameter
 
 
 class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
-    """How to train."""
+    """Configuration of training."""
 
     evaluations: Annotated[int, Range(1)] = 4_000
-    """Training ends after so many evaluations of the chip, cumulative over the population and the learner's rollouts."""
+    """Number of evaluations on the chip after which training ends, over the population and the learner's rollouts."""
     features: FeatureSet = "chip"
-    """What policies see of a layer."""
+    """Node features of a layer."""
     noise: Annotated[float, Range(0.0, 0.99)] = 0.0
     """Standard deviation of the chip's measurements, relative to the latency."""
 
@@ -32,57 +31,59 @@ class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
 
     # Population
     population: Annotated[int, Range(0)] = 20
-    """Members; 0 for the ablation that learns by policy gradient alone."""
+    """Number of members; 0 for the ablation that learns by policy gradient only."""
     boltzmann_fraction: Fraction = 0.2
-    """Part of the first population that are Boltzmann chromosomes."""
+    """Fraction of Boltzmann chromosomes in the first population."""
     elite_fraction: Fraction = 0.1
     tournament: Annotated[int, Range(1)] = 3
     crossover_fraction: Fraction = 0.3
-    """Part of the selected members that are crossed with an elite, or seeded by a graph network."""
+    """Fraction of the selected members that are crossed with an elite, or seeded by a graph network."""
     seeding: bool = True
-    """Whether a chromosome that meets a graph network takes over its posterior; else nothing comes of it."""
+    """Whether a chromosome crossed with a graph network gets its posterior; otherwise this crossing has no effect."""
     mutation_fraction: Fraction = 0.85
-    """Part of the selected members that mutate."""
+    """Fraction of the selected members that mutate."""
     weight_fraction: Fraction = 0.1
-    """Part of a graph network's weights that a mutation changes."""
+    """Fraction of a graph network's weights that a mutation changes."""
     mutation_strength: Annotated[float, Range(0.0)] = 0.3
     """Standard deviation of such a change, relative to the weight."""
     super_mutation: Fraction = 0.05
-    """Part of the changed weights that change ten times as much."""
+    """Fraction of the changed weights that change ten times as much."""
     reset_mutation: Fraction = 0.02
-    """Part of the changed weights that are drawn anew."""
+    """Fraction of the changed weights that are drawn again."""
     chromosome_moves: Annotated[float, Range(0.0)] = 1.3
-    """Tensors that a mutation of a chromosome sends to another tier, on average; 0: all priors are multiplied by N(1, 0.1)."""
+    """Mean number of tensors that a mutation of a chromosome moves to another tier; 0: all priors are multiplied by N(1,
+    0.1)."""
     temperatures: tuple[float, float] = (0.02, 0.1)
-    """Of the first chromosomes, drawn evenly."""
+    """Range of the temperatures of the first chromosomes, which are drawn uniformly."""
     seeded_temperature: Annotated[float, Range(1e-06)] = 0.1
-    """Of a chromosome that took over a graph network's posterior."""
+    """Temperature of a chromosome seeded with a graph network's posterior."""
     least_temperature: Annotated[float, Range(1e-06)] = 0.02
-    """Temperatures of chromosomes do not fall below this."""
+    """Least temperature of chromosomes."""
     repair: bool = True
-    """Whether a chromosome proposes what the compiler makes of its draw, and takes that over; else its draw."""
+    """Whether a chromosome proposes its draw as rectified by the compiler, and adopts it; otherwise it proposes the draw
+    itself."""
     repair_networks: bool = True
-    """Whether graph networks and the learner's rollouts propose that as well (with ``repair``)."""
+    """Whether graph networks and the learner's rollouts also propose rectified maps (with ``repair``)."""
     least_networks: Fraction = 0.5
-    """Part of the population that is kept for graph networks, whatever their fitness."""
+    """Least fraction of graph networks in the population, whatever their fitness."""
     least_chromosomes: Fraction = 0.2
-    """The same of chromosomes."""
+    """Least fraction of chromosomes in the population."""
     seed_actions: bool = True
-    """Whether a seeded chromosome's prior is the graph network's likeliest map; else its posterior."""
+    """Whether a seeded chromosome's prior is the graph network's likeliest map; otherwise it is its posterior."""
     reevaluate: bool = False
-    """Whether elites are evaluated again in each generation; else they keep their fitness."""
+    """Whether elites are evaluated again in each generation; otherwise they keep their fitness."""
     frozen: bool = False
-    """For attribution: graph networks of the population stay as they were drawn at random."""
+    """For attribution: the graph networks of the population keep their random initial weights."""
 
     # Learner
     learner: bool = True
-    """False for the ablation that evolves only."""
+    """False for the ablation with evolution only."""
     rollouts: Annotated[int, Range(0)] = 3
-    """Noisy proposals of the learner's policy in each generation."""
+    """Number of noisy proposals of the learner's policy in each generation."""
     migrate_rollouts: bool = True
-    """Whether these proposals stand for selection beside the population, as chromosomes; else their rewards alone are kept."""
+    """Whether these proposals take part in selection, as chromosomes; otherwise only their rewards are kept."""
     exploration: Fraction = 0.01
-    """Part of the tensors that such a proposal sends to a tier drawn evenly."""
+    """Fraction of the tensors that such a proposal places in a uniformly drawn tier."""
     updates_per_evaluation: Annotated[float, Range(0.0)] = 0.25
     batch_size: Annotated[int, Range(1)] = 8
     replay_size: Annotated[int, Range(1)] = 100_000
@@ -92,13 +93,13 @@ class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
     """Weight of the policy's entropy."""
     discount: Fraction = 0.99
     bootstrap: bool = False
-    """Whether the value of the next state counts, as where an episode does not end. It does after its one step."""
+    """Whether targets include the value of the next state, as if an episode did not end after its only step."""
     target_rate: Fraction = 1e-3
-    """Of the soft updates of target networks (with ``bootstrap``)."""
+    """Rate of the soft updates of target networks (with ``bootstrap``)."""
     action_noise: Annotated[float, Range(0.0)] = 0.2
-    """Standard deviation of the noise on one-hot actions that the critic learns from, which stay from 0 to 1."""
+    """Standard deviation of the noise on the critic's one-hot actions, which are clipped to [0, 1]."""
     actor_actions: Literal["likeliest", "soft"] = "soft"
-    """What the critic judges of the policy: probabilities times the one-hot of the likeliest, or all probabilities."""
+    """Input of the critic in the actor's loss: probabilities times the one-hot of the likeliest tier, or all probabilities."""
     imitation: Annotated[float, Range(0.0)] = 0.0
     """Weight of the cross entropy between the policy and the best maps: demonstrations, and the best found of each network."""
 

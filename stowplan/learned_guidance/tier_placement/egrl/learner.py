@@ -19,22 +19,22 @@ from stowplan.learned_guidance.tier_placement.graph import Graph
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-#: Columns of a state besides the features: the tiers of weights and output that were proposed before.
+#: Columns of a state besides the features: the previously proposed tiers of weights and output.
 PREVIOUS = 2
 
-#: Largest norm of a gradient.
+#: Gradients are clipped to this norm.
 CLIP = 5.0
 
 
 class Losses(NamedTuple):
-    """Of one step."""
+    """Losses of one step."""
 
     critic: float
     actor: float
     entropy: float
-    """Of the policy, in nats, in the mean over tensors."""
+    """Entropy of the policy in nats, averaged over tensors."""
     value_error: float
-    """|value - reward| in the mean over the batch."""
+    """|value - reward|, averaged over the batch."""
 
 
 class Inputs:
@@ -42,13 +42,13 @@ class Inputs:
 
     def __init__(self, graph: Graph, depth: int):
         features = torch.from_numpy(graph.features)
-        # Every episode begins with all in the slowest tier.
+        # Every episode begins with all tensors in the slowest tier.
         self.state = torch.cat([features, torch.zeros(len(features), PREVIOUS)], 1)[None]
         """[1, N, F]"""
         self.tiers = graph.tiers
         self.structure = Structure(len(features), graph.edges, depth)
         self.placed = torch.from_numpy(np.stack([graph.has_weights, np.ones(len(features), np.bool_)], axis=1))
-        """[N, 2] Tensors that there are."""
+        """[N, 2] Whether the tensor exists."""
 
 
 class Learner:
@@ -57,9 +57,9 @@ class Learner:
     Parameters
     ----------
     graphs
-        Of the networks to learn on.
+        Graphs of the networks to learn on.
     seed
-        Of the first weights.
+        Seed of the initial weights.
     """
 
     def __init__(self, config: EgrlConfig, graphs: Sequence[Graph], seed: int):
@@ -78,16 +78,16 @@ class Learner:
         self.steps = 0
 
     def update(self, network: int, maps: Ints, rewards: Floats, shown: Ints | None, rng: np.random.Generator) -> Losses:
-        """One step of both.
+        """Make one step of actor and critic.
 
         Parameters
         ----------
         maps
-            [B, N, 2] Tiers proposed, for the network of this number.
+            [B, N, 2] proposed tiers for the network with index ``network``.
         rewards
-            [B]
+            [B] their rewards.
         shown
-            [N, 2] A map to imitate; None for none.
+            [N, 2] a map to imitate, or None.
         """
         config, inputs = self.config, self.inputs[network]
         states = inputs.state.expand(len(maps), -1, -1)
@@ -110,7 +110,7 @@ class Learner:
         return Losses(critic_loss.item(), actor_loss.item(), float(entropy), float(error))
 
     def _actor_loss(self, inputs: Inputs, shown: Ints | None) -> tuple[Tensor, Tensor]:
-        # The state is the same at the beginning of every episode, so one of them is as good as a batch.
+        # The state is the same at the beginning of every episode, so a batch of one is enough.
         logits = self.actor(inputs.state, inputs.structure)[0]
         log_policy = functional.log_softmax(logits, dim=-1)
         policy = log_policy.exp()
@@ -131,7 +131,7 @@ class Learner:
 
     @torch.no_grad()
     def _next_values(self, inputs: Inputs, maps: Ints) -> Tensor:
-        """Values of the states after these maps, entropy included, ``[B]``."""
+        """Return the values ``[B]`` of the states after these maps, including entropy."""
         states = inputs.state.repeat(len(maps), 1, 1)
         states[..., -PREVIOUS:] = torch.from_numpy(maps).float() / max(1, inputs.tiers - 1)
         log_policy = functional.log_softmax(self.target_actor(states, inputs.structure), dim=-1)
@@ -142,14 +142,14 @@ class Learner:
 
     @torch.no_grad()
     def posterior(self, network: int) -> Floats:
-        """Probabilities ``[N, 2, T]`` of the actor."""
+        """Return the probabilities ``[N, 2, T]`` of the actor."""
         inputs = self.inputs[network]
         probabilities: Floats = functional.softmax(self.actor(inputs.state, inputs.structure), dim=-1)[0].numpy()
         return probabilities
 
     @torch.no_grad()
     def posteriors(self, network: int, rows: Sequence[Floats]) -> Floats:
-        """Probabilities ``[M, N, 2, T]`` of actors with other weights."""
+        """Return the probabilities ``[M, N, 2, T]`` of actors with other weights."""
         inputs = self.inputs[network]
         states = inputs.state.expand(len(rows), -1, -1)
         logits = self.actor(states, inputs.structure, torch.from_numpy(np.stack(rows)))
@@ -157,26 +157,26 @@ class Learner:
         return probabilities
 
     def weights(self) -> Floats:
-        """The actor's, in one row."""
+        """Return the weights of the actor in one row."""
         return self.actor.row.detach().numpy().copy()
 
     def fresh_weights(self, rng: np.random.Generator, places: Ints | None = None) -> Floats:
-        """Those of a new actor, in one row; of these places alone, where they are given."""
+        """Draw initial weights of an actor, in one row; if ``places`` are given, only these weights."""
         low, high = self._first_ranges if places is None else [limits[places] for limits in self._first_ranges]
         weights: Floats = rng.uniform(low, high).astype(np.float32)
         return weights
 
     def load_weights(self, weights: Floats) -> None:
-        """Give the actor these weights."""
+        """Set the weights of the actor."""
         with torch.no_grad():
             self.actor.row.copy_(torch.from_numpy(weights))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on."""
+        """Return all state that the next step depends on."""
         return {name: getattr(self, name).state_dict() for name in _PARTS} | {"steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state."""
+        """Continue from such a state."""
         for name in _PARTS:
             getattr(self, name).load_state_dict(state[name])
         self.steps = int(state["steps"])

@@ -1,11 +1,12 @@
 """Graph U-Nets (Gao and Ji, 2019) as EGRL's actor and critic: graph attention, top-k pooling, summed skips.
 
-The parameters of a network are one row of numbers, which is what evolution works on; a forward pass takes one row for all
-graphs of a batch, or a row for each: a whole population in one go. All graphs of a batch are of one structure, and differ in
-what their nodes say.
+The parameters of a network are one row of numbers, which the evolution changes. A forward pass takes one row for all graphs of
+a batch, or one row for each graph, such as a whole population. All graphs of a batch have the same structure and different
+features.
 
-Gao and Ji square the adjacency of what is left before each pooling, so that nodes whose neighbours are gone stay connected.
-Here level ``l`` has the edges of the graph's power ``2 ** l`` between the nodes that are left, which can be had once for all.
+Gao and Ji square the adjacency matrix of the remaining nodes before each pooling, so that nodes without remaining neighbours
+stay connected. Here level ``l`` has the edges of the graph's power ``2 ** l`` between the remaining nodes, which is computed
+only once.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
-#: Part of the nodes that each pooling keeps.
+#: Fraction of the nodes that each pooling keeps.
 POOLING_RATIO = 0.5
 
-#: Slope of the leaky ReLU in front of attention's softmax (Velickovic et al., 2018), and where its input is cut off.
+#: Slope of the leaky ReLU before the softmax of attention (Velickovic et al., 2018), and the limit to which its input is
+#: clipped.
 _SLOPE, _STEEPEST = 0.2, 30.0
 
 _EPSILON = 1e-5
@@ -35,21 +37,21 @@ class Shape:
     """Sizes of a network."""
 
     features: int
-    """Columns of a node, the previous actions included."""
+    """Columns of a node, including the previous actions."""
     hidden: int
     heads: int
     depth: int
-    """Levels, the first without pooling."""
+    """Number of levels; the first has no pooling."""
     tiers: int
 
 
 class Structure:
-    """Edges of a graph of N nodes, as the levels of a Graph U-Net see them.
+    """Edges of a graph of N nodes on the levels of a Graph U-Net.
 
     Parameters
     ----------
     edges
-        [2, E] in both directions.
+        [2, E] edges in both directions.
     """
 
     def __init__(self, nodes: int, edges: npt.NDArray[np.int64], depth: int):
@@ -59,7 +61,7 @@ class Structure:
             nodes, dtype=np.int8, format="csr"
         )
         self.powers: list[Tensor] = []
-        """[2, E] Of each level, from and to; with a loop at each node."""
+        """[2, E] edges of each level, from and to, including a loop at each node."""
         for _ in range(depth):
             adjacency = near.tocoo()
             self.powers.append(torch.from_numpy(np.stack([adjacency.row, adjacency.col]).astype(np.int64)))
@@ -68,12 +70,12 @@ class Structure:
         self._copies: dict[int, Tensor] = {}
 
     def edges(self, level: int, kept: Tensor | None, copies: int) -> Tensor:
-        """[2, E] Edges between nodes of all copies, one copy behind the other.
+        """Return the edges [2, E] of all copies, whose nodes are numbered consecutively.
 
         Parameters
         ----------
         kept
-            [B, k] Which nodes each copy has left; None for all.
+            [B, k] remaining nodes of each copy; None for all.
         """
         source, target = self.powers[level]
         if kept is None:
@@ -90,7 +92,7 @@ class Structure:
 
 
 class RowNetwork(nn.Module):
-    """A network whose parameters are one row, in the order in which :meth:`_sizes` names them."""
+    """A network whose parameters are one row, in the order of :meth:`_sizes`."""
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -110,13 +112,13 @@ class RowNetwork(nn.Module):
         raise NotImplementedError
 
     def first_ranges(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """``[P]`` least and largest first value of each parameter: drawn evenly from between them."""
+        """Return the least and largest initial value ``[P]`` of each parameter, which is drawn uniformly between them."""
         ranges = [(_first_range(name, size), math.prod(size)) for name, size in self._sizes()]
         low, high = (np.concatenate([np.full(count, limits[end], np.float32) for limits, count in ranges]) for end in range(2))
         return low, high
 
     def _unpacked(self, rows: Tensor | None) -> dict[str, Tensor]:
-        """Parameters by name, each ``[M, ...]``, with M = 1 where all graphs share them."""
+        """Return the parameters by name, each ``[M, ...]``; M is 1 if all graphs share them."""
         rows = self.row[None] if rows is None else rows
         return {
             name: rows[:, place : place + math.prod(size)].view(len(rows), *size)
@@ -136,7 +138,7 @@ class RowNetwork(nn.Module):
             yield f"pool{number}", (hidden, 1)
 
     def _nodes(self, parts: dict[str, Tensor], x: Tensor, structure: Structure) -> Tensor:
-        """What the U-Net makes of each node: ``[B, N, columns]`` to ``[B, N, hidden]``."""
+        """Apply the U-Net: map nodes ``[B, N, columns]`` to ``[B, N, hidden]``."""
         copies = len(x)
         depth = self.shape.depth
         x = functional.elu(_linear(parts, "first", x))
@@ -148,22 +150,22 @@ class RowNetwork(nn.Module):
                 vector = parts[f"pool{level - 1}"]
                 score = torch.tanh((x @ vector)[..., 0] / (vector.norm(dim=1) + _EPSILON))
                 count = math.ceil(POOLING_RATIO * x.shape[1])
-                # In order of their numbers, whatever their scores: what is alike is summed alike.
+                # Ordered by index, not by score, so that equal graphs are summed in the same order.
                 chosen = score.detach().sort(dim=1, descending=True, stable=True).indices[:, :count].sort(dim=1).values
                 above.append((x, edges, chosen))
                 x = x.gather(1, _wide(chosen, x)) * score.gather(1, chosen)[..., None]
                 kept = chosen if kept is None else kept.gather(1, chosen)
                 edges = structure.edges(level, kept, copies)
-            x = x + self._convolved(parts, level, x, edges)
+            x = x + self._convolve(parts, level, x, edges)
         for number in range(depth, 2 * depth - 1):
             below = x
             x, edges, chosen = above.pop()
             x = x.scatter_add(1, _wide(chosen, below), below)
-            x = x + self._convolved(parts, number, x, edges)
+            x = x + self._convolve(parts, number, x, edges)
         return x
 
-    def _convolved(self, parts: dict[str, Tensor], number: int, x: Tensor, edges: Tensor) -> Tensor:
-        """Graph attention, a norm over the nodes of each graph, and ELU."""
+    def _convolve(self, parts: dict[str, Tensor], number: int, x: Tensor, edges: Tensor) -> Tensor:
+        """Apply graph attention, a norm over the nodes of each graph, and ELU."""
         copies, nodes, hidden = x.shape
         heads = self.shape.heads
         name = f"conv{number}"
@@ -183,7 +185,7 @@ class RowNetwork(nn.Module):
 
 
 class Actor(RowNetwork):
-    """A policy: logits of tiers for the weights and for the output of each layer."""
+    """A policy, which computes logits of tiers for the weights and for the output of each layer."""
 
     def _sizes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         hidden = self.shape.hidden
@@ -193,7 +195,7 @@ class Actor(RowNetwork):
         yield from _dense("tiers", hidden, 2 * self.shape.tiers)
 
     def forward(self, states: Tensor, structure: Structure, rows: Tensor | None = None) -> Tensor:
-        """``[B, N, features]`` to ``[B, N, 2, tiers]``: weights, then outputs; ``rows`` [B, P] where each has its own."""
+        """Map ``[B, N, features]`` to logits ``[B, N, 2, tiers]``: weights, then outputs. ``rows`` [B, P]: own parameters."""
         parts = self._unpacked(rows)
         x = self._nodes(parts, states, structure)
         for name in ("layer0", "layer1"):
@@ -217,7 +219,7 @@ class Critic(RowNetwork):
             yield from _dense(f"value{head}", hidden, 1)
 
     def forward(self, states: Tensor, actions: Tensor, structure: Structure) -> Tensor:
-        """``[B, N, features]`` and one-hot actions ``[B, N, 2, tiers]``, maybe noisy, to ``[B, 2]``."""
+        """Map ``[B, N, features]`` and one-hot actions ``[B, N, 2, tiers]``, possibly noisy, to ``[B, 2]``."""
         parts = self._unpacked(None)
         x = self._nodes(parts, torch.cat([states, actions.flatten(2)], 2), structure)
         pooled = x.amax(1, keepdim=True) if self._pooling == "max" else x.mean(1, keepdim=True)
@@ -241,7 +243,7 @@ def _wide(chosen: Tensor, x: Tensor) -> Tensor:
 
 
 def _begin(name: str, part: Tensor) -> None:
-    """First values: Glorot and Bengio's for weights, 1 for scales, 0 for what is added."""
+    """Set initial values: Glorot and Bengio's for weights, 1 for scales, 0 for biases."""
     low, high = _first_range(name, tuple(part.shape))
     if low < high:
         part.uniform_(low, high)
@@ -250,7 +252,7 @@ def _begin(name: str, part: Tensor) -> None:
 
 
 def _first_range(name: str, size: tuple[int, ...]) -> tuple[float, float]:
-    """What first values are drawn from, evenly."""
+    """Return the range from which initial values are drawn uniformly."""
     if name.endswith((".bias", ".shift")):
         return 0.0, 0.0
     if name.endswith((".scale", ".centre")):

@@ -1,4 +1,4 @@
-"""A trained graph network on networks it may not have seen: one forward pass, decoded."""
+"""A trained graph network, which places any network of layers with one forward pass and decoding."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Floats = npt.NDArray[np.float32]
 
 
 class Policy:
-    """A trained graph network, ready for any network of layers on a chip of as many tiers.
+    """A trained graph network for any network of layers on a chip with the same number of tiers.
 
     Parameters
     ----------
     file
-        Configuration and provenance.
+        Configuration and provenance. :meth:`load` reads them, and the graph network, from a policy file.
     actor
-        The graph network; :meth:`load` reads both.
+        The graph network.
     """
 
     def __init__(self, file: Content[EgrlConfig], actor: Actor):
@@ -46,17 +46,17 @@ class Policy:
         Raises
         ------
         InputError
-            It is no policy file, damaged, or of another version, or its weights do not fit its sizes.
+            If it is not a policy file, is damaged or of another version, or its weights do not fit its sizes.
         """
         return cls(*load_policy(path, POLICY))
 
     def posterior(self, problem: Problem) -> Floats:
-        """Probabilities of tiers ``[N, 2, T]``, for the weights and for the output of each layer: one forward pass.
+        """Return probabilities of tiers ``[N, 2, T]`` for the weights and the output of each layer, by one forward pass.
 
         Raises
         ------
         InputError
-            The problem has no node features, or a chip of another number of tiers than the policy was trained for.
+            If the problem has no node features, or its chip has another number of tiers than the policy was trained for.
         """
         inputs = Inputs(self._graph(problem), self.actor.shape.depth)
         with torch.no_grad():
@@ -65,12 +65,12 @@ class Policy:
         return probabilities
 
     def place(self, problem: Problem) -> Plan:
-        """The plan of one forward pass, with its tiers filled (:mod:`stowplan.learned_guidance.tier_placement.decode`).
+        """Make a plan by one forward pass and filling tiers (:mod:`stowplan.learned_guidance.tier_placement.decode`).
 
         Raises
         ------
         InputError
-            As :meth:`posterior`; or no tier has room for a tensor.
+            As for :meth:`posterior`; or if no tier has room for a tensor.
         """
         probabilities = self.posterior(problem)
         return Decoder(problem).filled(probabilities)

@@ -1,8 +1,7 @@
 """The population and its evolution: elites, tournaments, crossover within an encoding, seeding across, mutation.
 
-Khadka et al., ICLR 2021, algorithm 2. A member is a graph network's weights or a Boltzmann chromosome: for each tensor a prior
-over tiers and a temperature (appendix E). A member's map is another's neighbour by its weights or by its priors; which encoding
-prevails is for selection to say.
+See Khadka et al., ICLR 2021, algorithm 2. A member is encoded as the weights of a graph network, or as a Boltzmann chromosome,
+which has a prior over tiers and a temperature for each tensor (appendix E). Selection decides which encoding prevails.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-#: Priors of a new chromosome, evenly from 0 to this.
+#: Priors of a new chromosome are drawn uniformly from 0 to this.
 PRIORS = 1.0
 
-#: What a mutation multiplies by: mean and standard deviation of priors, and of temperatures.
+#: Mean and standard deviation of the factors by which a mutation multiplies priors, and temperatures.
 PRIOR_CHANGE, TEMPERATURE_CHANGE = (1.0, 0.1), (0.95, 0.1)
 
 
 @dataclass(frozen=True, eq=False)
 class Chromosome:
-    """A policy for one network of N layers; not changed once made."""
+    """A policy for one network of N layers. It is immutable."""
 
     prior: Floats
     """[N, 2, T]"""
@@ -37,21 +36,21 @@ class Chromosome:
 
     @classmethod
     def random(cls, layers: int, tiers: int, rng: np.random.Generator, temperatures: tuple[float, float]) -> Chromosome:
-        """Priors and temperatures drawn evenly."""
+        """Draw priors and temperatures uniformly."""
         return cls(
             prior=rng.uniform(0.0, PRIORS, (layers, 2, tiers)).astype(np.float32),
             temperature=rng.uniform(*temperatures, (layers, 2)).astype(np.float32),
         )
 
     @classmethod
-    def seeded(cls, probabilities: Floats, temperature: float) -> Chromosome:
-        """One that believes in a graph network's posterior ``[N, 2, T]``."""
+    def from_posterior(cls, probabilities: Floats, temperature: float) -> Chromosome:
+        """Make a chromosome with the posterior ``[N, 2, T]`` of a graph network."""
         return cls(probabilities.astype(np.float32), np.full(probabilities.shape[:2], temperature, np.float32))
 
     @classmethod
-    def believing(cls, tiers: Ints, count: int, temperature: float) -> Chromosome:
-        """One that believes in a map ``[N, 2]`` of so many tiers."""
-        return cls.seeded(np.eye(count, dtype=np.float32)[tiers], temperature)
+    def from_map(cls, tiers: Ints, count: int, temperature: float) -> Chromosome:
+        """Make a chromosome whose likeliest tiers are a map ``[N, 2]``; ``count`` is the number of tiers."""
+        return cls.from_posterior(np.eye(count, dtype=np.float32)[tiers], temperature)
 
     @property
     def probabilities(self) -> Floats:
@@ -63,25 +62,25 @@ class Chromosome:
         return probabilities
 
     def draw(self, rng: np.random.Generator) -> Ints:
-        """[N, 2] Tiers drawn from the softmax."""
+        """Draw tiers [N, 2] from the softmax."""
         return draw(self.probabilities, rng)
 
-    def crossed(self, other: Chromosome, place: int) -> Chromosome:
-        """Its layers up to ``place``, and the other's from there on."""
+    def cross(self, other: Chromosome, place: int) -> Chromosome:
+        """Combine the layers before ``place`` of this chromosome with the other's from ``place`` on."""
         return Chromosome(
             np.concatenate([self.prior[:place], other.prior[place:]]),
             np.concatenate([self.temperature[:place], other.temperature[place:]]),
         )
 
-    def mutated(self, rng: np.random.Generator, moves: float, movable: Ints, least_temperature: float) -> Chromosome:
-        """A neighbour.
+    def mutate(self, rng: np.random.Generator, moves: float, movable: Ints, least_temperature: float) -> Chromosome:
+        """Return a mutated copy.
 
         Parameters
         ----------
         moves
-            Tensors that get another favourite, on average; 0: every prior changes a little, as in the paper.
+            Mean number of tensors that get another likeliest tier; 0: every prior changes a little, as in the paper.
         movable
-            [M, 2] (layer, 0 for weights or 1 for the output) of the tensors that are to be placed.
+            [M, 2] the tensors to place: layer, and 0 for weights or 1 for the output.
         """
         change = rng.normal(*TEMPERATURE_CHANGE, self.temperature.shape)
         temperature = np.maximum(self.temperature * change, least_temperature).astype(np.float32)
@@ -91,14 +90,14 @@ class Chromosome:
         count = min(len(movable), 1 + int(rng.poisson(max(0.0, moves - 1))))
         for layer, part in movable[rng.choice(len(movable), count, replace=False)].tolist():
             values = prior[layer, part]
-            # The favourite changes places with another.
+            # Exchange the largest prior with another.
             was = int(values.argmax())
             to = (was + 1 + int(rng.integers(len(values) - 1))) % len(values) if len(values) > 1 else was
             values[was], values[to] = values[to], values[was]
         return Chromosome(prior, temperature)
 
-    def taking_over(self, tiers: Ints) -> Chromosome:
-        """The same with these tiers ``[N, 2]`` as its favourites: each changes places with what was the favourite."""
+    def with_likeliest(self, tiers: Ints) -> Chromosome:
+        """Return a copy whose likeliest tiers are ``[N, 2]``: their priors are exchanged with the largest priors."""
         best = self.prior.argmax(axis=-1)
         layers, parts = np.nonzero(best != tiers)
         if not len(layers):
@@ -111,14 +110,14 @@ class Chromosome:
 
 
 def draw(probabilities: Floats, rng: np.random.Generator) -> Ints:
-    """[...] Numbers drawn from distributions ``[..., T]``."""
+    """Draw integers [...] from distributions ``[..., T]``."""
     summed = np.cumsum(probabilities, axis=-1)
     drawn = rng.random(probabilities.shape[:-1])[..., None] * summed[..., -1:]
     numbers: Ints = np.minimum((drawn >= summed).sum(axis=-1), probabilities.shape[-1] - 1).astype(np.int64)
     return numbers
 
 
-#: How much more a super-mutation changes a weight.
+#: Factor by which the change of a super-mutation is larger.
 SUPER = 10.0
 
 Encoding: TypeAlias = "Floats | Chromosome"
@@ -131,28 +130,28 @@ class Member:
 
     encoding: Encoding
     fitness: float = -np.inf
-    """Reward of its last proposal; of a child that has made none, its parent's."""
+    """Reward of the last proposal; a child without a proposal has its parent's fitness."""
     is_judged: bool = False
-    """Whether the fitness is its own."""
+    """Whether the fitness is that of an own proposal."""
 
     @property
     def is_chromosome(self) -> bool:
-        """Whether it is stateless."""
+        """Whether the encoding is a chromosome."""
         return isinstance(self.encoding, Chromosome)
 
 
 @dataclass(frozen=True, eq=False)
 class Evolution:
-    """What the operators need to know besides the members.
+    """The operators of evolution, with the data that they need besides the members.
 
     Parameters
     ----------
     posterior
-        Probabilities ``[N, 2, T]`` of a graph network of given weights.
+        Returns the probabilities ``[N, 2, T]`` of a graph network with given weights.
     fresh
-        First values of a graph network's weights at some places, for resets.
+        Draws initial values for some weights of a graph network, for resets.
     movable
-        [M, 2] Tensors that are to be placed.
+        [M, 2] tensors to place.
     """
 
     config: EgrlConfig
@@ -162,23 +161,23 @@ class Evolution:
     movable: Ints
 
     def next_generation(self, members: list[Member], visitors: Sequence[Member] = ()) -> list[Member]:
-        """As many members: elites as they are, first; then selected ones, crossed and mutated, whose fitness is not known yet.
+        """Return as many members: first the unchanged elites, then selected members, crossed and mutated, without own fitness.
 
         Parameters
         ----------
         visitors
-            Stand for selection beside the members.
+            Candidates for selection besides the members.
         """
         config = self.config
         ranked = sorted([*members, *visitors], key=lambda member: -member.fitness)
         elites = ranked[: max(min(2, len(members)), round(config.elite_fraction * len(members)))]
-        selected = self._with_niches(ranked, [self._tournament(ranked) for _ in range(len(members) - len(elites))])
+        selected = self._keep_encodings(ranked, [self._tournament(ranked) for _ in range(len(members) - len(elites))])
         networks = [member for member in ranked if not member.is_chromosome][: len(elites)]
-        children = [self._mutated(self._crossed(member, elites, networks)) for member in selected]
+        children = [self._mutate(self._cross(member, elites, networks)) for member in selected]
         return elites + [replace(child, is_judged=False) for child in children]
 
-    def _with_niches(self, ranked: list[Member], selected: list[Member]) -> list[Member]:
-        """The least part of each encoding that is left is kept: in place of the weakest selected of the other."""
+    def _keep_encodings(self, ranked: list[Member], selected: list[Member]) -> list[Member]:
+        """Keep the least fraction of each encoding: its members replace the weakest selected members of the other."""
         selected = sorted(selected, key=lambda member: -member.fitness)
         for kind, part in ((False, self.config.least_networks), (True, self.config.least_chromosomes)):
             least = round(part * len(ranked))
@@ -191,16 +190,16 @@ class Evolution:
 
     def _tournament(self, ranked: list[Member]) -> Member:
         entrants = self.rng.integers(len(ranked), size=self.config.tournament)
-        # The members stand in order of their fitness.
+        # The members are sorted by fitness.
         return ranked[int(entrants.min())]
 
-    def _crossed(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
+    def _cross(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
         if self.rng.random() >= self.config.crossover_fraction:
             return member
         other = self._mate(member, elites, networks)
         mine, others = member.encoding, other.encoding
         if isinstance(mine, Chromosome) and isinstance(others, Chromosome):
-            return replace(member, encoding=mine.crossed(others, int(self.rng.integers(len(mine.prior) + 1))))
+            return replace(member, encoding=mine.cross(others, int(self.rng.integers(len(mine.prior) + 1))))
         if not isinstance(mine, Chromosome) and not isinstance(others, Chromosome):
             if self.config.frozen:
                 return member
@@ -212,28 +211,28 @@ class Evolution:
         assert not isinstance(network, Chromosome)
         posterior = self.posterior(network)
         if self.config.seed_actions:
-            likeliest = Chromosome.believing(posterior.argmax(-1), posterior.shape[-1], self.config.seeded_temperature)
+            likeliest = Chromosome.from_map(posterior.argmax(-1), posterior.shape[-1], self.config.seeded_temperature)
             return replace(member, encoding=likeliest)
-        return replace(member, encoding=Chromosome.seeded(posterior, self.config.seeded_temperature))
+        return replace(member, encoding=Chromosome.from_posterior(posterior, self.config.seeded_temperature))
 
     def _mate(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
-        """Whom a member is crossed with. Where graph networks are kept, they mate among themselves, or they would die out."""
+        """Choose the partner for a crossing. With ``least_networks``, graph networks mate only with graph networks."""
         pool = elites
         if self.config.least_networks:
             pool = [*elites, *networks] if member.is_chromosome else networks
         return pool[int(self.rng.integers(len(pool)))]
 
-    def _mutated(self, member: Member) -> Member:
+    def _mutate(self, member: Member) -> Member:
         config = self.config
         if self.rng.random() >= config.mutation_fraction:
             return member
         encoding = member.encoding
         if isinstance(encoding, Chromosome):
-            changed = encoding.mutated(self.rng, config.chromosome_moves, self.movable, config.least_temperature)
+            changed = encoding.mutate(self.rng, config.chromosome_moves, self.movable, config.least_temperature)
             return replace(member, encoding=changed)
-        return member if config.frozen else replace(member, encoding=self._mutated_weights(encoding))
+        return member if config.frozen else replace(member, encoding=self._mutate_weights(encoding))
 
-    def _mutated_weights(self, weights: Floats) -> Floats:
+    def _mutate_weights(self, weights: Floats) -> Floats:
         config, rng = self.config, self.rng
         places = np.flatnonzero(rng.random(len(weights)) < config.weight_fraction)
         kind = rng.random(len(places))
@@ -246,18 +245,18 @@ class Evolution:
         return changed
 
 
-def restored(members: Sequence[Member], parents: Sequence[Member]) -> list[Member]:
-    """As many members of each encoding as there were parents.
+def restore_sizes(members: Sequence[Member], parents: Sequence[Member]) -> list[Member]:
+    """Return as many members of each encoding as there were parents.
 
-    Of what there are too many the children of the weakest parents leave, and the fittest parents of the other encoding stay in
-    their place. Several networks share graph networks but not chromosomes: else one network's selection would take from the
-    population of all, and sizes would drift.
+    If there are too many of one encoding, its weakest children are replaced by the fittest parents of the other. Networks of
+    layers share graph networks but not chromosomes. Without this function the selection for one of them would change the size
+    of the shared population.
     """
     population: list[Member] = []
     for kind in (False, True):
         before = sorted((parent for parent in parents if parent.is_chromosome == kind), key=lambda parent: -parent.fitness)
         now = [member for member in members if member.is_chromosome == kind]
-        # Stable: of equals those that stand first stay, elites.
+        # Sorting is stable, so elites stay among equals: they are first.
         kept = sorted(range(len(now)), key=lambda at: -now[at].fitness)[: len(before)]
         population += [now[at] for at in sorted(kept)]
         staying = [parent for parent in before if all(parent is not member for member in now)]

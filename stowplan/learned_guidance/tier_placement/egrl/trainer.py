@@ -1,8 +1,9 @@
 """Training of EGRL on one or more networks: generations of proposals and the learner's steps, in turn, in one process.
 
-A generation is of one network: members propose maps, the learner's policy some more, and all are evaluated. Graph networks are
-one population for all networks; chromosomes are of one network each.
-An iteration is a generation, with the learner's steps on it.
+In a generation, the members and the learner's policy propose maps for one network of layers, and all maps are evaluated. The
+graph networks of the population are shared by all networks of layers; each chromosome belongs to one.
+
+An iteration is a generation, followed by the learner's steps.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from stowplan.learned_guidance.tier_placement.egrl.checkpoint import (
 )
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.learner import Learner, Losses
-from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Evolution, Floats, Ints, Member, restored
+from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Evolution, Floats, Ints, Member, restore_sizes
 from stowplan.learned_guidance.tier_placement.egrl.workload import Network, Proposer, Replay, check_tiers
 from stowplan.learned_guidance.training import checkpoint
 from stowplan.learned_guidance.training.curve import Column, Report, Tally, mean
@@ -38,31 +39,31 @@ from stowplan.models.tier_placement.problem import Problem
 
 @dataclass(frozen=True)
 class Progress(Report):
-    """What a generation came to."""
+    """Results of a generation."""
 
     generation: int
     seconds: Annotated[float, Column(form=".3f")]
-    """Of training, earlier runs included."""
+    """Seconds of training, earlier runs included."""
     evaluations: int
-    """Since the beginning."""
+    """Evaluations since the beginning of training."""
     best: Annotated[float, Column(("best_speedup",))]
-    """Speedup of the best map as it was measured, in the mean over networks that have one; NaN before."""
+    """Measured speedup of the best map, averaged over the networks that have one; NaN before."""
     mean_reward: float
-    """Of this generation's proposals; so are the two below."""
+    """Mean reward of this generation's proposals."""
     valid: Annotated[float, Column(("valid_part",))]
-    """Part of the proposals that could be executed as they were."""
+    """Fraction of this generation's proposals that the chip could execute unchanged."""
     chromosomes: int
-    """Members of the population that are Boltzmann chromosomes."""
+    """Number of Boltzmann chromosomes in the population."""
     losses: Annotated[Losses | None, Column(("critic_loss", "actor_loss", "entropy", "value_error"))]
-    """Means of this generation; None without steps of the learner."""
+    """Means over this generation; None without steps of the learner."""
     evaluations_per_second: Annotated[float, Column(form=".1f")]
-    """Of proposals and evaluations alone."""
+    """Counts only the time of proposals and evaluations."""
     steps_per_second: Annotated[float, Column(form=".2f")]
-    """Of the learner's steps alone."""
+    """Counts only the time of the learner's steps."""
 
     @property
     def line(self) -> str:
-        """The same in short, for people."""
+        """A short line for the terminal."""
         best = "no map yet" if math.isnan(self.best) else f"best speedup {self.best:.4f}"
         learning = (
             "" if self.losses is None else f", value error {self.losses.value_error:.3f}, entropy {self.losses.entropy:.3f}"
@@ -74,23 +75,23 @@ class Progress(Report):
 
 
 class Trainer(BaseTrainer[EgrlConfig, Progress]):
-    """See the module.
+    """The trainer that the module describes.
 
     Parameters
     ----------
     problems
-        Networks to learn on; each generation is of one of them, in turn.
+        Networks to learn on. The generations use them in turn.
     seed
-        Of everything random.
+        Seed of all random numbers.
     weights
-        Of an actor of the same sizes, in one row: the learner begins with it, and one member of the population.
+        Weights of an actor of the same sizes, in one row: initial weights of the learner, and of one member of the population.
 
     Raises
     ------
     InputError
-        A network without node features, networks on chips of unlike many tiers, or weights of other sizes.
+        If a network has no node features, the chips have different numbers of tiers, or the weights have other sizes.
     UsageError
-        The seed is none.
+        If the seed is not valid.
     """
 
     CHECKPOINT, POLICY, COLUMNS = CHECKPOINT, POLICY, Progress.columns()
@@ -117,55 +118,55 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         self.replay = Replay([len(network.problem.layers) for network in self.networks], config.replay_size)
         self._rng, self._learning_rng = (np.random.default_rng([seed, number]) for number in range(2))
         self.evaluations = self.generations = 0
-        self._due = 0.0
-        """Steps of the learner that are owed to evaluations."""
+        self._owed_steps = 0.0
+        """Steps of the learner that evaluations so far entitle it to."""
         self.members: list[Member] = []
-        """Of the present generation: graph networks, and the chromosomes of its network."""
+        """Members of the present generation: graph networks, and the chromosomes of its network."""
         self._set_aside: list[list[Member]] = []
         """Chromosomes of each of the other networks."""
         self._first_members(weights)
         self._best_network = next((member for member in self.members if not member.is_chromosome), None)
-        """The best graph network of the last generation that had any."""
+        """The best graph network of the last generation that contained graph networks."""
 
     @property
     def done(self) -> bool:
-        """Whether all evaluations are spent."""
+        """Whether the configured number of evaluations is used up."""
         return self.evaluations >= self.config.evaluations
 
     @property
     def iteration(self) -> int:
-        """Whole generations."""
+        """Number of complete generations."""
         return self.generations
 
     @property
     def ends_early(self) -> bool:
-        """Whether there are too few evaluations left for a generation."""
-        return self._planned(self._to_be_asked()) > self.config.evaluations - self.evaluations
+        """Whether too few evaluations are left for a complete generation."""
+        return self._count_proposals(self._members_to_evaluate()) > self.config.evaluations - self.evaluations
 
-    def _planned(self, asked: Sequence[int]) -> int:
-        """Proposals of this generation."""
+    def _count_proposals(self, asked: Sequence[int]) -> int:
+        """Return the number of proposals of this generation."""
         return len(asked) + (self.config.rollouts if self.config.learner else 0)
 
     def _iterate(self, allowance: Allowance) -> Progress:
-        """One generation and the learner's steps on it; one that there are too few evaluations for ends early."""
+        """Do one generation and the learner's steps. It ends early if too few evaluations are left."""
         began, tally, number = self._clock(), Tally[Losses](), self._number
-        asked = self._to_be_asked()
-        planned = self._planned(asked)
+        asked = self._members_to_evaluate()
+        planned = self._count_proposals(asked)
         count = min(planned, self.config.evaluations - self.evaluations)
         proposals: list[Ints] = []
         while len(proposals) < count:
             allowance.check()
-            proposals += self._proposed(asked[len(proposals) :], planned - len(asked))
+            proposals += self._make_proposals(asked[len(proposals) :], planned - len(asked))
         visitors = self._evaluate(asked[:count], np.stack(proposals[:count]), tally)
         tally.acting_seconds = self._clock() - began
         if count < planned:
             raise InterruptedIterationError(self._report(self.generations + 1, tally))
         self._next_generation(visitors)
-        self._due += self.config.updates_per_evaluation * planned if self.config.learner else 0.0
+        self._owed_steps += self.config.updates_per_evaluation * planned if self.config.learner else 0.0
         began = self._clock()
-        while self._due >= 1:
+        while self._owed_steps >= 1:
             allowance.check()
-            self._due -= 1
+            self._owed_steps -= 1
             self._learn(number, tally)
         tally.learning_seconds = self._clock() - began
         return self._report(self.generations, tally)
@@ -178,7 +179,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             evaluations=self.evaluations,
             best=mean(best),
             mean_reward=mean(tally.results),
-            # All proposals that cannot be executed have negative rewards.
+            # Only proposals that the chip cannot execute unchanged have negative rewards.
             valid=mean([float(reward > 0) for reward in tally.results]),
             chromosomes=sum(member.is_chromosome for member in self.members),
             losses=tally.mean_losses,
@@ -187,14 +188,14 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         )
 
     def plan(self, number: int) -> Plan | None:
-        """The best map of the network of this number as a plan; None where there is none."""
+        """Return the best map of network ``number`` as a plan; None if there is none."""
         return self.networks[number].plan()
 
     def demonstrate(self, number: int, plan: Plan | Ints) -> None:
-        """Learn from a map of the network of this number that something else found; it counts as no evaluation.
+        """Add a map of network ``number`` from elsewhere as a demonstration. It does not count as an evaluation.
 
-        The learner's replay gets it with its reward, without noise, and with ``imitation`` the policy imitates it. The best map
-        stays the best of the agent's own.
+        The map is added to the learner's replay with its reward without noise, and the policy imitates it (with ``imitation``).
+        The agent's best map does not change.
 
         Parameters
         ----------
@@ -204,9 +205,9 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         Raises
         ------
         InputError
-            It is a plan of another problem, or no map that can be executed as it is.
+            If the plan belongs to another problem, or the chip cannot execute the map unchanged.
         UsageError
-            There is no learner.
+            If there is no learner.
         """
         if not self.config.learner:
             raise UsageError("found a demonstration, expected a learner to learn from it")
@@ -217,11 +218,11 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
 
     @property
     def _number(self) -> int:
-        """Of the network that this generation is of."""
+        """The index of the network of this generation."""
         return self.generations % len(self.networks)
 
-    def _to_be_asked(self) -> list[int]:
-        """Members whose fitness for this network is not known; all, where they are evaluated again or nothing else is to be."""
+    def _members_to_evaluate(self) -> list[int]:
+        """Return the members to evaluate: those without fitness for this network; all if there is nothing else to evaluate."""
         asked = [at for at, member in enumerate(self.members) if self.config.reevaluate or not member.is_judged]
         return asked if asked or (self.config.learner and self.config.rollouts) else [*range(len(self.members))]
 
@@ -242,7 +243,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         self._change_network(None, 0)
 
     def _change_network(self, before: int | None, now: int) -> None:
-        """Set the chromosomes of one network aside, and take up another's; what graph networks are worth there is not known."""
+        """Exchange the chromosomes of one network for another's, and forget the fitness of graph networks if it changes."""
         if before == now:
             return
         chromosomes = [member for member in self.members if member.is_chromosome]
@@ -252,27 +253,27 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if before is not None:
             self._set_aside[before] = chromosomes
 
-    def _proposed(self, asked: Sequence[int], explorations: int) -> list[Ints]:
-        """Proposals of the first members asked, as many as are quick together; with the last, so many of the learner's."""
+    def _make_proposals(self, asked: Sequence[int], explorations: int) -> list[Ints]:
+        """Return the next batch of members' proposals; after the last member also ``explorations`` proposals of the learner."""
         encodings = [self.members[at].encoding for at in asked]
-        proposer = self._proposer(self._number)
-        proposals = proposer.proposed(encodings, self._rng)
+        proposer = self._make_proposer(self._number)
+        proposals = proposer.propose(encodings, self._rng)
         if len(proposals) == len(encodings):
-            proposals += [proposer.explored(self._rng) for _ in range(explorations)]
+            proposals += [proposer.explore(self._rng) for _ in range(explorations)]
         return proposals
 
-    def _proposer(self, number: int) -> Proposer:
+    def _make_proposer(self, number: int) -> Proposer:
         return Proposer(self.config, self.learner, self.networks[number], number)
 
     def _evaluate(self, asked: Sequence[int], maps: Ints, tally: Tally[Losses]) -> list[Member]:
-        """Evaluate proposals ``[P, N, 2]``, those of members asked first; the others as members that believe in them.
+        """Evaluate proposals ``[P, N, 2]``: those of the asked members, then those of the learner, returned as chromosomes.
 
-        A proposal that was made before is evaluated and counted again.
+        A repeated proposal is evaluated and counted again.
         """
         number = self._number
         members = [self.members[at] for at in asked]
         if self.config.repair:
-            maps, members = self._proposer(number).repaired(maps, members)
+            maps, members = self._make_proposer(number).rectify_proposals(maps, members)
         rewards = self.networks[number].evaluate(maps).tolist()
         for tiers, reward in zip(maps, rewards, strict=True):
             self.replay.add(number, tiers, reward)
@@ -283,7 +284,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if not self.members or not self.config.migrate_rollouts:
             return []
         tiers_of = self.networks[number].graph.tiers
-        believed = (Chromosome.believing(tiers, tiers_of, self.config.seeded_temperature) for tiers in maps[len(asked) :])
+        believed = (Chromosome.from_map(tiers, tiers_of, self.config.seeded_temperature) for tiers in maps[len(asked) :])
         return [Member(each, reward, is_judged=True) for each, reward in zip(believed, rewards[len(asked) :], strict=True)]
 
     def _next_generation(self, visitors: Sequence[Member]) -> None:
@@ -291,11 +292,11 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if self.members:
             networks = [member for member in self.members if not member.is_chromosome]
             self._best_network = max(networks, key=lambda member: member.fitness, default=self._best_network)
-            self.members = self._evolved(number, visitors)
+            self.members = self._evolve(number, visitors)
         self.generations += 1
         self._change_network(number, self._number)
 
-    def _evolved(self, number: int, visitors: Sequence[Member]) -> list[Member]:
+    def _evolve(self, number: int, visitors: Sequence[Member]) -> list[Member]:
         evolution = Evolution(
             config=self.config,
             rng=self._rng,
@@ -306,17 +307,17 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         members = evolution.next_generation(self.members, visitors)
         is_shared = len(self.networks) > 1
         if is_shared:
-            members = restored(members, self.members)
-        # What all networks share does not take the place of what is one network's own.
+            members = restore_sizes(members, self.members)
+        # The learner replaces no chromosome if graph networks are shared: chromosomes belong to one network of layers.
         places = [at for at, member in enumerate(members) if not (is_shared and member.is_chromosome)]
         if self.config.learner and places:
-            # Migration: in place of the child of the weakest parent.
+            # Migration: the learner's network replaces the child of the weakest parent.
             weakest = min(places, key=lambda at: members[at].fitness)
             members[weakest] = Member(self.learner.weights())
         return members
 
     def _learn(self, number: int, tally: Tally[Losses]) -> None:
-        """A step of the learner on what is known of a network."""
+        """Make a step of the learner on the replay of network ``number``."""
         config = self.config
         maps, rewards = self.replay.sample(number, config.batch_size, self._learning_rng)
         network = self.networks[number]
@@ -326,25 +327,25 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
 
     @property
     def counts(self) -> Counts:
-        """What has been done so far; games are evaluations."""
+        """Counts of the training so far; games are evaluations."""
         moves = sum(network.best.evaluations * len(network.movable) for network in self.networks)
         return Counts(self.learner.steps, self.evaluations, moves)
 
     @property
     def has_network(self) -> bool:
-        """Whether there is a graph network to write as a policy."""
+        """Whether a graph network exists that can be saved as a policy."""
         return self.config.learner or self._best_network is not None
 
     def best_policy(self) -> Floats:
-        """Weights of the graph network to deploy, in one row.
+        """Return the weights, in one row, of the best graph network of learner and population.
 
-        Of the learner's and the population's, the one whose likeliest maps have the best rewards, in the mean over the networks
-        and without noise. These are no evaluations: nothing is learned from them.
+        It is the one whose likeliest maps have the largest reward without noise, averaged over the networks of layers.
+        Computing these rewards does not count as evaluation.
 
         Raises
         ------
         UsageError
-            There are chromosomes alone.
+            If there are only chromosomes.
         """
         rows = [self.learner.weights()] if self.config.learner else []
         members = [*self.members, *([] if self._best_network is None else [self._best_network])]
@@ -354,21 +355,21 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         rows = [*{row.tobytes(): row for row in rows}.values()]
         rewards = np.zeros(len(rows))
         for number, network in enumerate(self.networks):
-            rewards += [network.reward(tiers) for tiers in self._proposer(number).likeliest(rows)]
+            rewards += [network.reward(tiers) for tiers in self._make_proposer(number).likeliest(rows)]
         return rows[int(rewards.argmax())]
 
     def policy_values(self) -> dict[str, Any]:
-        """The network of :meth:`best_policy`; UsageError as there."""
+        """Return the values for a policy file with the network of :meth:`best_policy`, which may raise UsageError."""
         actor = copy.deepcopy(self.learner.actor)
         with torch.no_grad():
             actor.row.copy_(torch.from_numpy(self.best_policy()))
         return policy_values(actor)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next iteration depends on."""
+        """Return all state that the next iteration depends on."""
         return super().state_dict() | {
             "counters": [self.evaluations, self.generations],
-            "due": self._due,
+            "due": self._owed_steps,
             "members": pack_members(self.members),
             "set_aside": [pack_members(members) for members in self._set_aside],
             "best_network": pack_members([] if self._best_network is None else [self._best_network]),
@@ -379,13 +380,13 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state; KeyError, TypeError, ValueError and the like where it is none."""
+        """Continue from such a state; raise KeyError, TypeError, ValueError or similar if it is not one."""
         super().load_state_dict(state)
         self.evaluations, self.generations = (int(counter) for counter in state["counters"])
-        self._due = float(state["due"])
-        self.members = self._unpacked(self._number, state["members"])
-        self._set_aside = [self._unpacked(at, packed) for at, packed in enumerate(state["set_aside"])]
-        self._best_network = next(iter(self._unpacked(0, state["best_network"])), None)
+        self._owed_steps = float(state["due"])
+        self.members = self._unpack_members(self._number, state["members"])
+        self._set_aside = [self._unpack_members(at, packed) for at, packed in enumerate(state["set_aside"])]
+        self._best_network = next(iter(self._unpack_members(0, state["best_network"])), None)
         self.replay.load_state_dict(state["replay"])
         self.learner.load_state_dict(state["learner"])
         self._rng, self._learning_rng = map(checkpoint.unpack_generator, state["generators"])
@@ -394,7 +395,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if min(state["counters"]) < 0:
             raise ValueError(f"counters {state['counters']}")
 
-    def _unpacked(self, number: int, packed: list[dict[str, Any]]) -> list[Member]:
+    def _unpack_members(self, number: int, packed: list[dict[str, Any]]) -> list[Member]:
         network = self.networks[number]
         shape = (len(network.problem.layers), 2, network.graph.tiers)
         return unpack_members(packed, len(self.learner.weights()), shape)

@@ -1,7 +1,4 @@
-"""A network that EGRL is trained on: its chip, its graph, its best map, and the maps that policies propose for it.
-
-Beside them the replay: maps of all networks to learn from.
-"""
+"""A network of layers to train EGRL on: its chip, graph and best map, the proposals of policies, and the replay buffer."""
 
 from __future__ import annotations
 
@@ -31,40 +28,40 @@ Ints = npt.NDArray[np.int64]
 
 
 class Replay:
-    """Keeps the last maps of each network; the oldest leave first.
+    """The replay buffer, which keeps the last maps of each network.
 
     Parameters
     ----------
     layers
-        Of each network.
+        Number of layers of each network.
     size
-        Maps of all networks together.
+        Number of maps of all networks together.
     """
 
     def __init__(self, layers: list[int], size: int):
         self._room = max(1, size // len(layers))
         self._layers = layers
-        # Of each network rings of as many places, a byte for each tier of a map.
+        # Each network has a ring of the same number of maps, with a byte for each tier.
         self._maps: list[list[npt.NDArray[np.int8]]] = [[] for _ in layers]
         self._rewards: list[list[float]] = [[] for _ in layers]
         self._added = [0] * len(layers)
 
     def add(self, network: int, tiers: Ints, reward: float) -> None:
-        """Keep a map ``[N, 2]``."""
+        """Add a map ``[N, 2]``."""
         place = self._added[network] % self._room
-        # The next place of a ring that is not full yet, or the one of the oldest map.
+        # The next free slot of the ring, or the slot of the oldest map.
         self._maps[network][place : place + 1] = [tiers.astype(np.int8)]
         self._rewards[network][place : place + 1] = [reward]
         self._added[network] += 1
 
     def sample(self, network: int, size: int, rng: np.random.Generator) -> tuple[Ints, npt.NDArray[np.float32]]:
-        """Maps ``[size, N, 2]`` and rewards ``[size]``, drawn evenly."""
+        """Draw maps ``[size, N, 2]`` and their rewards ``[size]`` uniformly."""
         drawn = rng.integers(len(self._rewards[network]), size=size).tolist()
         maps = np.array([self._maps[network][place] for place in drawn], np.int64)
         return maps, np.array([self._rewards[network][place] for place in drawn], np.float32)
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, as plain values and tensors."""
+        """Return the replay as plain values and tensors."""
         maps = [np.array(kept, np.int8).reshape(-1, count, 2) for kept, count in zip(self._maps, self._layers, strict=True)]
         return {
             "added": list(self._added),
@@ -73,7 +70,7 @@ class Replay:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state; ValueError where it is another replay's."""
+        """Continue from such a state; raise ValueError if it belongs to another replay."""
         added = [int(count) for count in state["added"]]
         maps, rewards = [kept.numpy() for kept in state["maps"]], [kept.tolist() for kept in state["rewards"]]
         for count, layers, kept_maps, values in zip(added, self._layers, maps, rewards, strict=True):
@@ -88,15 +85,15 @@ class Best:
     """The best map of a network so far."""
 
     speedup: float = 0.0
-    """Over the compiler's map, as it was measured; 0 before there is a map that could be executed."""
+    """Measured speedup over the compiler's map; 0 before a map could be executed."""
     latency_ps: int | None = None
-    """Without noise."""
+    """Latency in ps without noise."""
     tiers: Ints | None = None
     """[N, 2]"""
     evaluations: int = 0
-    """Of this network."""
+    """Number of evaluations of this network."""
     points: list[tuple[int, float]] = field(default_factory=list)
-    """(evaluations of this network, speedup) of each map that was better than all before."""
+    """(evaluations of this network, speedup) of each map that was better than all earlier maps."""
 
 
 class Network:
@@ -110,10 +107,10 @@ class Network:
         self.shown: list[Ints] = []
         """Maps to imitate."""
         self.movable = np.argwhere(np.stack([self.graph.has_weights, np.ones(len(problem.layers), np.bool_)], axis=1))
-        """[M, 2] Tensors to be placed: layer, and 0 for weights or 1 for the output."""
+        """[M, 2] tensors to place: layer, and 0 for weights or 1 for the output."""
 
     def evaluate(self, maps: Ints) -> npt.NDArray[np.float64]:
-        """Rewards of maps, with the best one remembered."""
+        """Return the rewards of maps, and update the best map."""
         evaluations = self.chip.evaluate_many(maps)
         best = self.best
         for tiers, speedup, latency in zip(maps, evaluations.speedups.tolist(), evaluations.latency_ps.tolist(), strict=True):
@@ -124,44 +121,44 @@ class Network:
         return evaluations.rewards
 
     def plan(self) -> Plan | None:
-        """The best map as a plan."""
+        """Return the best map as a plan; None if there is none."""
         if self.best.tiers is None:
             return None
-        # Not by the chip: nothing is evaluated.
+        # The chip is not used, because it would count an evaluation.
         memory_map = Rectifier(self.problem).rectify(self.best.tiers[:, 0].tolist(), self.best.tiers[:, 1].tolist()).map
         return self.chip.plan(memory_map)
 
     @property
     def speedup(self) -> float | None:
-        """Of the best map over the compiler's, without noise."""
+        """The speedup of the best map over the compiler's, without noise."""
         return None if self.best.latency_ps is None else self._speedup(self.best.latency_ps)
 
-    def demonstration(self, given: Plan | Ints) -> Ints:
-        """A map ``[N, 2]`` that the chip takes as it is.
+    def demonstration(self, map_or_plan: Plan | Ints) -> Ints:
+        """Return the map ``[N, 2]`` of a demonstration, if the chip can execute it unchanged.
 
         Raises
         ------
         InputError
-            It is a plan of another problem, or no map that can be executed as it is.
+            If the plan belongs to another problem, or the chip cannot execute the map unchanged.
         """
         count, tiers = len(self.problem.layers), self.graph.tiers
-        if isinstance(given, Plan):
-            if given.problem != self.problem.digest:
-                raise InputError(f"is a plan of another problem ({given.name}), expected one of {self.problem.name}")
-            if not len(given.weight_tiers) == len(given.output_tiers) == count:
+        if isinstance(map_or_plan, Plan):
+            if map_or_plan.problem != self.problem.digest:
+                raise InputError(f"is a plan of another problem ({map_or_plan.name}), expected one of {self.problem.name}")
+            if not len(map_or_plan.weight_tiers) == len(map_or_plan.output_tiers) == count:
                 raise InputError(f"has not a tier for the weights and one for the output of each of the {count} layers")
-            given = np.array([given.weight_tiers, given.output_tiers], np.int64).T
-        if given.shape != (count, 2):
-            raise InputError(f"found tiers of shape {given.shape}, expected {(count, 2)}")
-        if not (given.min() >= 0 and given.max() < tiers):
-            raise InputError(f"found tiers {given.min()} to {given.max()}, expected 0 to {tiers - 1}")
-        (compiled,), (epsilon,) = self.chip.compiled(given[None])
+            map_or_plan = np.array([map_or_plan.weight_tiers, map_or_plan.output_tiers], np.int64).T
+        if map_or_plan.shape != (count, 2):
+            raise InputError(f"found tiers of shape {map_or_plan.shape}, expected {(count, 2)}")
+        if not (map_or_plan.min() >= 0 and map_or_plan.max() < tiers):
+            raise InputError(f"found tiers {map_or_plan.min()} to {map_or_plan.max()}, expected 0 to {tiers - 1}")
+        (compiled,), (epsilon,) = self.chip.compiled(map_or_plan[None])
         if epsilon > 0:
             raise InputError(f"cannot be executed as it is: {epsilon:.2%} of the bytes have no room where they are meant to go")
         return np.asarray(compiled)
 
     def reward(self, tiers: Ints) -> float:
-        """Of a map ``[N, 2]``, without noise; the chip counts no evaluation."""
+        """Return the reward of a map ``[N, 2]`` without noise. The chip does not count an evaluation."""
         (compiled,), (epsilon,) = self.chip.compiled(tiers[None])
         latency = latency_ps(self.chip.problem, compiled[:, 0].tolist(), compiled[:, 1].tolist())
         return REWARD_SCALE * (-float(epsilon) if epsilon > 0 else self._speedup(latency))
@@ -170,7 +167,7 @@ class Network:
         return self.chip.compiler_ps / latency_ps if latency_ps else 1.0
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered of the maps so far."""
+        """Return the best map and the counts as plain values."""
         best = self.best
         return {
             "best": [best.speedup, best.latency_ps, best.evaluations],
@@ -182,7 +179,7 @@ class Network:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state."""
+        """Continue from such a state."""
         layers = len(self.problem.layers)
         speedup, latency, evaluations = state["best"]
         tiers = unpack_maps(state["best_tiers"], layers)
@@ -194,7 +191,7 @@ class Network:
 
 
 def check_tiers(networks: Sequence[Network]) -> None:
-    """InputError where networks are on chips of unlike many tiers."""
+    """Raise InputError if the chips of the networks have different numbers of tiers."""
     first = networks[0]
     for network in networks:
         if network.graph.tiers != first.graph.tiers:
@@ -204,13 +201,13 @@ def check_tiers(networks: Sequence[Network]) -> None:
             )
 
 
-#: Nodes of one forward pass of the population, all members together: a second or so.
+#: Largest number of nodes in one forward pass of the population, over all members. Such a pass takes about 1 s.
 NODES_AT_ONCE = 20_000
 
 
 @dataclass(frozen=True, eq=False)
 class Proposer:
-    """Makes proposals ``[N, 2]``, of tiers for weights and outputs, for the network of this number."""
+    """Makes proposals ``[N, 2]``, tiers of weights and outputs, for the network with index ``number``."""
 
     config: EgrlConfig
     learner: Learner
@@ -221,47 +218,47 @@ class Proposer:
     def _rows_at_once(self) -> int:
         return max(1, NODES_AT_ONCE // len(self.network.problem.layers))
 
-    def proposed(self, encodings: Sequence[Encoding], rng: np.random.Generator) -> list[Ints]:
-        """Of the first encodings, as many as go into one forward pass: draws of chromosomes, likeliest maps of networks."""
+    def propose(self, encodings: Sequence[Encoding], rng: np.random.Generator) -> list[Ints]:
+        """Return proposals of as many encodings as fit one forward pass: draws of chromosomes, likeliest maps of networks."""
         rows: list[Floats] = []
-        taken = 0
+        count = 0
         for encoding in encodings:
             if not isinstance(encoding, Chromosome):
                 if len(rows) == self._rows_at_once:
                     break
                 rows.append(encoding)
-            taken += 1
+            count += 1
         likeliest = iter(self.likeliest(rows))
         return [
-            self._placed(encoding.draw(rng) if isinstance(encoding, Chromosome) else next(likeliest))
-            for encoding in encodings[:taken]
+            self._clear_missing_weights(encoding.draw(rng) if isinstance(encoding, Chromosome) else next(likeliest))
+            for encoding in encodings[:count]
         ]
 
     def likeliest(self, rows: Sequence[Floats]) -> Ints:
-        """[M, N, 2] Of graph networks of these weights."""
+        """Return the likeliest maps [M, N, 2] of graph networks with these weights."""
         most = self._rows_at_once
         parts = (rows[at : at + most] for at in range(0, len(rows), most))
         return np.array([tiers for part in parts for tiers in self.learner.posteriors(self.number, part).argmax(-1)], np.int64)
 
-    def explored(self, rng: np.random.Generator) -> Ints:
-        """Of the learner's policy, with some tensors sent anywhere."""
+    def explore(self, rng: np.random.Generator) -> Ints:
+        """Return a proposal of the learner's policy, with some tensors in uniformly drawn tiers."""
         probabilities = self.learner.posterior(self.number)
         tiers = draw(probabilities, rng)
         anywhere = rng.random(tiers.shape) < self.config.exploration
-        return self._placed(np.where(anywhere, rng.integers(probabilities.shape[-1], size=tiers.shape), tiers))
+        return self._clear_missing_weights(np.where(anywhere, rng.integers(probabilities.shape[-1], size=tiers.shape), tiers))
 
-    def _placed(self, tiers: Ints) -> Ints:
-        """With 0 for weights that there are none of."""
+    def _clear_missing_weights(self, tiers: Ints) -> Ints:
+        """Return tiers with 0 for layers without weights."""
         tiers[~self.network.graph.has_weights, 0] = 0
         return tiers
 
-    def repaired(self, maps: Ints, members: Sequence[Member]) -> tuple[Ints, list[Member]]:
-        """Chromosomes propose what the compiler makes of their draws, and take it over; ``repair_networks``: all propose it.
+    def rectify_proposals(self, maps: Ints, members: Sequence[Member]) -> tuple[Ints, list[Member]]:
+        """Rectify the draws of chromosomes, which adopt the result; with ``repair_networks`` rectify all proposals.
 
         Parameters
         ----------
         maps
-            [K, N, 2] Proposals: of these members, and maybe more.
+            [K, N, 2] proposals of these members, possibly followed by others.
         """
         repaired_members = list(members)
         encodings = {at: member.encoding for at, member in enumerate(members) if isinstance(member.encoding, Chromosome)}
@@ -271,5 +268,5 @@ class Proposer:
         maps = maps.copy()
         maps[places] = self.network.chip.compiled(maps[places])[0]
         for at, encoding in encodings.items():
-            repaired_members[at] = Member(encoding.taking_over(maps[at]))
+            repaired_members[at] = Member(encoding.with_likeliest(maps[at]))
         return maps, repaired_members

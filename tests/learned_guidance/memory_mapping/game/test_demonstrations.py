@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from benchmarks.lib.memory_mapping.plain_game import reset
-from stowplan.learned_guidance.memory_mapping.game.demonstrations import Demonstration, actions_of, suggested
+from stowplan.learned_guidance.memory_mapping.game.demonstrations import Demonstration, actions_of, suggest_action
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Game
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
@@ -49,7 +49,7 @@ def test_copies_in_and_out_and_what_stays() -> None:
         (Copy(0, "in", 1, 3), Copy(1, "out", 5, 7)),
         (0, 1, 2, 3),
     )
-    assert suggested(problem, plan, Game(problem).moves) == (COPY, COPY, NOCOPY, NOCOPY, DROP)
+    assert suggest_action(problem, plan, Game(problem).moves) == (COPY, COPY, NOCOPY, NOCOPY, DROP)
     demonstration = actions_of(problem, plan)
     assert demonstration.actions == (COPY, COPY, NOCOPY, NOCOPY, DROP)
     assert demonstration.return_ps == saved_ps(problem, plan)

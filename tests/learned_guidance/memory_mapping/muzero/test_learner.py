@@ -16,7 +16,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.config import TrainingConfi
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Batch, Learner, make_batch
 from stowplan.learned_guidance.memory_mapping.muzero.network import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Replay, Sample, Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, replayed
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, replay_actions
 from stowplan.learned_guidance.memory_mapping.observation.layout import empty_observations
 from tests.learned_guidance.memory_mapping.muzero.programs import small_config, small_program
 
@@ -27,7 +27,7 @@ def random_game(program_game: ProgramGame, seed: int, *, is_demonstration: bool 
     while not state.is_over:
         actions.append(int(rng.choice(np.flatnonzero(state.legal))))
         state.step(actions[-1])
-    game = replayed(program_game, 0, np.array(actions, np.int8), 0.9)
+    game = replay_actions(program_game, 0, np.array(actions, np.int8), 0.9)
     if is_demonstration:
         return game
     policy = np.where(game.legal, rng.random(game.legal.shape) + 0.1, 0).astype(np.float32)

@@ -17,7 +17,7 @@ from stowplan.learned_guidance.memory_mapping.muzero.exploration import EpisodeS
 from stowplan.learned_guidance.memory_mapping.muzero.learner import Learner
 from stowplan.learned_guidance.memory_mapping.muzero.network import TorchModel
 from stowplan.learned_guidance.memory_mapping.muzero.replay import Trajectory
-from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, SelfPlay, episode_of, replayed
+from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame, SelfPlay, episode_of, replay_actions
 from tests.learned_guidance.memory_mapping.muzero.programs import other_program, small_config, small_program
 from tests.learned_guidance.memory_mapping.programs import program
 
@@ -80,7 +80,7 @@ def test_a_reset_by_drop_backup_is_part_of_the_game() -> None:
         while not state.is_over:
             actions.append(int(rng.choice(np.flatnonzero(state.legal))))
             state.step(actions[-1])
-        check(program_game, replayed(program_game, 0, np.array(actions, np.int8), 1.0))
+        check(program_game, replay_actions(program_game, 0, np.array(actions, np.int8), 1.0))
         lengths.add(len(actions))
     assert lengths
 
@@ -115,14 +115,14 @@ def test_a_demonstration_is_a_whole_game_of_legal_actions() -> None:
     config = small_config()
     program_game = ProgramGame(small_program(), config)
     actions = np.full(len(program_game.game.moves), int(Action.DROP), np.int8)
-    game = replayed(program_game, 0, actions, 1.0)
+    game = replay_actions(program_game, 0, actions, 1.0)
     assert game.is_demonstration
     assert game.return_ps == 0
     check(program_game, game)
     with pytest.raises(ValueError, match="do not end"):
-        replayed(program_game, 0, actions[:-1], 1.0)
+        replay_actions(program_game, 0, actions[:-1], 1.0)
     with pytest.raises(ValueError, match="legal"):
-        replayed(program_game, 0, np.full(len(actions), int(Action.NOCOPY), np.int8), 1.0)
+        replay_actions(program_game, 0, np.full(len(actions), int(Action.NOCOPY), np.int8), 1.0)
 
 
 def test_a_program_without_moves_is_refused() -> None:

@@ -112,7 +112,7 @@ def test_attention_and_norm_are_pygs(seed: int) -> None:
     x = torch.randn(3, NODES, HIDDEN)
     parts = actor._unpacked(None)
     for number in range(2 * SHAPE.depth - 1):
-        found = actor._convolved(parts, number, x, structure.edges(0, None, len(x)))
+        found = actor._convolve(parts, number, x, structure.edges(0, None, len(x)))
         conv, norm = attention(parts, number)
         expected = torch.stack([functional.elu(norm(conv(each, structure.powers[0]))) for each in x])
         assert torch.allclose(found, expected, **CLOSE)

@@ -20,7 +20,7 @@ from stowplan.learned_guidance.tier_placement.egrl import workload
 from stowplan.learned_guidance.tier_placement.egrl.checkpoint import CHECKPOINT, POLICY
 from stowplan.learned_guidance.tier_placement.egrl.config import EgrlConfig
 from stowplan.learned_guidance.tier_placement.egrl.population import Chromosome, Member
-from stowplan.learned_guidance.tier_placement.egrl.trainer import Progress, Trainer, restored
+from stowplan.learned_guidance.tier_placement.egrl.trainer import Progress, Trainer, restore_sizes
 from stowplan.learned_guidance.training import run as training
 from stowplan.learned_guidance.training.checkpoint import load, load_policy
 from stowplan.learned_guidance.training.curve import CurveFile
@@ -268,10 +268,10 @@ def test_encodings_keep_their_numbers() -> None:
     parents = [a, b, c, x, y]
     # Selection made three chromosomes and left two networks: the least fit goes, and the best network that is gone stays.
     made = [x, member(2.0), member(4.0, is_chromosome=True), c, member(1.0, is_chromosome=True)]
-    assert restored(made, parents) == [made[1], c, a, x, made[2]]
-    assert restored(parents, parents) == parents
+    assert restore_sizes(made, parents) == [made[1], c, a, x, made[2]]
+    assert restore_sizes(parents, parents) == parents
     only = [member(1.0), member(2.0)]
-    assert restored([only[1], only[0]], only) == [only[1], only[0]]
+    assert restore_sizes([only[1], only[0]], only) == [only[1], only[0]]
 
 
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:

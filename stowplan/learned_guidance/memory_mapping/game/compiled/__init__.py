@@ -1,11 +1,11 @@
-"""MMapGame, compiled: the rules on flat tables and one flat vector for a state.
+"""The rules of MMapGame as compiled code, on flat tables and one flat vector for a state.
 
-Each file knows only those before it:
+Each file imports only files above it in this list:
 
-- ``layout``: what each number of a compiled game state means
-- ``tables``: a game as flat tables, for compiled code
-- ``places``: where there is room in a compiled state
-- ``rules``: the rules of MMapGame, compiled, on tables and a flat state
-- ``readers``: what compiled code wants to know of a state
-- ``state``: the compiled game for Python
+- ``layout``: the meaning of each number of a state
+- ``tables``: a game as flat tables
+- ``places``: free offsets and copy windows in a state
+- ``rules``: the moves: legal actions, their effects, and going back
+- ``readers``: queries of a state for other compiled code
+- ``state``: games and states for Python code
 """

@@ -1,14 +1,14 @@
-"""Where there is room in a compiled state: places in fast memory, and copy windows on the channel.
+"""Finds free space in a compiled state: offsets in fast memory, and copy windows on the channel.
 
-Places: the list of residencies by their ends, and what is free beside them. Residencies only ever end later than the moves they
-were made for, and nearly all questions are about the near future. So a walk from the one that ends last meets few that do not
-matter.
+Offsets: the residencies are in a linked list by their ends. New moves concern steps near the end of what is placed, so that a
+walk from the residency that ends last meets few that do not matter.
 
-Windows: equation 6 in marks of the slots. A window of one slot meets another exactly where the slot is strictly inside that one
-(the mark INTERIOR). A longer one does where another crosses from one of its slots to the next (CROSSED), or has a slot strictly
-inside it (COVERED). A part of a window that meets no other meets none either. Both searches are linear. As the far end of a
-window moves on, so does the near end that meets its demand; so the first window found is the best, and where one is blocked all
-those over the same place are.
+Windows: equation 6 of the paper forbids certain overlaps of copy windows; marks on the slots tell which. A window of one slot
+is in conflict with another window if the slot is strictly inside that one (mark INTERIOR). A longer window is in conflict if
+another one contains two consecutive slots of it (CROSSED), or contains a slot that is strictly inside it (COVERED). Any part of
+a window without conflicts has none either. Both searches are linear: as the far end of the window moves, the near end that
+satisfies the demand moves in the same direction, so that the first window found is the best; and if one window is in conflict
+at some place, all windows over that place are.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints
 
 @njit_inner
 def is_free(data: Ints, rows: int, start: int, end: int, offset: int, top: int) -> bool:
-    """Whether nothing stands in the bytes ``[offset, top)`` during the steps ``[start, end)``.
+    """Whether the bytes ``[offset, top)`` are free during the steps ``[start, end)``.
 
-    ``rows`` is where the rows begin in ``data``.
+    ``rows`` is the index in ``data`` at which the rows begin.
     """
     number = data[layout.LAST_TO_END]
     while number >= 0:
@@ -37,9 +37,9 @@ def is_free(data: Ints, rows: int, start: int, end: int, offset: int, top: int) 
 
 @njit_inner
 def lowest_offset(data: Ints, rows: int, start: int, end: int, size: int, alignment: int, capacity: int) -> int:
-    """The lowest aligned offset at which ``size`` bytes are free during the steps ``[start, end)``; -1 where there is none.
+    """The lowest aligned offset at which ``size`` bytes are free during the steps ``[start, end)``; -1 if there is none.
 
-    Whatever is in the way must be passed above, so that the offset only rises, until nothing is in the way.
+    The offset rises above each residency that is in the way, until none is.
     """
     offset = 0
     is_moved = True
@@ -61,7 +61,7 @@ def lowest_offset(data: Ints, rows: int, start: int, end: int, size: int, alignm
 
 @njit_inner
 def highest_offset(data: Ints, rows: int, start: int, end: int, size: int, alignment: int, capacity: int) -> int:
-    """The highest aligned offset; the mirror of :func:`lowest_offset`."""
+    """The highest such offset: the mirror image of :func:`lowest_offset`."""
     offset = (capacity - size) // alignment * alignment
     is_moved = True
     while is_moved and offset >= 0:
@@ -80,7 +80,7 @@ def highest_offset(data: Ints, rows: int, start: int, end: int, size: int, align
 
 @njit_inner
 def link(data: Ints, rows: int, number: int) -> None:
-    """Enter a residency into the list by ends."""
+    """Add a residency to the list by ends."""
     end = data[rows + layout.ROW * number + layout.END]
     after = -1
     before = data[layout.LAST_TO_END]
@@ -93,14 +93,14 @@ def link(data: Ints, rows: int, number: int) -> None:
 
 @njit_inner
 def unlink(data: Ints, rows: int, number: int) -> None:
-    """Take a residency out of the list by ends."""
+    """Remove a residency from the list by ends."""
     row = rows + layout.ROW * number
     _join(data, rows, data[row + layout.BEFORE_IT], data[row + layout.AFTER_IT])
 
 
 @njit_inner
 def _join(data: Ints, rows: int, one: int, two: int) -> None:
-    """Let ``two`` follow ``one`` in the order of ends; -1 stands for either end of the list."""
+    """Make ``two`` the successor of ``one`` in the list by ends; -1 stands for either end of the list."""
     if one >= 0:
         data[rows + layout.ROW * one + layout.AFTER_IT] = two
     if two >= 0:
@@ -111,9 +111,10 @@ def _join(data: Ints, rows: int, one: int, two: int) -> None:
 
 @njit_inner
 def latest_window(data: Ints, slots: int, demand: int, first: int, last: int, strict: int) -> tuple[int, int]:
-    """Window of a copy-in within the slots ``[first, last)``: the latest start, and for it the latest end; (-1, -1) for none.
+    """The window of a copy-in within the slots ``[first, last)`` with the latest start, and then the latest end.
 
-    ``slots`` is where the slots begin in ``data``. With ``strict`` the window ends at ``last``.
+    Returns (-1, -1) if there is none. ``slots`` is the index in ``data`` at which the slots begin. With ``strict``, the window
+    ends at ``last``.
     """
     end = last
     while end > first:
@@ -124,7 +125,7 @@ def latest_window(data: Ints, slots: int, demand: int, first: int, last: int, st
             supply = data[cell + layout.SUPPLY_PS]
             while supply < demand:
                 if start == first:
-                    # A window that ends earlier has no more.
+                    # A window that ends earlier has no more supply.
                     return -1, -1
                 next_end = start
                 if data[cell - layout.SLOT + layout.MARKS] & layout.CROSSED:
@@ -145,9 +146,9 @@ def latest_window(data: Ints, slots: int, demand: int, first: int, last: int, st
 
 @njit_inner
 def earliest_window(data: Ints, slots: int, demand: int, first: int, last: int, strict: int) -> tuple[int, int]:
-    """Window of a copy-out within the slots ``[first, last)``: the earliest end, and for it the earliest start.
+    """The window of a copy-out within the slots ``[first, last)`` with the earliest end, and then the earliest start.
 
-    The mirror of :func:`latest_window`. With ``strict`` the window starts at ``first``.
+    The mirror image of :func:`latest_window`. With ``strict``, the window starts at ``first``.
     """
     start = first
     while start < last:
@@ -178,7 +179,7 @@ def earliest_window(data: Ints, slots: int, demand: int, first: int, last: int, 
 
 @njit_once
 def book(data: Ints, slots: int, demand: int, first: int, last: int, from_end: bool) -> None:
-    """Take the supply of a copy: from the window's last slot backwards (a copy-in), or from the first one on (a copy-out)."""
+    """Use the supply of a window for a copy: from its last slot backwards (copy-in), or from its first one on (copy-out)."""
     for index in range(last - first):
         cell = slots + layout.SLOT * (last - 1 - index if from_end else first + index)
         taken = min(data[cell + layout.SUPPLY_PS], demand)
@@ -190,7 +191,7 @@ def book(data: Ints, slots: int, demand: int, first: int, last: int, from_end: b
 
 @njit_once
 def unmark(data: Ints, slots: int, first: int, last: int) -> None:
-    """Take back the marks of a window."""
+    """Remove the marks of a window."""
     for slot in range(first, last):
         data[slots + layout.SLOT * slot + layout.MARKS] -= _marks(slot, first, last)
 

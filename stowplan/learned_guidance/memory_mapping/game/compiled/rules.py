@@ -1,6 +1,6 @@
-"""The rules of MMapGame, compiled, on tables and a flat state.
+"""The rules of MMapGame as compiled code, on tables and a flat state.
 
-Nothing is checked here: :func:`step` takes a legal action. ``readers.py`` says what compiled code wants to know of a state.
+There are no checks here: the action of :func:`step` must be legal. Other compiled code queries a state by ``readers.py``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, 
 
 @njit_inner
 def step(tables: Tables, data: Ints, action: int) -> int:
-    """Make the move with a legal action; the reward (ps)."""
+    """Make the current move with a legal action; returns the reward (ps)."""
     before = data[layout.RETURN_PS]
-    _make(tables, data, action)
-    look(tables, data)
+    _make_move(tables, data, action)
+    find_legal_actions(tables, data)
     if data[layout.LEGAL] == 0 and data[layout.POSITION] < tables.program[0].moves:
         _leave_infeasible(tables, data)
     elif data[layout.BINDING] == 0:
@@ -36,7 +36,7 @@ def step(tables: Tables, data: Ints, action: int) -> int:
 
 @njit
 def reset(tables: Tables, data: Ints) -> None:
-    """Back to the state before the first move."""
+    """Return to the state before the first move."""
     for cell in range(len(data)):
         data[cell] = tables.initial[cell]
 
@@ -45,8 +45,8 @@ def reset(tables: Tables, data: Ints) -> None:
 
 
 @njit
-def look(tables: Tables, data: Ints) -> None:
-    """Find the legal actions of the present move, and what they would occupy."""
+def find_legal_actions(tables: Tables, data: Ints) -> None:
+    """Find the legal actions of the current move, and what they would occupy."""
     for cell in range(layout.LEGAL, layout.HEAD):
         data[cell] = -1
     data[layout.LEGAL] = 0
@@ -65,7 +65,7 @@ def look(tables: Tables, data: Ints) -> None:
         and not flags & layout.GROUP_SLOW
         and (not move.is_output or move.defines or flags & layout.INPUT_FAST)
     ):
-        # While the copy out of a dropped group is under way, what is there stays till it is done.
+        # A dropped group stays in fast memory until its copy-out is complete.
         if not is_dropped and move.may_copy and _place_copy(tables, data, move, cell):
             legal |= 1 << layout.COPY
         if _place_nocopy(tables, data, move, cell):
@@ -84,11 +84,11 @@ def _may_drop(move: MoveRow, flags: int, slow_from: int) -> bool:
 
 @njit_once
 def _place_copy(tables: Tables, data: Ints, move: MoveRow, cell: int) -> bool:
-    """Find a window and a place for Copy; ``cell`` is where the tensor stands in ``data``."""
+    """Find a window and a place for Copy; ``cell`` is the index of the tensor's cells in ``data``."""
     program = tables.program[0]
     home = data[cell + layout.LATEST]
     if move.is_output:
-        # A limit inside or before the visit, in a loop that writes again, leaves no slot.
+        # In a loop that writes again, the limit is inside or before the visit, so that no slot is left.
         first, last = earliest_window(data, program.at_slots, move.demand, move.first_slot, move.last_slot, program.strict)
         if first < 0:
             return False
@@ -124,7 +124,7 @@ def _place_nocopy(tables: Tables, data: Ints, move: MoveRow, cell: int) -> bool:
 
 @njit_inner
 def _place(tables: Tables, data: Ints, move: MoveRow, action: int, start: int, end: int, home: int) -> bool:
-    """Place a new residency for the steps ``[start, end)``, or the same for longer, up to ``end``."""
+    """Place a new residency for the steps ``[start, end)``, or extend the residency ``home`` up to ``end``."""
     program = tables.program[0]
     rows, size = program.at_rows, move.bytes
     cell = layout.PLACEMENTS + layout.PLACEMENT * action
@@ -136,12 +136,12 @@ def _place(tables: Tables, data: Ints, move: MoveRow, action: int, start: int, e
             offset = highest_offset(data, rows, start, end, size, program.alignment, program.capacity)
         is_possible = offset >= 0
     else:
-        # A uniform alias group takes the offset of its first residency (equation 4).
+        # A uniform alias group keeps the offset of its first residency (equation 4).
         offset = data[rows + layout.ROW * home + layout.OFFSET]
         if not is_new:
             start = data[rows + layout.ROW * home + layout.END]
             end = max(start, end)
-        # Nothing newly occupied is free: what stands there already is apart from all others.
+        # If nothing is newly occupied, the placement is possible: the residency is there already.
         is_possible = start == end or is_free(data, rows, start, end, offset, offset + size)
     if not is_possible:
         data[cell + layout.PLACE_FIRST] = -1
@@ -157,8 +157,8 @@ def _place(tables: Tables, data: Ints, move: MoveRow, action: int, start: int, e
 
 
 @njit_once
-def _make(tables: Tables, data: Ints, action: int) -> None:
-    """Make the present move, and keep in its row what it takes to take it back."""
+def _make_move(tables: Tables, data: Ints, action: int) -> None:
+    """Make the current move, and save in its row what is needed to undo it."""
     program = tables.program[0]
     position = data[layout.POSITION]
     move = tables.moves[position]
@@ -176,7 +176,7 @@ def _make(tables: Tables, data: Ints, action: int) -> None:
     if action == layout.DROP:
         flags &= ~layout.INPUT_FAST
         if move.is_output:
-            # Slow memory alone has the new content.
+            # Only slow memory has the new content.
             flags &= ~(layout.HELD | layout.BINDS)
             data[cell + layout.SLOW_FROM] = move.end
         if move.is_uniform:
@@ -207,7 +207,7 @@ def _make(tables: Tables, data: Ints, action: int) -> None:
             data[row + layout.WAS_LAST_PS] = data[program.at_slots + layout.SLOT * (last - 1) + layout.SUPPLY_PS]
             book(data, program.at_slots, move.demand, first, last, not move.is_output)
         if move.is_output:
-            # The write leaves slow memory behind, until a copy out ends; without one an update in place must be fast, too.
+            # Slow memory is outdated until a copy-out ends; without one, a later update in place has to be fast as well.
             data[cell + layout.SLOW_FROM] = (
                 tables.slots[data[row + layout.WINDOW_LAST]].start if action == layout.COPY else layout.NEVER
             )
@@ -228,8 +228,8 @@ def _make(tables: Tables, data: Ints, action: int) -> None:
 
 
 @njit_once
-def _take_back(tables: Tables, data: Ints) -> None:
-    """Take back the latest move; what is legal is left to :func:`look`."""
+def _undo_move(tables: Tables, data: Ints) -> None:
+    """Undo the latest move; :func:`find_legal_actions` must find the legal actions afterwards."""
     program = tables.program[0]
     position = data[layout.POSITION] - 1
     move = tables.moves[position]
@@ -246,7 +246,7 @@ def _take_back(tables: Tables, data: Ints) -> None:
         first, last = data[row + layout.WINDOW_FIRST], data[row + layout.WINDOW_LAST]
         if first >= 0:
             unmark(data, slots, first, last)
-            # No other window has the slots between.
+            # No other window contains the slots in between.
             for slot in range(first + 1, last - 1):
                 data[slots + layout.SLOT * slot + layout.SUPPLY_PS] = tables.slots[slot].supply
             data[slots + layout.SLOT * (last - 1) + layout.SUPPLY_PS] = data[row + layout.WAS_LAST_PS]
@@ -265,7 +265,7 @@ def _set_flags(data: Ints, cell: int, flags: int) -> None:
 
 @njit_inner
 def _end_at(data: Ints, rows: int, number: int, end: int) -> None:
-    """Let a residency end at a boundary."""
+    """Set the end of a residency."""
     if data[rows + layout.ROW * number + layout.END] != end:
         unlink(data, rows, number)
         data[rows + layout.ROW * number + layout.END] = end
@@ -274,7 +274,7 @@ def _end_at(data: Ints, rows: int, number: int, end: int) -> None:
 
 @njit_once
 def _leave_infeasible(tables: Tables, data: Ints) -> None:
-    """No action is legal: back to the backup, and never again place this alias group; or the game is lost."""
+    """Leave a state without a legal action: go back and drop this alias group from then on, or lose the game."""
     program = tables.program[0]
     if not program.drop_backup:
         reset(tables, data)
@@ -282,10 +282,10 @@ def _leave_infeasible(tables: Tables, data: Ints) -> None:
     else:
         group = tables.moves[data[layout.POSITION]].alias_group
         while data[layout.POSITION] > data[layout.BACKUP]:
-            _take_back(tables, data)
+            _undo_move(tables, data)
         data[program.at_dropped + group] = 1
         data[layout.RESETS] += 1
-    look(tables, data)
+    find_legal_actions(tables, data)
 
 
 # ------------------------------------------------------------------------------------------------------------ latencies
@@ -293,7 +293,7 @@ def _leave_infeasible(tables: Tables, data: Ints) -> None:
 
 @njit_inner
 def _serve(tables: Tables, data: Ints, position: int, sign: int) -> None:
-    """Serve the uses of a move from fast memory (sign 1) or from slow memory again (-1), and keep the return."""
+    """Serve the uses of a move from fast memory (``sign`` 1), or from slow memory again (-1), and update the return."""
     program = tables.program[0]
     for index in range(tables.moves[position].first_part, tables.moves[position + 1].first_part):
         part = tables.parts[index]
@@ -309,7 +309,7 @@ def _serve(tables: Tables, data: Ints, position: int, sign: int) -> None:
 
 @njit_inner
 def latency(tables: Tables, data: Ints, part: PartRow, sign: int) -> int:
-    """Weighted latency of a part's step with the part served from fast memory (sign 1), or slow (-1)."""
+    """Weighted latency (ps) of a part's step if the part is served from fast memory (``sign`` 1) or from slow memory (-1)."""
     cell = tables.program[0].at_pieces + part.first_piece
     if part.table >= 0:
         return tables.latencies[part.table + data[cell] + sign * part.subset]  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The compiled game for Python: its states; and whole games, compiled."""
+"""Compiled games and their states for Python code; and functions that play whole games."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stowplan.compiled import njit
 from stowplan.learned_guidance.memory_mapping.game.compiled import layout
 from stowplan.learned_guidance.memory_mapping.game.compiled.readers import benefit, is_over, legal, present_benefit
-from stowplan.learned_guidance.memory_mapping.game.compiled.rules import look, step
+from stowplan.learned_guidance.memory_mapping.game.compiled.rules import find_legal_actions, step
 from stowplan.learned_guidance.memory_mapping.game.compiled.tables import Ints, Tables, build_tables
 from stowplan.learned_guidance.memory_mapping.game.game import Action, Game, plan_of
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
@@ -20,12 +20,12 @@ from stowplan.models.memory_mapping.problem import Problem
 
 
 class CompiledGame(Game):
-    """A game with its tables; options are those of :class:`~stowplan.learned_guidance.memory_mapping.game.game.Game`."""
+    """A game with its tables; the options are those of :class:`~stowplan.learned_guidance.memory_mapping.game.game.Game`."""
 
     def __init__(self, problem: Problem, **options: Any):
         super().__init__(problem, **options)
         self.tables = build_tables(self)
-        look(self.tables, self.tables.initial)
+        find_legal_actions(self.tables, self.tables.initial)
 
     def reset(self) -> CompiledState:
         """The state before the first move."""
@@ -33,28 +33,28 @@ class CompiledGame(Game):
 
     @cached_property
     def unit_ps(self) -> int:
-        """What returns are counted in for learning, so that programs are comparable: the greedy game's return.
+        """The unit of returns for learning, which makes programs comparable: the return of the greedy game (ps).
 
-        At least an eighth of what the floor saves against all slow, so that no return is more than some eight units where the
-        greedy game is poor; and at least 1.
+        It is at least an eighth of the difference between all slow and the floor, so that returns stay below about eight units
+        if the greedy game is bad; and at least 1.
         """
         greedy = play_greedy(self.tables, self.tables.initial.copy())
         return max(int(greedy), (self.problem.all_slow_ps - self.problem.floor_ps) // 8, 1)
 
 
 class CompiledState:
-    """A state of the game: everything decided so far."""
+    """A state of the game: everything that has been decided so far."""
 
     __slots__ = ("data", "game")
 
     def __init__(self, game: CompiledGame, data: Ints):
         self.game = game
         self.data = data
-        """All of it as one vector (``layout.py``); copying it copies the state."""
+        """The state as one vector (``layout.py``); a copy of it is a copy of the state."""
 
     @property
     def position(self) -> int:
-        """Number of the move to make; the number of moves where all are made."""
+        """Number of the current move, which is to be made next; the number of all moves at the end."""
         return int(self.data[layout.POSITION])
 
     @property
@@ -64,17 +64,17 @@ class CompiledState:
 
     @property
     def is_lost(self) -> bool:
-        """No action was legal, and Drop-backup is off."""
+        """Whether the game is lost: no action was legal, and Drop-backup is off."""
         return bool(self.data[layout.IS_LOST])
 
     @property
     def is_over(self) -> bool:
-        """Whether all moves are made, or the game is lost."""
+        """Whether all moves have been made, or the game is lost."""
         return self.is_lost or self.position == len(self.game.moves)
 
     @property
     def resets(self) -> int:
-        """How often an infeasible state led back."""
+        """How often the game went back from an infeasible state."""
         return int(self.data[layout.RESETS])
 
     @property
@@ -84,30 +84,30 @@ class CompiledState:
 
     @property
     def placements(self) -> Ints:
-        """Start, end and offset of what each action would newly occupy, shape (3, 3); -1 for Drop and what is not legal."""
+        """Start, end and offset of what each action would newly occupy, shape (3, 3); -1 for Drop and illegal actions."""
         placements = np.full((3, 3), -1, np.int64)
         placements[:2] = self.data[layout.PLACEMENTS : layout.HEAD].reshape(2, layout.PLACEMENT)[:, :3]
         return placements
 
     @property
     def benefit_ps(self) -> int:
-        """Reward that Copy or NoCopy would have now, where it is legal and leads to no reset; 0 once the game is over."""
+        """The reward of Copy or NoCopy now (ps), if it is legal and does not lead back; 0 once the game is over."""
         return int(present_benefit(self.game.tables, self.data))
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """The moves that led here, without those that Drop-backup took back."""
+        """The actions that led here, without those that Drop-backup has undone."""
         return tuple(Action(action) for action in self._rows()[: self.position, layout.ACTION].tolist())
 
     def step(self, action: int) -> int:
-        """Make the move; the reward in ps. ValueError where the action is not legal."""
+        """Make the current move; returns the reward (ps). Raises ValueError if the action is illegal."""
         if action not in (0, 1, 2) or not self.data[layout.LEGAL] >> action & 1:
             name = Action(action).name if action in (0, 1, 2) else f"action {action}"
             raise ValueError(f"{name} is not legal in move {self.position}")
         return int(play_one(self.game.tables, self.data, int(action)))
 
     def play(self, actions: Sequence[int] | NDArray[np.integer[Any]]) -> int:
-        """Make many moves; the sum of their rewards. ValueError where one is not legal, with those before it made."""
+        """Make several moves; returns the sum of their rewards (ps). Raises ValueError at the first illegal one."""
         before = self.return_ps
         array = np.asarray(actions, dtype=np.int64)
         played = int(play_actions(self.game.tables, self.data, array))
@@ -121,7 +121,7 @@ class CompiledState:
 
     @property
     def residencies(self) -> list[Residency]:
-        """What stands where in fast memory, in the order of the moves that placed it."""
+        """The residencies in fast memory, in the order of the moves that placed them."""
         count = int(self.data[layout.RESIDENCIES])
         columns = [layout.RESIDENT, layout.START, layout.END, layout.OFFSET]
         return [Residency(*row) for row in self._rows()[:count, columns].tolist()]
@@ -144,7 +144,7 @@ class CompiledState:
         return sorted(use for move, action in made if action != Action.DROP for use in move.uses)
 
     def plan(self) -> Plan:
-        """The plan that the moves made; ValueError before the game is over. A lost game's plan is all slow."""
+        """The plan of a finished game, all slow if it was lost; raises ValueError before the end."""
         if not self.is_over:
             raise ValueError(f"{len(self.game.moves) - self.position} moves are not made yet")
         return plan_of(self.game.problem, self.return_ps, self.residencies, self.copies, self.fast_uses)
@@ -155,13 +155,13 @@ class CompiledState:
 
 @njit
 def play_one(tables: Tables, data: Ints, action: int) -> int:
-    """Make one legal move; the reward (ps)."""
+    """Make one legal move; returns the reward (ps)."""
     return step(tables, data, action)
 
 
 @njit
 def play_greedy(tables: Tables, data: Ints) -> int:
-    """Play to the end, at each move the action of largest reward, resets aside, the first of equals; the return (ps)."""
+    """Play to the end, always the action of largest immediate reward, the first of equals; returns the return (ps)."""
     while not is_over(tables, data):
         action = layout.COPY if legal(tables, data, layout.COPY) else layout.NOCOPY
         if legal(tables, data, layout.DROP) and (
@@ -174,7 +174,7 @@ def play_greedy(tables: Tables, data: Ints) -> int:
 
 @njit
 def play_actions(tables: Tables, data: Ints, actions: Ints) -> int:
-    """Play a list of actions, as far as they are legal; how many were."""
+    """Play a list of actions as far as they are legal; returns how many were."""
     for number in range(len(actions)):
         action = actions[number]
         if not (layout.COPY <= action <= layout.DROP and legal(tables, data, action)):

@@ -1,8 +1,8 @@
-"""A game as flat tables, for compiled code: what no move changes.
+"""A game as flat tables for compiled code: the data that no move changes.
 
-A table is a sequence of rows with named integer fields (``tables.moves[3].start``); from Python, ``tables.moves.start`` is the
-column as an array. Fields ``first_*`` point into another table; the next row points behind the last, so that tables with such
-fields have one row more than there are things. Flags are 0 or 1.
+A table is a sequence of rows with named integer fields (``tables.moves[3].start``); in Python, ``tables.moves.start`` is a
+column as an array. A field ``first_*`` is the index of a row's first entry in another table; its entries end where those of the
+next row begin, so that tables with such fields have one row more than there are items. Flags are 0 or 1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ProgramRow:
     """1 with strict copy windows."""
     drop_backup: int
     large: int
-    """Bytes from which a buffer gets the lowest free offset; others get the highest."""
+    """Bytes from which on a buffer gets the lowest free offset; smaller ones get the highest."""
     at_tensors: int
     at_slots: int
     at_latencies: int
@@ -45,7 +45,7 @@ class ProgramRow:
 
 
 class MoveRow:
-    """A move, as in ``game.py``, with what it needs of its tensor."""
+    """A move as in ``game.py``, with the data of its tensor that it needs."""
 
     tensor: int
     start: int
@@ -67,30 +67,30 @@ class MoveRow:
     bytes: int
     """Size of the tensor."""
     demand: int
-    """What its copy takes of the channel (ps): in for an input, out for an output."""
+    """Time that its copy takes on the channel (ps): a copy-in for an input, a copy-out for an output."""
     first_slot: int
-    """An output's copy begins at this slot or later; 0 for an input."""
+    """First slot at which the copy of an output may begin; 0 for an input."""
     last_slot: int
-    """Its copy ends before this slot."""
+    """Slot before which its copy has to end."""
     later: int
     """The next move of the same tensor; -1 for none."""
     first_part: int
 
 
 class PartRow:
-    """What a move changes in one step when it is made fast."""
+    """The effect of a move on one step if it is fast."""
 
     step: int
     first_piece: int
-    """Cell of the state's pieces; the next rows' are the step's other pieces."""
+    """Cell of the step's first piece among the state's pieces; its other pieces follow."""
     first_change: int
-    """In ``Tables.changes``: what each piece gains (weighted ps)."""
+    """Index in ``Tables.changes`` of the change of each piece (weighted ps)."""
     pieces: int
-    """How many; 0 for a step with a table."""
+    """Number of pieces; 0 for a step with a latency table."""
     table: int
-    """First latency of the step's table in ``Tables.latencies``; -1 where it has none."""
+    """Index in ``Tables.latencies`` of the first latency of the step's table; -1 if it has none."""
     subset: int
-    """Bits of the table's subset that the move sets."""
+    """Bits of the table's index that the move sets."""
 
 
 class SlotRow:
@@ -99,11 +99,11 @@ class SlotRow:
     start: int
     """Boundary at which it begins."""
     supply: int
-    """Before any copy (ps)."""
+    """Supply before any copy (ps)."""
 
 
 class Tables(NamedTuple):
-    """Everything that no move changes. M moves, K slots, T steps."""
+    """All data that no move changes. There are M moves, K slots and T steps."""
 
     program: Sequence[ProgramRow]
     """[1]"""
@@ -113,11 +113,11 @@ class Tables(NamedTuple):
     slots: Sequence[SlotRow]
     """[K + 1]"""
     changes: Ints
-    """Of every part, what each piece of its step gains (weighted ps)."""
+    """For every part, the change of each piece of its step (weighted ps)."""
     latencies: Ints
-    """Of every step with a table, the latency of each subset (weighted ps)."""
+    """For every step with a latency table, the latency of each subset of fast uses (weighted ps)."""
     slot_of: Ints
-    """[T + 1] number of the first slot that begins at a boundary or later; K at the end."""
+    """[T + 1] the first slot that begins at each boundary or later; K at the end."""
     initial: Ints
     """The state before the first move."""
 
@@ -221,7 +221,7 @@ def _moves(game: Game) -> Columns:
 
 
 def _pieces(problem: Problem) -> tuple[list[int], list[int]]:
-    """The first piece of each step, and what pieces are with all uses slow."""
+    """The first piece of each step, and the values of all pieces with all uses slow."""
     first: list[int] = []
     pieces: list[int] = []
     for step in problem.steps:
