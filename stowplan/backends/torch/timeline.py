@@ -92,15 +92,15 @@ class Timeline:
         self, graph: Hashable, limit: int, base: int, plans: Mapping[Hashable, Planned], open_graphs: set[Hashable]
     ) -> Rooms:
         """Room of a graph within a limit; what is left is shared with other graphs that are planned anew after it."""
-        own, rows = plans[graph], []
+        plan, rows = plans[graph], []
         for phase, rest in self.rests.items():
             count = dict(phase.waiting).get(graph, 0)
             if not count and phase.active != graph:
                 continue
             involved = {phase.active, *(other for other, _ in phase.waiting)} & (open_graphs | {graph})
             slack = (limit - base - rest - phase.taken(plans)) // len(involved)
-            present = count * own.own
+            present = count * plan.own
             if phase.active == graph:
-                present += own.taken.backward if phase.is_backward else own.taken.forward
+                present += plan.taken.backward if phase.is_backward else plan.taken.forward
             rows.append(Row(count, phase.active == graph, phase.is_backward, present + slack))
-        return Rooms(limit, own.constant, tuple(rows))
+        return Rooms(limit, plan.constant, tuple(rows))
