@@ -87,7 +87,7 @@ class OrderReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return self.peak <= self.bound
 
 
-def ordered(problem: Problem, options: Options, began: float) -> tuple[Plan, OrderReport]:
+def find_order(problem: Problem, options: Options, began: float) -> tuple[Plan, OrderReport]:
     """Finds an operator order with a lower peak.
 
     Parameters

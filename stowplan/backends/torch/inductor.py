@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
 from stowplan.backends.fallback import require
-from stowplan.backends.search import OrderReport, SearchOptions, ordered
+from stowplan.backends.search import OrderReport, SearchOptions, find_order
 from stowplan.backends.torch.entry import NEEDED
 from stowplan.kernel.context import Options
 from stowplan.log import LOGGER
@@ -36,7 +36,7 @@ class _Order:
 
         began = time.monotonic()
         problem = problem_of(nodes, set(inductor_graph().get_output_names()))
-        plan, report = ordered(problem, self.options, began)
+        plan, report = find_order(problem, self.options, began)
         self.reports.append(report)
         return [nodes[number] for number in plan.order]
 
