@@ -190,8 +190,7 @@ def _dump_of(asked: Compile) -> Path:
 
 
 def _preview(lower: Lower, asked: Compile, writer: int) -> NoReturn:
-    """Compile in a forked process, which ends as soon as the memory-space assignment is dumped or the compilation has
-    failed."""
+    """Compile in a forked process, which ends once the memory-space assignment is dumped or the compilation has failed."""
     _end_with_parent()
     began, answer_lock, stage = time.monotonic(), threading.Lock(), _Stage()
 
