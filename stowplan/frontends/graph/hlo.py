@@ -1,8 +1,8 @@
-"""HLO modules, scheduled or not, as graphs of operators and tensors: the entry computation's instructions.
+"""Reads HLO modules, scheduled or not, as graphs of operators and tensors: the instructions of the entry computation.
 
-A loop, call or conditional is one operator: what its computations need for themselves is a tensor that lives while it runs.
-An asynchronous operation is two: its start, and its end, which reads again all that the start reads and writes.
-Parameters that the caller keeps are there to the end; donated ones may go after their last reader. Constants stand elsewhere.
+A loop, call or conditional is a single operator; the memory that its computations need is a tensor that is live while it runs.
+An asynchronous operation is two operators, its start and its end, and the end reads all tensors of the start once more.
+Parameters that the caller keeps are live to the end; donated ones may end after their last reader. Constants do not count.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ _Leaves = list[int | None]
 
 
 def read_hlo(path: str | Path, *, in_place: bool = True) -> Graph:
-    """Graph of a plain or gzip file of HLO text; raises InputError naming the line.
+    """Reads the graph of a plain or gzip file of HLO text; raises InputError, which names the line.
 
-    ``in_place`` says whether results will take the bytes of operands: an asynchronous operation that writes its result over an
-    operand needs that operand's bytes to its end only through the result.
+    Parameters
+    ----------
+    in_place
+        Whether results will be written over operands. If so, and an asynchronous operation writes its result over an operand,
+        the operand itself is not needed until its end.
     """
     module = read_module(path)
     with naming(path):
@@ -44,16 +47,16 @@ def read_hlo(path: str | Path, *, in_place: bool = True) -> Graph:
 
 
 class _Inside(NamedTuple):
-    """What is known of a computation that a loop, call or conditional runs."""
+    """A computation that a loop, call or conditional runs."""
 
     scratch: int
-    """Bytes that it needs beside its operands and results."""
+    """Bytes that it needs in addition to its operands and results."""
     untouched: dict[int, int]
-    """Leaves of its result that are leaves of its parameters, by number."""
+    """From a leaf of its result to the leaf of its parameters that it returns unchanged, by number."""
 
 
 class _Reader(LeafWalk[int | None]):
-    """Walks one computation."""
+    """Reads one computation."""
 
     def __init__(self, module: HloModule, rules: InPlaceRules, insides: dict[tuple[str, bool], _Inside]):
         super().__init__(module)
@@ -62,18 +65,19 @@ class _Reader(LeafWalk[int | None]):
         self._ops: list[Op] = []
         self._leaves: dict[str, _Leaves] = {}
         self._groups: list[list[tuple[list[int], list[int]]]] = []
-        """Of each operator groups of operands and of results: any of these may take the bytes of any of those."""
+        """[operators] Groups of operands and results; any result of a group may be written over any operand of it."""
         self._in_flight: dict[int, tuple[int, tuple[int, ...]]] = {}
-        """Of what an asynchronous start writes: the number of that operator, and what it reads."""
+        """From a tensor that an asynchronous start writes to this operator and the tensors that it reads."""
         self._ended: dict[int, int] = {}
-        """Of what an asynchronous operation writes: the operator that ends it, before which nothing else reads it."""
+        """From a tensor that an asynchronous operation writes to the operator that ends it; earlier readers are not
+        possible."""
         self._ends: dict[int, int] = {}
-        """Of each operator that ends an asynchronous operation, the one that starts it."""
+        """From an operator that ends an asynchronous operation to the operator that starts it."""
         self._after: list[tuple[int, int]] = []
-        """Pairs of operators: what the first ends, the second reads."""
+        """Pairs of operators: the second reads a result of the asynchronous operation that the first ends."""
 
     def read(self, computation: Computation, name: str, *, is_entry: bool, in_place: bool = True) -> Graph:
-        """The graph of a computation; of the entry, what the caller keeps stays."""
+        """Read the graph of a computation; in the entry, parameters that the caller keeps stay live."""
         donated = {(alias.operand, alias.operand_index) for alias in self.module.input_output_alias} if is_entry else set()
         inputs: list[int] = []
         kept: dict[int, None] = {}
@@ -105,7 +109,7 @@ class _Reader(LeafWalk[int | None]):
         )
 
     def _results(self, root: Instruction) -> tuple[int, ...]:
-        """What a program returns; of what takes no bytes of the device's memory tensors that no operator touches."""
+        """The tensors that a program returns; a result without bytes on the device becomes a tensor that no operator uses."""
         results: list[int] = []
         for (index, leaf), number in zip(root.shape.leaves, self._leaves[root.name], strict=True):
             results.append(len(self._tensors) if number is None else number)
@@ -114,11 +118,11 @@ class _Reader(LeafWalk[int | None]):
         return tuple(results)
 
     def _ops_in_place(self, kept: Container[int], held: Container[int], carried: dict[int, int]) -> tuple[Op, ...]:
-        """The operators, each result with the operand whose bytes it may take.
+        """The operators, each with the pairs of an operand and a result that may share bytes.
 
-        A result of a loop's body takes those of what it replaces in the next iteration, if it can. All others take those of an
-        operand that no operator reads later in the order given, first one with few readers and one that was written late; those
-        of what is ``held`` outside, which saves nothing, come last.
+        A result of a loop's body is written over the value that it replaces in the next iteration, if possible. Another result
+        is written over an operand that no later operator reads; operands with few readers and those written late are preferred,
+        and tensors that are ``held`` outside, with which nothing is saved, come last.
         """
         last = {tensor: at for at, op in enumerate(self._ops) for tensor in op.reads}
         readers = Counter(tensor for op in self._ops for tensor in op.reads)
@@ -162,7 +166,7 @@ class _Reader(LeafWalk[int | None]):
         return self._op(instruction, computation, [self._leaves[name] for name in instruction.operands])
 
     def _end(self, instruction: Instruction, results: _Leaves) -> None:
-        """An operator for the end of an asynchronous operation: until then all that it reads and writes is in memory."""
+        """Add an operator for the end of an asynchronous operation; until then its operands and results are in memory."""
         started = {leaf for leaf in self._leaves[instruction.operands[0]] if leaf is not None}
         for leaf in results:
             start, operands = self._in_flight.pop(-1 if leaf is None else leaf, (-1, ()))
@@ -175,10 +179,10 @@ class _Reader(LeafWalk[int | None]):
             self._groups.append([])
 
     def _held_ops(self, given: tuple[Op, ...], kept: set[int], in_place: bool) -> tuple[Op, ...]:
-        """The operators, once all readers are known, and which results may take the place of which operands.
+        """The operators with the pairs of operands and results that may share bytes, once all readers are known.
 
-        The end of an asynchronous operation does not read an operand whose place the result takes. That place can be taken only
-        where nobody else reads the operand: any other reader might run while the operation writes there.
+        The end of an asynchronous operation does not read an operand over which the result is written. Its result can be
+        written over an operand only if nothing else reads the operand, because another reader might run at the same time.
         """
         ops = [*given]
         readers = Counter(tensor for op in ops for tensor in op.reads)
@@ -218,7 +222,10 @@ class _Reader(LeafWalk[int | None]):
     def _tensor_groups(
         self, instruction: Instruction, computation: Computation, operands: list[_Leaves], results: _Leaves
     ) -> list[tuple[list[int], list[int]]]:
-        """Operands and results of an instruction that may share bytes: updates, what loops carry, what is read in place."""
+        """Operands and results of an instruction that may share bytes:
+
+        updates in place, loop-carried values, element-wise ones.
+        """
         carried = [Group([(0, leaf)], [leaf]) for leaf in range(len(results))] if instruction.opcode == "while" else []
         groups = carried if instruction.opcode in IN_LINE else self._rules.groups(instruction, computation)
         total = Counter(leaf for leaves in operands for leaf in leaves)
@@ -227,14 +234,14 @@ class _Reader(LeafWalk[int | None]):
             here = Counter(operands[number][leaf] for number, leaf in {*group.operands} if leaf < len(operands[number]))
             made = [results[leaf] for leaf in group.results if leaf < len(results)]
             written = [tensor for tensor in made if tensor is not None and tensor not in total]
-            # A tensor may be another operand, too, which no rule lets a result overwrite.
+            # The same tensor may also be another operand, which must not be overwritten.
             free = [tensor for tensor, count in here.items() if tensor is not None and count == total[tensor]]
             sizes = {self._tensors[tensor].size for tensor in (*free, *written)}
             tensor_groups += [(free, written)] if len(sizes) == 1 else []
         return tensor_groups
 
     def _inside(self, name: str, is_loop: bool) -> _Inside:
-        """Peak of a computation in its own order, beside its operands, which are held outside, and its results."""
+        """The peak of a computation in its order, without its operands, which are held outside, and without its results."""
         key = name, is_loop
         if key not in self._insides:
             computation = self.module.computations[name]
@@ -254,20 +261,20 @@ class _Reader(LeafWalk[int | None]):
         return self._insides[key]
 
     def _untouched(self, computation: Computation, is_loop: bool) -> dict[int, int]:
-        """Numbers of the leaves of a computation's root that are leaves of its parameters, and the numbers of those.
+        """From a leaf of a computation's result to the leaf of its parameters that it returns unchanged, by number.
 
-        What a loop is given has to be what it passes on, at the same place.
+        For a loop, both numbers must be equal.
         """
         number = {leaf: at for at, leaf in enumerate(self._given(computation)) if leaf is not None}
         found = {at: number[leaf] for at, leaf in enumerate(self._leaves[computation.root.name]) if leaf in number}
         return {after: before for after, before in found.items() if after == before or not is_loop}
 
     def _given(self, computation: Computation) -> _Leaves:
-        """Leaves of the parameters of a computation, one parameter after the other."""
+        """Leaves of all parameters of a computation, in their order."""
         return [leaf for parameter in computation.parameters for leaf in self._leaves[parameter.name]]
 
     def _carried(self, body: Computation) -> dict[int, int]:
-        """Results of a loop's body with what each replaces in the next iteration."""
+        """From a result of a loop's body to the parameter that it replaces in the next iteration."""
         pairs = zip(self._leaves[body.root.name], self._given(body), strict=False)
         return {after: before for after, before in pairs if after is not None and before is not None and after != before}
 
@@ -283,10 +290,11 @@ def _tensor(name: str, leaf: ArrayShape) -> Tensor:
 
 
 def _held(inner: Graph, carried: dict[int, int]) -> tuple[set[int], list[int]]:
-    """Tensors of a computation that take no bytes of its own, and those that a loop has to copy at the end of an iteration.
+    """Tensors of a computation that need no bytes inside of it, and those that a loop copies at the end of an iteration.
 
-    Its parameters and results are held outside, and so is what such a result takes the place of. What the next iteration gets
-    is copied if it cannot stand where this one's is, as that is still read, or is another's.
+    Parameters and results are held outside, and so are tensors over which such a result is written. A value for the next
+    iteration has to be copied if it cannot be written over the current one, because that is still read or is used for another
+    value.
     """
     last = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
     written = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.writes}
