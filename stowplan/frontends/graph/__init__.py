@@ -93,7 +93,10 @@ def _target(source: Source) -> str | None:
 
 
 def _claims(source: Source) -> bool | None:
-    """Whether a file is certainly a graph; for the interface see :attr:`~stowplan.frontends.formats.InputFormat.claims`."""
+    """Whether a file is a graph for another target than ``arena``:
+
+    never a TensorFlow Lite model, always an exported program.
+    """
     return False if is_tflite(source.path) else True if is_exported(source.path) else None
 
 

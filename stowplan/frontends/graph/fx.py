@@ -406,8 +406,10 @@ class FxReader:
 
 
 def _part(tensor: Any) -> tuple[int, int]:
-    """The first byte of a tensor in its storage, and the bytes up to its last element; the whole storage if that is not
-    known."""
+    """The first byte of a tensor in its storage, and the bytes up to its last element.
+
+    If these are not known, it is the whole storage.
+    """
     start, shape, stride = tensor.storage_offset(), tensor.shape, tensor.stride()
     if not all(type(number) is int for number in (start, *shape, *stride)):
         return 0, _storage_bytes(tensor)

@@ -69,8 +69,7 @@ class _Reader(LeafWalk[int | None]):
         self._in_flight: dict[int, tuple[int, tuple[int, ...]]] = {}
         """From a tensor that an asynchronous start writes to this operator and the tensors that it reads."""
         self._ended: dict[int, int] = {}
-        """From a tensor that an asynchronous operation writes to the operator that ends it; earlier readers are not
-        possible."""
+        """From a tensor that an asynchronous operation writes to the operator that ends it; nothing else reads it before."""
         self._ends: dict[int, int] = {}
         """From an operator that ends an asynchronous operation to the operator that starts it."""
         self._after: list[tuple[int, int]] = []

@@ -1,7 +1,7 @@
-"""What of a module is not modelled: refused, or named in a warning with what it may cost.
+"""Checks a module: refuses inconsistent sizes, and warns of everything that is not modelled, with its possible effect.
 
-Refused is a result whose number of elements does not follow from the operands, since bytes would be counted wrongly. This is no
-verifier of HLO: element types, layouts, ranks and values of most attributes are taken as they are.
+A result whose number of elements does not follow from its operands is refused, because bytes would be counted wrongly. This is
+no verifier of HLO: element types, layouts, ranks and most values of attributes are not checked.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _UNKNOWN_CALL = "its arithmetic and memory of its own count as none, its results
 
 
 def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPACES) -> None:
-    """Warn of all that is not modelled, or only in part.
+    """Warns of everything in a module that is not modelled, or only in part.
 
     Parameters
     ----------
     timed
-        Whether times of instructions count, not only sizes.
+        Whether the times of instructions matter, and not only sizes.
     spaces
-        Memory spaces that the reader knows.
+        Memory spaces that the reader supports.
 
     Raises
     ------
     InputError
-        An instruction whose number of elements does not follow from its operands.
+        The number of elements of an instruction does not follow from its operands.
     """
     for name in sorted({*module.attributes} - MODULE_ATTRIBUTES):
         warn_unmodelled(f"the attribute {excerpt(name)} {_UNKNOWN_ATTRIBUTE}", "the module")
@@ -67,7 +67,7 @@ def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPA
 
 def _unmodelled(instruction: Instruction, operands: _Arrays, timed: bool, spaces: frozenset[int]) -> Iterator[str]:
     opcode, target = instruction.opcode, custom_target(instruction)
-    # Names that may also stand in strings are found quickly; whether one is an attribute is only asked where it is unknown.
+    # Searching for names is fast, but also finds names inside of strings, so attributes are parsed only if a name is unknown.
     if not ATTRIBUTES.issuperset(_NAMES.findall(instruction.attributes_text)):
         for name in sorted({*instruction.attributes} - ATTRIBUTES):
             yield f"the attribute {excerpt(name)} {_UNKNOWN_ATTRIBUTE}"
@@ -100,13 +100,13 @@ def _check_elements(instruction: Instruction, operands: _Arrays) -> None:
 
 
 def _elementwise(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
-    """That of all operands; bounds and predicates may be scalars."""
+    """The number of elements of all operands; bounds and predicates may be scalars."""
     counts = {one.elements for one in given if one.dims or at.opcode not in ("clamp", "select")} - {out.elements}
     return min(counts, default=out.elements)
 
 
 def _bitcast(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
-    """A bitcast may take the padding of tiles for elements."""
+    """A bitcast may turn the padding of tiles into elements."""
     bits = given[0].elements * BITS[given[0].dtype]
     return out.elements if given[0].bytes == out.bytes else bits // max(1, BITS[out.dtype])
 
@@ -127,7 +127,7 @@ def _dot(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
 
 
 def _convolution(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
-    """Features are the kernel's; batch and window are taken as they are."""
+    """The features must be those of the kernel; batch and window are not checked."""
     _, kernel, labels = convolution_labels(at, len(given[0].dims), len(given[1].dims), len(out.dims))
     return _kept(out, [labels.index("f")]) * given[1].dims[kernel.index("o")]
 
@@ -142,7 +142,8 @@ def _pad(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
     return prod(low + size + max(size - 1, 0) * interior + high for size, (low, high, interior) in sides)
 
 
-#: Elements of a result, by the instruction, what its text says of the result, and operands from the result's number on.
+#: Functions that compute the number of elements of a result, from the instruction, the declared shape of the result, and the
+#: operands.
 _ELEMENTS: dict[str, Callable[[Instruction, ArrayShape, _Arrays], int]] = {
     **dict.fromkeys(SAME_NUMBER, lambda at, out, given: given[0].elements),
     **dict.fromkeys(ELEMENTWISE, _elementwise),
