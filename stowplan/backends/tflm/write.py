@@ -123,8 +123,10 @@ class _SingleOperator(NamedTuple):
     outputs: list[int]
 
     def write(self, new: _Writer, old: FlatBuffer, begin: int, slot: int) -> None:
-        """Write a subgraph with this operator only; ``slot`` refers to the list of subgraphs, the old file begins at
-        ``begin``."""
+        """Writes a subgraph with this operator only.
+
+        ``slot`` refers to the list of subgraphs; the old file begins at ``begin``.
+        """
         source = old.tables(old.follow(0), schema.MODEL_SUBGRAPHS)[self.graph]
         (only,) = new.vector(slot, 1)
         fields = [schema.GRAPH_TENSORS, schema.GRAPH_INPUTS, schema.GRAPH_OUTPUTS, schema.GRAPH_OPERATORS]

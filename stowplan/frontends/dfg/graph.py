@@ -1,10 +1,10 @@
-"""Data-flow graphs between front end and problem: how plain nodes and edges become one, and their JSON.
+"""Data-flow graphs: how nodes and edges of a file become a graph of instructions, and their JSON format.
 
-A JSON graph has ``nodes`` with ``id`` and ``op``, ``edges`` with ``src``, ``dst`` and ``distance``. Beside these, a node may
-name tile-memory ``variables``, a constant its ``value``, an edge its ``operand`` (place among the operands) and ``mult`` (how
-many operands it is), and the graph ``fixed`` instructions. Graphs of NetworkX (node-link data) and of Morpher have other names
-for the same, :data:`NODE_NAMES` and :data:`EDGE_NAMES`. Notes are passed over, :data:`NOTES`. Any other key is an error, for it
-may say something that the schedule depends on.
+A JSON graph has ``nodes`` with ``id`` and ``op``, and ``edges`` with ``src``, ``dst`` and ``distance``. Optionally, a node
+names ``variables`` in the memory of tiles, a constant has a ``value``, an edge has ``operand`` (its position among the
+operands) and ``mult`` (how many operands it is), and the graph has ``fixed`` instructions. Graphs of NetworkX (node-link data)
+and of Morpher have other names for the same, which :data:`NODE_NAMES` and :data:`EDGE_NAMES` list. Notes are ignored
+(:data:`NOTES`). Any other key is an error, because the schedule may depend on it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from stowplan.frontends.dfg.op_table import OpTable, Resolved, load_op_table
 from stowplan.hardware.se.reference import OPERATIONS
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable, strong_components
 
-#: Unknown ops that a warning names, the most frequent ones; and characters of each.
+#: A warning names so many unknown operations, the most frequent ones, with so many characters of each.
 _MOST_NAMES, _NAME = 12, 16
 
 
 @dataclass(frozen=True)
 class Dfg:
-    """A loop body, for no machine yet."""
+    """A loop body as a graph of instructions, independent of a machine."""
 
     name: str
     instructions: tuple[Instruction, ...]
     variables: tuple[Variable, ...] = ()
     notes: tuple[str, ...] = ()
-    """What could not be taken literally."""
+    """Remarks about what could not be read exactly as it is written."""
 
     @cached_property
     def number(self) -> dict[str, int]:
-        """Number of each instruction, by its id."""
+        """From the id of an instruction to its index."""
         return {instruction.id: at for at, instruction in enumerate(self.instructions)}
 
     @cached_property
     def consumers(self) -> dict[int, list[int]]:
-        """Instructions that read each instruction's value, in their order, each once; those of earlier iterations, too."""
+        """From an instruction to the instructions that read its value, also in later iterations; each is listed once."""
         readers: dict[int, dict[int, None]] = defaultdict(dict)
         for at, instruction in enumerate(self.instructions):
             for operand in instruction.operands:
@@ -56,18 +56,18 @@ class Dfg:
 
     @cached_property
     def components(self) -> list[int]:
-        """Strong component of each instruction: those of one are on a recurrence together."""
+        """[instructions] The strongly connected component of each instruction; those of one component form a recurrence."""
         edges = [(source, target) for source, targets in self.consumers.items() for target in targets]
         return strong_components(len(self.instructions), edges)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How the ops of a file are understood."""
+    """How the operations of a file are interpreted."""
 
     table: OpTable = field(default_factory=load_op_table)
     strict: bool = False
-    """Whether an op that no table has is an error, not a generic operation."""
+    """Whether an operation that no table has is an error rather than a generic operation."""
 
 
 class Node(NamedTuple):
@@ -77,9 +77,9 @@ class Node(NamedTuple):
     op: str
     variables: tuple[str, ...]
     place: str
-    """Where it stands, for error messages."""
+    """Its position in the file, for error messages."""
     value: float | None = None
-    """Of a constant, where the file says it beside the op."""
+    """The value of a constant, if the file has it separately from the operation."""
 
 
 class Arrow(NamedTuple):
@@ -88,14 +88,14 @@ class Arrow(NamedTuple):
     source: str
     target: str
     distance: int | None
-    """None where the file says nothing: 1 from a node to itself, otherwise 0."""
+    """The distance in iterations. None if the file has none; it is then 1 for an edge from a node to itself, otherwise 0."""
     operand: int | None
-    """Place among the operands of the target; None for the order of the file."""
+    """Position among the operands of the target; None for the order of the file."""
     place: str
 
 
 def _unknown(op: str, table: OpTable) -> str:
-    """What is wrong with an op, and how to go on."""
+    """Message for an unknown operation, with advice."""
     known = {name.lower(): name for name in (*OPERATIONS, *table.names)}
     close = difflib.get_close_matches(op.lower()[:40], known, n=1)
     perhaps = f"perhaps {known[close[0]]}; " if close else ""
@@ -108,12 +108,12 @@ def _unknown(op: str, table: OpTable) -> str:
 def join(
     name: str, nodes: Iterable[Node], arrows: Iterable[Arrow], source: str | Path | None, reading: Reading | None = None
 ) -> Dfg:
-    """Graph of nodes and edges.
+    """Makes the graph of nodes and edges.
 
     Raises
     ------
     InputError
-        Ids that are missing or stand twice, bad operands, and where ``reading`` is strict, unknown ops.
+        An id is missing or occurs twice, an operand is not valid, or an operation is unknown and ``reading`` is strict.
     """
     way = reading or Reading()
     known: dict[str, Node] = {}
@@ -137,7 +137,7 @@ def join(
     instructions = []
     for node in known.values():
         order = sorted(incoming[node.id], key=lambda arrow: arrow.operand if arrow.operand is not None else len(known))
-        # A value of this iteration and one of an earlier one may share an operand, as some tools have it: both are operands.
+        # Some tools give the same operand number to a value of this iteration and one of an earlier one; both become operands.
         taken = [(arrow.operand, _is_carried(arrow)) for arrow in order if arrow.operand is not None]
         if len(taken) != len(set(taken)):
             raise InputError(f"found two edges for one operand of {node.id!r}", source=source, place=order[0].place)
@@ -161,7 +161,7 @@ def join(
 
 
 def _is_carried(arrow: Arrow) -> bool:
-    """Whether the value is one of an earlier iteration; where the file says nothing, one from a node to itself is."""
+    """Whether the value is from an earlier iteration; without a distance, that is so for an edge from a node to itself."""
     return arrow.source == arrow.target if arrow.distance is None else arrow.distance > 0
 
 
@@ -177,7 +177,10 @@ def _instruction(node: Node, known: Resolved, operands: tuple[Operand, ...]) -> 
 
 
 def _with_immediates(instructions: list[Instruction], values: dict[str, float]) -> tuple[Instruction, ...]:
-    """Constants of a known value are operands of those that read them; what nothing reads, or what reads itself, stays."""
+    """Replaces constants with a known value by operands of their readers.
+
+    Constants without readers, and constants with operands, are kept.
+    """
     read = {operand.instruction for instruction in instructions for operand in instruction.operands}
     gone = {
         instruction.id: values[instruction.id]
@@ -206,7 +209,7 @@ def _notes(unknown: Counter[str]) -> tuple[str, ...]:
     return (f"{what} that no op table knows, mapped as a generic operation: {ops}",)
 
 
-#: Other names of what a node, an edge and a graph say, the first ones first: where there is an op, ``type`` is a note.
+#: Alternative names of keys of nodes, edges and graphs, in order of precedence: if there is an ``op``, ``type`` is a note.
 NODE_NAMES = {"opcode": "op", "operation": "op", "type": "op", "const_value": "value", "constVal": "value"}
 EDGE_NAMES = {
     "source": "src",
@@ -221,7 +224,7 @@ GRAPH_NAMES = {"links": "edges"}
 _NOTES_TEXT = """
     name label title comment comments note notes description source license url version tool
     pos position x y z rank color colour fillcolor fontcolor fontname fontsize style shape width height"""
-#: Keys that are notes for people and other tools, wherever they stand: nothing depends on them.
+#: Keys that are ignored everywhere, because they are notes for people and other tools.
 NOTES = frozenset(_NOTES_TEXT.split())
 _NODE_NOTES = NOTES | {"type", "asap", "alap", "ASAP", "ALAP", "bb", "BB", "level"}
 _EDGE_NOTES = (NOTES - {"source"}) | {"key", "id"}
@@ -244,12 +247,12 @@ class _Edge(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_json(path: str | Path, reading: Reading | None = None) -> Dfg:
-    """Graph of a file; raises :class:`~stowplan.errors.InputError` naming file and place."""
+    """Reads the graph of a JSON file; raises :class:`~stowplan.errors.InputError`, which names the file and the field."""
     return decode_json(files.read_bytes(path), source=path, reading=reading)
 
 
 def decode_json(data: bytes, source: str | Path | None = None, reading: Reading | None = None) -> Dfg:
-    """Graph of JSON bytes; raises :class:`~stowplan.errors.InputError` naming source and place."""
+    """Decodes the graph in JSON; raises :class:`~stowplan.errors.InputError`, which names the source and the field."""
     given: dict[str, Any] = files.decode_json(data, dict[str, Any], "a JSON graph", source)
     with naming(source):
         return _graph(given, source, reading or Reading())
@@ -310,7 +313,7 @@ def _graph(given: dict[str, Any], source: str | Path | None, reading: Reading) -
 def _renamed(
     given: dict[str, Any], place: str, names: dict[str, str], known: tuple[str, ...], notes: frozenset[str]
 ) -> dict[str, Any]:
-    """What an object says, under our names; raises InputError for a key that is unknown, or two that contradict each other."""
+    """An object with the names of keys in this format; raises InputError for an unknown key, or for two that contradict."""
     for key in given:
         if key not in known and key not in names and key not in notes:
             expected = ", ".join((*known, *(name for name in names if name not in notes)))
