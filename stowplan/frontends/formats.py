@@ -186,13 +186,13 @@ def look(path: str | Path, target: str | Path | None = None) -> Source:
 
 def format_of(source: Source) -> InputFormat:
     """The format of a file."""
-    return next(known for known in map(_format, _PLACES) if known.matches(source))
+    return next(each for each in map(_format, _PLACES) if each.matches(source))
 
 
 def target_family(target: str) -> TargetFamily:
     """The family of a target, given by its name or path; raises InputError if it belongs to none."""
     check_name(target)
-    families = [known.targets for known in formats() if known.targets is not None]
+    families = [each.targets for each in formats() if each.targets is not None]
     for family in families:
         if family.holds(target):
             return family
@@ -205,7 +205,7 @@ def check_name(target: str | Path | None) -> None:
     """Raise InputError if no target has this name; the message lists all names, and suggests a similar one."""
     if target is None or is_path(target):
         return
-    families = [known.targets for known in reversed(formats()) if known.targets is not None]
+    families = [each.targets for each in reversed(formats()) if each.targets is not None]
     names = [name for family in families for name in family.names()]
     # Some targets have alternative names, which only their family knows.
     if target not in names and not any(family.holds(str(target)) for family in families):
@@ -244,12 +244,12 @@ def target_for(path: Path, targets: Iterable[str]) -> str | None:
     UsageError
         Two of the targets fit, and nothing in the file says which one is meant.
     """
-    given = tuple(targets)
-    if not given:
+    target_list = tuple(targets)
+    if not target_list:
         return None
     fitting = []
     seen = look(path)
-    for target in given:
+    for target in target_list:
         source = seen._replace(target=target)
         input_format = format_of(source)
         if input_format.targets is None or not input_format.targets.holds(target):
@@ -268,7 +268,7 @@ def target_for(path: Path, targets: Iterable[str]) -> str | None:
 def is_input(path: Path) -> bool:
     """Whether a file in a folder is an input, judging by its name, and for JSON by its contents."""
     name = path.name.lower().removesuffix(".gz")
-    if name.startswith(".") or not name.endswith(tuple(suffix for known in formats() for suffix in known.suffixes)):
+    if name.startswith(".") or not name.endswith(tuple(suffix for each in formats() for suffix in each.suffixes)):
         return False
     try:
         source = look(path)

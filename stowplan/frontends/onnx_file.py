@@ -80,7 +80,7 @@ class OnnxFile:
     @property
     def inputs(self) -> list[str]:
         """Names of the graph's inputs, without those that have stored values."""
-        return [given.name for given in self.graph.input if given.name not in self.stored]
+        return [value.name for value in self.graph.input if value.name not in self.stored]
 
     def shape(self, name: str, place: str = "") -> tuple[int, ...]:
         """Sizes of a value; raises InputError if they are not fixed, and names ``place``, or the value if it is empty."""
@@ -329,8 +329,8 @@ def is_external(tensor: Any, onnx: Any) -> bool:
 
 def _fetched(tensor: Any, folder: Path, size: int) -> bytes:
     """The first ``size`` bytes of a tensor from its file, which must be in the model's folder."""
-    said = {entry.key: entry.value for entry in tensor.external_data}
-    location, offset = said.get("location", ""), said.get("offset", "0")
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location, offset = entries.get("location", ""), entries.get("offset", "0")
     where = (folder / location).resolve()
     if not location or not where.is_relative_to(folder.resolve()):
         raise ValueError(f"found the file {location!r}, expected one in the model's folder")

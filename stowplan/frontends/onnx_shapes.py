@@ -128,13 +128,13 @@ class _Walk:
         short = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MOST]
         for tensor in short:
             self._take(helper.make_node("Constant", [], [tensor.name], value=tensor))
-        taken = {*self.types, *(name for node in nodes for name in node.output)}
+        used_names = {*self.types, *(name for node in nodes for name in node.output)}
         pending, done = nodes[::-1], []
         while pending:
             node = pending.pop()
             branch = chosen(node, self.numbers)
             if branch is not None:
-                body = inlined(node, branch, taken)
+                body = inlined(node, branch, used_names)
                 graph.initializer.extend(body.initializer)
                 graph.sparse_initializer.extend(body.sparse_initializer)
                 self._declared += [(value.name, value.type) for value in (*body.value_info, *body.output)]

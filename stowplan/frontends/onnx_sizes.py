@@ -137,12 +137,12 @@ def _unify(value: Any, shape: tuple[int, ...], dims: dict[str, int]) -> None:
     if sizes is not None and len(sizes) != len(shape):
         raise InputError(f"found --shape {typed}, expected {len(sizes)} sizes, as in the model", place=place)
     for size, number in zip(sizes or (), shape, strict=sizes is not None):
-        known = None if _is_open(size) else size.dim_value
-        if known is None and size.dim_param:
-            known = dims.setdefault(size.dim_param, number)
-        if known is not None and known != number:
+        fixed = None if _is_open(size) else size.dim_value
+        if fixed is None and size.dim_param:
+            fixed = dims.setdefault(size.dim_param, number)
+        if fixed is not None and fixed != number:
             what = f" for {size.dim_param!r}" if _is_open(size) else ", as in the model"
-            raise InputError(f"found --shape {typed}, expected {known}{what} in place of {number}", place=place)
+            raise InputError(f"found --shape {typed}, expected {fixed}{what} in place of {number}", place=place)
     kind.shape.ClearField("dim")
     for number in shape:
         kind.shape.dim.add(dim_value=number)

@@ -206,14 +206,16 @@ def named_inputs(names: Iterable[str], inputs: Iterable[tuple[str, int]], what: 
     pairs = [*enumerate(inputs)]
     found: list[int] = []
     for name in names:
-        places = {number: f"{what} :{at}" for at, (own, number) in pairs if own == name}
+        places = {number: f"{what} :{at}" for at, (own_name, number) in pairs if own_name == name}
         places = places or {number: "" for at, (_, number) in pairs if name == f":{at}"}
         if len(places) > 1:
             ways = " or ".join(places.values())
             raise InputError(f"found {what} {name}, a name of {len(places)} inputs, expected {ways}, counted from 0")
         if not places:
-            known = ", ".join([*dict.fromkeys(own for _, (own, _) in pairs)][:20])
-            raise InputError(f"found {what} {name}, expected {f'an input: {known}' if known else 'none: there are no inputs'}")
+            expected = ", ".join([*dict.fromkeys(own_name for _, (own_name, _) in pairs)][:20])
+            raise InputError(
+                f"found {what} {name}, expected {f'an input: {expected}' if expected else 'none: there are no inputs'}"
+            )
         found += places
     return found
 
@@ -260,11 +262,11 @@ def as_texts(name: str, given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise UsageError(f"found {name} {show(given)}, expected a list of NAME=SIZES")
     texts = tuple(given)
-    told: dict[str, tuple[int, ...]] = {}
+    parsed: dict[str, tuple[int, ...]] = {}
     for text in texts:
         key, sizes = _parsed(name, text)
-        if told.setdefault(key, sizes) != sizes:
-            raise UsageError(f"--{name}: found {as_typed(told[key])} and {as_typed(sizes)} for {key!r}, expected one")
+        if parsed.setdefault(key, sizes) != sizes:
+            raise UsageError(f"--{name}: found {as_typed(parsed[key])} and {as_typed(sizes)} for {key!r}, expected one")
     return texts
 
 

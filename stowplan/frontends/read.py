@@ -101,10 +101,10 @@ def read(
     UnmodelledWarning
         Something in the file is not modelled, or only in part.
     """
-    given = {name: value for name, value in locals().items() if name != "path"}
+    options = {name: value for name, value in locals().items() if name != "path"}
     if isinstance(capacity, str):
-        given["capacity"] = size("a capacity of {}", capacity)
-    opened = open_input(path, ReadOptions(**given))
+        options["capacity"] = size("a capacity of {}", capacity)
+    opened = open_input(path, ReadOptions(**options))
     for text in opened.warnings:
         warnings.warn(text, UnmodelledWarning, stacklevel=2)
     return opened.problem
@@ -179,7 +179,7 @@ def _opened(source: Source, input_format: InputFormat, options: ReadOptions) -> 
     return opened._replace(warnings=unmodelled_lines(places))
 
 
-def _fitting(source: Source, own: TargetFamily) -> list[TargetFamily]:
+def _fitting(source: Source, own_family: TargetFamily) -> list[TargetFamily]:
     """The families of targets for which a file can be read, that of its format first; raises InputError if there is none."""
     fitting: list[TargetFamily] = []
     for candidate in formats():
@@ -187,14 +187,14 @@ def _fitting(source: Source, own: TargetFamily) -> list[TargetFamily]:
             named = source._replace(target=candidate.targets.example)
             if format_of(named) is candidate and candidate.claims(named) is not False:
                 fitting.append(candidate.targets)
-    return sorted(fitting, key=lambda family: family is not own)
+    return sorted(fitting, key=lambda family: family is not own_family)
 
 
 def only_target(path: str | Path, kind: str) -> str | None:
     """The only target for which a file is read as a problem of a kind; None if there is none, or if there are several."""
     source = look(path)
-    own = format_of(source).targets
-    fitting = [] if own is None else _fitting(source, own)
+    own_family = format_of(source).targets
+    fitting = [] if own_family is None else _fitting(source, own_family)
     names = [name for family in fitting if family.kind == kind.replace("_", " ") for name in family.names()]
     return names[0] if len(names) == 1 else None
 

@@ -76,10 +76,12 @@ class UpperBounds:
             if name not in names:
                 expected = f"an open size of the program: {', '.join(sorted(names))}" if names else "none: no size is open"
                 raise InputError(f"found --dim {name}, expected {expected}")
-            own = ranges[names[name]]
-            if not own.lower <= bound <= own.upper:
-                raise InputError(f"found --dim {name}={bound}, expected {own.lower} to {own.upper}, as in the program")
-            ranges[names[name]] = type(own)(own.lower, bound)
+            old_range = ranges[names[name]]
+            if not old_range.lower <= bound <= old_range.upper:
+                raise InputError(
+                    f"found --dim {name}={bound}, expected {old_range.lower} to {old_range.upper}, as in the program"
+                )
+            ranges[names[name]] = type(old_range)(old_range.lower, bound)
         self._ranges, self._told = ranges, set(dims or ())
 
     def of(self, extent: Any, place: str) -> int:

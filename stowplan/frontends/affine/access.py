@@ -97,11 +97,11 @@ def reshaped(shape: Sequence[int], source: Sequence[int]) -> list[Expression]:
 def expressions(indices: Sequence[Index | int], place: str) -> tuple[Expression, ...]:
     """The expressions of the indices in an access; raises InputError for an index that is not affine."""
     affine = []
-    for given in indices:
-        if isinstance(given, Index):
-            affine.append(given.expression)
-        elif isinstance(given, int) and not isinstance(given, bool):
-            affine.append(constant(given))
+    for operand in indices:
+        if isinstance(operand, Index):
+            affine.append(operand.expression)
+        elif isinstance(operand, int) and not isinstance(operand, bool):
+            affine.append(constant(operand))
         else:
-            raise InputError(f"found a non-affine index of type {type(given).__name__}, expected whole numbers", place=place)
+            raise InputError(f"found a non-affine index of type {type(operand).__name__}, expected whole numbers", place=place)
     return tuple(affine)

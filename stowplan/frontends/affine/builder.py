@@ -73,9 +73,9 @@ class Builder:
         self._inputs.append(variable.name)
         return variable
 
-    def _unique(self, name: str, taken: Any) -> str:
+    def _unique(self, name: str, used_names: Any) -> str:
         unique = name
-        while unique in taken:
+        while unique in used_names:
             # Counting continues from the last number of this name, so that many equal names take linear time.
             self._counts[name] = self._counts.get(name, 1) + 1
             unique = f"{name}.{self._counts[name]}"

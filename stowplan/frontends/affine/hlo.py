@@ -196,12 +196,12 @@ def _gather(walk: Walk, instruction: Instruction, operands: list[Variable]) -> V
     table = first_operand(instruction, operands, 2)
     rank = len(table.shape)
     offsets = numbers(instruction, "offset_dims", below=len(dims(instruction)))
-    kept = _kept(instruction, rank, "collapsed_slice_dims", "operand_batching_dims")
+    kept_dimensions = _kept(instruction, rank, "collapsed_slice_dims", "operand_batching_dims")
     sizes = numbers(instruction, "slice_sizes")
     expect_one_for_each(instruction, "slice_sizes", sizes, table)
     options = [
         (dimension, UNSPREAD, offset)
-        for dimension, offset in _paired(instruction, "offset_dims", kept, offsets)
+        for dimension, offset in _paired(instruction, "offset_dims", kept_dimensions, offsets)
         if sizes[dimension] == table.shape[dimension]
     ]
     return walk.operator(instruction, operands, (*options, (UNSPREAD,) * 3), dynamic=(0,))[0]
@@ -213,10 +213,10 @@ def _scatter(walk: Walk, instruction: Instruction, operands: list[Variable]) -> 
         return walk.operator(instruction, operands, rules.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
     rank = len(operands[0].shape)
     windows = numbers(instruction, "update_window_dims", below=len(operands[2].shape))
-    kept = _kept(instruction, rank, "inserted_window_dims", "input_batching_dims")
+    kept_dimensions = _kept(instruction, rank, "inserted_window_dims", "input_batching_dims")
     options = [
         (dimension, UNSPREAD, update, dimension)
-        for dimension, update in _paired(instruction, "update_window_dims", kept, windows)
+        for dimension, update in _paired(instruction, "update_window_dims", kept_dimensions, windows)
         if operands[0].shape[dimension] == operands[2].shape[update]
     ]
     return walk.operator(instruction, operands, (*options, (UNSPREAD,) * 4), dynamic=(0,))[0]
@@ -224,20 +224,20 @@ def _scatter(walk: Walk, instruction: Instruction, operands: list[Variable]) -> 
 
 def _dynamic_slice(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
     source = first_operand(instruction, operands, None)
-    whole = _equal_dimensions(instruction, source.shape, dims(instruction))
+    full_dimensions = _equal_dimensions(instruction, source.shape, dims(instruction))
     starts = (UNSPREAD,) * (len(operands) - 1)
-    options = [(dimension, *starts, dimension) for dimension in whole]
+    options = [(dimension, *starts, dimension) for dimension in full_dimensions]
     return walk.operator(instruction, operands, (*options, (UNSPREAD, *starts, UNSPREAD)), dynamic=(0,))[0]
 
 
 def _dynamic_update_slice(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
     if len(operands) < 2:
         raise instruction.error(f"found {len(operands)} operands, expected two or more")
-    whole = _equal_dimensions(instruction, operands[0].shape, operands[1].shape)
+    full_dimensions = _equal_dimensions(instruction, operands[0].shape, operands[1].shape)
     if operands[0].shape != dims(instruction):
         raise instruction.error(f"found an operand of shape {list(operands[0].shape)}, expected that of the result")
     starts = (UNSPREAD,) * (len(operands) - 2)
-    options = [(dimension, dimension, *starts, dimension) for dimension in whole]
+    options = [(dimension, dimension, *starts, dimension) for dimension in full_dimensions]
     return walk.operator(instruction, operands, (*options, (UNSPREAD, UNSPREAD, *starts, UNSPREAD)))[0]
 
 
@@ -256,10 +256,10 @@ def _kept(instruction: Instruction, rank: int, *gone: str) -> list[int]:
     return [dimension for dimension in range(rank) if dimension not in named]
 
 
-def _paired(instruction: Instruction, name: str, kept: list[int], values: list[int]) -> list[tuple[int, int]]:
-    if len(kept) != len(values):
-        raise instruction.error(f"found {name}={{{listed(values)}}}, expected {len(kept)} numbers")
-    return list(zip(kept, values, strict=True))
+def _paired(instruction: Instruction, name: str, kept_dimensions: list[int], values: list[int]) -> list[tuple[int, int]]:
+    if len(kept_dimensions) != len(values):
+        raise instruction.error(f"found {name}={{{listed(values)}}}, expected {len(kept_dimensions)} numbers")
+    return list(zip(kept_dimensions, values, strict=True))
 
 
 def _equal_dimensions(instruction: Instruction, one: Sequence[int], two: Sequence[int]) -> list[int]:

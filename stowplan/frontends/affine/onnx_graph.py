@@ -115,13 +115,13 @@ def _pad(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     for at, dimension in enumerate(axes):
         axis = walk.axis(node, dimension, rank)
         low[axis], high[axis] = pads[at], pads[at + len(axes)]
-    given = options.get("value", 0.0)
-    walk.expect(node, isinstance(given, int | float), repr(given), "a number to pad with")
-    value: Variable | float = float(given)
+    padding = options.get("value", 0.0)
+    walk.expect(node, isinstance(padding, int | float), repr(padding), "a number to pad with")
+    value: Variable | float = float(padding)
     if walk.has(node, 2):
         fill = walk.numbers(node.input[2])
-        known = fill is not None and fill.size == 1 and fill.dtype.kind in "biuf"
-        value = float(fill.reshape(-1)[0]) if known else walk.variable(node.input[2])
+        is_constant = fill is not None and fill.size == 1 and fill.dtype.kind in "biuf"
+        value = float(fill.reshape(-1)[0]) if is_constant else walk.variable(node.input[2])
         if isinstance(value, Variable):
             walk.expect(node, not value.shape, f"a value of shape {list(value.shape)} to pad with", "a single one")
     walk.values[node.output[0]] = walk.builder.pad(source, low, high, None, value, node.output[0])
@@ -129,9 +129,9 @@ def _pad(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 def _expand(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     source, shape = walk.inputs(node, 1)[0], walk.shape(node.output[0])
-    behind = len(shape) - len(source.shape)
-    walk.expect(node, behind >= 0, f"a shape of {len(shape)} dimensions", f"{len(source.shape)} or more")
-    dimensions = range(behind, len(shape))
+    new_dimensions = len(shape) - len(source.shape)
+    walk.expect(node, new_dimensions >= 0, f"a shape of {len(shape)} dimensions", f"{len(source.shape)} or more")
+    dimensions = range(new_dimensions, len(shape))
     walk.values[node.output[0]] = walk.builder.broadcast(source, shape, dimensions, node.output[0])
 
 
@@ -187,10 +187,10 @@ def _elementwise(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 
 def _broadcasting(walk: Walk, node: Any, source: Variable, shape: tuple[int, ...]) -> Load:
-    behind = len(shape) - len(source.shape)
-    fits = behind >= 0 and all(one in (1, two) for one, two in zip(source.shape, shape[behind:], strict=True))
+    new_dimensions = len(shape) - len(source.shape)
+    fits = new_dimensions >= 0 and all(one in (1, two) for one, two in zip(source.shape, shape[new_dimensions:], strict=True))
     walk.expect(node, fits, f"an operand of shape {list(source.shape)}", f"one that broadcasts to {list(shape)}")
-    indices = tuple(constant(0) if size == 1 else index(at) for at, size in enumerate(source.shape, behind))
+    indices = tuple(constant(0) if size == 1 else index(at) for at, size in enumerate(source.shape, new_dimensions))
     return Load(shape, (Piece(source.name, indices),))
 
 
@@ -289,8 +289,8 @@ def _along_axis(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 def _reduce(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     data = walk.inputs(node, 1)[0]
     rank = len(data.shape)
-    given = options.get("axes") is not None or walk.has(node, 1)
-    dimensions = walk.integers(node, 1, options.get("axes")) if given else list(range(rank))
+    has_axes = options.get("axes") is not None or walk.has(node, 1)
+    dimensions = walk.integers(node, 1, options.get("axes")) if has_axes else list(range(rank))
     axes = [walk.axis(node, axis, rank) for axis in dimensions]
     ways = rules.reduction(rank, axes)
     if options.get("keepdims", 1):

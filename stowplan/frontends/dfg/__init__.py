@@ -193,9 +193,9 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions) -
         pins = _pins_within(path)
     if options.fixed is not None:
         # Instructions that the user fixes take precedence over those that the graph fixes.
-        own = read_pins(options.fixed)
-        named = {pin.instruction for pin in own}
-        pins = (*own, *(pin for pin in pins if pin.instruction not in named))
+        file_pins = read_pins(options.fixed)
+        named = {pin.instruction for pin in file_pins}
+        pins = (*file_pins, *(pin for pin in pins if pin.instruction not in named))
     try:
         given = {name: getattr(options, name) for name in ("rules", "inputs", "fuse", "fan_out", "memory", "balance")}
         return lower(graph, machine, pins=pins, table=table, **given)

@@ -31,7 +31,7 @@ _WORK = 1.0
 _SECONDS = 300.0
 
 
-def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lambda made: made) -> Problem:
+def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lambda copies: copies) -> Problem:
     """The problem with copies, if limits on delays make every II impossible without; otherwise, or if copies do not help,
     itself.
 
@@ -45,25 +45,25 @@ def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lamb
     counts = _copies(problem, fill)
     if not counts:
         return problem
-    made: list[Instruction] = []
+    copies: list[Instruction] = []
     operands = [list(instruction.operands) for instruction in problem.instructions]
-    taken = {instruction.id for instruction in problem.instructions}
+    used_names = {instruction.id for instruction in problem.instructions}
     for edge, count in counts.items():
         at = producer = problem.instructions[edge.source].id
         for _ in range(count):
-            name = f"{producer}.delay{len(made)}"
-            while name in taken:
+            name = f"{producer}.delay{len(copies)}"
+            while name in used_names:
                 name += "_"
-            taken.add(name)
-            made.append(fill(Instruction(id=name, op="copy", operands=(Operand(instruction=at),))))
+            used_names.add(name)
+            copies.append(fill(Instruction(id=name, op="copy", operands=(Operand(instruction=at),))))
             at = name
         # The distance and the initial value belong to the edge after the last copy.
         operands[edge.target][edge.operand] = msgspec.structs.replace(operands[edge.target][edge.operand], instruction=at)
-    kept = (
+    rewritten = (
         msgspec.structs.replace(instruction, operands=tuple(new))
         for instruction, new in zip(problem.instructions, operands, strict=True)
     )
-    return msgspec.structs.replace(problem, instructions=(*kept, *made))
+    return msgspec.structs.replace(problem, instructions=(*rewritten, *copies))
 
 
 def _copies(problem: Problem, fill: Callable[[Instruction], Instruction]) -> dict[Edge, int]:

@@ -119,9 +119,9 @@ class Carried(Expression):
 
 def carried(initial: float = 0.0) -> Carried:
     """Returns a value from an earlier iteration, which is ``initial`` at first; call its ``becomes`` to define it."""
-    known = _TRACE.get()
-    value = Carried(f"carried {len(known.carried)}", initial)
-    known.carried.append(value)
+    active = _TRACE.get()
+    value = Carried(f"carried {len(active.carried)}", initial)
+    active.carried.append(value)
     return value
 
 
@@ -172,8 +172,8 @@ def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool =
         It returns no computed value.
     """
     label = str(name or getattr(function, "__name__", "loop"))
-    known = _Trace()
-    token = _TRACE.set(known)
+    active = _Trace()
+    token = _TRACE.set(active)
     try:
         parameters = inspect.signature(function).parameters.values()
         variables = [
@@ -183,17 +183,17 @@ def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool =
     finally:
         _TRACE.reset(token)
     results = returned if isinstance(returned, tuple | list) else (returned,)
-    kept = [result.operand.instruction for result in results if isinstance(result, Expression)]
-    if not kept or None in kept:
+    result_ids = [result.operand.instruction for result in results if isinstance(result, Expression)]
+    if not result_ids or None in result_ids:
         raise InputError("found no computed value returned, expected one or more", place=label)
-    graph = _live(label, known, [name for name in kept if name is not None], variables)
+    graph = _live(label, active, [name for name in result_ids if name is not None], variables)
     return fuse_multiply_add(graph) if fuse else graph
 
 
-def _live(label: str, known: _Trace, kept: list[str], variables: list[Variable]) -> Dfg:
+def _live(label: str, active: _Trace, result_ids: list[str], variables: list[Variable]) -> Dfg:
     """The instructions on which the returned values depend, with values of earlier iterations resolved."""
     sources: dict[str, tuple[str, int]] = {}
-    for value in known.carried:
+    for value in active.carried:
         if value.source is None:
             raise UsageError(f"a carried value of {label} never says what it becomes")
         sources[value.operand.instruction or ""] = (value.source.operand.instruction or "", value.distance)
@@ -206,10 +206,10 @@ def _live(label: str, known: _Trace, kept: list[str], variables: list[Variable])
 
     instructions = {
         instruction.id: msgspec.structs.replace(instruction, operands=tuple(map(resolved, instruction.operands)))
-        for instruction in known.instructions
+        for instruction in active.instructions
     }
     live: set[str] = set()
-    open_names = [sources[name][0] if name in sources else name for name in kept]
+    open_names = [sources[name][0] if name in sources else name for name in result_ids]
     while open_names:
         name = open_names.pop()
         if name not in live:

@@ -96,9 +96,9 @@ class Arrow(NamedTuple):
 
 def _unknown(op: str, table: OpTable) -> str:
     """Message for an unknown operation, with advice."""
-    known = {name.lower(): name for name in (*OPERATIONS, *table.names)}
-    close = difflib.get_close_matches(op.lower()[:40], known, n=1)
-    perhaps = f"perhaps {known[close[0]]}; " if close else ""
+    known_names = {name.lower(): name for name in (*OPERATIONS, *table.names)}
+    close = difflib.get_close_matches(op.lower()[:40], known_names, n=1)
+    perhaps = f"perhaps {known_names[close[0]]}; " if close else ""
     return (
         f"found the unknown op {op!r}, expected {perhaps}one of {', '.join(OPERATIONS)}: rename it, say in an op table "
         "what it means, or leave out strict: the schedule depends on its operands only"
@@ -116,30 +116,30 @@ def join(
         An id is missing or occurs twice, an operand is not valid, or an operation is unknown and ``reading`` is strict.
     """
     way = reading or Reading()
-    known: dict[str, Node] = {}
+    node_of: dict[str, Node] = {}
     ops: dict[str, Resolved] = {}
     unknown: Counter[str] = Counter()
     for node in nodes:
-        if node.id in known:
+        if node.id in node_of:
             raise InputError(f"found the id {node.id!r} twice, expected every id once", source=source, place=node.place)
         resolved = way.table.find(node.op)
         if resolved is None and way.strict:
             raise InputError(_unknown(node.op, way.table), source=source, place=node.place)
         if resolved is None:
             unknown[node.op] += 1
-        known[node.id], ops[node.id] = node, resolved or way.table.generic(node.op)
+        node_of[node.id], ops[node.id] = node, resolved or way.table.generic(node.op)
     incoming: dict[str, list[Arrow]] = defaultdict(list)
     for arrow in arrows:
         for end in (arrow.source, arrow.target):
-            if end not in known:
+            if end not in node_of:
                 raise InputError(f"found the node {end!r}, expected the id of a node", source=source, place=arrow.place)
         incoming[arrow.target].append(arrow)
     instructions = []
-    for node in known.values():
-        order = sorted(incoming[node.id], key=lambda arrow: arrow.operand if arrow.operand is not None else len(known))
+    for node in node_of.values():
+        order = sorted(incoming[node.id], key=lambda arrow: arrow.operand if arrow.operand is not None else len(node_of))
         # Some tools give the same operand number to a value of this iteration and one of an earlier one; both become operands.
-        taken = [(arrow.operand, _is_carried(arrow)) for arrow in order if arrow.operand is not None]
-        if len(taken) != len(set(taken)):
+        positions = [(arrow.operand, _is_carried(arrow)) for arrow in order if arrow.operand is not None]
+        if len(positions) != len(set(positions)):
             raise InputError(f"found two edges for one operand of {node.id!r}", source=source, place=order[0].place)
         operands = [
             Operand(
@@ -150,8 +150,8 @@ def join(
         ]
         operands += [Operand(variable=name) for name in node.variables]
         instructions.append(_instruction(node, ops[node.id], tuple(operands)))
-    names = dict.fromkeys(name for node in known.values() for name in node.variables)
-    values = {key: ops[key].value if node.value is None else node.value for key, node in known.items()}
+    names = dict.fromkeys(name for node in node_of.values() for name in node.variables)
+    values = {key: ops[key].value if node.value is None else node.value for key, node in node_of.items()}
     return Dfg(
         name,
         _with_immediates(instructions, {key: value for key, value in values.items() if value is not None}),
@@ -165,14 +165,14 @@ def _is_carried(arrow: Arrow) -> bool:
     return arrow.source == arrow.target if arrow.distance is None else arrow.distance > 0
 
 
-def _instruction(node: Node, known: Resolved, operands: tuple[Operand, ...]) -> Instruction:
+def _instruction(node: Node, resolved: Resolved, operands: tuple[Operand, ...]) -> Instruction:
     return Instruction(
         id=node.id,
-        op=known.op,
-        source_op=None if node.op.lower() == known.op else node.op,
+        op=resolved.op,
+        source_op=None if node.op.lower() == resolved.op else node.op,
         operands=operands,
-        latency=known.latency,
-        tiles=known.tiles,
+        latency=resolved.latency,
+        tiles=resolved.tiles,
     )
 
 
@@ -253,21 +253,23 @@ def read_json(path: str | Path, reading: Reading | None = None) -> Dfg:
 
 def decode_json(data: bytes, source: str | Path | None = None, reading: Reading | None = None) -> Dfg:
     """Decodes the graph in JSON; raises :class:`~stowplan.errors.InputError`, which names the source and the field."""
-    given: dict[str, Any] = files.decode_json(data, dict[str, Any], "a JSON graph", source)
+    document: dict[str, Any] = files.decode_json(data, dict[str, Any], "a JSON graph", source)
     with naming(source):
-        return _graph(given, source, reading or Reading())
+        return _graph(document, source, reading or Reading())
 
 
-def _graph(given: dict[str, Any], source: str | Path | None, reading: Reading) -> Dfg:
-    edges_key = next((key for key in ("edges", *GRAPH_NAMES) if key in given), "edges")
-    whole = _renamed(given, "", GRAPH_NAMES, ("nodes", "edges", "name", "fixed"), _GRAPH_NOTES)
-    if given.get("directed", True) is not True:
-        raise InputError(f"found {given['directed']!r}, expected true: an undirected graph has no operands", place="directed")
-    for key, expected, names, known, notes in (
+def _graph(document: dict[str, Any], source: str | Path | None, reading: Reading) -> Dfg:
+    edges_key = next((key for key in ("edges", *GRAPH_NAMES) if key in document), "edges")
+    fields = _renamed(document, "", GRAPH_NAMES, ("nodes", "edges", "name", "fixed"), _GRAPH_NOTES)
+    if document.get("directed", True) is not True:
+        raise InputError(
+            f"found {document['directed']!r}, expected true: an undirected graph has no operands", place="directed"
+        )
+    for key, expected, names, allowed, notes in (
         ("nodes", _Node, NODE_NAMES, _Node.__struct_fields__, _NODE_NOTES),
         (edges_key, _Edge, EDGE_NAMES, _Edge.__struct_fields__, _EDGE_NOTES),
     ):
-        parts = whole.get(GRAPH_NAMES.get(key, key))
+        parts = fields.get(GRAPH_NAMES.get(key, key))
         if not isinstance(parts, list):
             raise InputError(f"found {_kind(parts)}, expected a list", place=key)
         for at, part in enumerate(parts):
@@ -275,15 +277,15 @@ def _graph(given: dict[str, Any], source: str | Path | None, reading: Reading) -
             if not isinstance(part, dict):
                 raise InputError(f"found {_kind(part)}, expected an object", place=place)
             try:
-                parts[at] = msgspec.convert(_renamed(part, place, names, known, notes), expected)
+                parts[at] = msgspec.convert(_renamed(part, place, names, allowed, notes), expected)
             except msgspec.ValidationError as error:
                 raise files.misfit(error, expected, at=place) from error
-    inner = given.get("graph")
-    name = whole.get("name") or (inner.get("name") if isinstance(inner, dict) else None) or ""
+    inner = document.get("graph")
+    name = fields.get("name") or (inner.get("name") if isinstance(inner, dict) else None) or ""
     if not isinstance(name, str):
         raise InputError(f"found {_kind(name)}, expected a string", place="name")
-    nodes: list[_Node] = whole["nodes"]
-    edges: list[_Edge] = whole["edges"]
+    nodes: list[_Node] = fields["nodes"]
+    edges: list[_Edge] = fields["edges"]
     for at, edge in enumerate(edges):
         place = f"{edges_key}[{at}]"
         if edge.distance is not None and edge.distance < 0:
@@ -311,24 +313,24 @@ def _graph(given: dict[str, Any], source: str | Path | None, reading: Reading) -
 
 
 def _renamed(
-    given: dict[str, Any], place: str, names: dict[str, str], known: tuple[str, ...], notes: frozenset[str]
+    document: dict[str, Any], place: str, names: dict[str, str], allowed: tuple[str, ...], notes: frozenset[str]
 ) -> dict[str, Any]:
     """An object with the names of keys in this format; raises InputError for an unknown key, or for two that contradict."""
-    for key in given:
-        if key not in known and key not in names and key not in notes:
-            expected = ", ".join((*known, *(name for name in names if name not in notes)))
+    for key in document:
+        if key not in allowed and key not in names and key not in notes:
+            expected = ", ".join((*allowed, *(name for name in names if name not in notes)))
             raise InputError(
                 f"found the key {key!r}, expected {expected}, or a note such as label or comment", place=place or None
             )
-    renamed = {key: value for key, value in given.items() if key in known}
-    said = {key: key for key in renamed}
+    renamed = {key: value for key, value in document.items() if key in allowed}
+    source_key = {key: key for key in renamed}
     for key, ours in names.items():
-        if key not in given:
+        if key not in document:
             continue
         if ours not in renamed:
-            renamed[ours], said[ours] = given[key], key
-        elif renamed[ours] != given[key] and key not in notes:
-            message = f"found {said[ours]} {renamed[ours]!r} and {key} {given[key]!r}, expected one of them"
+            renamed[ours], source_key[ours] = document[key], key
+        elif renamed[ours] != document[key] and key not in notes:
+            message = f"found {source_key[ours]} {renamed[ours]!r} and {key} {document[key]!r}, expected one of them"
             raise InputError(message, place=place or None)
     return renamed
 

@@ -139,8 +139,10 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
         fused[addition.id] = Instruction(
             id=addition.id, op="madd", operands=(*product.operands, addition.operands[1 - place]), writes=addition.writes
         )
-    kept = tuple(fused.get(instruction.id, instruction) for instruction in graph.instructions if instruction.id not in gone)
-    return Dfg(graph.name, kept, graph.variables)
+    remaining = tuple(
+        fused.get(instruction.id, instruction) for instruction in graph.instructions if instruction.id not in gone
+    )
+    return Dfg(graph.name, remaining, graph.variables)
 
 
 Inputs = Literal["variables", "copies", "instructions"]

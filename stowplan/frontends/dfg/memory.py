@@ -51,11 +51,11 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
     number = graph.number
     level = _levels(graph, number, [access is not None for access in kind])
     readers = _sent(graph, number, level, [access is not None for access in kind])
-    taken = set(number)
+    used_names = set(number)
     copies: list[Instruction] = []
     changed: dict[tuple[_Reader, str], Operand] = {}
     for source, sent in readers.items():
-        copies += _link(graph.instructions[source].id, sent, level, taken, changed)
+        copies += _link(graph.instructions[source].id, sent, level, used_names, changed)
 
     def moved(at: int, operand: Operand) -> Operand:
         replacement = changed.get((_Reader(at, operand.distance, operand.initial), operand.instruction or ""))
@@ -137,7 +137,7 @@ def _groups(readers: list[_Reader], level: list[int]) -> list[list[_Reader]]:
 
 
 def _link(
-    producer: str, readers: list[_Reader], level: list[int], taken: set[str], changed: dict[tuple[_Reader, str], Operand]
+    producer: str, readers: list[_Reader], level: list[int], used_names: set[str], changed: dict[tuple[_Reader, str], Operand]
 ) -> list[Instruction]:
     """Let the readers of a value that is sent read it from a chain of copies, level by level; returns the copies."""
     name, age, initial = producer, 0, 0.0
@@ -154,9 +154,9 @@ def _link(
                 changed[reader, producer] = Operand(instruction=name, distance=reader.distance - age, asynchronous=True)
             continue
         copy = f"{producer}.copy{len(copies)}"
-        while copy in taken:
+        while copy in used_names:
             copy += "'"
-        taken.add(copy)
+        used_names.add(copy)
         begins = members[0].initial if least else 0.0
         read = Operand(instruction=name, distance=least - age, initial=begins, asynchronous=True)
         copies.append(Instruction(id=copy, op="copy", operands=(read,)))

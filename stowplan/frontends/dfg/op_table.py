@@ -194,18 +194,18 @@ class OpTable:
 
     def _find(self, name: str) -> Resolved | None:
         matches = [entry for layer in self._layers if (entry := layer.find(name)) is not None]
-        own = _key(name)
-        if not matches and own not in OPERATIONS:
+        key = _key(name)
+        if not matches and key not in OPERATIONS:
             return None
         entries = [entry for entry, _ in matches]
-        meaning = _first(entries, lambda entry: entry.meaning) or (own if own in OPERATIONS else None)
+        meaning = _first(entries, lambda entry: entry.meaning) or (key if key in OPERATIONS else None)
         text = next((value for _, value in matches if value is not None), None)
-        if meaning is not None and meaning != own:
+        if meaning is not None and meaning != key:
             # Costs of an operation of this package apply to all operations with this meaning that have none of their own.
             entries += [entry[0] for layer in self._layers if (entry := layer.find(meaning)) is not None]
         group = _first(entries, lambda entry: entry.group) or UNCLASSIFIED
         value = read_number(text) if meaning == "constant" else None
-        return Resolved(meaning or generic_operation(own), value, *self._costs(entries, group))
+        return Resolved(meaning or generic_operation(key), value, *self._costs(entries, group))
 
     def _costs(self, entries: list[_Ops], group: str) -> tuple[int | None, tuple[int, ...] | None]:
         every: list[_Costs | _Ops] = [*entries, *(layer.classes[group] for layer in self._layers if group in layer.classes)]

@@ -45,11 +45,11 @@ def arena_problem(
     structure = build(graph if in_place else without_pairs(graph))
     order = stable_order(structure)
     begin, end = (moments.tolist() for moments in structure.lives(order))
-    taken = sorted(structure.taken_places(order), key=lambda pair: begin[pair[1]])
+    in_place_pairs = sorted(structure.taken_places(order), key=lambda pair: begin[pair[1]])
     host = dict(zip(structure.tensor.tolist(), structure.tensor.tolist(), strict=True))
-    for operand, result in structure.tensor[np.array(taken, np.int64).reshape(-1, 2)].tolist():
+    for operand, result in structure.tensor[np.array(in_place_pairs, np.int64).reshape(-1, 2)].tolist():
         host[result] = host[operand]
-    for operand, result in reversed(taken):
+    for operand, result in reversed(in_place_pairs):
         # Pairs are visited from the last one on, so that a chain of pairs ends up in its first tensor.
         end[operand], end[result] = end[result], begin[result]
     tensors = [graph.tensors[number] for number in structure.tensor.tolist()]
@@ -58,22 +58,22 @@ def arena_problem(
         for tensor, low, high in zip(tensors, begin, end, strict=True)
         if low < high
     )
-    kept, returned = {buffer.id for buffer in buffers}, {*graph.results}
+    buffer_ids, returned = {buffer.id for buffer in buffers}, {*graph.results}
     parts = []
     for number, tensor in enumerate(graph.tensors):
         buffer = graph.tensors[host[graph.base[number]]].id
-        if tensor.id not in kept and (buffer in kept or number in returned):
+        if tensor.id not in buffer_ids and (buffer in buffer_ids or number in returned):
             offset = graph.base_offset[number]
-            parts.append(Part(id=tensor.id, buffer=buffer if buffer in kept else None, offset=offset, size=tensor.size))
+            parts.append(Part(id=tensor.id, buffer=buffer if buffer in buffer_ids else None, offset=offset, size=tensor.size))
     results = tuple(graph.tensors[number].id for number in graph.results)
     return Problem(name=graph.name, buffers=buffers, capacity=capacity, parts=tuple(parts) or UNSET, results=results or UNSET)
 
 
 def without_pairs(graph: AnyGraph) -> AnyGraph:
     """The graph without pairs of operands and results that may share bytes."""
-    given: Any = graph
-    made: AnyGraph = replace(given, ops=tuple(replace(op, in_place=()) for op in given.ops))
-    return made
+    any_graph: Any = graph
+    changed: AnyGraph = replace(any_graph, ops=tuple(replace(op, in_place=()) for op in any_graph.ops))
+    return changed
 
 
 def traffic(graph: GraphRules) -> dict[int, int]:

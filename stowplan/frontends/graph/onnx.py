@@ -122,8 +122,8 @@ class _Reader:
         begin, bodies = len(self._ops), bodies_of(node)
         results = [self._add(result) for result in node.output if result and self._is_wanted(result)]
         inner = [_Reader(self._file.inside(attribute.g), self._in_place, self) for attribute in bodies]
-        given = [reader._add(value.name) for reader in inner for value in reader._graph.input]
-        self._ops.append(Op(id=name, reads=tuple(reads), writes=(*results, *given), kind=node.op_type))
+        body_inputs = [reader._add(value.name) for reader in inner for value in reader._graph.input]
+        self._ops.append(Op(id=name, reads=tuple(reads), writes=(*results, *body_inputs), kind=node.op_type))
         if len(node.output) > len(inner[0]._graph.input) - 2 and node.op_type == "Loop":
             warn_unmodelled("what its iterations return is counted for as many as there can be", f"operator {name}")
         for attribute, reader in zip(bodies, inner, strict=True):
@@ -236,14 +236,16 @@ def _collapsed(graph: Graph, spans: list[tuple[range, list[int]]]) -> Graph:
         ops += graph.ops[at : span.start]
         at = span.stop
         run = [graph.ops[number] for number in span]
-        own = {tensor for op in run for tensor in op.writes} - {*results}
-        inside |= own
+        inner_tensors = {tensor for op in run for tensor in op.writes} - {*results}
+        inside |= inner_tensors
         change = np.zeros(len(graph.ops) + 1, np.int64)
         for tensor, begin, end in lives:
-            if tensor in own:
+            if tensor in inner_tensors:
                 change[begin] += tensors[tensor].size
                 change[end] -= tensors[tensor].size
-        reads = dict.fromkeys(tensor for op in run for tensor in op.reads if tensor not in own and tensor not in results)
+        reads = dict.fromkeys(
+            tensor for op in run for tensor in op.reads if tensor not in inner_tensors and tensor not in results
+        )
         scratch = Tensor(id=f"{run[0].id}.scratch", size=int(np.cumsum(change).max()))
         ops.append(Op(id=run[0].id, reads=tuple(reads), writes=(*results, len(tensors)), kind=run[0].kind))
         tensors.append(scratch)

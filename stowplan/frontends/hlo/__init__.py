@@ -86,14 +86,14 @@ def program_from_module(module: HloModule, *, donation: Donation = "free") -> Pr
             )
         check_module(module, timed=True)
         schedule = Schedule(module)
-        apart = _share_storage(schedule, donation)
-        return _build(schedule, apart, _program_name(module))
+        separate = _share_storage(schedule, donation)
+        return _build(schedule, separate, _program_name(module))
 
 
 def _hint(module: HloModule) -> str:
     """Text that says which file of XLA's dump to use instead of one that is not scheduled."""
-    given = (Path(module.source or "").name, module.name, module.attributes_text)
-    if any("before_optimizations" in text for text in given):
+    texts = (Path(module.source or "").name, module.name, module.attributes_text)
+    if any("before_optimizations" in text for text in texts):
         return (
             ": this is the module before XLA's optimisations, take the file of the same dump with after_optimizations in its "
             "name (targets with banks, such as inferentia, take this one)"
@@ -112,15 +112,15 @@ def _share_storage(schedule: Schedule, donation: Donation) -> set[int]:
     overlapping = sum(not values.share(before, after, forced=True) for before, after in schedule.carried)
     if overlapping:
         schedule.notes.append(f"{overlapping} loop-carried values overlap in time with what shares their storage")
-    apart = sum(not values.share(first, second) for first, second in schedule.branch_results)
-    if apart:
-        schedule.notes.append(f"{apart} results of branches have storage of their own")
+    separate = sum(not values.share(first, second) for first, second in schedule.branch_results)
+    if separate:
+        schedule.notes.append(f"{separate} results of branches have storage of their own")
     refused = {
         update.result for step in schedule.steps for update in step.updates if not values.share(update.operand, update.result)
     }
     if refused:
         schedule.notes.append(f"{len(refused)} updates are copies, not in place: what they update is read later or kept")
-    untied = sum(not values.share(given, result) for given, result in schedule.donated) if donation == "tied" else 0
+    untied = sum(not values.share(donated, result) for donated, result in schedule.donated) if donation == "tied" else 0
     if untied:
         schedule.notes.append(f"{untied} donated parameters are needed while the output in their storage is: not tied to it")
     return refused
@@ -178,8 +178,8 @@ def _finish(
         moved[key] = moved.get(key, 0) + (sizes[value] if value in copied else part)
     for value in step.writes:
         key = (tensor_of[value], True)
-        whole = 0 if step.opcode == "AllocateBuffer" else sizes[value]
-        moved[key] = moved.get(key, 0) + in_place.get(value, whole)
+        full_size = 0 if step.opcode == "AllocateBuffer" else sizes[value]
+        moved[key] = moved.get(key, 0) + in_place.get(value, full_size)
     return ProgramStep(
         name=step.name,
         opcode=step.opcode,
@@ -211,14 +211,14 @@ def _open(source: Source, options: ReadOptions) -> Opened:
         raise
     module = read_module(source.path)
     program = program_from_module(module, donation="tied" if options.donation == "tied" else "free")
-    given: dict[str, Any] = options.only({"capacity", "cost_model", "stalls"}).given()
+    arguments: dict[str, Any] = options.only({"capacity", "cost_model", "stalls"}).given()
     if options.cycles is not None:
-        given |= _cost_data(options.cycles, options.cost_model, module, program, machine)
-        if "signatures" in given and given["signatures"].table.conflicts:
-            count = given["signatures"].table.conflicts
+        arguments |= _cost_data(options.cycles, options.cost_model, module, program, machine)
+        if "signatures" in arguments and arguments["signatures"].table.conflicts:
+            count = arguments["signatures"].table.conflicts
             note = f"{count} entries of the latency table had two cycles, the last count: compilers differ"
             program = msgspec.structs.replace(program, notes=(*program.notes, note))
-    problem = make_problem(program, machine, **given)
+    problem = make_problem(program, machine, **arguments)
     return Opened(msgspec.structs.replace(problem, **options.only({"evictions", "prefetches"}).given()), program)
 
 

@@ -47,11 +47,11 @@ _Users = dict[str, list[tuple[Instruction, int]]]
 
 def fused_access(module: HloModule) -> dict[str, Access]:
     """The access of every computation that a fusion or an asynchronous operation may call."""
-    known: dict[str, Access] = {}
+    access_of: dict[str, Access] = {}
     for computation in module.computations.values():
         check_reading()
-        known[computation.name] = _computation_access(computation, known)
-    return known
+        access_of[computation.name] = _computation_access(computation, access_of)
+    return access_of
 
 
 def instruction_access(instruction: Instruction, computation: Computation, fused: dict[str, Access]) -> Access:
@@ -109,8 +109,8 @@ def _own_access(instruction: Instruction, computation: Computation, fused: dict[
             raise instruction.error(f"found {len(operands)} operands, expected more than {max(operand, update)}")
         written = None
         if update:
-            whole = instruction.shape.leaves[result][1].bytes if result < len(instruction.shape.leaves) else 0
-            written = min(array_bytes(computation.by_name[operands[update]]), whole)
+            total_bytes = instruction.shape.leaves[result][1].bytes if result < len(instruction.shape.leaves) else 0
+            written = min(array_bytes(computation.by_name[operands[update]]), total_bytes)
             # A scatter reads the old elements to combine them with the update; a dynamic-update-slice only overwrites.
             reads[operand] = written if opcode == "scatter" else 0
         pairs.append(InPlace(result, operand, 0, written))
@@ -134,23 +134,23 @@ def _updated(instruction: Instruction) -> list[tuple[int, int, int]]:
     return _UPDATES.get(opcode, [])
 
 
-def _computation_access(computation: Computation, known: dict[str, Access]) -> Access:
+def _computation_access(computation: Computation, access_of: dict[str, Access]) -> Access:
     users: _Users = {}
     for instruction in computation.instructions:
         for position, name in enumerate(instruction.operands):
             users.setdefault(name, []).append((instruction, position))
     pairs: list[InPlace] = []
     chain: set[str] = set()
-    taken: set[int] = set()
+    paired_parameters: set[int] = set()
     closed: set[tuple[str, int]] = set()
     for leaf, (source, source_leaf) in enumerate(_root_leaves(computation)):
-        update = _follow_updates(source, source_leaf, computation, known, closed)
-        if update is not None and update[0] not in taken:
+        update = _follow_updates(source, source_leaf, computation, access_of, closed)
+        if update is not None and update[0] not in paired_parameters:
             parameter, written, names, way = update
-            taken.add(parameter)
+            paired_parameters.add(parameter)
             chain |= names
-            pairs.append(InPlace(leaf, parameter, 0, written, _reads_elsewhere(way, names, computation, users, known)))
-    reads = tuple(_parameter_read(parameter, computation, users, chain, known) for parameter in computation.parameters)
+            pairs.append(InPlace(leaf, parameter, 0, written, _reads_elsewhere(way, names, computation, users, access_of)))
+    reads = tuple(_parameter_read(parameter, computation, users, chain, access_of) for parameter in computation.parameters)
     return Access(reads, tuple(pairs))
 
 
@@ -166,7 +166,7 @@ def _root_leaves(computation: Computation) -> list[tuple[Instruction, int]]:
 
 
 def _follow_updates(
-    instruction: Instruction, leaf: int, computation: Computation, known: dict[str, Access], closed: set[tuple[str, int]]
+    instruction: Instruction, leaf: int, computation: Computation, access_of: dict[str, Access], closed: set[tuple[str, int]]
 ) -> tuple[int, int, set[str], list[str]] | None:
     """Follows a chain of in-place updates from a value back to a parameter.
 
@@ -206,7 +206,7 @@ def _follow_updates(
             elif source.opcode == "get-tuple-element":
                 return None
         elif instruction.opcode != "bitcast":
-            access = instruction_access(instruction, computation, known)
+            access = instruction_access(instruction, computation, access_of)
             pair = next((pair for pair in access.in_place if pair.output_leaf == leaf), None)
             if pair is None:
                 return None
@@ -216,7 +216,7 @@ def _follow_updates(
         instruction = source
 
 
-def _reads_elsewhere(way: list[str], chain: set[str], computation: Computation, users: _Users, known: _Known) -> bool:
+def _reads_elsewhere(way: list[str], chain: set[str], computation: Computation, users: _Users, access_of: _Known) -> bool:
     """Whether a parameter, or a value on the chain of updates to the root, is read by anything but the updates.
 
     Not counted is a ``dynamic-slice`` that reads what a single ``dynamic-update-slice`` is about to overwrite.
@@ -234,7 +234,7 @@ def _reads_elsewhere(way: list[str], chain: set[str], computation: Computation, 
             if user.opcode == "bitcast":
                 same.append(user.name)
             elif user.name in chain:
-                pairs = instruction_access(user, computation, known).in_place
+                pairs = instruction_access(user, computation, access_of).in_place
                 if not any(pair.operand == position and not pair.reads_elsewhere for pair in pairs):
                     return True
             elif len(chain) > 1 or not _is_rewritten(user, computation.by_name[min(chain)], computation):
@@ -258,7 +258,7 @@ def _is_rewritten(part: Instruction, update: Instruction, computation: Computati
 
 
 def _parameter_read(
-    parameter: Instruction, computation: Computation, users: _Users, chain: set[str], known: _Known
+    parameter: Instruction, computation: Computation, users: _Users, chain: set[str], access_of: _Known
 ) -> int | None:
     """Bytes of a parameter that are read; None for all of it."""
     total = 0
@@ -277,7 +277,7 @@ def _parameter_read(
             if user.opcode == "bitcast":
                 same.append(user.name)
                 continue
-            access = instruction_access(user, computation, known)
+            access = instruction_access(user, computation, access_of)
             part = access.reads[position]
             if part is None or (user.name not in chain and any(pair.operand == position for pair in access.in_place)):
                 return None

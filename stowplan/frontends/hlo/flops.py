@@ -27,23 +27,23 @@ class Work(NamedTuple):
 
 def computation_work(module: HloModule) -> dict[str, Work]:
     """The work of every computation, including nested fusions; loops, calls and branches are not followed."""
-    known: dict[str, Work] = {}
+    work_of: dict[str, Work] = {}
     for computation in module.computations.values():
         flops = elementwise = 0
         for instruction in computation.instructions:
-            own = instruction_work(instruction, computation, known)
-            flops += own.flops
-            elementwise += own.elementwise
-        known[computation.name] = Work(flops, elementwise)
-    return known
+            work = instruction_work(instruction, computation, work_of)
+            flops += work.flops
+            elementwise += work.elementwise
+        work_of[computation.name] = Work(flops, elementwise)
+    return work_of
 
 
-def instruction_work(instruction: Instruction, computation: Computation, known: dict[str, Work]) -> Work:
+def instruction_work(instruction: Instruction, computation: Computation, work_of: dict[str, Work]) -> Work:
     """The work of one instruction.
 
     Parameters
     ----------
-    known
+    work_of
         The work of the computations above.
 
     Raises
@@ -55,7 +55,7 @@ def instruction_work(instruction: Instruction, computation: Computation, known: 
     if opcode in NO_ARITHMETIC:
         return Work(0, 0)
     if opcode in ("fusion", "async-start"):
-        return known[instruction.called[0]] if instruction.called else Work(0, 0)
+        return work_of[instruction.called[0]] if instruction.called else Work(0, 0)
     if opcode == "convolution":
         return Work(_convolution_flops(instruction, computation), 0)
     if opcode == "dot":

@@ -219,7 +219,7 @@ class _Parser:
             instructions[instruction.name] = instruction
         raise InputError(f"found the end of the text, expected the closing brace of %{name} opened in line {opened}")
 
-    def _instruction(self, line: str, known: dict[str, Instruction]) -> Instruction:
+    def _instruction(self, line: str, instruction_of: dict[str, Instruction]) -> Instruction:
         match = _INSTRUCTION.fullmatch(line)
         if match is not None:
             root, name, shape_text, opcode, argument, attributes_text = match.groups()
@@ -235,7 +235,7 @@ class _Parser:
                 raise InputError(f"found parameter({argument}), expected a number")
             argument = str(int(argument))
         elif opcode != "constant":
-            operands = self._operands(argument, known)
+            operands = self._operands(argument, instruction_of)
             argument = ""
         called: tuple[str, ...] = ()
         operation = opcode if opcode in OPCODES else opcode.removesuffix("-start")
@@ -246,9 +246,9 @@ class _Parser:
         elif operation in _CALLS:
             raise InputError(f"found {opcode} without attributes, expected the computations it calls")
         instruction = Instruction(name, opcode, shape, operands, argument, attributes_text, called, root is not None, self.line)
-        return instruction if opcode in OPCODES else self._asynchronous(instruction, known)
+        return instruction if opcode in OPCODES else self._asynchronous(instruction, instruction_of)
 
-    def _asynchronous(self, short: Instruction, known: dict[str, Instruction]) -> Instruction:
+    def _asynchronous(self, short: Instruction, instruction_of: dict[str, Instruction]) -> Instruction:
         """Expands the short form ``X-start`` to ``async-start`` with a computation that does X; likewise its update and end."""
         wrapped, _, suffix = short.opcode.rpartition("-")
         if wrapped not in OPCODES or suffix not in ("start", "update", "done"):
@@ -259,15 +259,17 @@ class _Parser:
         if not isinstance(short.shape, TupleShape) or len(short.shape.parts) < 2:
             raise InputError(f"expected a tuple of operands and results as shape of {short.opcode}")
         rows = [
-            Instruction(f"parameter/{number}", "parameter", known[name].shape, (), str(number), "", (), False, self.line)
+            Instruction(
+                f"parameter/{number}", "parameter", instruction_of[name].shape, (), str(number), "", (), False, self.line
+            )
             for number, name in enumerate(short.operands)
         ]
-        given = tuple(row.name for row in rows)
-        root = msgspec.structs.replace(short, opcode=wrapped, shape=short.shape.parts[1], operands=given, is_root=True)
+        row_names = tuple(row.name for row in rows)
+        root = msgspec.structs.replace(short, opcode=wrapped, shape=short.shape.parts[1], operands=row_names, is_root=True)
         body = Computation(f"{short.name}/{self.line}", (*rows, root), root, self.line)
         self.computations[body.name] = body
-        own = (f"{key}={value}" for key, value in short.attributes.items() if key in _OF_A_START)
-        return msgspec.structs.replace(instruction, called=(body.name,), attributes_text=", ".join(own))
+        start_attributes = (f"{key}={value}" for key, value in short.attributes.items() if key in _OF_A_START)
+        return msgspec.structs.replace(instruction, called=(body.name,), attributes_text=", ".join(start_attributes))
 
     def _split_slowly(self, line: str) -> tuple[str | None, str, str, str, str, str]:
         match = _INSTRUCTION_HEAD.match(line)
@@ -287,24 +289,24 @@ class _Parser:
             raise InputError(f"found {excerpt(rest)} after the operands, expected ', name=value'")
         return match[1], match[2], match[3], match[4], line[start:end], rest[2:]
 
-    def _operands(self, text: str, known: dict[str, Instruction]) -> tuple[str, ...]:
+    def _operands(self, text: str, instruction_of: dict[str, Instruction]) -> tuple[str, ...]:
         if not text:
             return ()
         if "/*" in text:
             text = _COMMENT.sub("", text)
         names = tuple(part.removeprefix("%") for part in text.split(", "))
-        if all(name in known for name in names):
+        if all(name in instruction_of for name in names):
             return names
-        return self._operands_with_shapes(text, known)
+        return self._operands_with_shapes(text, instruction_of)
 
-    def _operands_with_shapes(self, text: str, known: dict[str, Instruction]) -> tuple[str, ...]:
+    def _operands_with_shapes(self, text: str, instruction_of: dict[str, Instruction]) -> tuple[str, ...]:
         """Operands written as ``f32[2]{0} %name``; it also finds the unknown operand if there are no shapes."""
         names = []
         position = 0
         while position < len(text):
             end = end_of_value(text, position, self.line)
             match = _OPERAND.fullmatch(text[position:end].strip())
-            if match is None or match[1] not in known:
+            if match is None or match[1] not in instruction_of:
                 raise self._unknown_operand(match[1] if match else text[position:end])
             names.append(match[1])
             position = end + 1

@@ -149,9 +149,9 @@ def _fast_uses(
     for (tensor, is_output), space in zip(keys, planned_spaces, strict=True):
         if tensor is not None and (tensor, is_output) in uses:
             spaces.setdefault((tensor, is_output), set()).add(space == fast_space)
-    if any(len(said) > 1 for said in spaces.values()):
+    if any(len(marks) > 1 for marks in spaces.values()):
         return None
-    return frozenset(use for use, said in spaces.items() if True in said)
+    return frozenset(use for use, marks in spaces.items() if True in marks)
 
 
 #: Attributes on which no cost depends, or that name computations, which have their own digests.
@@ -296,8 +296,8 @@ def read_costs(
             table.add(read_assignment(path, signatures, fast_space=machine.fast_space), signatures)
     if not any(step.signature in table for step in signatures.values()):
         raise InputError(f"found no entry for any step of {program.name}, expected some", source=last)
-    known = table.only(step.signature for step in signatures.values())
-    return SignatureCosts(signatures, known, predictor or shipped(machine.predictor))
+    known_entries = table.only(step.signature for step in signatures.values())
+    return SignatureCosts(signatures, known_entries, predictor or shipped(machine.predictor))
 
 
 def _computation_digests(module: HloModule) -> tuple[dict[str, str], dict[str, Counter[str]]]:
@@ -334,11 +334,11 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _shape_text(shape: Shape, known: dict[int, str]) -> str:
+def _shape_text(shape: Shape, text_of: dict[int, str]) -> str:
     """Types, extents and layouts of a shape as text, without memory spaces. Equal shapes of a module are one object."""
-    text = known.get(id(shape))
+    text = text_of.get(id(shape))
     if text is None:
-        text = known[id(shape)] = ";".join(
+        text = text_of[id(shape)] = ";".join(
             f"{index}{leaf.dtype}{leaf.dims}{leaf.minor_to_major}{leaf.tiles}" for index, leaf in shape.leaves
         )
     return text

@@ -276,12 +276,12 @@ class Schedule(LeafWalk[int]):
         key = scope.computation.name, instruction.name
         if key not in self._trips:
             self._trips[key] = trip_count(instruction, scope.computation, self.module)
-        known = self._trips[key]
-        if known is None:
+        known_trips = self._trips[key]
+        if known_trips is None:
             self.notes.append(f"trip count of {instruction.name} unknown, taken as 1")
             warn_unmodelled("its trip count cannot be told: each step in it counts once", f"while {instruction.name}")
         # A loop that never runs is modelled as one iteration, since its values have storage in the compiled program as well.
-        trips = max(1, known or 1)
+        trips = max(1, known_trips or 1)
         if scope.weight * trips > MAX_WEIGHT:
             raise instruction.error(f"found steps that run {scope.weight * trips} times, expected at most {MAX_WEIGHT}")
         condition, body = instruction.called
@@ -298,7 +298,7 @@ class Schedule(LeafWalk[int]):
             if before != after and min(before, after) > NOWHERE
         ]
         if end > start:
-            self.loops.append(ProgramLoop(start, end, trips, instruction.name, known is not None))
+            self.loops.append(ProgramLoop(start, end, trips, instruction.name, known_trips is not None))
         return results
 
     def _branches(self, instruction: Instruction, scope: _Scope) -> list[int]:

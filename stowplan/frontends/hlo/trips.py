@@ -24,9 +24,9 @@ class _Value(NamedTuple):
 
 def trip_count(loop: Instruction, computation: Computation, module: HloModule) -> int | None:
     """How many times the body of a ``while`` runs; None if that is not known. ``computation`` contains the loop."""
-    known = _KNOWN.search(loop.attributes_text)
-    if known is not None:
-        return int(known[1])
+    match = _KNOWN.search(loop.attributes_text)
+    if match is not None:
+        return int(match[1])
     condition, body = (module.computations[name] for name in loop.called)
     compare = _comparison(condition, module)
     if compare is None:
@@ -74,8 +74,8 @@ def _arguments(
     fusion: Instruction, home: Computation, module: HloModule, arguments: list[_Value | None] | None
 ) -> list[_Value | None]:
     """Values of a fusion's operands; each operand is evaluated once."""
-    known = {name: _evaluate(home.by_name[name], home, module, arguments) for name in dict.fromkeys(fusion.operands)}
-    return [known[name] for name in fusion.operands]
+    value_of = {name: _evaluate(home.by_name[name], home, module, arguments) for name in dict.fromkeys(fusion.operands)}
+    return [value_of[name] for name in fusion.operands]
 
 
 def _constant_in_loop(value: _Value, loop: Instruction, home: Computation, body: Computation, module: HloModule) -> int | None:

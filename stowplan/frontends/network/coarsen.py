@@ -149,7 +149,7 @@ def _simplify(trace: Trace, views_are_free: bool) -> tuple[list[Operation], dict
     source: dict[str, str] = {name: name for name in trace.inputs}
     external = dict(trace.inputs)
     host = set(trace.integer_inputs)
-    kept: dict[str, Operation] = {}
+    operation_of: dict[str, Operation] = {}
     for operation in trace.operations:
         for name in operation.inputs:
             if name not in source:
@@ -163,27 +163,27 @@ def _simplify(trace: Trace, views_are_free: bool) -> tuple[list[Operation], dict
             source[operation.name] = inputs[0]
         else:
             source[operation.name] = operation.name
-            kept[operation.name] = msgspec.structs.replace(operation, inputs=inputs)
+            operation_of[operation.name] = msgspec.structs.replace(operation, inputs=inputs)
     live: set[str] = set()
     outputs = [source[name] for name in trace.outputs if name in source]
     waiting = list(outputs)
     while waiting:
         name = waiting.pop()
-        if name in kept and name not in live:
+        if name in operation_of and name not in live:
             live.add(name)
-            waiting.extend(kept[name].inputs)
-    return [operation for name, operation in kept.items() if name in live], external, outputs
+            waiting.extend(operation_of[name].inputs)
+    return [operation for name, operation in operation_of.items() if name in live], external, outputs
 
 
 def _merge_embeddings(steps: list[Operation], outputs: list[str]) -> list[Operation]:
     """Merge embeddings that are only added to each other into one operation, a gather from several tables."""
     readers = _reader_counts(steps, outputs)
-    done: dict[str, Operation] = {}
+    merged: dict[str, Operation] = {}
     for step in steps:
-        parts = [done[name] for name in step.inputs if name in done and done[name].op == "embedding"]
+        parts = [merged[name] for name in step.inputs if name in merged and merged[name].op == "embedding"]
         if step.op == "add" and parts and len(parts) == len(step.inputs) and all(readers[part.name] == 1 for part in parts):
             for part in parts:
-                del done[part.name]
+                del merged[part.name]
             step = Operation(
                 name=step.name,
                 op="embedding",
@@ -193,8 +193,8 @@ def _merge_embeddings(steps: list[Operation], outputs: list[str]) -> list[Operat
                 gathered=sum(part.weights if part.gathered is None else part.gathered for part in parts) + step.weights,
                 label="embedding",
             )
-        done[step.name] = step
-    return list(done.values())
+        merged[step.name] = step
+    return list(merged.values())
 
 
 def _group(steps: list[Operation], outputs: list[str], fuse: bool) -> list[_Group]:

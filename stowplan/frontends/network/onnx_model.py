@@ -88,9 +88,9 @@ class _Tracer:
         (self._weights if self._is_float(name) and elements(self._shape(name)) > 1 else self._constants).add(name)
 
     def trace(self) -> Trace:
-        given = self._file.inputs
-        self._weights |= self._stripped(given)
-        inputs = {name: self._shape(name) for name in given if name not in self._weights}
+        input_names = self._file.inputs
+        self._weights |= self._stripped(input_names)
+        inputs = {name: self._shape(name) for name in input_names if name not in self._weights}
         for node in self._graph.node:
             self._take(node)
         return Trace(
@@ -101,9 +101,9 @@ class _Tracer:
             outputs=tuple(output.name for output in self._graph.output),
         )
 
-    def _stripped(self, given: list[str]) -> set[str]:
+    def _stripped(self, input_names: list[str]) -> set[str]:
         """Inputs of the graph that are weights whose values were stripped."""
-        candidates = {name for name in given[1:] if self._is_float(name)}
+        candidates = {name for name in input_names[1:] if self._is_float(name)}
         weights = set()
         for node in self._graph.node:
             slots = _WEIGHT_SLOTS.get(node.op_type, ())

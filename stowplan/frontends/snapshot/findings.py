@@ -110,7 +110,7 @@ class Findings:
         for allocation, buffer in zip(self._trace.allocations, self.problem.buffers, strict=True):
             changes[allocation.stream] += [(buffer.upper, -buffer.size), (buffer.lower, buffer.size)]
         # Negative sizes come first, because allocations that end at a moment end before others begin.
-        return sum(int(np.cumsum([size for _, size in sorted(own)]).max(initial=0)) for own in changes.values())
+        return sum(int(np.cumsum([size for _, size in sorted(own_changes)]).max(initial=0)) for own_changes in changes.values())
 
     def _described(self, number: int) -> dict[str, Any]:
         allocation = self._trace.allocations[number]

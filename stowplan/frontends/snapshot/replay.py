@@ -167,8 +167,8 @@ class Replay:
     def _amounts(self) -> Amounts[Ints]:
         trace, count = self._trace, len(self.block)
         size = np.fromiter((allocation.size for allocation in trace.allocations), np.int64, count)
-        asked = np.fromiter((allocation.requested for allocation in trace.allocations), np.int64, count)
-        freed = np.where(asked >= 0, asked, self._upper)
+        requested = np.fromiter((allocation.requested for allocation in trace.allocations), np.int64, count)
+        freed = np.where(requested >= 0, requested, self._upper)
         comes = np.zeros(trace.end + 1, np.int64)
         for event in trace.segment_events:
             comes[event.moment] += event.segment.size if event.comes else -event.segment.size
@@ -249,14 +249,14 @@ def _tenures(trace: Trace) -> list[_Tenure]:
     tenures += [_Tenure(segment, 0, end) for segment, end in until.values()]
     ranges = [segment for segment in trace.segments if segment.grows]
     ranges += [event.segment for event in trace.segment_events if event.segment.grows]
-    whole: list[Segment] = []
+    joined: list[Segment] = []
     for segment in sorted(ranges):
         end = segment.address + segment.size
-        if whole and segment.address <= whole[-1].address + whole[-1].size:
-            before = whole.pop()
+        if joined and segment.address <= joined[-1].address + joined[-1].size:
+            before = joined.pop()
             segment, end = before, max(end, before.address + before.size)
-        whole.append(segment._replace(size=end - segment.address))
-    return [*(_Tenure(segment, 0, trace.end) for segment in whole), *tenures]
+        joined.append(segment._replace(size=end - segment.address))
+    return [*(_Tenure(segment, 0, trace.end) for segment in joined), *tenures]
 
 
 def _lay_out(tenures: list[_Tenure]) -> int | None:
@@ -291,11 +291,11 @@ def _grown(trace: Trace, moment: int) -> list[Segment]:
             changes[segment.address] = changes.get(segment.address, 0) + sign
             changes[end] = changes.get(end, 0) - sign
             streams[segment.address] = streams[end] = segment.stream
-    held, begin, grown = 0, 0, []
+    total, begin, grown = 0, 0, []
     for address, change in sorted(changes.items()):
-        if held <= 0 < held + change:
+        if total <= 0 < total + change:
             begin = address
-        elif held > 0 >= held + change:
+        elif total > 0 >= total + change:
             grown.append(Segment(begin, address - begin, streams[begin], True))
-        held += change
+        total += change
     return grown

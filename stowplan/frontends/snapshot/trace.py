@@ -141,11 +141,11 @@ def read_trace(value: Any, device: int | None) -> Trace:
         The value is no snapshot, has no such device, or an event or a block lacks a documented field; the message names it.
     """
     snapshot = _convert(value)
-    held: dict[int, list[_Segment]] = {}
+    segments_of: dict[int, list[_Segment]] = {}
     for segment in snapshot.segments:
-        held.setdefault(segment.device, []).append(segment)
+        segments_of.setdefault(segment.device, []).append(segment)
     traces = dict(enumerate(snapshot.device_traces))
-    weights = {at: (len(traces.get(at, ())), len(held.get(at, ())), -at) for at in (*traces, *held)}
+    weights = {at: (len(traces.get(at, ())), len(segments_of.get(at, ())), -at) for at in (*traces, *segments_of)}
     filled = [at for at, weight in sorted(weights.items()) if weight[:2] != (0, 0)]
     if not filled:
         raise InputError("found neither segments nor events, expected what torch.cuda.memory._record_memory_history recorded")
@@ -157,7 +157,7 @@ def read_trace(value: Any, device: int | None) -> Trace:
         warn_unmodelled(f"it has the most events; there are others: {others} (--set device=N)", f"device {chosen}")
     events = traces.get(chosen, [])
     trace = Trace(chosen, len(events), snapshot.allocator_settings)
-    _Reader(trace).read(events, held.get(chosen, []))
+    _Reader(trace).read(events, segments_of.get(chosen, []))
     sizes = (allocation.size + allocation.block for allocation in trace.allocations)
     total = sum(sizes) + sum(segment.size for segment in (*trace.segments, *(event.segment for event in trace.segment_events)))
     if total >= LIMIT:

@@ -306,9 +306,9 @@ class _Reader:
             stay = f"{len(fixed)} tensors stay where the file has them, unchecked for what they share"
             warn_unmodelled(f"{stay}; --set replace_offline_plan=yes frees those of no custom operator", OFFLINE_PLAN)
         if keep:
-            kept = named_inputs(keep, ((tensors[number].own_name, number) for number in subgraphs[0].inputs))
+            kept_inputs = named_inputs(keep, ((tensors[number].own_name, number) for number in subgraphs[0].inputs))
             end = max(lives.last)
-            last = tuple(end if number in kept else moment for number, moment in enumerate(lives.last))
+            last = tuple(end if number in kept_inputs else moment for number, moment in enumerate(lives.last))
             lives = dataclasses.replace(lives, last=last)
         planned, buffers = _buffers(tensors, lives, offsets, fixed)
         outputs = subgraphs[0].outputs
@@ -419,9 +419,13 @@ class _Reader:
                 continue
             number = buffer.number(entry, METADATA_BUFFER, "I")
             start, count = buffer.vector(holders[number], BUFFER_DATA) if number < len(holders) else (0, 0)
-            _, _, told, *offsets = struct.unpack_from(f"<{count // 4}i", buffer.data, start) if count >= 12 else (0, 0, 0)
-            if told != tensors or len(offsets) < tensors or min(offsets, default=0) < AT_RUNTIME:
-                message = f"found {len(offsets)} offsets for {told} tensors, expected one of -1 or more for each of {tensors}"
+            _, _, tensor_count, *offsets = (
+                struct.unpack_from(f"<{count // 4}i", buffer.data, start) if count >= 12 else (0, 0, 0)
+            )
+            if tensor_count != tensors or len(offsets) < tensors or min(offsets, default=0) < AT_RUNTIME:
+                message = (
+                    f"found {len(offsets)} offsets for {tensor_count} tensors, expected one of -1 or more for each of {tensors}"
+                )
                 raise InputError(message, place=OFFLINE_PLAN)
         return tuple(offsets[:tensors])
 
@@ -444,10 +448,10 @@ def _buffers(
 def _part(tensor: TfliteTensor, offset: int, buffers: Sequence[Buffer]) -> Part:
     """The part of a buffer for an output that is not planned: inside of a fixed buffer, or stored in the file."""
     size = tensor.size if tensor.is_planned else 0
-    around = [box for box in buffers if box.offset is not None and box.offset <= offset <= box.offset + box.size - size]
-    if size == 0 or not around:
+    candidates = [box for box in buffers if box.offset is not None and box.offset <= offset <= box.offset + box.size - size]
+    if size == 0 or not candidates:
         return Part(id=tensor.name, size=tensor.content if tensor.kind in _BYTES else 0)
-    box = max(around, key=lambda box: box.upper)
+    box = max(candidates, key=lambda box: box.upper)
     return Part(id=tensor.name, buffer=box.id, offset=offset - (box.offset or 0), size=size)
 
 
@@ -460,9 +464,9 @@ def _obstacles(placed: Sequence[_Box]) -> list[Buffer]:
     boxes: list[_Box] = []
     for box in placed:
         check_reading()
-        while met := [old for old in boxes if all(max(box[at], old[at]) < min(box[at + 2], old[at + 2]) for at in (0, 1))]:
-            boxes = [other for other in boxes if other not in met]
-            starts, lows, ends, highs = zip(box, *met, strict=True)
+        while touching := [old for old in boxes if all(max(box[at], old[at]) < min(box[at + 2], old[at + 2]) for at in (0, 1))]:
+            boxes = [other for other in boxes if other not in touching]
+            starts, lows, ends, highs = zip(box, *touching, strict=True)
             box = (min(starts), min(lows), max(ends), max(highs))
         boxes.append(box)
     every = enumerate(boxes)

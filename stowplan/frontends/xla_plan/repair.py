@@ -191,10 +191,10 @@ class Repair:
     def _copy_what_clashes(self) -> None:
         """Start results of steps that XLA has replaced by copies when the copy starts, if there is no room from the step on."""
         for entry in self.placed:
-            given = entry.stay.stands_for
-            if given is None or not any(other is not entry and other.clashes(entry) for other in self.placed):
+            placement = entry.stay.stands_for
+            if placement is None or not any(other is not entry and other.clashes(entry) for other in self.placed):
                 continue
-            start, write = given
+            start, write = placement
             # The step then writes the result to slow memory, and a copy brings it to fast memory.
             entry.stay.source, entry.stay.starts, entry.start = Source.COPIED, [start], start
             entry.uses.discard(write)
