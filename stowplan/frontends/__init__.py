@@ -30,6 +30,6 @@ from typing import Any
 
 
 @functools.cache
-def known(table: str) -> dict[str, Any]:
+def load_facts(table: str) -> dict[str, Any]:
     """Loads a TOML file with facts about a format, by its path here without the extension: ``onnx`` for ``onnx.toml``."""
     return tomllib.loads((Path(__file__).parent / f"{table}.toml").read_text(encoding="utf-8"))

@@ -18,8 +18,8 @@ from stowplan import files
 from stowplan.errors import InputError, MissingDependencyError, first_line, naming, to_install
 from stowplan.frontends import shape_inference
 from stowplan.frontends.onnx_shapes import Findings
-from stowplan.frontends.onnx_sizes import check_told, fix_sizes, graphs_of, is_fixed
-from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
+from stowplan.frontends.onnx_sizes import check_user_sizes, fix_sizes, graphs_of, is_fixed
+from stowplan.frontends.options import NO_USER_SIZES, UserSizes
 from stowplan.log import warn_unmodelled
 
 #: The largest number of nodes after functions are inlined. A few functions that call each other twice could make any number.
@@ -138,12 +138,12 @@ class OnnxFile:
             raise InputError(f"found an attribute without a value: {error}", place=f"operator {node.output[0]}") from error
 
 
-def read_onnx_file(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, with_bodies: bool = False) -> OnnxFile:
+def read_onnx_file(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, with_bodies: bool = False) -> OnnxFile:
     """Reads an ONNX model. Later errors about it should name the path as well (:func:`~stowplan.errors.naming`).
 
     Parameters
     ----------
-    told
+    user_sizes
         Sizes that the user gives for what the model leaves open.
     with_bodies
         Whether control flow is supported. An ``If`` whose condition is constant does not count as control flow.
@@ -164,13 +164,13 @@ def read_onnx_file(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, with_bod
     except ImportError as error:
         raise MissingDependencyError(f"reading an ONNX model needs onnx: {to_install('frontends')}") from error
     with naming(path):
-        graph, opset, missing = _read_graph(path, onnx, inliner, told, with_bodies)
+        graph, opset, missing = _read_graph(path, onnx, inliner, user_sizes, with_bodies)
     name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
     return OnnxFile(onnx, graph, opset, name, missing)
 
 
 def _read_graph(
-    path: str | Path, onnx: Any, inliner: Any, told: ToldSizes, with_bodies: bool
+    path: str | Path, onnx: Any, inliner: Any, user_sizes: UserSizes, with_bodies: bool
 ) -> tuple[Any, int, dict[str, str]]:
     """The graph of a file with its shapes, the version of its operators, and the lists of numbers that could not be read."""
     data = files.read_bytes(path)
@@ -181,7 +181,7 @@ def _read_graph(
         if model.functions:
             _check_functions(model)
             model = inliner.inline_local_functions(model)
-        fix_sizes(model, told)
+        fix_sizes(model, user_sizes)
         graphs = list(graphs_of(model.graph))
         missing: dict[str, str] = {}
         for graph in graphs:
@@ -195,8 +195,8 @@ def _read_graph(
         raise InputError(f"not an ONNX model: {first_line(error)}") from error
     for graph in graphs_of(model.graph):
         _check_nodes(graph, with_bodies)
-        check_told(graph, told)
-    _check_declared(model.graph, findings, told)
+        check_user_sizes(graph, user_sizes)
+    _check_declared(model.graph, findings, user_sizes)
     if model.ir_version >= 11 and model.configuration:
         warn_unmodelled("it is laid out for several devices, which is not modelled: planned as for one", "configuration")
     return model.graph, max((opset.version for opset in model.opset_import if opset.domain in _STANDARD), default=1), missing
@@ -212,13 +212,13 @@ def _check_splits(graph: Any) -> None:
                 raise InputError(message, place=f"operator {next(iter(node.output), node.name)}")
 
 
-def _check_declared(graph: Any, findings: Findings, told: ToldSizes) -> None:
+def _check_declared(graph: Any, findings: Findings, user_sizes: UserSizes) -> None:
     """Warn of declared shapes that differ from inferred ones.
 
     Like onnxruntime, it refuses element types that differ, and shapes that differ for inputs with initializers.
     """
     fixed = {value.name for value in graph.input} & {tensor.name for tensor in graph.initializer}
-    stale = [each for each in findings.contradictions if each[0] not in told.shapes]
+    stale = [each for each in findings.contradictions if each[0] not in user_sizes.shapes]
     for name, what, (declared, inferred) in stale:
         if what == "type" or name in fixed:
             raise InputError(
@@ -228,7 +228,7 @@ def _check_declared(graph: Any, findings: Findings, told: ToldSizes) -> None:
         more = f" (so are {len(stale) - 1} more)" if len(stale) > 1 else ""
         text = f"its shape is declared as {declared}, but inferred as {inferred}, which is planned for{more}"
         warn_unmodelled(text, f"value {name}")
-    for name in [name for name in findings.believed if stale and name not in told.shapes]:
+    for name in [name for name in findings.believed if stale and name not in user_sizes.shapes]:
         text = "its shape is known from its declaration only, and other declared shapes are wrong (--shape tells it)"
         warn_unmodelled(text, f"value {name}")
 
@@ -267,7 +267,7 @@ def missing_text(missing: dict[str, str]) -> str:
 def _check_functions(model: Any) -> None:
     """Refuse models that would become too large when their functions are inlined."""
     bodies = {(function.domain, function.name): function.node for function in model.functions}
-    known: dict[tuple[str, str], int] = {}
+    size_of: dict[tuple[str, str], int] = {}
     walking: list[tuple[str, str]] = []
 
     def size(nodes: Iterable[Any]) -> int:
@@ -283,11 +283,11 @@ def _check_functions(model: Any) -> None:
     def _function(key: tuple[str, str]) -> int:
         if key in walking or len(walking) > 100:
             raise InputError(f"found functions nested deeper than 100, or in each other: {key[1]!r}, expected a few levels")
-        if key not in known:
+        if key not in size_of:
             walking.append(key)
-            known[key] = 1 + size(bodies[key])
+            size_of[key] = 1 + size(bodies[key])
             walking.pop()
-        return known[key]
+        return size_of[key]
 
     if size(model.graph.node) > MAX_NODES:
         raise InputError(f"found more than {MAX_NODES} nodes with functions in line, expected fewer")

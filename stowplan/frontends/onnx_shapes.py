@@ -17,12 +17,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.onnx_sizes import is_fixed
 
 #: Operators with which shapes are computed. Except for the repeating ones, their results are no longer than their longest
 #: operand.
-_REPEATING, _FOLDED = (frozenset(known("onnx")["shapes"][use].split()) for use in ("repeating", "folded"))
+_REPEATING, _FOLDED = (frozenset(load_facts("onnx")["shapes"][use].split()) for use in ("repeating", "folded"))
 #: The longest list of numbers that is computed.
 _MOST = 4096
 
@@ -129,7 +129,7 @@ class _Walk:
         for tensor in short:
             self._take(helper.make_node("Constant", [], [tensor.name], value=tensor))
         used_names = {*self.types, *(name for node in nodes for name in node.output)}
-        pending, done = nodes[::-1], []
+        pending, expanded = nodes[::-1], []
         while pending:
             node = pending.pop()
             branch = chosen(node, self.numbers)
@@ -146,15 +146,15 @@ class _Walk:
             if bodies_of(node):
                 infer_bodies(node, self._model, self.types, self.numbers, self._findings)
             self._take(node)
-            done.append(node)
+            expanded.append(node)
         if has_bodies:
             del graph.node[:]
-            graph.node.extend(done)
+            graph.node.extend(expanded)
         for value in graph.value_info:
             if value.name in self.types:
                 value.type.CopyFrom(self.types[value.name])
-        told = {value.name for value in (*graph.input, *graph.initializer, *graph.value_info, *graph.output)}
-        graph.value_info.extend(helper.make_value_info(name, kind) for name, kind in self.types.items() if name not in told)
+        declared = {value.name for value in (*graph.input, *graph.initializer, *graph.value_info, *graph.output)}
+        graph.value_info.extend(helper.make_value_info(name, kind) for name, kind in self.types.items() if name not in declared)
 
     def _take(self, node: Any) -> None:
         """Infer the types and numbers of a node's results."""
@@ -166,13 +166,13 @@ class _Walk:
         with contextlib.suppress(Exception):
             if not all(is_fixed(types.get(name)) for name in names):
                 schema: Any = defs.get_schema(node.op_type, self._opsets[node.domain], node.domain)
-                given = {name: types[name] for name in node.input if name in types}
+                operand_types = {name: types[name] for name in node.input if name in types}
                 data = {name: numpy_helper.from_array(numbers[name]) for name in node.input if name in numbers}
                 inferred = shape_inference.infer_node_outputs(
-                    schema, node, given, data, opset_imports=[*self._model.opset_import]
+                    schema, node, operand_types, data, opset_imports=[*self._model.opset_import]
                 )
                 if schema.has_function or schema.has_context_dependent_function:
-                    inferred = self._of_function(node, given) | {
+                    inferred = self._of_function(node, operand_types) | {
                         name: kind for name, kind in inferred.items() if is_fixed(kind)
                     }
                 types |= {name: kind for name, kind in inferred.items() if is_fixed(kind) or name not in types}
@@ -182,11 +182,11 @@ class _Walk:
         with contextlib.suppress(Exception):
             numbers |= self._folded(node)
 
-    def _of_function(self, node: Any, given: _Known) -> dict[str, Any]:
+    def _of_function(self, node: Any, operand_types: _Known) -> dict[str, Any]:
         """Types of the results of an operator that is defined by a function, which onnx infers only in a complete model."""
         from onnx import helper, shape_inference
 
-        inputs = [helper.make_value_info(name, kind) for name, kind in given.items()]
+        inputs = [helper.make_value_info(name, kind) for name, kind in operand_types.items()]
         outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
         model = helper.make_model(helper.make_graph([node], "node", inputs, outputs), opset_imports=self._model.opset_import)
         results = shape_inference.infer_shapes(model).graph.output
@@ -198,19 +198,19 @@ class _Walk:
         If nothing is known about the element type, it is that of the first operand.
         """
         at = list(node.output).index(name)
-        made = [_results(body)[at] for body in bodies_of(node) if node.op_type == "If"]
+        branch_types = [_results(body)[at] for body in bodies_of(node) if node.op_type == "If"]
         for declared in [kind for other, kind in self._declared if other == name]:
             kind = _copied(self.types.get(name, declared))
             if not declared.tensor_type.HasField("shape") or not Findings([], []).check(name, declared, kind):
                 continue
             if not kind.tensor_type.HasField("shape"):
                 kind.tensor_type.shape.CopyFrom(declared.tensor_type.shape)
-            for size, told in zip(kind.tensor_type.shape.dim, declared.tensor_type.shape.dim, strict=True):
-                if told.HasField("dim_value"):
-                    size.dim_value = told.dim_value
+            for size, declared_size in zip(kind.tensor_type.shape.dim, declared.tensor_type.shape.dim, strict=True):
+                if declared_size.HasField("dim_value"):
+                    size.dim_value = declared_size.dim_value
             for other in (declared, *(self.types[operand] for operand in node.input if operand in self.types)):
                 kind.tensor_type.elem_type = kind.tensor_type.elem_type or other.tensor_type.elem_type
-            if all(_elements(kind) >= _elements(other) for other in made):
+            if all(_elements(kind) >= _elements(other) for other in branch_types):
                 self.types[name] = kind
                 self._findings.believed.append(name)
 
@@ -234,8 +234,12 @@ class _Walk:
         if node.op_type in _REPEATING and _length(node.op_type, list(feeds.values())) > _MOST:
             return {}
         # The evaluator would run a single node with the newest operator set, so it gets a model with the right version.
-        given, made = ([helper.make_tensor_value_info(name, 0, None) for name in of] for of in (feeds, node.output))
-        model = helper.make_model(helper.make_graph([node], "node", given, made), opset_imports=self._model.opset_import)
+        input_values, output_values = (
+            [helper.make_tensor_value_info(name, 0, None) for name in of] for of in (feeds, node.output)
+        )
+        model = helper.make_model(
+            helper.make_graph([node], "node", input_values, output_values), opset_imports=self._model.opset_import
+        )
         arrays = ReferenceEvaluator(model).run(None, feeds)
         return {name: array for name, array in zip(node.output, arrays, strict=True) if array.size <= _MOST}
 
@@ -264,14 +268,14 @@ def bodies_of(node: Any) -> list[Any]:
 
 def captured(graph: Any) -> dict[str, None]:
     """Names of values that a graph, or one inside of it, uses from the graphs around it."""
-    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    own |= {tensor.values.name for tensor in graph.sparse_initializer}
+    inner_names = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    inner_names |= {tensor.values.name for tensor in graph.sparse_initializer}
     used: dict[str, None] = {}
     for node in graph.node:
         inner = [name for attribute in bodies_of(node) for name in captured(attribute.g)]
-        used |= dict.fromkeys(name for name in (*node.input, *inner) if name and name not in own)
-        own |= {*node.output}
-    return used | dict.fromkeys(value.name for value in graph.output if value.name not in own)
+        used |= dict.fromkeys(name for name in (*node.input, *inner) if name and name not in inner_names)
+        inner_names |= {*node.output}
+    return used | dict.fromkeys(value.name for value in graph.output if value.name not in inner_names)
 
 
 def chosen(node: Any, numbers: _Known) -> Any:
@@ -282,7 +286,7 @@ def chosen(node: Any, numbers: _Known) -> Any:
     return next((attribute.g for attribute in bodies_of(node) if attribute.name == wanted), None)
 
 
-def inlined(node: Any, branch: Any, taken: set[str]) -> Any:
+def inlined(node: Any, branch: Any, used_names: set[str]) -> Any:
     """Returns the nodes of a branch under new names, so that they can replace the node that runs it.
 
     Parameters
@@ -293,13 +297,13 @@ def inlined(node: Any, branch: Any, taken: set[str]) -> Any:
     from onnx import compose, helper
 
     graph = type(branch).FromString(branch.SerializeToString())
-    made = {name for inner in graph.node for name in inner.output}
-    own = made | {tensor.name for tensor in graph.initializer}
-    prefix = f"{next(filter(None, node.output), node.name)}/" if own & taken else ""
-    taken |= {prefix + name for name in own}
+    results = {name for inner in graph.node for name in inner.output}
+    inner_names = results | {tensor.name for tensor in graph.initializer}
+    prefix = f"{next(filter(None, node.output), node.name)}/" if inner_names & used_names else ""
+    used_names |= {prefix + name for name in inner_names}
     renamed: dict[str, str] = {}
     for value, result in zip(graph.output, node.output, strict=True):
-        if value.name not in made or value.name in renamed:
+        if value.name not in results or value.name in renamed:
             # The result is a weight, a value from around, or was returned before, so it gets an identity node.
             source, value.name = value.name, f"{value.name}/{result}"
             graph.node.append(helper.make_node("Identity", [source], [value.name]))
@@ -310,11 +314,11 @@ def inlined(node: Any, branch: Any, taken: set[str]) -> Any:
 
 def infer_bodies(node: Any, model: Any, types: dict[str, Any], numbers: _Known, findings: Findings) -> None:
     """Infer the graphs that a node runs, and from them its results; the types of the results are added to ``types``."""
-    given = _given(node, types)
+    operand_types = _given(node, types)
     for attribute in bodies_of(node):
-        for value, kind in zip(attribute.g.input, given, strict=False):
+        for value, kind in zip(attribute.g.input, operand_types, strict=False):
             findings.check(value.name, value.type, kind or value.type)
-        body = _as_model(attribute.g, model, given, types, numbers)
+        body = _as_model(attribute.g, model, operand_types, types, numbers)
         _take_back(attribute.g, inferred(body, findings).graph)
     results = {"If": _of_choice, "Loop": _of_loop, "Scan": _of_scan}.get(node.op_type)
     if node.domain in ("", "ai.onnx") and results is not None:
@@ -336,21 +340,21 @@ def _given(node: Any, types: _Known) -> list[Any]:
     return []
 
 
-def _as_model(graph: Any, model: Any, given: list[Any], types: _Known, numbers: _Known) -> Any:
+def _as_model(graph: Any, model: Any, operand_types: list[Any], types: _Known, numbers: _Known) -> Any:
     """A graph as a separate model: values from around are inputs, or constants if their numbers are known."""
     from onnx import helper, numpy_helper
 
-    whole = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
-    whole.graph.CopyFrom(graph)
-    for value, kind in zip(whole.graph.input, given, strict=False):
+    separate = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    separate.graph.CopyFrom(graph)
+    for value, kind in zip(separate.graph.input, operand_types, strict=False):
         if is_fixed(kind):
             value.type.CopyFrom(kind)
     for name in captured(graph):
         if name in numbers:
-            whole.graph.initializer.append(numpy_helper.from_array(numbers[name], name))
+            separate.graph.initializer.append(numpy_helper.from_array(numbers[name], name))
         elif name in types:
-            whole.graph.input.append(helper.make_value_info(name, types[name]))
-    return whole
+            separate.graph.input.append(helper.make_value_info(name, types[name]))
+    return separate
 
 
 def _take_back(graph: Any, body: Any) -> None:
@@ -376,8 +380,8 @@ def _of_loop(node: Any, types: _Known, numbers: _Known) -> list[Any]:
     carried = len(attribute.g.input) - 2
     kinds = _settled(attribute.g, 2, _results(attribute)[1:], carried)
     times = int(numbers[node.input[0]].reshape(-1)[0]) if node.input[0] in numbers else -1
-    known = times if 0 <= times <= _MOST_ITERATIONS else None
-    return [*kinds[:carried], *(_stacked(kind, known, 0) for kind in kinds[carried:])]
+    known_times = times if 0 <= times <= _MOST_ITERATIONS else None
+    return [*kinds[:carried], *(_stacked(kind, known_times, 0) for kind in kinds[carried:])]
 
 
 def _of_scan(node: Any, types: _Known, numbers: _Known) -> list[Any]:
@@ -396,9 +400,9 @@ def _settled(graph: Any, begin: int, kinds: list[Any], carried: int) -> list[Any
     """Types of a loop's results. A value whose shape changes in an iteration has no shape."""
     settled = list(kinds)
     for at in range(min(carried, len(kinds))):
-        given = graph.input[begin + at].type
-        if given.tensor_type.shape != kinds[at].tensor_type.shape:
-            given.tensor_type.ClearField("shape")
+        declared = graph.input[begin + at].type
+        if declared.tensor_type.shape != kinds[at].tensor_type.shape:
+            declared.tensor_type.ClearField("shape")
             settled[at] = None
     return settled
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stowplan.errors import InputError
-from stowplan.frontends.options import ToldSizes, as_typed
+from stowplan.frontends.options import UserSizes, as_typed
 
 #: Types of integers, and the fields of tensors that contain them: INT32, INT64, BOOL.
 _WHOLE = {6: "int32_data", 7: "int64_data", 9: "int32_data"}
@@ -46,7 +46,7 @@ def is_fixed(kind: Any) -> bool:
     return shape is not None and all(size.HasField("dim_value") for size in shape.dim)
 
 
-def fix_sizes(model: Any, told: ToldSizes) -> None:
+def fix_sizes(model: Any, user_sizes: UserSizes) -> None:
     """Writes the user's sizes into a model; shapes of values that are no inputs become declarations of the graph.
 
     Raises
@@ -62,7 +62,7 @@ def fix_sizes(model: Any, told: ToldSizes) -> None:
                 # A negative size and the name ``?`` only mark a dimension as open.
                 if size.dim_value < 0 or size.dim_param == "?":
                     size.Clear()
-    dims = _told_dims(graph, told, _store_numbers(graph, told))
+    dims = _user_dims(graph, user_sizes, _store_numbers(graph, user_sizes))
     for inner in graphs_of(graph):
         for value in (*inner.input, *inner.output, *inner.value_info):
             for size in value.type.tensor_type.shape.dim:
@@ -74,41 +74,41 @@ def fix_sizes(model: Any, told: ToldSizes) -> None:
     _check_inputs(graph)
 
 
-def check_told(graph: Any, told: ToldSizes) -> None:
+def check_user_sizes(graph: Any, user_sizes: UserSizes) -> None:
     """Raise InputError if a shape that the user gives differs from the inferred one."""
     for value in (*graph.output, *graph.value_info):
-        shape = told.shapes.get(value.name)
+        shape = user_sizes.shapes.get(value.name)
         inferred = tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
         if shape is not None and is_fixed(value.type) and inferred != shape:
             message = f"found --shape {as_typed(shape)}, expected {as_typed(inferred)}, by what else is told"
             raise InputError(message, place=f"value {value.name}")
 
 
-def _store_numbers(graph: Any, told: ToldSizes) -> set[str]:
+def _store_numbers(graph: Any, user_sizes: UserSizes) -> set[str]:
     """Turn inputs that are a single integer given by the user into constants of the graph; returns their names."""
     names = set()
-    for value in [value for value in graph.input if value.name in told.dims]:
+    for value in [value for value in graph.input if value.name in user_sizes.dims]:
         kind = value.type.tensor_type
         shape = [size.dim_value for size in kind.shape.dim]
         if kind.HasField("shape") and kind.elem_type in _WHOLE and all(size == 1 for size in shape):
-            field, number = _WHOLE[kind.elem_type], told.dims[value.name]
+            field, number = _WHOLE[kind.elem_type], user_sizes.dims[value.name]
             graph.initializer.add(name=value.name, data_type=kind.elem_type, dims=shape, **{field: [number]})
             graph.input.remove(value)
             names.add(value.name)
     return names
 
 
-def _told_dims(graph: Any, told: ToldSizes, numbers: set[str]) -> dict[str, int]:
+def _user_dims(graph: Any, user_sizes: UserSizes, numbers: set[str]) -> dict[str, int]:
     """Sizes of all named dimensions that follow from the user's sizes and shapes; the shapes are written into the graph."""
     graphs = list(graphs_of(graph))
     values = [value for inner in graphs for value in (*inner.input, *inner.output, *inner.value_info)]
     open_sizes = (size.dim_param for value in values for size in value.type.tensor_type.shape.dim if _is_open(size))
     names = {part for name in set(open_sizes) if name for part in (name, *_parts(name))}
-    for name in told.dims:
+    for name in user_sizes.dims:
         if name not in names | numbers:
             raise InputError(f"found --dim {name}, expected {_one_of(names, 'an open size')}")
-    dims = dict(told.dims)
-    for name, shape in told.shapes.items():
+    dims = dict(user_sizes.dims)
+    for name, shape in user_sizes.shapes.items():
         places = [value for inner in graphs for value in _values(inner, name)]
         if not places:
             raise InputError(f"found --shape {name}, expected {_one_of([value.name for value in graph.input], 'a value')}")

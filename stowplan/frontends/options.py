@@ -165,9 +165,9 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         return ReadOptions(**{name: value for name, value in self.given().items() if name in names})
 
     @property
-    def told_sizes(self) -> ToldSizes:
+    def user_sizes(self) -> UserSizes:
         """The sizes that the user gives for open dimensions and shapes."""
-        return told_sizes(self.dim, self.shape)
+        return parse_user_sizes(self.dim, self.shape)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -241,7 +241,7 @@ def spelt_all(names: Collection[str]) -> str:
 _MOST_SIZE = 1 << 40
 
 
-class ToldSizes(NamedTuple):
+class UserSizes(NamedTuple):
     """Sizes that the user gives for what a model leaves open."""
 
     dims: Mapping[str, int]
@@ -250,7 +250,7 @@ class ToldSizes(NamedTuple):
     """Shapes of values, by name."""
 
 
-NOTHING_TOLD = ToldSizes({}, {})
+NO_USER_SIZES = UserSizes({}, {})
 
 
 def as_texts(name: str, given: Any) -> tuple[str, ...]:
@@ -275,9 +275,9 @@ def as_typed(shape: Iterable[Any] | None) -> str:
     return "x".join(map(str, shape or ()))
 
 
-def told_sizes(dims: Iterable[str], shapes: Iterable[str]) -> ToldSizes:
+def parse_user_sizes(dims: Iterable[str], shapes: Iterable[str]) -> UserSizes:
     """The sizes in texts that :func:`as_texts` has checked."""
-    return ToldSizes(
+    return UserSizes(
         {name: sizes[0] for name, sizes in (_parsed("dim", text) for text in dims)},
         dict(_parsed("shape", text) for text in shapes),
     )

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from stowplan.errors import InputError, MissingDependencyError, first_line, to_install
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.log import warn_unmodelled
 
-_KNOWN = known("torch")["programs"]
+_KNOWN = load_facts("torch")["programs"]
 #: Namespaces of operators that need no significant memory besides their operands and results.
 _NAMESPACES = frozenset(_KNOWN["namespaces"].split())
 #: ATen operators that run as several others if no kernel fuses them, by the names of their schemas.
@@ -82,7 +82,7 @@ class UpperBounds:
                     f"found --dim {name}={bound}, expected {old_range.lower} to {old_range.upper}, as in the program"
                 )
             ranges[names[name]] = type(old_range)(old_range.lower, bound)
-        self._ranges, self._told = ranges, set(dims or ())
+        self._ranges, self._user_names = ranges, set(dims or ())
 
     def of(self, extent: Any, place: str) -> int:
         """The largest value of a size; raises InputError if it has no bound, with an example of what to type."""
@@ -97,7 +97,7 @@ class UpperBounds:
             missing = {str(symbol) for symbol in self._ranges if self._upper(symbol) is None}
             typed = " ".join(f"--dim {name}=128" for name in sorted(missing) if name in names or name.startswith("s"))
             raise InputError(f"found no upper bound of the size {extent}, expected one, for example: {typed}", place=place)
-        for name in sorted(names - self._told):
+        for name in sorted(names - self._user_names):
             (upper,) = (self._upper(symbol) for symbol in self._ranges if str(symbol) == name)
             warn_unmodelled(f"planned for the largest size {name}, {upper} (--dim {name}=SIZE tells a smaller bound)", "sizes")
         return bound
@@ -200,12 +200,12 @@ class FakeRun:
         self.values[node] = view
         return view
 
-    def taken(self, given: Any) -> Any:
+    def with_values(self, arguments: Any) -> Any:
         """Arguments of a node with the values of nodes instead of the nodes."""
-        return self._torch.fx.node.map_arg(given, self.values.__getitem__)
+        return self._torch.fx.node.map_arg(arguments, self.values.__getitem__)
 
     def _call(self, node: Any) -> Any:
-        args, keywords = self.taken((node.args, node.kwargs))
+        args, keywords = self.with_values((node.args, node.kwargs))
         try:
             with self.mode, self._torch.no_grad():
                 return node.target(*args, **keywords)

@@ -16,13 +16,13 @@ from functools import partial
 
 import numpy as np
 
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.tflite.flatbuffer import FlatBuffer
 
 #: Bytes of an element, by the number of its type in the TensorFlow Lite schema.
 _ITEM_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 13: 4, 15: 4, 16: 2, 17: 1, 18: 2}
 _CUSTOM, _IF, _WHILE, _CALL_ONCE, _PLACEHOLDER, _VAR_HANDLE = 32, 118, 119, 129, 127, 142
-_TABLE = known("tflite")
+_TABLE = load_facts("tflite")
 _KNOWN_CUSTOM, _OWN_STATE = _TABLE["operators"]["known_custom"].split(), _TABLE["effects"]["own_state"].split()
 #: RESHAPE, SQUEEZE and EXPAND_DIMS copy their first operand.
 _COPIES = (22, 43, 70)

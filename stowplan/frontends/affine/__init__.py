@@ -21,7 +21,7 @@ from stowplan.frontends.affine.access import Index, Variable
 from stowplan.frontends.affine.builder import Builder
 from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network.onnx_model import is_onnx
-from stowplan.frontends.options import NOTHING_TOLD, ReadOptions, ToldSizes
+from stowplan.frontends.options import NO_USER_SIZES, ReadOptions, UserSizes
 from stowplan.hardware.inferentia.target import is_memory_target, load_target, target_names
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ __all__ = ["Builder", "Index", "Variable"]
 PRECISIONS = {"fp16": 2, "bf16": 2, "int8": 1}
 
 
-def read_graph(path: str | Path, precision: str | None = None, told: ToldSizes = NOTHING_TOLD) -> Program:
+def read_graph(path: str | Path, precision: str | None = None, user_sizes: UserSizes = NO_USER_SIZES) -> Program:
     """Reads the affine program of an HLO or ONNX file, with all of its data movement.
 
     Parameters
@@ -44,7 +44,7 @@ def read_graph(path: str | Path, precision: str | None = None, told: ToldSizes =
         Plain or gzip.
     precision
         Precision of all floating-point tensors, weights and activations alike; None for that of the file.
-    told
+    user_sizes
         Sizes that the user gives for what an ONNX model leaves open.
 
     Raises
@@ -60,7 +60,7 @@ def read_graph(path: str | Path, precision: str | None = None, told: ToldSizes =
     if is_onnx(path):
         from stowplan.frontends.affine.onnx_graph import read_affine_onnx
 
-        return read_affine_onnx(path, float_bytes, told)
+        return read_affine_onnx(path, float_bytes, user_sizes)
     from stowplan.frontends.affine.hlo import read_affine_hlo
 
     return read_affine_hlo(path, float_bytes)
@@ -72,7 +72,7 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     from stowplan.transforms.eliminate import eliminate
 
     machine = load_target(str(options.target))
-    program, _ = eliminate(read_graph(source.path, options.precision, options.told_sizes))
+    program, _ = eliminate(read_graph(source.path, options.precision, options.user_sizes))
     return Opened(build_problem(program, machine, capacity=options.capacity).problem)
 
 

@@ -14,17 +14,17 @@ from typing import Any
 
 from stowplan.deadline import check_reading
 from stowplan.errors import naming
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.affine.access import Variable
 from stowplan.frontends.affine.onnx_walk import Handler, Walk
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
-from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
+from stowplan.frontends.options import NO_USER_SIZES, UserSizes
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import constant, index
 from stowplan.hardware.affine.program import UNSPREAD, Load, Option, Piece, Program
 
-_KNOWN = known("onnx")["banks"]
+_KNOWN = load_facts("onnx")["banks"]
 
 
 def _constant(walk: Walk, node: Any, options: dict[str, Any]) -> None:
@@ -314,7 +314,7 @@ OPERATORS: dict[str, Handler] = {
 _HANDLERS = MOVEMENT | OPERATORS
 
 
-def read_affine_onnx(path: str | Path, float_bytes: int | None = None, told: ToldSizes = NOTHING_TOLD) -> Program:
+def read_affine_onnx(path: str | Path, float_bytes: int | None = None, user_sizes: UserSizes = NO_USER_SIZES) -> Program:
     """Reads and checks the program of an ONNX file.
 
     Parameters
@@ -323,7 +323,7 @@ def read_affine_onnx(path: str | Path, float_bytes: int | None = None, told: Tol
         Plain or gzip.
     float_bytes
         Size of all floating-point numbers in bytes; None for that of the file.
-    told
+    user_sizes
         Sizes that the user gives for what the model leaves open.
 
     Raises
@@ -335,7 +335,7 @@ def read_affine_onnx(path: str | Path, float_bytes: int | None = None, told: Tol
         the operator.
     """
     with naming(path):
-        return _program(read_onnx_file(path, told), float_bytes)
+        return _program(read_onnx_file(path, user_sizes), float_bytes)
 
 
 def _program(file: OnnxFile, float_bytes: int | None) -> Program:

@@ -51,9 +51,9 @@ def read_graph(source: Source, options: ReadOptions, *, keeps_order: bool = Fals
     elif is_onnx(path):
         from stowplan.frontends.graph.onnx import read_onnx
 
-        graph = read_onnx(path, options.told_sizes, flat=keeps_order, in_place=in_place)
+        graph = read_onnx(path, options.user_sizes, flat=keeps_order, in_place=in_place)
     elif is_exported(path):
-        graph = read_exported(path, options.told_sizes.dims)
+        graph = read_exported(path, options.user_sizes.dims)
     else:
         from stowplan.frontends.graph.hlo import read_hlo
 

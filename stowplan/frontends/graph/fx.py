@@ -82,13 +82,13 @@ class Inside(NamedTuple):
     is_random: bool
 
 
-def _of_map(node: Any, graphs: Sequence[Inside], own: int, results: Sequence[Any]) -> int:
+def _of_map(node: Any, graphs: Sequence[Inside], result_size: int, results: Sequence[Any]) -> int:
     """The results of all iterations are live while the last iteration runs, and while they are stacked."""
     times, part = max((len(tensor) for tensor in tensors_of(results)), default=0), sum(graphs[0].results)
-    return max(times * part, (times - 1) * part + graphs[0].peak - own)
+    return max(times * part, (times - 1) * part + graphs[0].peak - result_size)
 
 
-def _of_scan(node: Any, graphs: Sequence[Inside], own: int, results: Sequence[Any]) -> int:
+def _of_scan(node: Any, graphs: Sequence[Inside], result_size: int, results: Sequence[Any]) -> int:
     """Results are scattered into their places with two indices of 8 bytes for each element of an iteration."""
     stacked = tensors_of(results[len(node.args[1]) :])
     return graphs[0].peak + sum(16 * math.prod(map(int, tensor.shape[1:])) for tensor in stacked)
@@ -187,7 +187,7 @@ class FxReader:
         self.operators: list[Any] = []
         """[operators] The node of each operator."""
         self._run = FakeRun(module, mode, bounds)
-        self._held: list[FakeRun] = []
+        self._inner_runs: list[FakeRun] = []
         self._tensors: list[Tensor] = []
         self._ops: list[Op] = []
         self._numbers: dict[Any, list[int | None]] = {}
@@ -200,21 +200,21 @@ class FxReader:
 
     def read(self, name: str, first: int = 0) -> Graph:
         """Read the graph; its results begin at the value ``first`` of its last node."""
-        given = [node for node in self._graph.nodes if node.op == "placeholder"]
-        for node in given:
+        placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
+        for node in placeholders:
             is_stored = self._stored is None or node.name in self._stored
             self._make(node, node.name, self._run.run(node), is_stored=is_stored)
         last = self._walk(self._run, self._graph)
         # An input that is overwritten has to stay, because the caller sees its new contents.
-        kept = [node for node in given if node.name in self._changed or self._is_overwritten(node)]
-        outputs = tuple(dict.fromkeys(number for node in (*last.all_input_nodes, *kept) for number in self._of(node)))
+        updated = [node for node in placeholders if node.name in self._changed or self._is_overwritten(node)]
+        outputs = tuple(dict.fromkeys(number for node in (*last.all_input_nodes, *updated) for number in self._of(node)))
         results = tuple(number for node in leaves(last.args[0])[first:] for number in self._returned(node))
         return Graph(
             name=name,
             results=results,
             tensors=tuple(self._tensors),
             ops=tuple(self._ops),
-            inputs=tuple(number for node in given for number in self._of(node)),
+            inputs=tuple(number for node in placeholders for number in self._of(node)),
             outputs=outputs,
             precedences=tuple(self._order.precedences),
         )
@@ -237,7 +237,7 @@ class FxReader:
         if any(node.op == "placeholder" and inner._is_overwritten(node) for node in module.graph.nodes):
             raise InputError("found a graph that writes over what it is given, expected none", place=place)
         (last,) = (node for node in module.graph.nodes if node.op == "output")
-        sizes = [_storage_bytes(leaf) for leaf in leaves(inner._run.taken(last.args[0]))]
+        sizes = [_storage_bytes(leaf) for leaf in leaves(inner._run.with_values(last.args[0]))]
         return Inside(structure.peak(stable_order(structure)), sizes, RANDOM in inner._order.overwritten)
 
     def _is_overwritten(self, node: Any) -> bool:
@@ -256,8 +256,8 @@ class FxReader:
             if node.op == "get_attr":
                 self._make(node, name, run.run(node), is_stored=True)
             elif node.op == "call_function" and node.target is operator.getitem:
-                whole = dict(zip(map(id, leaves(run.values[node.args[0]])), self._numbers[node.args[0]], strict=True))
-                self._numbers[node] = [whole[id(part)] for part in leaves(run.run(node))]
+                numbers_of = dict(zip(map(id, leaves(run.values[node.args[0]])), self._numbers[node.args[0]], strict=True))
+                self._numbers[node] = [numbers_of[id(part)] for part in leaves(run.run(node))]
             elif node.op == "call_function":
                 if not self._dialect.is_flat:
                     expect_modelled(node, f"operator {name}")
@@ -275,14 +275,14 @@ class FxReader:
         """Add the operators of a graph that an operator runs once, as if they were in its place."""
         module = run.values[node.args[inlined.graph]]
         inner = FakeRun(module, run.mode, run.bounds)
-        given = [node for node in module.graph.nodes if node.op == "placeholder"]
-        for inside, used in zip(given, node.args[inlined.operands :], strict=True):
-            inner.values[inside] = run.taken(used)
+        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        for inside, used in zip(placeholders, node.args[inlined.operands :], strict=True):
+            inner.values[inside] = run.with_values(used)
             self._numbers[inside], self._makers[inside] = self._numbers.get(used, [None]), self._makers.get(used, set())
         with inlined.context(*node.args[: inlined.graph]):
             last = self._walk(inner, module.graph, f"{name}.")
-        self._held.append(inner)
-        run.values[node] = inner.taken(last.args[0])
+        self._inner_runs.append(inner)
+        run.values[node] = inner.with_values(last.args[0])
         self._numbers[node] = [number for leaf in leaves(last.args[0]) for number in self._numbers.get(leaf, [None])]
         self._makers[node] = self._makers[last]
 
@@ -290,7 +290,7 @@ class FxReader:
         place = f"operator {name}"
         reads = list(dict.fromkeys(number for used in node.all_input_nodes for number in self._of(used)))
         touched = dict.fromkeys(storage_key(tensor) for used in node.all_input_nodes for tensor in tensors_of(run.values[used]))
-        targets = tensors_of([run.taken(given) for argument, given in arguments(node) if is_written(argument)])
+        targets = tensors_of([run.with_values(operand) for argument, operand in arguments(node) if is_written(argument)])
         before = [(storage_key(target), _storage_bytes(target)) for target in targets]
         viewed = None if self._dialect.viewed is None else self._dialect.viewed(node)
         value = run.run(node) if viewed is None else run.view(node, viewed)
@@ -302,16 +302,16 @@ class FxReader:
         if is_random(node) or any(graph.is_random for graph in graphs):
             touched[RANDOM] = None
             overwritten.add(RANDOM)
-        number, known = len(self._ops), len(self._tensors)
-        self._make(node, name, value, [graph.results for graph in graphs] or copied_storages(node, run.taken(node.args)))
-        writes = list(dict.fromkeys(number for number in self._of(node) if number >= known))
+        number, first_new = len(self._ops), len(self._tensors)
+        self._make(node, name, value, [graph.results for graph in graphs] or copied_storages(node, run.with_values(node.args)))
+        writes = list(dict.fromkeys(number for number in self._of(node) if number >= first_new))
         if nested:
-            own = sum(self._tensors[tensor].size for tensor in writes)
+            result_size = sum(self._tensors[tensor].size for tensor in writes)
             writes.append(len(self._tensors))
-            self._tensors.append(Tensor(id=f"{name}.scratch", size=nested(node, graphs, own, leaves(value))))
+            self._tensors.append(Tensor(id=f"{name}.scratch", size=nested(node, graphs, result_size, leaves(value))))
         if not (reads or writes or overwritten or self._dialect.is_flat):
             return
-        pairs = self._in_place(node, run, known)
+        pairs = self._in_place(node, run, first_new)
         self.operators.append(node)
         self._ops.append(
             Op(
@@ -328,12 +328,12 @@ class FxReader:
         self._makers[node] = {number} if self._dialect.is_flat or not tensors_of(value) else set()
         self._order.add(number, touched, overwritten)
 
-    def _in_place(self, node: Any, run: FakeRun, known: int) -> tuple[tuple[int, int], ...]:
+    def _in_place(self, node: Any, run: FakeRun, first_new: int) -> tuple[tuple[int, int], ...]:
         """Pairs of an operand and a result of an element-wise operator that may share bytes, since their layouts are equal."""
         import torch
 
         result = run.values[node]
-        is_new = len(self._tensors) == known + 1 and self._tensors[known].alias_of is None
+        is_new = len(self._tensors) == first_new + 1 and self._tensors[first_new].alias_of is None
         if (
             torch.Tag.pointwise not in getattr(node.target, "tags", ())
             or not is_new
@@ -350,7 +350,7 @@ class FxReader:
         # If another operand views the same bytes with another layout, they would be overwritten before they are read.
         unlike = {storage_key(tensor) for _, _, tensor in operands if self._layout(tensor) != self._layout(result)}
         same = sorted((users, number) for users, number, tensor in operands if storage_key(tensor) not in unlike)
-        return tuple((number, known) for _, number in same[:1])
+        return tuple((number, first_new) for _, number in same[:1])
 
     def _layout(self, tensor: Any) -> tuple[Any, ...]:
         """The layout of a tensor: where its elements are, and how many bytes it has."""
@@ -369,7 +369,7 @@ class FxReader:
             self._base.update((storage_key(tensor), None) for tensor in tensors_of(value))
         numbers = self._numbers[node] = []
         new: dict[int, int] = {}
-        place, told = f"operator {name}", leaves(node.meta.get("val"))
+        place, recorded = f"operator {name}", leaves(node.meta.get("val"))
         for at, tensor in enumerate(leaves(value)):
             key = storage_key(tensor) if tensors_of(tensor) else _NO_TENSOR
             base = self._base.get(key, -1)
@@ -379,9 +379,9 @@ class FxReader:
             alignment = max(1, int(tensor.element_size()))
             size = math.prod(static_shape(tensor, place)) * alignment
             least_bytes = [every[at] for every in least if at < len(every)]
-            if self._run.bounds is not None and at < len(told) and tensors_of(told[at]):
+            if self._run.bounds is not None and at < len(recorded) and tensors_of(recorded[at]):
                 # The bytes may not be largest at the largest sizes, since other sizes may shrink as one grows.
-                most = self._run.bounds.bytes(told[at], place)
+                most = self._run.bounds.bytes(recorded[at], place)
                 least_bytes += [most] if most > size else []
             start = 0
             if base >= 0:
@@ -392,10 +392,10 @@ class FxReader:
                 size += -size % (self._dialect.alignment or 1)
                 self._base[key] = new[key] = len(self._tensors)
             numbers.append(len(self._tensors))
-            own = name if at == 0 else f"{name}#{at}"
+            tensor_id = name if at == 0 else f"{name}#{at}"
             self._tensors.append(
                 Tensor(
-                    id=own,
+                    id=tensor_id,
                     size=size,
                     alignment=alignment,
                     alias_of=base if base >= 0 else None,

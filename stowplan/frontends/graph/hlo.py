@@ -79,7 +79,7 @@ class _Reader(LeafWalk[int | None]):
         """Read the graph of a computation; in the entry, parameters that the caller keeps stay live."""
         donated = {(alias.operand, alias.operand_index) for alias in self.module.input_output_alias} if is_entry else set()
         inputs: list[int] = []
-        kept: dict[int, None] = {}
+        live_at_end: dict[int, None] = {}
         for instruction in computation.instructions:
             check_reading()
             if instruction.opcode == "parameter":
@@ -89,21 +89,21 @@ class _Reader(LeafWalk[int | None]):
                     if leaves[-1] is not None:
                         inputs.append(leaves[-1])
                         if is_entry and (instruction.parameter_number, index) not in donated:
-                            kept[leaves[-1]] = None
+                            live_at_end[leaves[-1]] = None
             else:
                 leaves = self._instruction(instruction, computation)
             self.expect_leaves(instruction, leaves)
             self._leaves[instruction.name] = leaves
-        kept |= {leaf: None for leaf in self._leaves[computation.root.name] if leaf is not None}
+        live_at_end |= {leaf: None for leaf in self._leaves[computation.root.name] if leaf is not None}
         results = self._results(computation.root) if is_entry else ()
-        ops = self._ops_in_place(kept, {} if is_entry else {*inputs}, {} if is_entry else self._carried(computation))
+        ops = self._ops_in_place(live_at_end, {} if is_entry else {*inputs}, {} if is_entry else self._carried(computation))
         return Graph(
             results=results,
             name=name,
             tensors=tuple(self._tensors),
-            ops=self._held_ops(ops, {*kept}, in_place),
+            ops=self._without_unsafe_pairs(ops, {*live_at_end}, in_place),
             inputs=tuple(inputs),
-            outputs=tuple(kept),
+            outputs=tuple(live_at_end),
             precedences=tuple(dict.fromkeys((*self._control(computation), *self._after))),
         )
 
@@ -116,29 +116,33 @@ class _Reader(LeafWalk[int | None]):
                 self._tensors.append(_tensor(f"result {root.name}{index_text(index)}", leaf))
         return tuple(results)
 
-    def _ops_in_place(self, kept: Container[int], held: Container[int], carried: dict[int, int]) -> tuple[Op, ...]:
+    def _ops_in_place(
+        self, live_at_end: Container[int], stored_outside: Container[int], carried: dict[int, int]
+    ) -> tuple[Op, ...]:
         """The operators, each with the pairs of an operand and a result that may share bytes.
 
         A result of a loop's body is written over the value that it replaces in the next iteration, if possible. Another result
         is written over an operand that no later operator reads; operands with few readers and those written late are preferred,
-        and tensors that are ``held`` outside, with which nothing is saved, come last.
+        and tensors that are ``stored_outside``, with which nothing is saved, come last.
         """
         last = {tensor: at for at, op in enumerate(self._ops) for tensor in op.reads}
         readers = Counter(tensor for op in self._ops for tensor in op.reads)
         ops = []
         for at, op in enumerate(self._ops):
             pairs: dict[int, int] = {}
-            taken: set[int] = set()
+            overwriting: set[int] = set()
             for operands, results in self._groups[at]:
-                free = {operand for operand in operands if operand not in kept and operand not in pairs}
-                waiting = [result for result in results if result not in taken]
+                free = {operand for operand in operands if operand not in live_at_end and operand not in pairs}
+                waiting = [result for result in results if result not in overwriting]
                 befores = {carried.get(result, -1): result for result in waiting}
                 chosen = {before: result for before, result in befores.items() if before in free and last[before] == at}
-                ranked = sorted((last[each] > at, each in held, readers[each], -each) for each in free if each not in chosen)
+                ranked = sorted(
+                    (last[each] > at, each in stored_outside, readers[each], -each) for each in free if each not in chosen
+                )
                 others = (result for result in waiting if carried.get(result) not in chosen)
                 chosen |= {-rank[-1]: result for rank, result in zip(ranked, others, strict=False)}
                 pairs |= chosen
-                taken |= {*chosen.values()}
+                overwriting |= {*chosen.values()}
             ops.append(msgspec.structs.replace(op, in_place=tuple(pairs.items())))
         return tuple(ops)
 
@@ -177,17 +181,17 @@ class _Reader(LeafWalk[int | None]):
             self._ops.append(Op(id=instruction.name, reads=tuple(sorted(started)), kind=instruction.opcode))
             self._groups.append([])
 
-    def _held_ops(self, given: tuple[Op, ...], kept: set[int], in_place: bool) -> tuple[Op, ...]:
+    def _without_unsafe_pairs(self, paired_ops: tuple[Op, ...], live_at_end: set[int], in_place: bool) -> tuple[Op, ...]:
         """The operators with the pairs of operands and results that may share bytes, once all readers are known.
 
         The end of an asynchronous operation does not read an operand over which the result is written. Its result can be
         written over an operand only if nothing else reads the operand, because another reader might run at the same time.
         """
-        ops = [*given]
+        ops = [*paired_ops]
         readers = Counter(tensor for op in ops for tensor in op.reads)
         for end, start in self._ends.items():
             one, other = ops[start], ops[end]
-            pairs = tuple(pair for pair in one.in_place if in_place and readers[pair[0]] == 2 and pair[0] not in kept)
+            pairs = tuple(pair for pair in one.in_place if in_place and readers[pair[0]] == 2 and pair[0] not in live_at_end)
             replaced = {operand for operand, _ in pairs}
             ops[start] = msgspec.structs.replace(one, in_place=pairs)
             ops[end] = msgspec.structs.replace(other, reads=tuple(each for each in other.reads if each not in replaced))
@@ -197,10 +201,10 @@ class _Reader(LeafWalk[int | None]):
         reads = list(dict.fromkeys(leaf for leaves in operands for leaf in leaves if leaf is not None))
         names = instruction.called if instruction.opcode in IN_LINE else ()
         insides = [self._inside(name, instruction.opcode == "while") for name in names]
-        given = [leaf for leaves in operands for leaf in leaves]
+        operand_leaves = [leaf for leaves in operands for leaf in leaves]
         untouched = insides[-1].untouched if instruction.opcode in ("while", "call") else {}
         passed = self.passed(instruction, operands, None)
-        passed |= {after: given[before] for after, before in untouched.items() if before < len(given)}
+        passed |= {after: operand_leaves[before] for after, before in untouched.items() if before < len(operand_leaves)}
         results: _Leaves = []
         for number, (index, leaf) in enumerate(instruction.shape.leaves):
             name = instruction.name + index_text(index)
@@ -231,8 +235,8 @@ class _Reader(LeafWalk[int | None]):
         tensor_groups = []
         for group in groups:
             here = Counter(operands[number][leaf] for number, leaf in {*group.operands} if leaf < len(operands[number]))
-            made = [results[leaf] for leaf in group.results if leaf < len(results)]
-            written = [tensor for tensor in made if tensor is not None and tensor not in total]
+            group_results = [results[leaf] for leaf in group.results if leaf < len(results)]
+            written = [tensor for tensor in group_results if tensor is not None and tensor not in total]
             # The same tensor may also be another operand, which must not be overwritten.
             free = [tensor for tensor, count in here.items() if tensor is not None and count == total[tensor]]
             sizes = {self._tensors[tensor].size for tensor in (*free, *written)}
@@ -246,8 +250,8 @@ class _Reader(LeafWalk[int | None]):
             computation = self.module.computations[name]
             reader = _Reader(self.module, self._rules, self._insides)
             inner = reader.read(computation, name, is_entry=False)
-            held, copied = _held(inner, reader._carried(computation) if is_loop else {})
-            sizes = [0 if number in held else tensor.size for number, tensor in enumerate(inner.tensors)]
+            without_bytes, copied = _find_tensors_without_bytes(inner, reader._carried(computation) if is_loop else {})
+            sizes = [0 if number in without_bytes else tensor.size for number, tensor in enumerate(inner.tensors)]
             tensors = tuple(msgspec.structs.replace(tensor, size=sizes[at]) for at, tensor in enumerate(inner.tensors))
             ops = tuple(
                 msgspec.structs.replace(op, in_place=tuple(pair for pair in op.in_place if sizes[pair[0]] == sizes[pair[1]]))
@@ -288,7 +292,7 @@ def _tensor(name: str, leaf: ArrayShape) -> Tensor:
     return Tensor(id=name, size=leaf.device_bytes, dtype=leaf.dtype, shape=leaf.dims)
 
 
-def _held(inner: Graph, carried: dict[int, int]) -> tuple[set[int], list[int]]:
+def _find_tensors_without_bytes(inner: Graph, carried: dict[int, int]) -> tuple[set[int], list[int]]:
     """Tensors of a computation that need no bytes inside of it, and those that a loop copies at the end of an iteration.
 
     Parameters and results are held outside, and so are tensors over which such a result is written. A value for the next
@@ -299,16 +303,16 @@ def _held(inner: Graph, carried: dict[int, int]) -> tuple[set[int], list[int]]:
     written = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.writes}
 
     def may_follow(before: int, after: int) -> bool:
-        made, read = written.get(after, -1), last.get(before, -1)
-        return read < made or (read == made >= 0 and (before, after) in inner.ops[made].in_place)
+        written_at, read = written.get(after, -1), last.get(before, -1)
+        return read < written_at or (read == written_at >= 0 and (before, after) in inner.ops[written_at].in_place)
 
     copied = [after for after, before in carried.items() if after in inner.inputs or not may_follow(before, after)]
-    held = {*inner.inputs} | ({*inner.outputs} - {*copied})
+    without_bytes = {*inner.inputs} | ({*inner.outputs} - {*copied})
     for at, op in reversed(list(enumerate(inner.ops))):
         for operand, result in op.in_place:
             before = carried.get(result, operand)
             is_free = before == operand or may_follow(before, operand)
-            if result in held and last[operand] == at and operand not in inner.outputs and is_free:
-                held.add(operand)
+            if result in without_bytes and last[operand] == at and operand not in inner.outputs and is_free:
+                without_bytes.add(operand)
                 carried.setdefault(operand, before)
-    return held, copied
+    return without_bytes, copied

@@ -20,27 +20,27 @@ import numpy as np
 
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
 from stowplan.frontends.onnx_shapes import bodies_of, captured
-from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
+from stowplan.frontends.options import NO_USER_SIZES, UserSizes
 from stowplan.graph.graph import Graph, Op, Tensor
 from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.structure import build
 
 _VIEWS, _IN_PLACE, _OF_SHAPES, _RANDOM = (
-    frozenset(known("onnx")["order"][use].split()) for use in ("views", "in_place", "of_shapes", "random")
+    frozenset(load_facts("onnx")["order"][use].split()) for use in ("views", "in_place", "of_shapes", "random")
 )
 
 
-def read_onnx(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, flat: bool = False, in_place: bool = True) -> Graph:
+def read_onnx(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, flat: bool = False, in_place: bool = True) -> Graph:
     """Reads the graph of an ONNX file: its nodes in their order, and the tensors between them.
 
     Parameters
     ----------
     path
         Plain or gzip; external files with weights need not exist.
-    told
+    user_sizes
         Sizes that the user gives for what the model leaves open.
     flat
         Whether the nodes of graphs that a node runs are operators as well, for plans that keep the order. Otherwise that node
@@ -56,7 +56,7 @@ def read_onnx(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, flat: bool = 
         The file is no ONNX model, or its shapes are not fixed.
     """
     with naming(path):
-        reader = _Reader(read_onnx_file(path, told, with_bodies=True), in_place)
+        reader = _Reader(read_onnx_file(path, user_sizes, with_bodies=True), in_place)
         graph = reader.read()
         return graph if flat or not reader.spans else _collapsed(graph, reader.spans)
 

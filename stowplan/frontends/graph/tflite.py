@@ -14,13 +14,13 @@ from itertools import pairwise, product
 from pathlib import Path
 
 from stowplan.errors import naming
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.tflite.model import ALIGNMENT, TYPES, Operator, TfliteModel, read_tflite
 from stowplan.graph.graph import Graph, Op, Tensor
 from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.structure import build, stable_order
 
-_TABLE = known("tflite")["effects"]
+_TABLE = load_facts("tflite")["effects"]
 _SHARED, _OWN_STATE = frozenset(_TABLE["shared"]), frozenset(_TABLE["own_state"].split())
 #: From an operator's name or number to the positions of the operands that decide whether it ends the inference; if there are
 #: none, it may always end it.

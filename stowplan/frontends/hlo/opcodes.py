@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 
-_KNOWN = known("hlo/known")
+_KNOWN = load_facts("hlo/known")
 _BY_USE = {use: frozenset(names.split()) for use, names in _KNOWN["opcodes"].items()}
 
 OPCODES: frozenset[str] = frozenset().union(*_BY_USE.values())

@@ -192,7 +192,7 @@ class Schedule(LeafWalk[int]):
         self._work = computation_work(module)
         self._access = fused_access(module)
         self._donated = {(alias.operand, alias.operand_index) for alias in module.input_output_alias}
-        self._given: dict[tuple[int | None, tuple[int, ...]], int] = {}
+        self._parameter_values: dict[tuple[int | None, tuple[int, ...]], int] = {}
         """From the number of an entry parameter and an index in it to the value of that leaf."""
         self._updated: dict[int, int] = {}
         """From a result that is written in place to the value that it overwrites."""
@@ -206,7 +206,7 @@ class Schedule(LeafWalk[int]):
         leaves = module.entry.root.shape.sizes
         output = {index: value for (index, _), value in zip(leaves, results, strict=True) if value > NOWHERE}
         for alias in module.input_output_alias:
-            pair = self._given.get((alias.operand, alias.operand_index)), output.get(index_text(alias.output_index))
+            pair = self._parameter_values.get((alias.operand, alias.operand_index)), output.get(index_text(alias.output_index))
             if pair[0] is not None and pair[1] is not None and pair[0] != pair[1]:
                 self.donated.append((pair[0], pair[1]))
 
@@ -255,7 +255,7 @@ class Schedule(LeafWalk[int]):
             value = NOWHERE
             if leaf.device_bytes:
                 key = number, index
-                value = self._given[key] = self.values.add(
+                value = self._parameter_values[key] = self.values.add(
                     name + index_text(index), leaf.bytes, START, frozen=key not in self._donated
                 )
             values.append(value)
@@ -338,8 +338,10 @@ class Schedule(LeafWalk[int]):
         updates = [self._update(pair, instruction, operands, results) for pair in access.in_place]
         opcode = instruction.opcode
         if opcode in STARTING:
-            made = [value for value in results if value < NOWHERE or (value > NOWHERE and self.values.defined[value] == moment)]
-            self._starts |= dict.fromkeys(made, (len(self.steps), [*chain.from_iterable(operands)]))
+            new_values = [
+                value for value in results if value < NOWHERE or (value > NOWHERE and self.values.defined[value] == moment)
+            ]
+            self._starts |= dict.fromkeys(new_values, (len(self.steps), [*chain.from_iterable(operands)]))
         if custom_target(instruction) == "AllocateBuffer":
             opcode = "AllocateBuffer"
         elif opcode == "copy-start":
@@ -365,17 +367,17 @@ class Schedule(LeafWalk[int]):
         """
         started = scope.leaves[instruction.operands[0]]
         begun, operands = max((self._starts[leaf] for leaf in started if leaf in self._starts), default=(len(self.steps), []))
-        held = sorted({value for value in (*started, *operands) if value > NOWHERE})
+        read_values = sorted({value for value in (*started, *operands) if value > NOWHERE})
         is_step = begun < len(self.steps) - 1
         # If the operation works in place, its result overwrites an operand, so the end does not read that operand.
         replaced = {self._updated.get(value) for value in started}
-        alive = [value for value in held if value not in replaced or self.values.last_read[value] > 2 * begun]
+        alive = [value for value in read_values if value not in replaced or self.values.last_read[value] > 2 * begun]
         self._read(alive, 2 * len(self.steps) - (not is_step))
-        if held and is_step:
-            made = [value for value in results if value > NOWHERE]
-            reads, updates = [Read(value, 0) for value in held], [Update(value, value, 0) for value in made]
+        if read_values and is_step:
+            result_values = [value for value in results if value > NOWHERE]
+            reads, updates = [Read(value, 0) for value in read_values], [Update(value, value, 0) for value in result_values]
             named = instruction, name, instruction.opcode
-            self.steps.append(ScheduledStep(*named, Work(0, 0), scope.weight, reads, made, updates, begun))
+            self.steps.append(ScheduledStep(*named, Work(0, 0), scope.weight, reads, result_values, updates, begun))
 
     def _results(self, instruction: Instruction, operands: list[list[int]], name: str, moment: int) -> list[int]:
         """Values of the leaves of a step's result: new ones, and for an asynchronous start also its operands."""

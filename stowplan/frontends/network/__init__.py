@@ -37,7 +37,7 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     granularity = _choice("granularity", options.granularity or "auto", get_args(Granularity))
     machine = load_target(str(options.target))
     if is_onnx(source.path):
-        network: Network = read_onnx(source.path, options.told_sizes, granularity=cast(Granularity, granularity))
+        network: Network = read_onnx(source.path, options.user_sizes, granularity=cast(Granularity, granularity))
     elif options.granularity is not None:
         raise UsageError(f"{source.path} has its layers already: a granularity is for ONNX models")
     else:

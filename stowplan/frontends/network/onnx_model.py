@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from stowplan.errors import InputError, naming
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
-from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
+from stowplan.frontends.options import NO_USER_SIZES, UserSizes
 from stowplan.hardware.network import Network
 
-_OP_OF = {name: op for op, names in known("onnx")["network"].items() for name in names.split()}
+_OP_OF = {name: op for op, names in load_facts("onnx")["network"].items() for name in names.split()}
 #: Positions of a node's operands that are weights if they come from outside of the graph.
-_WEIGHT_SLOTS: dict[str, list[int]] = known("onnx")["network_weights"]
+_WEIGHT_SLOTS: dict[str, list[int]] = load_facts("onnx")["network_weights"]
 
 
 def is_onnx(path: str | Path) -> bool:
@@ -32,14 +32,14 @@ def is_onnx(path: str | Path) -> bool:
         return False
 
 
-def read_onnx(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, granularity: Granularity = "auto") -> Network:
+def read_onnx(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, granularity: Granularity = "auto") -> Network:
     """Reads the network of an ONNX file.
 
     Parameters
     ----------
     path
         Plain or gzip; external files with weights are not read.
-    told
+    user_sizes
         Sizes that the user gives for what the model leaves open.
     granularity
         ``layer``: operations are merged with earlier ones; ``fine``: each operation is a layer; ``auto``: ``layer`` if there is
@@ -53,7 +53,7 @@ def read_onnx(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, granularity: 
         The file is no ONNX model, or the model has control flow or shapes that are not fixed.
     """
     with naming(path):
-        return coarsen(_Tracer(read_onnx_file(path, told)).trace(), granularity)
+        return coarsen(_Tracer(read_onnx_file(path, user_sizes)).trace(), granularity)
 
 
 def _operands(node: Any) -> list[str]:

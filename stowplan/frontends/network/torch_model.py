@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stowplan.errors import InputError, first_line
-from stowplan.frontends import known, torch_program
+from stowplan.frontends import load_facts, torch_program
 from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
 from stowplan.frontends.torch_program import import_torch, is_higher_order, schema_of, static_shape, stored_inputs
 from stowplan.hardware.network import Network
@@ -14,7 +14,7 @@ from stowplan.hardware.network import Network
 if TYPE_CHECKING:
     import torch
 
-_OP_OF = {name: op for op, names in known("torch")["network"].items() for name in names.split()}
+_OP_OF = {name: op for op, names in load_facts("torch")["network"].items() for name in names.split()}
 
 
 def read_torch(

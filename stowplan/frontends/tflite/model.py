@@ -23,7 +23,7 @@ from msgspec import UNSET
 from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.options import named_inputs
 from stowplan.frontends.tflite.flatbuffer import FlatBuffer
 from stowplan.frontends.tflite.result_shapes import result_shape
@@ -36,7 +36,7 @@ IDENTIFIER = b"TFL3"
 #: TensorFlow Lite Micro aligns tensors to multiples of this many bytes.
 ALIGNMENT = 16
 
-_KNOWN = known("tflite")
+_KNOWN = load_facts("tflite")
 #: From the number of an element type in the schema to its name, and to the bytes of an element.
 TYPES: dict[int, str] = {kind["number"]: name for name, kind in _KNOWN["types"].items()}
 _BYTES: dict[int, int] = {kind["number"]: kind["bytes"] for kind in _KNOWN["types"].values()}
