@@ -25,7 +25,7 @@ from benchmarks.torch_memory.large import CHECKPOINT, joint
 from benchmarks.torch_memory.limits import lines
 from stowplan.backends.torch.devices import device
 from stowplan.backends.torch.offload import with_host
-from stowplan.backends.torch.seconds import Rates
+from stowplan.backends.torch.seconds import RateCosts
 from stowplan.kernel.solve import solve
 from stowplan.models.rematerialization.problem import Problem
 from stowplan.models.rematerialization.verify import verify
@@ -56,7 +56,7 @@ def run(name: str, options: argparse.Namespace) -> None:
     parts = [part for part in CHECKPOINT if (name, part, options.bandwidth) not in known]
     if not parts:
         return
-    prices = Rates(device(options.device))
+    prices = RateCosts(device(options.device))
     reading, structure, _ = joint(name, prices=prices)
     _, layers, _ = joint(name, is_checkpointed=True)
     peak, once = layers.ordering.peak(layers.order), sum(structure.cost)

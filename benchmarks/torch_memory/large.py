@@ -34,7 +34,7 @@ from benchmarks.torch_memory.limits import lines
 from benchmarks.torch_memory.models import Decoder, GptBlock, LlamaBlock, RmsNorm, Vit
 from stowplan.backends.torch import costs, stock
 from stowplan.backends.torch.partition import prepared
-from stowplan.backends.torch.reader import Prices, Reading, read
+from stowplan.backends.torch.reader import CostFunction, Reading, read
 from stowplan.kernel.solve import solve
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.structure import Structure, build
@@ -116,7 +116,7 @@ def run(name: str, options: argparse.Namespace) -> None:
 
 
 def joint(
-    name: str, budgets: Sequence[float] = (), is_checkpointed: bool = False, prices: Prices = costs.costs
+    name: str, budgets: Sequence[float] = (), is_checkpointed: bool = False, prices: CostFunction = costs.costs
 ) -> tuple[Reading, Structure, list[Plan]]:
     """The joint graph of a model on ``meta``, its structure, and plans of torch's partitioner at budgets."""
     model, inputs = made(name)
@@ -132,7 +132,7 @@ def joint(
 
 
 def traced(
-    model: Any, inputs: Any, budgets: Sequence[float] = (), prices: Prices = costs.costs
+    model: Any, inputs: Any, budgets: Sequence[float] = (), prices: CostFunction = costs.costs
 ) -> tuple[Reading, list[list[int]]]:
     """The reading of a model, and runs of plans of torch's partitioner."""
     from torch._dynamo.backends.common import aot_autograd
@@ -141,7 +141,7 @@ def traced(
     seen: list[tuple[Reading, list[list[int]]]] = []
 
     def partition(module: Any, joint_inputs: Any, **kwargs: Any) -> Any:
-        reading = read(prepared(module).graph, kwargs["num_fwd_outputs"], prices=prices)
+        reading = read(prepared(module).graph, kwargs["num_fwd_outputs"], cost_function=prices)
         plans = stock.plans(module, reading, joint_inputs, kwargs, budgets)
         seen.append((reading, [plan.sequence for plan in plans if plan.sequence is not None]))
         raise InterruptedError

@@ -23,9 +23,9 @@ from benchmarks.lib.tables import table
 from benchmarks.torch_memory.large import Mixture, T5Block, flash, traced
 from benchmarks.torch_memory.models import GptBlock, LlamaBlock
 from stowplan.backends.fallback import MemoryLimitError
+from stowplan.backends.torch.allowance import footprint, repeated_allowance, with_reservations
 from stowplan.backends.torch.planning import Chooser, Settings
 from stowplan.backends.torch.reader import Reading
-from stowplan.backends.torch.rooms import copies, limited, taken
 from stowplan.models.rematerialization.structure import build
 
 #: Limits: times the peak with a checkpoint a layer.
@@ -84,20 +84,20 @@ def planned(reading: Reading, repeats: int, static: set[int], parts: list[float]
     structure, gib = build(reading.problem), 1 << 30
     order, border = structure.order, structure.order.index(reading.border)
     again = [op for op in order[:border] if not structure.once[op]]
-    endless = copies(reading, repeats, 1 << 50, static)
+    endless = repeated_allowance(reading, repeats, 1 << 50, static)
     eager, checkpoint = (
-        endless.peak(taken(reading, structure.made(runs)))
+        endless.peak(footprint(reading, structure.made(runs)))
         for runs in (order, [*order[: border + 1], *again, *order[border + 1 :]])
     )
     rows: list[tuple[object, ...]] = []
     for part in parts:
         limit, began = int(part * checkpoint), time.monotonic()
         settings = Settings(limit, repeats=repeats, time_limit=seconds)
-        beside = limited(reading, copies(reading, repeats, limit, static))
+        beside = with_reservations(reading, repeated_allowance(reading, repeats, limit, static))
         chooser = Chooser(beside, limit, settings, None, lambda should_stop: iter(()), 0.0, began)
         figures: tuple[object, ...]
         try:
-            report = chooser.choose(keep_own=False).report
+            report = chooser.choose(keep_stock=False).report
             cost, bound = report.added_cost / reading.unit, report.bound / reading.unit
             once = sum(structure.cost) / 100
             ratio = f"{cost / bound:.3f}" if bound else ""

@@ -36,7 +36,7 @@ from stowplan.backends.xla.experience import EarlierProgram, Experience, shipped
 from stowplan.backends.xla.knobs import BETWEEN, DEFAULT, SLICES_OPTION, Knobs, flags_of
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import WAYS as KNOB_WAYS
-from stowplan.backends.xla.proposals import draws
+from stowplan.backends.xla.proposals import draw_order
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.workload import Workload, by_name
 from stowplan.errors import StowplanError
@@ -83,7 +83,7 @@ def family(name: str) -> str:
 
 def random_knobs(evidence: Evidence, chance: random.Random) -> Knobs:
     """Some tensors to the front and some to the back, by lot; 5 to 50 % of all."""
-    return next(draws(evidence, evidence.trials[0], chance)).knobs
+    return next(draw_order(evidence, evidence.trials[0], chance)).knobs
 
 
 def control(way: str, chip: str, evidence: Evidence, seed: int) -> Iterator[tuple[str, Callable[[list[Score]], Knobs]]]:

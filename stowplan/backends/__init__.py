@@ -1,17 +1,17 @@
-"""Back ends: what hands plans to compilers and runtimes, and brings back what those made of them.
+"""Back ends: each one applies plans inside a compiler or a runtime, and reports what that compiler or runtime did with them.
 
-Each file knows only those before it:
+A file imports only files that come before it in this list:
 
-- ``emit``: offset tables of plans in the formats that builds take
-- ``fallback``: what happens where a back end cannot do what it is asked for
-- ``search``: how back ends call the search
-- ``executorch``: memory plans for exported models
+- ``emit``: writes the offsets of a plan as a C header, as JSON or as CSV
+- ``fallback``: errors and warnings for cases in which a back end keeps the framework's own plan
+- ``search``: how back ends call :func:`stowplan.solve`
+- ``executorch``: memory plans for models that ExecuTorch exports
 - ``llama``: placements of language models for llama.cpp
-- ``tflm``: plans for TensorFlow Lite Micro
-- ``torch``: training within a memory limit, orders for Inductor
-- ``trainers``: what the callbacks for trainers share
+- ``tflm``: arena plans for TensorFlow Lite Micro
+- ``torch``: training within a memory limit, and operator orders for Inductor
+- ``trainers``: the base class of the callbacks for training frameworks
 - ``lightning``: a callback for PyTorch Lightning
-- ``transformers``: a callback for Transformers
-- ``xla``: plans as options of the compiler
+- ``transformers``: a callback for Hugging Face Transformers
+- ``xla``: plans as compiler options of XLA
 - ``jax``: policies of ``jax.checkpoint`` for training steps
 """

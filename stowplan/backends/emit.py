@@ -1,7 +1,8 @@
-"""Offset tables of plans in the formats that builds take: a C header, JSON, CSV.
+"""Writes the offsets of a plan as a C header, as JSON or as CSV, for use in a build.
 
-:func:`emit` works for every kind that names an offset table (``Kind.offset_table``). To add a format, write a
-function of (table, name) and give it a line in :data:`FORMATS`. Equal plans give equal bytes: no format writes the time.
+:func:`emit` works for every kind of problem whose plans have offsets (``Kind.offset_table``). To add a format, write a
+function of (table, name) that returns bytes, and add it to :data:`FORMATS`. Equal plans give equal bytes: no format contains a
+time stamp.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stowplan.models.offset_table import NOWHERE, OffsetTable
 
 
 def table_of(problem: Any, plan: Any) -> OffsetTable:
-    """The offset table of a valid plan.
+    """Returns the offset table of a valid plan.
 
     Raises
     ------
@@ -31,7 +32,15 @@ def table_of(problem: Any, plan: Any) -> OffsetTable:
 
 
 def check_emittable(problem: Any) -> Callable[[Any, Any], OffsetTable]:
-    """What makes the tables; raises UsageError where plans of this kind have no offsets: before they are sought."""
+    """Returns the function that makes the offset table of a problem and a plan.
+
+    Call this before a plan is searched for, so that a kind of problem without offsets is refused early.
+
+    Raises
+    ------
+    UsageError
+        Plans of this kind have no offsets.
+    """
     kind = kind_of(problem)
     if kind.offset_table is None:
         known = ", ".join(other.title for other in registered() if other.offset_table is not None)
@@ -40,19 +49,19 @@ def check_emittable(problem: Any) -> Callable[[Any, Any], OffsetTable]:
 
 
 def emit(problem: Any, plan: Any, form: str, name: str = "") -> bytes:
-    """A file with the offsets of a valid plan.
+    """Returns the contents of a file with the offsets of a valid plan.
 
     Parameters
     ----------
     form
         One of :data:`FORMATS`.
     name
-        What C identifiers begin with; the program's name by default.
+        Prefix of identifiers in C; the program's name by default.
 
     Raises
     ------
     UsageError
-        No such format, or no offsets.
+        There is no such format, or plans of this kind have no offsets.
     """
     check_form(form)
     table = table_of(problem, plan)
@@ -60,13 +69,16 @@ def emit(problem: Any, plan: Any, form: str, name: str = "") -> bytes:
 
 
 def check_form(form: str) -> None:
-    """Raise UsageError where there is no such format."""
+    """Raise UsageError if there is no such format."""
     if form not in FORMATS:
         raise UsageError(f"found the format {form!r}, expected one of {', '.join(FORMATS)}")
 
 
 def write(path: Path, problem: Any, plan: Any, form: str) -> None:
-    """Write the offsets of a valid plan to a file, whose name is what C identifiers begin with; raises as :func:`emit`."""
+    """Write the offsets of a valid plan to a file; the file's name is the prefix of identifiers in C.
+
+    Raises the errors of :func:`emit`.
+    """
     files.write_atomic(path, emit(problem, plan, form, files.printable(path.name).partition(".")[0]))
 
 
@@ -75,29 +87,29 @@ def _json(table: OffsetTable, name: str) -> bytes:
 
 
 def _csv(table: OffsetTable, name: str) -> bytes:
-    """Remarks with what holds for all rows, then the rows."""
+    """CSV with one row for each buffer, after comment lines with the digests and the arenas."""
     out = io.StringIO()
     out.write(f"# problem {table.problem_digest}\n# plan {table.plan_digest}\n")
     for arena in table.arenas:
         out.write(f"# arena {arena.name}: {arena.bytes} bytes, alignment {arena.alignment}\n")
-    places: dict[int, list[str]] = {}
+    results_of_row: dict[int, list[str]] = {}
     for at, number in enumerate(table.results):
-        places.setdefault(number, []).append(str(at))
+        results_of_row.setdefault(number, []).append(str(at))
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["name", "arena", "offset", "size", "alignment", "start", "end", "buffer", "results"])
     for number, row in enumerate(table.rows):
-        place = ["", ""] if row.arena == NOWHERE else [table.arenas[row.arena].name, row.offset]
-        results = " ".join(places.get(number, ()))
-        writer.writerow([row.name, *place, row.size, row.alignment, row.start, row.end, row.buffer or "", results])
+        location = ["", ""] if row.arena == NOWHERE else [table.arenas[row.arena].name, row.offset]
+        results = " ".join(results_of_row.get(number, ()))
+        writer.writerow([row.name, *location, row.size, row.alignment, row.start, row.end, row.buffer or "", results])
     return out.getvalue().encode()
 
 
 def _c_header(table: OffsetTable, name: str) -> bytes:
-    """Macros for each row and each arena, and a table of all rows that compiles as C99 and C++11."""
+    """A header that compiles as C99 and C++11: macros for each row and each arena, and a table of all rows."""
     upper = _identifier(name).upper()
     lower = upper.lower()
     lines = [
-        f"/* Offsets of {_remark(table.program or name)} ({table.kind}), written by stowplan: do not edit. */",
+        f"/* Offsets of {_comment(table.program or name)} ({table.kind}), written by stowplan: do not edit. */",
         f"#ifndef {upper}_OFFSETS_H",
         f"#define {upper}_OFFSETS_H",
         "",
@@ -145,31 +157,37 @@ def _c_header(table: OffsetTable, name: str) -> bytes:
 
 
 def _identifier(name: str) -> str:
-    """A name with what C allows in identifiers."""
+    """The name with every character replaced that C does not allow in an identifier."""
     identifier = re.sub(r"[^0-9A-Za-z_]", "_", name) or "_"
     return f"n{identifier}" if identifier[0].isdigit() else identifier
 
 
 def _distinct(names: list[str], first: set[int]) -> list[str]:
-    """The same names, those that stand there twice with a number behind them; those at the places ``first`` are asked first."""
-    taken = set(names)
-    places: dict[str, int] = {}
+    """Makes names unique by appending numbers, and keeps their order.
+
+    Of equal names, those at the indices ``first`` are the last to get a number.
+    """
+    given_names = set(names)
+    index_of: dict[str, int] = {}
     for at in sorted(range(len(names)), key=lambda at: at not in first):
         name, number = names[at], 1
-        while name in places or (number > 1 and name in taken):
+        while name in index_of or (number > 1 and name in given_names):
             number += 1
             name = f"{names[at]}_{number}"
-        places[name] = at
-    return sorted(places, key=lambda name: places[name])
+        index_of[name] = at
+    return sorted(index_of, key=lambda name: index_of[name])
 
 
-def _remark(text: str) -> str:
-    """Text that ends neither a remark nor the line."""
+def _comment(text: str) -> str:
+    """Text for a C comment: it cannot end the comment or the line."""
     return re.sub(r"[^ -~]", "?", text).replace("*/", "* /")
 
 
 def _string(text: str) -> str:
-    """A C string, bytes beyond ASCII written as three octal digits, which nothing that follows can join."""
+    """A string literal in C.
+
+    Bytes beyond ASCII are three octal digits, because an escape of that length cannot swallow the character behind it.
+    """
     plain = {*range(32, 127)} - {*b'"\\?'}
     return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
 

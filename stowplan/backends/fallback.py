@@ -1,4 +1,4 @@
-"""Where a back end cannot do what it is asked for: the framework's own plan is kept, and a warning says why."""
+"""Errors and warnings for graphs that a back end cannot plan: the framework's own plan is kept, and a warning says why."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from stowplan.errors import MissingDependencyError, StowplanError, brief, to_ins
 
 
 class UnsupportedError(StowplanError):
-    """A graph that a back end makes no plan for: the framework's own has to do."""
+    """A back end cannot make a plan for this graph; the framework's own plan is used."""
 
 
 class MemoryLimitError(StowplanError):
-    """No plan, or no step, is within the memory limit; says the least that was reached, and what is proven.
+    """No plan of a graph, or a training step that ran, is within the memory limit.
 
     Attributes
     ----------
-    limit, least, bound
-        Bytes: what was asked for, the least peak found, and what no plan is below.
+    limit
+        The memory limit in bytes.
+    least
+        The lowest peak that was found, or the peak of the step, in bytes.
+    bound
+        A proven lower bound on the peak of every plan, in bytes; 0 if nothing is proven.
     """
 
     def __init__(self, message: str, limit: int, least: int, bound: int):
@@ -27,21 +31,31 @@ class MemoryLimitError(StowplanError):
 
 
 class PlanningWarning(UserWarning):
-    """A graph has the framework's own plan, or does not run within its limit; says why."""
+    """A graph runs with the framework's own plan, or above its memory limit; the message gives the reason."""
 
 
 def require(what: str, packages: tuple[str, ...], extra: str) -> None:
-    """Raise MissingDependencyError, naming the extra that brings them, where packages that something needs are missing."""
+    """Raise MissingDependencyError if any of the packages is not installed.
+
+    Parameters
+    ----------
+    what
+        The feature that needs the packages; it begins the message.
+    packages
+        Names of modules.
+    extra
+        The extra of stowplan that installs the packages; the message names it.
+    """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingDependencyError(f"{what} needs {' and '.join(missing)}, not installed here: {to_install(extra)}")
 
 
 def warn(text: str) -> None:
-    """Say in one line what is not as it was asked for, and what is done instead."""
+    """Issue a PlanningWarning of one line, which says what could not be done and what is done instead."""
     warnings.warn(brief(text), PlanningWarning, stacklevel=3)
 
 
 def reason(error: Exception) -> str:
-    """Why there is no plan, for people; of an error that nobody expected, its type as well."""
+    """Returns the reason why there is no plan, as text for users; the type of an unexpected error precedes its message."""
     return str(error) if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}"

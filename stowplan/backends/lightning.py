@@ -17,43 +17,44 @@ __all__ = ["StepMemory"]
 
 
 class StepMemory(StepCallback):
-    """A Lightning ``Callback``: whatever runs in a training step counts, and the memory's limit is checked in it.
+    """A Lightning ``Callback`` that checks the memory limit in each training step; all tensors that the step allocates count.
 
     A step begins with ``on_train_batch_start`` and ends with the first ``on_train_batch_end`` after an optimizer stepped: with
-    ``accumulate_grad_batches=4`` it is four batches long. An evaluation is a step of its own, and counts in the same way: the
-    sanity check, each validation loop, and ``validate``, ``test`` and ``predict``. If one begins between accumulated batches,
-    the training step is split there. A step ends in any case with its epoch, and when the trainer meets an exception.
+    ``accumulate_grad_batches=4`` it is four batches long. Each evaluation is a step of its own, for which the limit holds as
+    well: the sanity check, each validation loop, and ``validate``, ``test`` and ``predict``. If an evaluation begins between
+    accumulated batches, it splits the training step. A step also ends at the end of its epoch, and when the trainer meets an
+    exception.
     """
 
     __doc__ += (StepCallback.__doc__ or "").partition("\n")[2]
     base, modules, extra = "Callback", ("lightning.pytorch", "pytorch_lightning"), "lightning"
 
     _updates = 0
-    """How many optimizer steps the trainer had taken when the scope was opened."""
+    """How many optimizer steps the trainer had done when the step was opened."""
 
     def on_train_batch_start(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """Open a scope, unless batches are being accumulated in one."""
+        """Open a step, unless one is open in which the gradients of several batches are accumulated."""
         if not self.is_open:
             self._updates = trainer.global_step
         self.open()
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """Close the scope if an optimizer stepped in it."""
+        """Close the step if an optimizer stepped in it."""
         if trainer.global_step != self._updates:
             self.close()
 
     def on_validation_start(self, *_: Any, **__: Any) -> None:
-        """An evaluation begins: it has a scope of its own."""
+        """Open a step for an evaluation that begins."""
         self.close()
         self.open()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Close the scope, if one is open: batches without an optimizer step were the last ones of an epoch."""
+        """Close the step, if one is open: the last batches of an epoch may come without an optimizer step."""
         self.close()
 
     on_test_start = on_predict_start = on_validation_start
     on_train_epoch_end = on_validation_end = on_test_end = on_predict_end = on_train_end
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        """Close the scope: the trainer ends."""
+        """Close the step, because the trainer ends with an exception."""
         self.abandon(exception)

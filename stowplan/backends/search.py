@@ -1,4 +1,4 @@
-"""The search for a plan as all back ends have it: its options, :func:`stowplan.solve` under them, and orders of operators."""
+"""How back ends call :func:`stowplan.solve`: their common options, several problems in a row, and orders of operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stowplan.result import Result
 
 
 class SearchOptions(TypedDict, total=False):
-    """Keyword arguments beside a time limit; as :func:`stowplan.solve` takes them."""
+    """The keyword arguments of :func:`stowplan.solve` that back ends accept in addition to their own time limit."""
 
     deterministic: bool
     seed: int
@@ -28,7 +28,15 @@ class SearchOptions(TypedDict, total=False):
 def solve_with(
     options: Options, problem: Any, plans: Mapping[str, Any] | None = None, cancel: threading.Event | None = None
 ) -> Result:
-    """:func:`stowplan.solve` under checked options, with the plans at hand."""
+    """Calls :func:`stowplan.solve` with options that have been checked.
+
+    Parameters
+    ----------
+    plans
+        Existing plans of the problem by name; candidates start from them, and the result is never worse than any of them.
+    cancel
+        Ends the run with the best plan so far once it is set.
+    """
     return solve(
         problem,
         time_limit=options.time_limit,
@@ -42,40 +50,58 @@ def solve_with(
 
 @dataclass(frozen=True)
 class Search:
-    """How a back end looks for several plans, one after the other."""
+    """Options for several problems that a back end solves one after the other."""
 
     options: Options
     cancel: threading.Event | None = None
-    """Ends all of them once it is set, each with the best plan so far."""
+    """Once it is set, each run ends with its best plan so far."""
 
     def solve(self, problem: Any) -> Result:
-        """One of them."""
+        """Solves one problem."""
         return solve_with(self.options, problem, cancel=self.cancel)
 
 
 class OrderReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What came of one graph. Peaks are the most bytes that live while an operator runs, by the framework's own sizes."""
+    """The result of ordering the operators of one graph.
+
+    A peak is the largest number of bytes that are live while an operator runs, computed from the framework's own tensor sizes.
+    """
 
     operators: int
+    """How many operators the graph has."""
     given: int
-    """Peak in the order that the graph had."""
+    """Peak in the original order of the graph, in bytes."""
     peak: int
+    """Peak in the order that the graph has now, in bytes."""
     bound: int
-    """No order has a lower peak."""
+    """Proven lower bound on the peak of every order, in bytes."""
     moved: bool
-    """Whether the graph has another order now."""
+    """Whether the order of the graph was changed."""
     seconds: float
     format: str = "stowplan.order.report"
     version: int = 1
 
     @property
     def is_proven(self) -> bool:
-        """Whether no order has a lower peak."""
+        """Whether it is proven that no order has a lower peak."""
         return self.peak <= self.bound
 
 
-def ordered(problem: Problem, options: Options, began: float) -> tuple[Plan, OrderReport]:
-    """The order of least peak, that given where none is lower; ``began`` by ``time.monotonic``."""
+def find_order(problem: Problem, options: Options, began: float) -> tuple[Plan, OrderReport]:
+    """Finds an operator order with a lower peak.
+
+    Parameters
+    ----------
+    problem
+        The problem; its operators are in the original order of the graph.
+    began
+        When work on this graph began, by ``time.monotonic``; the seconds in the report count from there.
+
+    Returns
+    -------
+    (Plan, OrderReport)
+        The best order that was found; the original order if none has a lower peak.
+    """
     given = KIND.initial(problem)["given"]
     result = solve_with(options, problem)
     plan = given if result.plan is None or result.plan.objective >= given.objective else result.plan

@@ -1,7 +1,7 @@
-"""What the callbacks for trainers share: a scope of a ``TrainingMemory`` that one event opens and another one closes.
+"""The base class of callbacks for training frameworks: one event opens a step of a ``TrainingMemory``, and another closes it.
 
-A callback is an instance of the trainer's own callback class as well. That class is imported when the first callback is made,
-so that importing these modules loads no trainer.
+A callback must also be an instance of the callback class of the framework (the *trainer*). That class is imported when the
+first callback is constructed, so that importing these modules does not load any framework.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class StepCallback:
-    """Opens and closes the scopes of a memory; a subclass says at which events.
+    """Opens and closes the steps of a ``TrainingMemory``; a subclass defines at which events of the trainer.
 
     Parameters
     ----------
@@ -31,51 +31,56 @@ class StepCallback:
     Raises
     ------
     MissingDependencyError
-        When it is made: the trainer's package is not installed.
+        The constructor raises it if the trainer's package is not installed.
     UsageError
-        When it is made: ``memory`` is no ``TrainingMemory``, or it compiles with Inductor, whose steps are not counted.
+        The constructor raises it if ``memory`` is no ``TrainingMemory``, or if it compiles with Inductor, whose steps are not
+        checked.
     """
 
     base: ClassVar[str]
     """Name of the trainer's callback class."""
     modules: ClassVar[tuple[str, ...]]
-    """Modules that may have that class: the first one that is loaded is taken, else the first one that is installed."""
+    """Modules that may define that class. The first one that is already imported is used, otherwise the first one that is
+    installed."""
     extra: ClassVar[str]
-    """The extra of this package that installs the first of the modules."""
+    """The extra of stowplan that installs the first of the modules."""
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Make an instance of this class that is one of the trainer's callback class, too."""
-        own: type = cls
-        return super().__new__(_derived(own, _class_of(cls)))
+        """Make an instance of a class that derives from this class and from the trainer's callback class."""
+        callback: type = cls
+        return super().__new__(_derived(callback, _class_of(cls)))
 
     def __init__(self, memory: TrainingMemory):
         if not callable(getattr(memory, "step", None)):
             raise UsageError(f"found a memory of {type(memory).__name__}, expected a TrainingMemory")
-        memory.step()  # is not entered: this refuses a memory that has no steps
+        memory.step()  # The context is not entered: the call raises UsageError if the memory does not check steps.
         self.memory = memory
         self._scope = ExitStack()
         self.is_open = False
-        """Whether a scope is open."""
+        """Whether a step is open."""
 
     def open(self) -> None:
-        """Open a scope; if one is open already, it goes on."""
+        """Open a step, unless one is open already."""
         if not self.is_open:
             self._scope.enter_context(self.memory.step())
             self.is_open = True
 
     def close(self) -> None:
-        """Close the scope, if one is open.
+        """Close the step, if one is open.
 
         Raises
         ------
         MemoryLimitError
-            The step that ends was above the limit, if that is an error.
+            The step was above the limit, and the memory is strict.
         """
         self.is_open = False
         self._scope.close()
 
     def abandon(self, error: BaseException) -> None:
-        """Close the scope, if one is open, because of an error; what the memory knows about it is added to it as a note."""
+        """Close the step, if one is open, because of an error.
+
+        If the memory can say more about the error, such as that the device is out of memory, the error gets that as a note.
+        """
         self.is_open = False
         try:
             self._scope.__exit__(type(error), error, error.__traceback__)
@@ -84,7 +89,7 @@ class StepCallback:
 
 
 def _class_of(callback: type[StepCallback]) -> type:
-    """The callback class of the trainer."""
+    """Imports the trainer's callback class."""
     packages = {name: name.partition(".")[0] for name in callback.modules}
     names = [name for name in packages if name in sys.modules]
     names = names or [name for name, package in packages.items() if importlib.util.find_spec(package) is not None]
@@ -96,6 +101,7 @@ def _class_of(callback: type[StepCallback]) -> type:
 
 @cache
 def _derived(callback: type, base: type) -> type:
+    """A class that derives from both classes."""
     if issubclass(callback, base):
         return callback
     return type(callback.__name__, (callback, base), {"__module__": callback.__module__, "__doc__": callback.__doc__})

@@ -17,30 +17,30 @@ __all__ = ["StepMemory"]
 
 
 class StepMemory(StepCallback):
-    """A ``TrainerCallback``: whatever runs in a training step counts, and the memory's limit is checked in it.
+    """A ``TrainerCallback`` that checks the memory limit in each training step; all tensors that the step allocates count.
 
     A step begins with ``on_step_begin`` and ends with ``on_step_end``, or with its epoch. With
-    ``gradient_accumulation_steps=4`` it is four batches long: ``on_substep_end`` ends nothing. The trainer has no event for the
-    beginning of an evaluation. So the step of an evaluation opens by itself, when the compiled model is first called in it, and
-    ends when the next training step begins; it counts in the same way.
+    ``gradient_accumulation_steps=4`` it is four batches long, because ``on_substep_end`` does not end it. The trainer has no
+    event for the beginning of an evaluation. The step of an evaluation therefore opens when the compiled model is first called
+    in it, and ends when the next training step begins. The limit holds for it as well.
 
-    The trainer has no event for exceptions, either. If one ends ``train()``, the step stays open until ``train()`` is called
-    again; call ``close()`` before you use the memory without a trainer.
+    The trainer has no event for exceptions, either. If an exception ends ``train()``, the step stays open until ``train()`` is
+    called again; call ``close()`` before you use the memory without a trainer.
     """
 
     __doc__ += (StepCallback.__doc__ or "").partition("\n")[2]
     base, modules, extra = "TrainerCallback", ("transformers",), "transformers"
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Close the scope that an exception left open in a call of ``train()`` before, without checking it."""
+        """Close the step that an exception in an earlier call of ``train()`` left open, without checking the limit."""
         self.abandon(RuntimeError("the trainer begins anew"))
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Open a scope."""
+        """Open a step."""
         self.open()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Close the scope, if one is open."""
+        """Close the step, if one is open."""
         self.close()
 
     on_epoch_end = on_train_end = on_step_end

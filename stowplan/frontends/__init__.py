@@ -1,25 +1,25 @@
-"""Readers of foreign formats, and what makes problems of their files.
+"""Front ends: each one reads files of a foreign format and makes a problem of them.
 
-Each file knows only those before it:
+A file imports only files that come before it in this list:
 
-- ``options``: what may be said of an input beside its path
-- ``formats``: the formats of input files that can be read, and the targets that are made for each
+- ``options``: the options with which an input is read
+- ``formats``: the formats of input files, and the targets for which each can be planned
 - ``gguf``: headers of GGUF files, the models of llama.cpp
-- ``hlo``: HLO text, and the program that it is
-- ``onnx_sizes``: open sizes of an ONNX model's inputs, and the values that the user gives for them
-- ``onnx_shapes``: shapes of an ONNX graph that onnx's own inference leaves open
-- ``problem_file``: files that are problems already, and CSV files of buffers
+- ``hlo``: HLO text, and the program in it
+- ``onnx_sizes``: symbolic sizes of an ONNX model's inputs, and the values that the user gives for them
+- ``onnx_shapes``: infers shapes of an ONNX graph that onnx's own inference leaves open
+- ``problem_file``: files that contain a problem already, and CSV files of buffers
 - ``read``: one function that reads every input
-- ``shape_inference``: shapes of an ONNX model, inferred in a process of its own
-- ``onnx_file``: ONNX files, as every front end for them begins
+- ``shape_inference``: infers shapes of an ONNX model in a separate process
+- ``onnx_file``: reads an ONNX file; all front ends for ONNX start from it
 - ``snapshot``: memory snapshots of PyTorch
 - ``tflite``: TensorFlow Lite models
-- ``torch_program``: programs of ``torch.export``, as every front end for them begins
+- ``torch_program``: nodes and tensors of ``torch.fx`` graphs; all front ends for ``torch.export`` use it
 - ``network``: networks of layers, for tier placement
 - ``affine``: programs of loop nests, for bank mapping
 - ``dfg``: loop bodies as data-flow graphs
-- ``graph``: graphs of operators, and the targets that they are planned for
-- ``xla_plan``: XLA's own plan as a plan of memory mapping
+- ``graph``: graphs of operators, and the targets for which they are planned
+- ``xla_plan``: imports XLA's own plan as a plan of memory mapping
 """
 
 from __future__ import annotations
@@ -31,6 +31,6 @@ from typing import Any
 
 
 @functools.cache
-def known(table: str) -> dict[str, Any]:
-    """What is known of a format, by the path of its table here: ``onnx`` for ``onnx.toml``."""
+def load_facts(table: str) -> dict[str, Any]:
+    """Loads a TOML file with facts about a format, by its path here without the extension: ``onnx`` for ``onnx.toml``."""
     return tomllib.loads((Path(__file__).parent / f"{table}.toml").read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""The formats of input files that can be read, and the targets that are made for each.
+"""The registry of input formats, and the targets for which files of each format can be planned.
 
-To add a format, write its module with a ``FORMAT`` and add one line here.
+To add a format, write a module with an :class:`InputFormat` named ``FORMAT``, and add its name to the list here.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from stowplan.hardware.targets.toml_files import is_path
 
 
 class Source(NamedTuple):
-    """A file that is to be opened."""
+    """A file that is to be opened, as formats look at it to recognize it."""
 
     path: Path
     data: bytes | None
-    """Its content, unpacked, where it begins like a JSON object or list; None elsewhere."""
+    """Its decompressed contents if it begins like a JSON object or list; otherwise None."""
     target: str | Path | None
-    """What it is to be planned for, where that is known: a file may mean one thing for one target and another for others."""
+    """The target if one was named; the same file may be read in different ways for different targets."""
 
 
 class Finder(Protocol):
-    """What a front end says of a result in the terms of its file."""
+    """Describes a result in the terms of the file that was read."""
 
     def plans(self) -> dict[str, Any]:
-        """Plans by name that the file has, to be drawn beside another."""
+        """Plans that the file contains, by name, for drawings."""
 
     def details(self, objective: int | None, bound: int | None) -> dict[str, Any]:
-        """Plain values for the result's details, given what was found and proven."""
+        """Plain values for the details of a result with this objective and this bound."""
 
 
 class Opened(NamedTuple):
-    """A problem, and the program it was made of where a front end made one."""
+    """A problem that was read, with the program from which it was made, if there is one."""
 
     problem: Any
     program: Any = None
     warnings: tuple[str, ...] = ()
-    """What of the file is not modelled, or not all of it: filled in by :mod:`stowplan.frontends.read` from what the front end
-    has told :func:`stowplan.log.warn_unmodelled`."""
+    """A line for each thing in the file that is not modelled, or only in part. :mod:`stowplan.frontends.read` collects them
+    from :func:`stowplan.log.warn_unmodelled`."""
     findings: Finder | None = None
-    """What a result says of the file, where that is more than the result does."""
+    """Describes results in the terms of the file; None if nothing is to be added."""
 
 
 class TargetRow(NamedTuple):
-    """A target that comes with the package, for people."""
+    """A target that comes with this package, as a row of a table."""
 
     name: str
     size: str
@@ -62,28 +62,28 @@ class TargetRow(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetFamily:
-    """The targets that files of a format are planned for."""
+    """The targets for which files of a format can be planned."""
 
     inputs: str
-    """What is planned for them: ``networks``."""
+    """The inputs that are planned for these targets, in words: ``networks``."""
     kind: str
-    """The kind of problem that comes of it, in words."""
+    """The kind of problem, in words."""
     example: str
-    """One of them, by name."""
+    """Name of one of the targets."""
     answers: str
-    """What plans for them say: ``a memory tier for each tensor``."""
+    """What a plan decides, in words: ``a memory tier for each tensor``."""
     load: Callable[[str], Any]
-    """Target by name or path; raises InputError where it is none of these."""
+    """Loads a target by its name or path; raises InputError if it is not of this family."""
     names: Callable[[], tuple[str, ...]]
-    """Of those that come with the package."""
+    """Returns the names of the targets that come with this package."""
     size: Callable[[Any], str]
-    """How large a target is, in a few words."""
+    """Returns the size of a target in a few words."""
     describe: Callable[[str, Any], str] = lambda name, target: str(target.description)
-    """What a target is, given its name, too."""
+    """Returns a description of a target, from its name and the target."""
 
     @classmethod
     def of_one(cls, inputs: str, kind: str, name: str, answers: str, description: str) -> TargetFamily:
-        """A family of one target, that is a name and nothing else."""
+        """A family with a single target that has a name and no properties."""
 
         def load(target: str) -> str:
             if target != name:
@@ -93,12 +93,12 @@ class TargetFamily:
         return cls(inputs, kind, name, answers, load, lambda: (name,), lambda _: "any", lambda *_: description)
 
     def rows(self) -> list[TargetRow]:
-        """Those that come with the package."""
+        """The targets that come with this package, as rows of a table."""
         targets = [(name, self.load(name)) for name in self.names()]
         return [TargetRow(name, self.size(target), self.describe(name, target)) for name, target in targets]
 
     def holds(self, target: str) -> bool:
-        """Whether a target, by name or path, is one of these."""
+        """Whether a target, given by its name or path, belongs to this family."""
         try:
             self.load(target)
         except InputError:
@@ -111,27 +111,29 @@ class InputFormat:
     """A format of input files."""
 
     what: str
-    """What such a file is, for messages: ``a network``."""
+    """Words for such a file in messages: ``a network``."""
     suffixes: tuple[str, ...]
-    """How names of such files end, in lower case and without ``.gz``: what ``batch`` takes of a folder."""
+    """Extensions of such files, in lower case and without ``.gz``, by which ``batch`` selects files of a folder."""
     accepts: Callable[[Source], frozenset[str]]
-    """Names of the options that a file takes."""
+    """Returns the names of the options that apply to a file."""
     matches: Callable[[Source], bool]
-    """Whether a file is of this format. Formats are asked one after the other; cheap, and never fails."""
+    """Whether a file has this format. It must be fast and must not fail, because it is called for each format in turn."""
     open: Callable[[Source, ReadOptions], Opened]
-    """Makes the problem. Raises InputError for what is wrong with the file, UsageError for what is wrong with the options."""
+    """Makes the problem. Raises InputError for a fault of the file, and UsageError for a fault of the options."""
     targets: TargetFamily | None = None
-    """What it is planned for; None for files that stand without a target."""
+    """The targets for which such files are planned; None for files that need no target."""
     claims: Callable[[Source], bool | None] = lambda source: None
-    """Whether a file that matches is surely of this format (True), surely of another (False), or may be (None).
+    """Whether a file that matches certainly has this format (True), certainly has another (False), or neither is certain
+    (None).
 
-    For suites with several targets, where a file may match one format for one target and another for the next.
+    Suites with several targets need this, because a file may match one format for one target and another for the next.
     """
     is_input: Callable[[Source], bool] = lambda source: True
-    """Whether a file of a folder that matches is meant as an input at all."""
+    """Whether a matching file in a folder is meant to be an input at all."""
 
 
-#: Formats by ``module`` (its ``FORMAT``) or ``module:name``, in the order in which they are asked; each is imported then.
+#: Formats as ``module`` (for its ``FORMAT``) or ``module:name``, in the order in which they are tried; each is imported only
+#: then.
 _PLACES = [
     "stowplan.frontends.problem_file:PACKING_CSV",
     "stowplan.frontends.snapshot",
@@ -144,24 +146,24 @@ _PLACES = [
     "stowplan.frontends.affine",
     "stowplan.frontends.network",
     "stowplan.frontends.problem_file",
-    # Takes whatever is left: text has no mark of its own.
+    # This format is last because it accepts any file: HLO text has no marker.
     "stowplan.frontends.hlo",
 ]
 
 
 def register(module: str) -> None:
-    """Add the format of a module, by its dotted name; it is asked before all others."""
+    """Add the format of a module, given by its dotted name; it is tried before all others."""
     if module not in _PLACES:
         _PLACES.insert(0, module)
 
 
 def registered() -> tuple[str, ...]:
-    """Places of all formats, in the order in which they are asked."""
+    """Modules of all formats, in the order in which they are tried."""
     return tuple(_PLACES)
 
 
 def formats() -> list[InputFormat]:
-    """All formats, in the order in which they are asked."""
+    """All formats, in the order in which they are tried."""
     return [_format(place) for place in _PLACES]
 
 
@@ -171,12 +173,12 @@ def _format(place: str) -> InputFormat:
 
 
 def look(path: str | Path, target: str | Path | None = None) -> Source:
-    """A file as formats look at it.
+    """Reads as much of a file as is needed to recognize its format.
 
     Raises
     ------
     InputError
-        A file that is missing, that can only be read once (a pipe), or that is damaged.
+        The file is missing, can only be read once (a pipe), or is damaged.
     """
     check_regular(path)
     return Source(Path(path), files.read_bytes(path) if files.is_json(path) else None, target)
@@ -184,42 +186,42 @@ def look(path: str | Path, target: str | Path | None = None) -> Source:
 
 def format_of(source: Source) -> InputFormat:
     """The format of a file."""
-    return next(known for known in map(_format, _PLACES) if known.matches(source))
+    return next(each for each in map(_format, _PLACES) if each.matches(source))
 
 
 def target_family(target: str) -> TargetFamily:
-    """The family that a target belongs to, by name or path; raises InputError where it is none."""
+    """The family of a target, given by its name or path; raises InputError if it belongs to none."""
     check_name(target)
-    families = [known.targets for known in formats() if known.targets is not None]
+    families = [each.targets for each in formats() if each.targets is not None]
     for family in families:
         if family.holds(target):
             return family
-    # What is wrong with the file.
+    # This raises the error that says what is wrong with the file.
     families[-1].load(target)
     raise AssertionError(target)
 
 
 def check_name(target: str | Path | None) -> None:
-    """Raise InputError where a target is a name that none has, with all names, and the one that may be meant."""
+    """Raise InputError if no target has this name; the message lists all names, and suggests a similar one."""
     if target is None or is_path(target):
         return
-    families = [known.targets for known in reversed(formats()) if known.targets is not None]
+    families = [each.targets for each in reversed(formats()) if each.targets is not None]
     names = [name for family in families for name in family.names()]
-    # Some have other names, too.
+    # Some targets have alternative names, which only their family knows.
     if target not in names and not any(family.holds(str(target)) for family in families):
         meant = "".join(f"; perhaps {name}" for name in difflib.get_close_matches(str(target), names, 1))
         raise InputError(f"found target {target!r}, expected one of {', '.join(names)}, or the path of a .toml file{meant}")
 
 
 def check_targets(targets: Iterable[str]) -> tuple[str, ...]:
-    """Targets, by name or path, at most one of a family.
+    """Checks that targets, given by name or path, exist, and that no two belong to the same family.
 
     Raises
     ------
     InputError
-        A name that is unknown, or a file that is no target.
+        A name is unknown, or a file is no target.
     UsageError
-        Two targets for inputs of one sort.
+        Two targets are for the same sort of inputs.
     """
     by_inputs: dict[str, str] = {}
     for target in targets:
@@ -233,26 +235,26 @@ def check_targets(targets: Iterable[str]) -> tuple[str, ...]:
 
 
 def target_for(path: Path, targets: Iterable[str]) -> str | None:
-    """The target of some that is made for an input; None for inputs that stand without one, and where none is made for it.
+    """Selects the target for an input; None if the input needs none, or if no target is for inputs of this sort.
 
     Raises
     ------
     InputError
         The file cannot be read.
     UsageError
-        Two of the targets take it, and nothing in the file says which is meant.
+        Two of the targets fit, and nothing in the file says which one is meant.
     """
-    given = tuple(targets)
-    if not given:
+    target_list = tuple(targets)
+    if not target_list:
         return None
     fitting = []
     seen = look(path)
-    for target in given:
+    for target in target_list:
         source = seen._replace(target=target)
         input_format = format_of(source)
         if input_format.targets is None or not input_format.targets.holds(target):
             continue
-        # To ask text takes reading all of it, which is for where several targets are left.
+        # A format has to read all of a text file to claim it, so that is done only if several targets are left.
         if source.data is None or input_format.claims(source) is not False:
             fitting.append((target, input_format, source))
     if len(fitting) > 1:
@@ -264,14 +266,14 @@ def target_for(path: Path, targets: Iterable[str]) -> str | None:
 
 
 def is_input(path: Path) -> bool:
-    """Whether a file in a folder of inputs is one: by its name, and of JSON by its content."""
+    """Whether a file in a folder is an input, judging by its name, and for JSON by its contents."""
     name = path.name.lower().removesuffix(".gz")
-    if name.startswith(".") or not name.endswith(tuple(suffix for known in formats() for suffix in known.suffixes)):
+    if name.startswith(".") or not name.endswith(tuple(suffix for each in formats() for suffix in each.suffixes)):
         return False
     try:
         source = look(path)
     except InputError:
-        # By its name it is one; what is wrong with it is said when its turn comes.
+        # Judging by its name it is an input; its fault is reported when it is read.
         return not name.endswith(".json")
     return format_of(source).is_input(source)
 

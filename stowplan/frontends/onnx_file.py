@@ -1,7 +1,7 @@
-"""ONNX files, as every front end for them begins: read, functions inlined, shapes inferred.
+"""Reads ONNX files for all front ends: inlines functions and infers shapes.
 
-Weights may stand in another file, and that file need not be there. Only short lists of whole numbers are fetched from it, which
-lies in the model's folder: a reshape or a slice may be meant by them.
+Weights may be in another file, which need not exist. Only short lists of integers are read from it, since they may be the
+operands of a reshape or a slice; that file must be in the model's folder.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from stowplan import files
 from stowplan.errors import InputError, MissingDependencyError, first_line, naming, to_install
 from stowplan.frontends import shape_inference
 from stowplan.frontends.onnx_shapes import Findings
-from stowplan.frontends.onnx_sizes import check_told, fix_sizes, graphs_of, is_fixed
-from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
+from stowplan.frontends.onnx_sizes import check_user_sizes, fix_sizes, graphs_of, is_fixed
+from stowplan.frontends.options import NO_USER_SIZES, UserSizes
 from stowplan.log import warn_unmodelled
 
-#: Nodes at most, once functions of the model stand in line: a few that call each other twice are any number of nodes.
+#: The largest number of nodes after functions are inlined. A few functions that call each other twice could make any number.
 MAX_NODES = 200_000
-#: Numbers that are fetched from another file, at most: those of shapes and slices are a few.
+#: The longest list of numbers that is read from another file; those of shapes and slices are short.
 MAX_FETCHED = 4096
 
 
-#: Names of element types have their bits in them, but for a few.
+#: Most names of element types contain their number of bits.
 _DIGITS = re.compile("[0-9]+")
-#: Domains of the operators that front ends know by their bare names.
+#: Domains of operators whose names have no prefix in front ends.
 _STANDARD = ("", "ai.onnx")
 
 
 class OnnxFile:
-    """A model that was read, or a graph that a node of it runs, and what is known of its values.
+    """A model that was read, or a graph that one of its nodes runs, with shapes and types of values.
 
     Parameters
     ----------
     onnx
-        The module ``onnx`` itself.
+        The Python module ``onnx``.
     graph
-        The model's graph, with the shapes that could be inferred. Operators of other domains than ONNX's own have theirs in
+        The model's graph, with the shapes that could be inferred. Operators of domains other than ONNX's own have the domain in
         their names: ``com.microsoft::Gelu``.
     opset
         Version of ONNX's own operators.
     name
-        The file's, without what it ends in.
+        Name of the file without its extension.
     missing
-        Lists of numbers that stand in another file which could not be read: name to reason.
+        From the name of a list of numbers that could not be read from another file to the reason.
     outer
-        What the graph around it knows, which this graph may use.
+        The graph around this one, whose values this graph may use.
     """
 
     def __init__(self, onnx: Any, graph: Any, opset: int, name: str, missing: dict[str, str], outer: OnnxFile | None = None):
         self.onnx, self.graph, self.opset, self.name, self.missing = onnx, graph, opset, name, missing
         self.shapes: dict[str, tuple[int, ...] | None] = {} if outer is None else dict(outer.shapes)
-        """Of each value; None where it is not fixed."""
+        """From a value to its shape; None if the shape is not fixed."""
         self.types: dict[str, int] = {} if outer is None else dict(outer.types)
-        """Element type of each value, by its number in ONNX."""
+        """From a value to ONNX's number of its element type."""
         self.stored: dict[str, Any] = {} if outer is None else dict(outer.stored)
-        """Tensors that the file has, weights and constants, as protocol buffers."""
+        """Weights and constants in the file, as protocol buffers."""
         for value in (*graph.output, *graph.value_info, *graph.input):
             kind = value.type.tensor_type
             self.shapes[value.name] = tuple(size.dim_value for size in kind.shape.dim) if is_fixed(value.type) else None
@@ -70,20 +70,20 @@ class OnnxFile:
             self.store(tensor.name, tensor)
 
     def store(self, name: str, tensor: Any) -> None:
-        """Take over a tensor that the file has, or that a node of it is."""
+        """Record a tensor that the file stores, or that a node has as an attribute."""
         self.shapes[name], self.types[name], self.stored[name] = tuple(tensor.dims), tensor.data_type, tensor
 
     def inside(self, graph: Any) -> OnnxFile:
-        """What is known in a graph that a node runs."""
+        """A graph that a node of this one runs, with the values of this graph."""
         return OnnxFile(self.onnx, graph, self.opset, self.name, self.missing, self)
 
     @property
     def inputs(self) -> list[str]:
-        """Names of the graph's inputs, but for those that are stored."""
-        return [given.name for given in self.graph.input if given.name not in self.stored]
+        """Names of the graph's inputs, without those that have stored values."""
+        return [value.name for value in self.graph.input if value.name not in self.stored]
 
     def shape(self, name: str, place: str = "") -> tuple[int, ...]:
-        """Sizes of a value; raises InputError where they are not fixed, naming ``place``, the value where that is empty."""
+        """Sizes of a value; raises InputError if they are not fixed, and names ``place``, or the value if it is empty."""
         shape = self.shapes.get(name)
         if shape is None:
             message = f"found no fixed shape, expected one: {self._why_open(name)}"
@@ -94,13 +94,16 @@ class OnnxFile:
         return shape
 
     def type_name(self, name: str) -> str:
-        """What ONNX calls the type of a value's elements; its number where it has no name."""
+        """ONNX's name of the type of a value's elements; its number if it has no name."""
         types = self.onnx.TensorProto.DataType
         kind = self.types.get(name, types.UNDEFINED)
         return str(types.Name(kind)) if kind in types.values() else str(kind)
 
     def bits(self, name: str) -> int:
-        """Bits of an element of a value; less than 8 are packed. Raises InputError where there is no fixed size."""
+        """Bits of an element of a value; elements of less than 8 bits are packed.
+
+        Raises InputError if there is no fixed size.
+        """
         label = self.type_name(name)
         digits = _DIGITS.search({"FLOAT": "32", "DOUBLE": "64", "BOOL": "8"}.get(label, label))
         if digits is None or label.isdigit():
@@ -108,15 +111,15 @@ class OnnxFile:
         return int(digits[0])
 
     def is_known(self, kind: str) -> bool:
-        """Whether onnx knows an operator, which need not mean that a front end does."""
+        """Whether onnx defines an operator; a front end need not support it."""
         domain, _, name = kind.rpartition("::")
         return bool(self.onnx.defs.has(name, domain))
 
     def _why_open(self, name: str) -> str:
-        """Why the shape of a value is not fixed: an input's, or that of the first operator that leaves it open."""
+        """Why the shape of a value is not fixed: the input, or the first operator, whose shape is open."""
         makers = {result: node for node in self.graph.node for result in node.output}
         while name in makers:
-            # No maker is asked twice.
+            # Each node is visited once.
             node = makers.pop(name)
             operand = next((operand for operand in node.input if operand and self.shapes.get(operand) is None), None)
             if operand is None:
@@ -128,32 +131,32 @@ class OnnxFile:
         return "export the model with fixed input shapes"
 
     def attributes(self, node: Any) -> dict[str, Any]:
-        """Values of a node's attributes by name; raises InputError for one that says no value."""
+        """Values of a node's attributes by name; raises InputError for an attribute without a value."""
         try:
             return {attribute.name: self.onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         except (ValueError, TypeError) as error:
             raise InputError(f"found an attribute without a value: {error}", place=f"operator {node.output[0]}") from error
 
 
-def read_onnx_file(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, with_bodies: bool = False) -> OnnxFile:
-    """Read an ONNX model; whoever goes on with it does so :func:`~stowplan.errors.naming` the path, too.
+def read_onnx_file(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, with_bodies: bool = False) -> OnnxFile:
+    """Reads an ONNX model. Later errors about it should name the path as well (:func:`~stowplan.errors.naming`).
 
     Parameters
     ----------
-    told
-        Sizes that the model leaves open.
+    user_sizes
+        Sizes that the user gives for what the model leaves open.
     with_bodies
-        Whether control flow is taken; choices whose condition is constant are none.
+        Whether control flow is supported. An ``If`` whose condition is constant does not count as control flow.
 
     Raises
     ------
     MissingDependencyError
-        There is no onnx.
+        Onnx is not installed.
     InputError
-        Not an ONNX model, one without nodes, with open sizes, or with control flow that is not taken.
+        The file is no ONNX model, or the model has no nodes, has open sizes, or has control flow that is not supported.
     """
     if importlib.util.find_spec("onnx"):
-        # It imports onnx while this process does.
+        # The child process imports onnx while this process does.
         shape_inference.start()
     try:
         import onnx
@@ -161,15 +164,15 @@ def read_onnx_file(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, with_bod
     except ImportError as error:
         raise MissingDependencyError(f"reading an ONNX model needs onnx: {to_install('frontends')}") from error
     with naming(path):
-        graph, opset, missing = _read_graph(path, onnx, inliner, told, with_bodies)
+        graph, opset, missing = _read_graph(path, onnx, inliner, user_sizes, with_bodies)
     name = Path(path).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".stripped")
     return OnnxFile(onnx, graph, opset, name, missing)
 
 
 def _read_graph(
-    path: str | Path, onnx: Any, inliner: Any, told: ToldSizes, with_bodies: bool
+    path: str | Path, onnx: Any, inliner: Any, user_sizes: UserSizes, with_bodies: bool
 ) -> tuple[Any, int, dict[str, str]]:
-    """The graph of a file with its shapes, the version of its operators, and which numbers could not be fetched."""
+    """The graph of a file with its shapes, the version of its operators, and the lists of numbers that could not be read."""
     data = files.read_bytes(path)
     try:
         model = onnx.load_model_from_string(data)
@@ -178,7 +181,7 @@ def _read_graph(
         if model.functions:
             _check_functions(model)
             model = inliner.inline_local_functions(model)
-        fix_sizes(model, told)
+        fix_sizes(model, user_sizes)
         graphs = list(graphs_of(model.graph))
         missing: dict[str, str] = {}
         for graph in graphs:
@@ -192,15 +195,16 @@ def _read_graph(
         raise InputError(f"not an ONNX model: {first_line(error)}") from error
     for graph in graphs_of(model.graph):
         _check_nodes(graph, with_bodies)
-        check_told(graph, told)
-    _check_declared(model.graph, findings, told)
+        check_user_sizes(graph, user_sizes)
+    _check_declared(model.graph, findings, user_sizes)
     if model.ir_version >= 11 and model.configuration:
         warn_unmodelled("it is laid out for several devices, which is not modelled: planned as for one", "configuration")
     return model.graph, max((opset.version for opset in model.opset_import if opset.domain in _STANDARD), default=1), missing
 
 
 def _check_splits(graph: Any) -> None:
-    """Refuse splits into other numbers of parts than they have results: onnx's shape inference ends the process over them."""
+    """Refuse splits whose number of parts differs from that of their results, because onnx's shape inference crashes on
+    them."""
     for node in graph.node:
         for attribute in node.attribute:
             if node.op_type == "Split" and attribute.name == "num_outputs" and attribute.i != len(node.output):
@@ -208,13 +212,13 @@ def _check_splits(graph: Any) -> None:
                 raise InputError(message, place=f"operator {next(iter(node.output), node.name)}")
 
 
-def _check_declared(graph: Any, findings: Findings, told: ToldSizes) -> None:
-    """Warn of declared shapes that are not those that are inferred.
+def _check_declared(graph: Any, findings: Findings, user_sizes: UserSizes) -> None:
+    """Warn of declared shapes that differ from inferred ones.
 
-    As onnxruntime does, it refuses such element types, and such shapes of inputs that have initializers.
+    Like onnxruntime, it refuses element types that differ, and shapes that differ for inputs with initializers.
     """
     fixed = {value.name for value in graph.input} & {tensor.name for tensor in graph.initializer}
-    stale = [each for each in findings.contradictions if each[0] not in told.shapes]
+    stale = [each for each in findings.contradictions if each[0] not in user_sizes.shapes]
     for name, what, (declared, inferred) in stale:
         if what == "type" or name in fixed:
             raise InputError(
@@ -224,15 +228,15 @@ def _check_declared(graph: Any, findings: Findings, told: ToldSizes) -> None:
         more = f" (so are {len(stale) - 1} more)" if len(stale) > 1 else ""
         text = f"its shape is declared as {declared}, but inferred as {inferred}, which is planned for{more}"
         warn_unmodelled(text, f"value {name}")
-    for name in [name for name in findings.believed if stale and name not in told.shapes]:
+    for name in [name for name in findings.believed if stale and name not in user_sizes.shapes]:
         text = "its shape is known from its declaration only, and other declared shapes are wrong (--shape tells it)"
         warn_unmodelled(text, f"value {name}")
 
 
 def _check_nodes(graph: Any, with_bodies: bool) -> None:
-    """Refuse control flow that is not taken, values that are no tensors, nodes without results, and names that are not UTF-8.
+    """Refuse unsupported control flow, values that are no tensors, nodes without results, and names that are not UTF-8.
 
-    These come as bytes. Operators of other domains get names that nothing takes for ONNX's own.
+    Operators of other domains get their domain as a prefix of their names, so that they cannot be mistaken for ONNX's own.
     """
     for node in graph.node:
         if not all(isinstance(name, str) for name in (*node.input, *node.output, node.op_type, node.name)):
@@ -256,14 +260,14 @@ def _check_nodes(graph: Any, with_bodies: bool) -> None:
 
 
 def missing_text(missing: dict[str, str]) -> str:
-    """What to add to a message where numbers could not be fetched that may be why; empty where there are none."""
+    """Text to add to a message if numbers that could not be read may be the reason; empty if there are none."""
     return "".join(f"; the numbers of {name!r} stand in another file: {reason}" for name, reason in list(missing.items())[:1])
 
 
 def _check_functions(model: Any) -> None:
-    """Refuse models that explode where their functions stand in line."""
+    """Refuse models that would become too large when their functions are inlined."""
     bodies = {(function.domain, function.name): function.node for function in model.functions}
-    known: dict[tuple[str, str], int] = {}
+    size_of: dict[tuple[str, str], int] = {}
     walking: list[tuple[str, str]] = []
 
     def size(nodes: Iterable[Any]) -> int:
@@ -279,18 +283,19 @@ def _check_functions(model: Any) -> None:
     def _function(key: tuple[str, str]) -> int:
         if key in walking or len(walking) > 100:
             raise InputError(f"found functions nested deeper than 100, or in each other: {key[1]!r}, expected a few levels")
-        if key not in known:
+        if key not in size_of:
             walking.append(key)
-            known[key] = 1 + size(bodies[key])
+            size_of[key] = 1 + size(bodies[key])
             walking.pop()
-        return known[key]
+        return size_of[key]
 
     if size(model.graph.node) > MAX_NODES:
         raise InputError(f"found more than {MAX_NODES} nodes with functions in line, expected fewer")
 
 
 def _fetch_numbers(graph: Any, folder: Path, onnx: Any) -> dict[str, str]:
-    """Put short lists of whole numbers that stand beside the model into it; those that could not be had, with the reason."""
+    """Load short lists of integers from external files into the model; returns those that could not be read, with the
+    reason."""
     missing: dict[str, str] = {}
     named = [(tensor.name, tensor) for tensor in graph.initializer]
     named += [
@@ -318,14 +323,14 @@ def _fetch_numbers(graph: Any, folder: Path, onnx: Any) -> dict[str, str]:
 
 
 def is_external(tensor: Any, onnx: Any) -> bool:
-    """Whether the values of a tensor stand in another file."""
+    """Whether the values of a tensor are in another file."""
     return bool(tensor.HasField("data_location") and tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
 def _fetched(tensor: Any, folder: Path, size: int) -> bytes:
-    """The first ``size`` bytes of a tensor from its file, which must lie in the model's folder."""
-    said = {entry.key: entry.value for entry in tensor.external_data}
-    location, offset = said.get("location", ""), said.get("offset", "0")
+    """The first ``size`` bytes of a tensor from its file, which must be in the model's folder."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location, offset = entries.get("location", ""), entries.get("offset", "0")
     where = (folder / location).resolve()
     if not location or not where.is_relative_to(folder.resolve()):
         raise ValueError(f"found the file {location!r}, expected one in the model's folder")

@@ -1,12 +1,13 @@
-"""Shapes of an ONNX graph that follow from numbers which follow from other shapes, where onnx's own inference leaves them open.
+"""Infers shapes of an ONNX graph that onnx's own inference leaves open because they depend on computed numbers.
 
-It hands on numbers through a few operators of the newest operator sets only. Here short lists of numbers that are constant, or
-that follow from fixed shapes, are computed by onnx's reference evaluator, node by node, and onnx infers again with them. Of a
-choice whose condition is known so, what is chosen stands in its place.
+Some operators, such as a reshape, take a shape from a tensor of numbers, and these numbers may be computed from other shapes.
+Onnx's inference follows such numbers through a few operators of the newest operator sets only. Here, short lists of numbers
+that are constant or follow from fixed shapes are computed node by node with onnx's reference evaluator, and onnx infers again
+with them. An ``If`` whose condition is known in this way is replaced by the branch that is chosen.
 
-Graphs that nodes run (``If``, ``Loop``, ``Scan``) are inferred as models, with what is known where they run. A loop's values
-have the shapes that they begin with, which must be those that an iteration gives them; what its iterations give one after the
-other is as long as there are iterations, at most.
+Graphs that nodes run (``If``, ``Loop``, ``Scan``) are inferred as separate models, with the values that are known around them.
+The values of a loop have the shapes with which they begin, and an iteration must leave these shapes unchanged. A result that
+the iterations of a loop append to is as long as the largest number of iterations.
 """
 
 from __future__ import annotations
@@ -16,30 +17,31 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.onnx_sizes import is_fixed
 
-#: What shapes are computed with. All but those that repeat make lists no longer than their longest operand.
-_REPEATING, _FOLDED = (frozenset(known("onnx")["shapes"][use].split()) for use in ("repeating", "folded"))
-#: Numbers of a list, at most.
+#: Operators with which shapes are computed. Except for the repeating ones, their results are no longer than their longest
+#: operand.
+_REPEATING, _FOLDED = (frozenset(load_facts("onnx")["shapes"][use].split()) for use in ("repeating", "folded"))
+#: The longest list of numbers that is computed.
 _MOST = 4096
 
 
-#: What is known of values: types, or numbers, by name.
+#: From the name of a value to its type, or to its numbers.
 _Known: TypeAlias = Mapping[str, Any]
 
 
 class Findings(NamedTuple):
-    """What inference finds out about the shapes that a model declares. Both fields are lists, so that JSON has them alike."""
+    """What inference finds out about the shapes that a model declares. Both fields are lists, because they are sent as JSON."""
 
     contradictions: list[tuple[str, str, list[str]]]
-    """Of each value whose declaration contradicts what is inferred: its name, what contradicts (``shape`` or ``type``), and
-    what is declared and what is inferred, as text."""
+    """One entry for each value whose declaration contradicts what is inferred: its name, ``shape`` or ``type``, and the
+    declared and the inferred one as text."""
     believed: list[str]
     """Values whose shapes are known from their declarations only."""
 
     def check(self, name: str, declared: Any, inferred: Any) -> bool:
-        """Whether a declared type agrees with an inferred one as far as both are known; a contradiction is noted."""
+        """Whether a declared type agrees with an inferred one as far as both are known; a contradiction is recorded."""
         from onnx import TensorProto
 
         both = declared.tensor_type, inferred.tensor_type
@@ -55,10 +57,10 @@ class Findings(NamedTuple):
 
 
 def inferred(model: Any, findings: Findings) -> Any:
-    """A model with all shapes that can be inferred.
+    """Returns a model with all shapes that can be inferred.
 
-    A shape that the model declares, but for an input's, counts only as far as none can be inferred, since it may be older than
-    the inputs' shapes. Declared shapes and types are checked against what is inferred; ``findings`` takes what comes of it.
+    Except for inputs, a declared shape is used only if none can be inferred, because it may be outdated. Declared shapes and
+    types are compared with inferred ones, and the results are added to ``findings``.
     """
     from onnx import helper, shape_inference
 
@@ -70,7 +72,7 @@ def inferred(model: Any, findings: Findings) -> Any:
             value.ClearField("type")
     for value in graph.input:
         value.type.CopyFrom(stored.get(value.name, value.type))
-    # What onnx infers of a node that runs graphs rests on what these declare.
+    # For nodes that run graphs, onnx's inference relies on the declarations inside of these graphs.
     if not any(bodies_of(node) for node in graph.node):
         model = shape_inference.infer_shapes(model, data_prop=True)
     _Walk(model, stored, declared, findings).complete()
@@ -78,12 +80,12 @@ def inferred(model: Any, findings: Findings) -> Any:
 
 
 def _fit(one: list[Any], other: list[Any]) -> bool:
-    """Whether two shapes may be the same, where the sizes that are known are whole numbers."""
+    """Whether two shapes can be equal; known sizes are integers."""
     return len(one) == len(other) and all("?" in pair or pair[0] == pair[1] for pair in zip(one, other, strict=True))
 
 
 def _elements(kind: Any) -> int:
-    """Elements of a tensor; 0 where its shape is not fixed."""
+    """Number of elements of a tensor; 0 if its shape is not fixed."""
     return math.prod(size.dim_value for size in kind.tensor_type.shape.dim) if is_fixed(kind) else 0
 
 
@@ -92,27 +94,27 @@ def _copied(kind: Any) -> Any:
 
 
 class _Walk:
-    """Goes through the nodes of a model's graph, in order."""
+    """Visits the nodes of a model's graph in order and infers the shapes of their results."""
 
     def __init__(self, model: Any, stored: _Known, declared: list[tuple[str, Any]], findings: Findings):
         graph = model.graph
         self._model, self._graph, self._findings = model, graph, findings
         self._declared = declared
-        """Names and types; those of graphs that choices take join them."""
+        """Declared names and types; those of chosen branches are added."""
         self._opsets = {opset.domain: opset.version for opset in model.opset_import}
         known = (value for value in (*graph.output, *graph.value_info, *graph.input) if value.type.WhichOneof("value"))
         self.types = {value.name: value.type for value in known}
         self.types |= stored
         self.numbers: dict[str, Any] = {}
-        """Of short lists that are constant, by name."""
+        """From the name of a short list that is constant to its numbers."""
 
     def complete(self) -> None:
-        """Fill in shapes that have been left open by onnx's inference, and check what is declared."""
+        """Fill in shapes that onnx's inference has left open, and check declared shapes."""
         nodes = list(self._graph.node)
         if any(bodies_of(node) or not all(is_fixed(self.types.get(name)) for name in node.output if name) for node in nodes):
             self._fill_in(nodes)
         for value in self._graph.output:
-            # A graph that a node runs may return what it is given.
+            # A graph that a node runs may return one of its inputs.
             if value.name in self.types:
                 value.type.CopyFrom(self.types[value.name])
         for name, kind in self._declared:
@@ -126,13 +128,13 @@ class _Walk:
         short = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MOST]
         for tensor in short:
             self._take(helper.make_node("Constant", [], [tensor.name], value=tensor))
-        taken = {*self.types, *(name for node in nodes for name in node.output)}
-        pending, done = nodes[::-1], []
+        used_names = {*self.types, *(name for node in nodes for name in node.output)}
+        pending, expanded = nodes[::-1], []
         while pending:
             node = pending.pop()
             branch = chosen(node, self.numbers)
             if branch is not None:
-                body = inlined(node, branch, taken)
+                body = inlined(node, branch, used_names)
                 graph.initializer.extend(body.initializer)
                 graph.sparse_initializer.extend(body.sparse_initializer)
                 self._declared += [(value.name, value.type) for value in (*body.value_info, *body.output)]
@@ -144,33 +146,33 @@ class _Walk:
             if bodies_of(node):
                 infer_bodies(node, self._model, self.types, self.numbers, self._findings)
             self._take(node)
-            done.append(node)
+            expanded.append(node)
         if has_bodies:
             del graph.node[:]
-            graph.node.extend(done)
+            graph.node.extend(expanded)
         for value in graph.value_info:
             if value.name in self.types:
                 value.type.CopyFrom(self.types[value.name])
-        told = {value.name for value in (*graph.input, *graph.initializer, *graph.value_info, *graph.output)}
-        graph.value_info.extend(helper.make_value_info(name, kind) for name, kind in self.types.items() if name not in told)
+        declared = {value.name for value in (*graph.input, *graph.initializer, *graph.value_info, *graph.output)}
+        graph.value_info.extend(helper.make_value_info(name, kind) for name, kind in self.types.items() if name not in declared)
 
     def _take(self, node: Any) -> None:
-        """What is known of a node's results."""
+        """Infer the types and numbers of a node's results."""
         from onnx import defs, numpy_helper, shape_inference
 
         types, numbers = self.types, self.numbers
         names = [name for name in node.output if name]
-        # Nodes that onnx refuses keep what is known of them; constants may have been left out, or stand in another file.
+        # If onnx refuses a node, its results keep the types known so far: constants may be missing, or be in another file.
         with contextlib.suppress(Exception):
             if not all(is_fixed(types.get(name)) for name in names):
                 schema: Any = defs.get_schema(node.op_type, self._opsets[node.domain], node.domain)
-                given = {name: types[name] for name in node.input if name in types}
+                operand_types = {name: types[name] for name in node.input if name in types}
                 data = {name: numpy_helper.from_array(numbers[name]) for name in node.input if name in numbers}
                 inferred = shape_inference.infer_node_outputs(
-                    schema, node, given, data, opset_imports=[*self._model.opset_import]
+                    schema, node, operand_types, data, opset_imports=[*self._model.opset_import]
                 )
                 if schema.has_function or schema.has_context_dependent_function:
-                    inferred = self._of_function(node, given) | {
+                    inferred = self._of_function(node, operand_types) | {
                         name: kind for name, kind in inferred.items() if is_fixed(kind)
                     }
                 types |= {name: kind for name, kind in inferred.items() if is_fixed(kind) or name not in types}
@@ -180,40 +182,40 @@ class _Walk:
         with contextlib.suppress(Exception):
             numbers |= self._folded(node)
 
-    def _of_function(self, node: Any, given: _Known) -> dict[str, Any]:
-        """Types of a node's results, of an operator that stands for others: onnx infers through those in a whole model only."""
+    def _of_function(self, node: Any, operand_types: _Known) -> dict[str, Any]:
+        """Types of the results of an operator that is defined by a function, which onnx infers only in a complete model."""
         from onnx import helper, shape_inference
 
-        inputs = [helper.make_value_info(name, kind) for name, kind in given.items()]
+        inputs = [helper.make_value_info(name, kind) for name, kind in operand_types.items()]
         outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
         model = helper.make_model(helper.make_graph([node], "node", inputs, outputs), opset_imports=self._model.opset_import)
         results = shape_inference.infer_shapes(model).graph.output
         return {value.name: value.type for value in results if value.type.WhichOneof("value")}
 
     def _believe(self, node: Any, name: str) -> None:
-        """Fill in what is declared of a result whose shape cannot be inferred, unless it contradicts what can.
+        """Use the declared type of a result whose shape cannot be inferred, unless it contradicts what can be inferred.
 
-        A choice may make nothing larger. Of elements of which nothing is known the type is the first operand's.
+        If nothing is known about the element type, it is that of the first operand.
         """
         at = list(node.output).index(name)
-        made = [_results(body)[at] for body in bodies_of(node) if node.op_type == "If"]
+        branch_types = [_results(body)[at] for body in bodies_of(node) if node.op_type == "If"]
         for declared in [kind for other, kind in self._declared if other == name]:
             kind = _copied(self.types.get(name, declared))
             if not declared.tensor_type.HasField("shape") or not Findings([], []).check(name, declared, kind):
                 continue
             if not kind.tensor_type.HasField("shape"):
                 kind.tensor_type.shape.CopyFrom(declared.tensor_type.shape)
-            for size, told in zip(kind.tensor_type.shape.dim, declared.tensor_type.shape.dim, strict=True):
-                if told.HasField("dim_value"):
-                    size.dim_value = told.dim_value
+            for size, declared_size in zip(kind.tensor_type.shape.dim, declared.tensor_type.shape.dim, strict=True):
+                if declared_size.HasField("dim_value"):
+                    size.dim_value = declared_size.dim_value
             for other in (declared, *(self.types[operand] for operand in node.input if operand in self.types)):
                 kind.tensor_type.elem_type = kind.tensor_type.elem_type or other.tensor_type.elem_type
-            if all(_elements(kind) >= _elements(other) for other in made):
+            if all(_elements(kind) >= _elements(other) for other in branch_types):
                 self.types[name] = kind
                 self._findings.believed.append(name)
 
     def _folded(self, node: Any) -> dict[str, Any]:
-        """Numbers that a node computes, where they are constant and few."""
+        """The numbers that a node computes, if they are constant and few."""
         import numpy as np
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
@@ -231,27 +233,31 @@ class _Walk:
             return {}
         if node.op_type in _REPEATING and _length(node.op_type, list(feeds.values())) > _MOST:
             return {}
-        # Of a node alone the newest version would be run.
-        given, made = ([helper.make_tensor_value_info(name, 0, None) for name in of] for of in (feeds, node.output))
-        model = helper.make_model(helper.make_graph([node], "node", given, made), opset_imports=self._model.opset_import)
+        # The evaluator would run a single node with the newest operator set, so it gets a model with the right version.
+        input_values, output_values = (
+            [helper.make_tensor_value_info(name, 0, None) for name in of] for of in (feeds, node.output)
+        )
+        model = helper.make_model(
+            helper.make_graph([node], "node", input_values, output_values), opset_imports=self._model.opset_import
+        )
         arrays = ReferenceEvaluator(model).run(None, feeds)
         return {name: array for name, array in zip(node.output, arrays, strict=True) if array.size <= _MOST}
 
 
 def _is_short(operands: list[Any]) -> bool:
-    """Whether what operators make of operands is short; tables may be repeated for one another."""
+    """Whether the results of operators on these operands are short; operands may be broadcast against each other."""
     return all(operand.ndim <= 1 for operand in operands) or math.prod(operand.size for operand in operands) <= _MOST**2 // 16
 
 
 def _length(kind: str, operands: list[Any]) -> float:
-    """Numbers that an operator repeats its operands to."""
+    """How many numbers a repeating operator produces."""
     if kind == "Range":
         start, limit, step = (float(operand) for operand in operands)
         return abs((limit - start) / step) if step else math.inf
     return math.prod(abs(int(size)) for size in operands[-1]) * (operands[0].size if kind == "Tile" else 1)
 
 
-#: Iterations of a loop whose results are stacked, at most.
+#: The largest number of iterations of a loop whose results are stacked.
 _MOST_ITERATIONS = 1 << 31
 
 
@@ -261,38 +267,44 @@ def bodies_of(node: Any) -> list[Any]:
 
 
 def captured(graph: Any) -> dict[str, None]:
-    """Names that a graph, or one inside it, uses of what stands around it."""
-    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    own |= {tensor.values.name for tensor in graph.sparse_initializer}
+    """Names of values that a graph, or one inside of it, uses from the graphs around it."""
+    inner_names = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    inner_names |= {tensor.values.name for tensor in graph.sparse_initializer}
     used: dict[str, None] = {}
     for node in graph.node:
         inner = [name for attribute in bodies_of(node) for name in captured(attribute.g)]
-        used |= dict.fromkeys(name for name in (*node.input, *inner) if name and name not in own)
-        own |= {*node.output}
-    return used | dict.fromkeys(value.name for value in graph.output if value.name not in own)
+        used |= dict.fromkeys(name for name in (*node.input, *inner) if name and name not in inner_names)
+        inner_names |= {*node.output}
+    return used | dict.fromkeys(value.name for value in graph.output if value.name not in inner_names)
 
 
 def chosen(node: Any, numbers: _Known) -> Any:
-    """The graph that a choice takes, where its condition is known; None elsewhere."""
+    """The branch of an ``If`` whose condition is known; None if it is not known."""
     if node.op_type != "If" or node.domain not in ("", "ai.onnx") or not node.input or node.input[0] not in numbers:
         return None
     wanted = "then_branch" if bool(numbers[node.input[0]].reshape(-1)[0]) else "else_branch"
     return next((attribute.g for attribute in bodies_of(node) if attribute.name == wanted), None)
 
 
-def inlined(node: Any, branch: Any, taken: set[str]) -> Any:
-    """A graph that makes the results of a node that runs it, under names that are not taken; they are, afterwards."""
+def inlined(node: Any, branch: Any, used_names: set[str]) -> Any:
+    """Returns the nodes of a branch under new names, so that they can replace the node that runs it.
+
+    Parameters
+    ----------
+    taken
+        Names that are in use; the new names are added.
+    """
     from onnx import compose, helper
 
     graph = type(branch).FromString(branch.SerializeToString())
-    made = {name for inner in graph.node for name in inner.output}
-    own = made | {tensor.name for tensor in graph.initializer}
-    prefix = f"{next(filter(None, node.output), node.name)}/" if own & taken else ""
-    taken |= {prefix + name for name in own}
+    results = {name for inner in graph.node for name in inner.output}
+    inner_names = results | {tensor.name for tensor in graph.initializer}
+    prefix = f"{next(filter(None, node.output), node.name)}/" if inner_names & used_names else ""
+    used_names |= {prefix + name for name in inner_names}
     renamed: dict[str, str] = {}
     for value, result in zip(graph.output, node.output, strict=True):
-        if value.name not in made or value.name in renamed:
-            # A weight, something from around, or one result twice.
+        if value.name not in results or value.name in renamed:
+            # The result is a weight, a value from around, or was returned before, so it gets an identity node.
             source, value.name = value.name, f"{value.name}/{result}"
             graph.node.append(helper.make_node("Identity", [source], [value.name]))
         renamed[value.name] = result or f"{prefix}{value.name}"
@@ -301,12 +313,12 @@ def inlined(node: Any, branch: Any, taken: set[str]) -> Any:
 
 
 def infer_bodies(node: Any, model: Any, types: dict[str, Any], numbers: _Known, findings: Findings) -> None:
-    """Infer the graphs of a node, and its results of them, given what is known around it; results join ``types``."""
-    given = _given(node, types)
+    """Infer the graphs that a node runs, and from them its results; the types of the results are added to ``types``."""
+    operand_types = _given(node, types)
     for attribute in bodies_of(node):
-        for value, kind in zip(attribute.g.input, given, strict=False):
+        for value, kind in zip(attribute.g.input, operand_types, strict=False):
             findings.check(value.name, value.type, kind or value.type)
-        body = _as_model(attribute.g, model, given, types, numbers)
+        body = _as_model(attribute.g, model, operand_types, types, numbers)
         _take_back(attribute.g, inferred(body, findings).graph)
     results = {"If": _of_choice, "Loop": _of_loop, "Scan": _of_scan}.get(node.op_type)
     if node.domain in ("", "ai.onnx") and results is not None:
@@ -315,7 +327,7 @@ def infer_bodies(node: Any, model: Any, types: dict[str, Any], numbers: _Known, 
 
 
 def _given(node: Any, types: _Known) -> list[Any]:
-    """Types of what a node gives to its graph, None where nothing is known."""
+    """Types of the inputs that a node passes to its graph; None for an unknown one."""
     from onnx import TensorProto, helper
 
     if node.op_type == "Loop":
@@ -328,25 +340,25 @@ def _given(node: Any, types: _Known) -> list[Any]:
     return []
 
 
-def _as_model(graph: Any, model: Any, given: list[Any], types: _Known, numbers: _Known) -> Any:
-    """A graph as a model of its own: what it uses from around is an input, or stored where its numbers are known."""
+def _as_model(graph: Any, model: Any, operand_types: list[Any], types: _Known, numbers: _Known) -> Any:
+    """A graph as a separate model: values from around are inputs, or constants if their numbers are known."""
     from onnx import helper, numpy_helper
 
-    whole = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
-    whole.graph.CopyFrom(graph)
-    for value, kind in zip(whole.graph.input, given, strict=False):
+    separate = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    separate.graph.CopyFrom(graph)
+    for value, kind in zip(separate.graph.input, operand_types, strict=False):
         if is_fixed(kind):
             value.type.CopyFrom(kind)
     for name in captured(graph):
         if name in numbers:
-            whole.graph.initializer.append(numpy_helper.from_array(numbers[name], name))
+            separate.graph.initializer.append(numpy_helper.from_array(numbers[name], name))
         elif name in types:
-            whole.graph.input.append(helper.make_value_info(name, types[name]))
-    return whole
+            separate.graph.input.append(helper.make_value_info(name, types[name]))
+    return separate
 
 
 def _take_back(graph: Any, body: Any) -> None:
-    """Put what has been inferred into a graph, but for what stands around it."""
+    """Write inferred types into a graph, except for values from around it."""
     outside = captured(graph)
     for values in (body.input, body.initializer, body.value_info):
         for value in [value for value in values if value.name in outside]:
@@ -368,8 +380,8 @@ def _of_loop(node: Any, types: _Known, numbers: _Known) -> list[Any]:
     carried = len(attribute.g.input) - 2
     kinds = _settled(attribute.g, 2, _results(attribute)[1:], carried)
     times = int(numbers[node.input[0]].reshape(-1)[0]) if node.input[0] in numbers else -1
-    known = times if 0 <= times <= _MOST_ITERATIONS else None
-    return [*kinds[:carried], *(_stacked(kind, known, 0) for kind in kinds[carried:])]
+    known_times = times if 0 <= times <= _MOST_ITERATIONS else None
+    return [*kinds[:carried], *(_stacked(kind, known_times, 0) for kind in kinds[carried:])]
 
 
 def _of_scan(node: Any, types: _Known, numbers: _Known) -> list[Any]:
@@ -385,18 +397,18 @@ def _of_scan(node: Any, types: _Known, numbers: _Known) -> list[Any]:
 
 
 def _settled(graph: Any, begin: int, kinds: list[Any], carried: int) -> list[Any]:
-    """Types of a loop's results. Values with another shape after an iteration have none, before it and after."""
+    """Types of a loop's results. A value whose shape changes in an iteration has no shape."""
     settled = list(kinds)
     for at in range(min(carried, len(kinds))):
-        given = graph.input[begin + at].type
-        if given.tensor_type.shape != kinds[at].tensor_type.shape:
-            given.tensor_type.ClearField("shape")
+        declared = graph.input[begin + at].type
+        if declared.tensor_type.shape != kinds[at].tensor_type.shape:
+            declared.tensor_type.ClearField("shape")
             settled[at] = None
     return settled
 
 
 def _scanned(node: Any) -> tuple[int, dict[str, list[int]]]:
-    """How many values a Scan carries along, and the axes of what it takes apart and puts together."""
+    """How many values a ``Scan`` carries from one iteration to the next, and the axes of its scanned inputs and outputs."""
     options = {attribute.name: attribute for attribute in node.attribute}
     count = options["num_scan_inputs"].i if "num_scan_inputs" in options else len(node.input)
     axes = {"scan_input_axes": [0] * len(node.input), "scan_output_axes": [0] * len(node.output)}
@@ -405,7 +417,7 @@ def _scanned(node: Any) -> tuple[int, dict[str, list[int]]]:
 
 
 def _part(kind: Any, axis: int) -> Any:
-    """Type of a tensor's part along an axis."""
+    """Type of a slice of a tensor along an axis."""
     if kind is None or not -len(kind.tensor_type.shape.dim) <= axis < len(kind.tensor_type.shape.dim):
         return None
     part = type(kind).FromString(kind.SerializeToString())
@@ -414,7 +426,7 @@ def _part(kind: Any, axis: int) -> Any:
 
 
 def _stacked(kind: Any, times: int | None, axis: int) -> Any:
-    """Type of so many tensors, put together along a new axis; None where it is not known."""
+    """Type of several tensors that are stacked along a new axis; None if it is not known."""
     from onnx import helper
 
     if times is None or kind is None or not kind.tensor_type.HasField("shape"):

@@ -1,7 +1,7 @@
-"""Open sizes of an ONNX model's inputs, and the values that the user gives for them.
+"""Symbolic sizes of an ONNX model's inputs, and the values that the user gives for them.
 
-A dimension without a number has a name, which says that it is as large as all of this name, or none. Names may be sums and
-products of others: ``past + 1``.
+A dimension without a number may have a name; all dimensions with the same name have the same size. Names may be sums and
+products of other names: ``past + 1``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stowplan.errors import InputError
-from stowplan.frontends.options import ToldSizes, as_typed
+from stowplan.frontends.options import UserSizes, as_typed
 
-#: Types of whole numbers, and the fields of tensors that hold them: INT32, INT64, BOOL.
+#: Types of integers, and the fields of tensors that contain them: INT32, INT64, BOOL.
 _WHOLE = {6: "int32_data", 7: "int64_data", 9: "int32_data"}
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
-#: What open sizes are in examples of what to type: by parts of their names, then by their place among so many dimensions.
+#: Sizes for examples in messages: by parts of the dimension's name, then by its position among a number of dimensions.
 _BY_NAME = (
     (("batch", "num_images"), 1),
     (("channel",), 3),
@@ -32,7 +32,7 @@ _BY_LETTER = {"n": 1, "b": 1, "c": 3, "h": 224, "w": 224, "t": 128, "s": 128, "l
 
 
 def graphs_of(graph: Any) -> Iterator[Any]:
-    """A graph, and those that its nodes run."""
+    """A graph, and the graphs that its nodes run."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -41,27 +41,28 @@ def graphs_of(graph: Any) -> Iterator[Any]:
 
 
 def is_fixed(kind: Any) -> bool:
-    """Whether a type is that of a tensor with a fixed shape."""
+    """Whether a type is a tensor with a fixed shape."""
     shape = None if kind is None or not kind.tensor_type.HasField("shape") else kind.tensor_type.shape
     return shape is not None and all(size.HasField("dim_value") for size in shape.dim)
 
 
-def fix_sizes(model: Any, told: ToldSizes) -> None:
-    """Fill in what is told; values that are none of the graph's inputs are among those that it declares, afterwards.
+def fix_sizes(model: Any, user_sizes: UserSizes) -> None:
+    """Writes the user's sizes into a model; shapes of values that are no inputs become declarations of the graph.
 
     Raises
     ------
     InputError
-        A name that the model has not, sizes that contradict it or each other, or inputs that are open still: with what to type.
+        The model has no such name, sizes contradict the model or each other, or inputs are still open; in the last case the
+        message says what to type.
     """
     graph = model.graph
     for inner in graphs_of(graph):
         for value in (*inner.input, *inner.output, *inner.value_info):
             for size in value.type.tensor_type.shape.dim:
-                # Marks of what is open, not sizes and names.
+                # A negative size and the name ``?`` only mark a dimension as open.
                 if size.dim_value < 0 or size.dim_param == "?":
                     size.Clear()
-    dims = _told_dims(graph, told, _store_numbers(graph, told))
+    dims = _user_dims(graph, user_sizes, _store_numbers(graph, user_sizes))
     for inner in graphs_of(graph):
         for value in (*inner.input, *inner.output, *inner.value_info):
             for size in value.type.tensor_type.shape.dim:
@@ -73,41 +74,41 @@ def fix_sizes(model: Any, told: ToldSizes) -> None:
     _check_inputs(graph)
 
 
-def check_told(graph: Any, told: ToldSizes) -> None:
-    """Raise InputError where a shape that is told is not what has been inferred."""
+def check_user_sizes(graph: Any, user_sizes: UserSizes) -> None:
+    """Raise InputError if a shape that the user gives differs from the inferred one."""
     for value in (*graph.output, *graph.value_info):
-        shape = told.shapes.get(value.name)
+        shape = user_sizes.shapes.get(value.name)
         inferred = tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
         if shape is not None and is_fixed(value.type) and inferred != shape:
             message = f"found --shape {as_typed(shape)}, expected {as_typed(inferred)}, by what else is told"
             raise InputError(message, place=f"value {value.name}")
 
 
-def _store_numbers(graph: Any, told: ToldSizes) -> set[str]:
-    """Make inputs that are one whole number, and told, constants of the graph; their names."""
+def _store_numbers(graph: Any, user_sizes: UserSizes) -> set[str]:
+    """Turn inputs that are a single integer given by the user into constants of the graph; returns their names."""
     names = set()
-    for value in [value for value in graph.input if value.name in told.dims]:
+    for value in [value for value in graph.input if value.name in user_sizes.dims]:
         kind = value.type.tensor_type
         shape = [size.dim_value for size in kind.shape.dim]
         if kind.HasField("shape") and kind.elem_type in _WHOLE and all(size == 1 for size in shape):
-            field, number = _WHOLE[kind.elem_type], told.dims[value.name]
+            field, number = _WHOLE[kind.elem_type], user_sizes.dims[value.name]
             graph.initializer.add(name=value.name, data_type=kind.elem_type, dims=shape, **{field: [number]})
             graph.input.remove(value)
             names.add(value.name)
     return names
 
 
-def _told_dims(graph: Any, told: ToldSizes, numbers: set[str]) -> dict[str, int]:
-    """Sizes of all named dimensions that are told, by their names or by shapes; shapes are written into the graph."""
+def _user_dims(graph: Any, user_sizes: UserSizes, numbers: set[str]) -> dict[str, int]:
+    """Sizes of all named dimensions that follow from the user's sizes and shapes; the shapes are written into the graph."""
     graphs = list(graphs_of(graph))
     values = [value for inner in graphs for value in (*inner.input, *inner.output, *inner.value_info)]
     open_sizes = (size.dim_param for value in values for size in value.type.tensor_type.shape.dim if _is_open(size))
     names = {part for name in set(open_sizes) if name for part in (name, *_parts(name))}
-    for name in told.dims:
+    for name in user_sizes.dims:
         if name not in names | numbers:
             raise InputError(f"found --dim {name}, expected {_one_of(names, 'an open size')}")
-    dims = dict(told.dims)
-    for name, shape in told.shapes.items():
+    dims = dict(user_sizes.dims)
+    for name, shape in user_sizes.shapes.items():
         places = [value for inner in graphs for value in _values(inner, name)]
         if not places:
             raise InputError(f"found --shape {name}, expected {_one_of([value.name for value in graph.input], 'a value')}")
@@ -121,7 +122,7 @@ def _told_dims(graph: Any, told: ToldSizes, numbers: set[str]) -> dict[str, int]
 
 
 def _values(graph: Any, name: str) -> list[Any]:
-    """What a graph declares of a value; a declaration that says nothing where only a node makes it."""
+    """The graph's declarations of a value; a new, empty one if only a node produces it."""
     values = [value for value in (*graph.input, *graph.output, *graph.value_info) if value.name == name]
     if not values and any(name in node.output for node in graph.node):
         values = [graph.value_info.add(name=name)]
@@ -129,19 +130,19 @@ def _values(graph: Any, name: str) -> list[Any]:
 
 
 def _unify(value: Any, shape: tuple[int, ...], dims: dict[str, int]) -> None:
-    """Give a value a shape, and the named dimensions in it their sizes."""
+    """Set the shape of a value, and the sizes of the named dimensions in it."""
     kind, typed = value.type.tensor_type, as_typed(shape)
     place = f"value {value.name}"
     sizes = list(kind.shape.dim) if kind.HasField("shape") else None
     if sizes is not None and len(sizes) != len(shape):
         raise InputError(f"found --shape {typed}, expected {len(sizes)} sizes, as in the model", place=place)
     for size, number in zip(sizes or (), shape, strict=sizes is not None):
-        known = None if _is_open(size) else size.dim_value
-        if known is None and size.dim_param:
-            known = dims.setdefault(size.dim_param, number)
-        if known is not None and known != number:
+        fixed = None if _is_open(size) else size.dim_value
+        if fixed is None and size.dim_param:
+            fixed = dims.setdefault(size.dim_param, number)
+        if fixed is not None and fixed != number:
             what = f" for {size.dim_param!r}" if _is_open(size) else ", as in the model"
-            raise InputError(f"found --shape {typed}, expected {known}{what} in place of {number}", place=place)
+            raise InputError(f"found --shape {typed}, expected {fixed}{what} in place of {number}", place=place)
     kind.shape.ClearField("dim")
     for number in shape:
         kind.shape.dim.add(dim_value=number)
@@ -149,7 +150,7 @@ def _unify(value: Any, shape: tuple[int, ...], dims: dict[str, int]) -> None:
 
 
 def _check_inputs(graph: Any) -> None:
-    """Raise InputError where inputs are open, with what may be typed for them."""
+    """Raise InputError if inputs are open; the message has an example of what to type."""
     stored = {tensor.name for tensor in graph.initializer}
     typed: dict[str, None] = {}
     first = ""
@@ -176,7 +177,7 @@ def _check_inputs(graph: Any) -> None:
 
 
 def _likely(sizes: list[Any], place: int, name: str = "") -> int:
-    """Size of a dimension, or one that it may well have."""
+    """The size of a dimension, or a plausible one for an example."""
     if not _is_open(sizes[place]):
         return int(sizes[place].dim_value)
     is_image = len(sizes) == 4
@@ -195,13 +196,13 @@ def _one_of(names: Any, what: str) -> str:
 
 
 def _parts(name: str) -> list[str]:
-    """Names that a sum or product is made of; none where it is a plain name."""
+    """The names in a sum or product; none if it is a plain name."""
     tree = _tree(name)
     return [] if tree is None else sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})
 
 
 def _tree(name: str) -> ast.expr | None:
-    """A name that is a sum or product of others; None where it is none."""
+    """The syntax tree of a name that is a sum or product of others; None for other names."""
     try:
         tree = ast.parse(name, mode="eval").body if len(name) < 200 else None
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -210,7 +211,7 @@ def _tree(name: str) -> ast.expr | None:
 
 
 def _number(name: str, dims: Mapping[str, int]) -> int | None:
-    """Size of a named dimension, None where it is not told."""
+    """The size of a named dimension; None if the user does not give it."""
     tree = _tree(name)
     if name in dims or tree is None:
         return dims.get(name)
@@ -231,9 +232,12 @@ def _number(name: str, dims: Mapping[str, int]) -> int | None:
 
 
 def likely(name: str, place: int, channels: int | None = None) -> int:
-    """A size that a dimension may well have, for examples: by its name, else by its place in a shape.
+    """A plausible size of a dimension for examples: by its name, otherwise by its position in a shape.
 
-    ``channels`` is the dimension of an image's channels; None where the shape is none of an image.
+    Parameters
+    ----------
+    channels
+        Index of the dimension of channels, if the shape is that of an image; otherwise None.
     """
     text = name.lower()
     for words, size in _BY_NAME:

@@ -1,7 +1,7 @@
-"""What may be said of an input beside its path.
+"""The options with which an input is read.
 
-Which files take an option is said by their format (:attr:`~stowplan.frontends.formats.InputFormat.accepts`), which finished
-problems by their kind (:attr:`~stowplan.kinds.BaseKind.amends`).
+The format of a file says which options apply to it (:attr:`~stowplan.frontends.formats.InputFormat.accepts`). For files that
+contain a finished problem, the kind of the problem says it (:attr:`~stowplan.kinds.BaseKind.amends`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _graph = partial(Option, GRAPHS, has_flag=True, is_shared=False)
 
 
 class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that are plain values: what the inputs of a suite share (:class:`stowplan.portfolio.batch.records.Settings`)."""
+    """Options that are plain values, which all inputs of a suite share (:class:`stowplan.portfolio.batch.records.Settings`)."""
 
     target: str | Path | tuple[str, ...] | None = None
     capacity: Annotated[
@@ -79,7 +79,8 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadOptions(SharedOptions, frozen=True, kw_only=True):
-    """All options of all front ends; each takes some of them (:attr:`~stowplan.frontends.formats.InputFormat.accepts`)."""
+    """All options of all front ends; some of them apply to each format
+    (:attr:`~stowplan.frontends.formats.InputFormat.accepts`)."""
 
     target: Annotated[
         str | Path | None,
@@ -133,7 +134,7 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
     )
 
     def __post_init__(self) -> None:
-        # NumPy's numbers are whole numbers, too; files hold Python's.
+        # NumPy's integers are accepted as well, and converted, since files contain Python's.
         if self.capacity is not None:
             msgspec.structs.force_setattr(self, "capacity", whole("a capacity of {} bytes", self.capacity))
         if self.device is not None:
@@ -160,17 +161,17 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         return {name: value for name in OPTIONS if (value := getattr(self, name)) != getattr(defaults, name)}
 
     def only(self, names: Collection[str]) -> ReadOptions:
-        """These options, those of other names at their defaults."""
+        """These options, with those of other names set to their defaults."""
         return ReadOptions(**{name: value for name, value in self.given().items() if name in names})
 
     @property
-    def told_sizes(self) -> ToldSizes:
-        """Sizes that the file leaves open."""
-        return told_sizes(self.dim, self.shape)
+    def user_sizes(self) -> UserSizes:
+        """The sizes that the user gives for open dimensions and shapes."""
+        return parse_user_sizes(self.dim, self.shape)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that they name, which no output may be written over; a target may be one."""
+        """The files that the options name, including a target file; no output may overwrite them."""
         paths: list[str | Path] = [] if self.target is None else [self.target]
         for name, option in OPTIONS.items():
             if option.metavar == "FILE" and (value := getattr(self, name)) is not None:
@@ -179,79 +180,81 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
 
 
 def _texts(name: str, given: Any, expected: str) -> tuple[str, ...]:
-    """A list of texts; UsageError for anything else."""
+    """A list of texts; raises UsageError for anything else."""
     if isinstance(given, str) or not all(isinstance(text, str) for text in given or ()):
         raise UsageError(f"found {name} {show(given)}, expected a list of {expected}")
     return tuple(given or ())
 
 
 def named_inputs(names: Iterable[str], inputs: Iterable[tuple[str, int]], what: str = "--keep") -> list[int]:
-    """Numbers of the inputs that a user names.
+    """Returns the numbers of the inputs that a user names.
 
     Parameters
     ----------
     names
-        Names of inputs. ``:2`` stands for the third input of the model, unless an input is called so.
+        Names of inputs. ``:2`` stands for the third input of the model, unless an input has this name.
     inputs
-        Name and number of each input, in the model's order. Several may have one name.
+        Name and number of each input, in the model's order. Several inputs may have the same name.
     what
-        What names them, for messages.
+        The option that names the inputs, for messages.
 
     Raises
     ------
     InputError
-        A name that no input has, or that several have.
+        No input has a name, or several have it.
     """
     pairs = [*enumerate(inputs)]
     found: list[int] = []
     for name in names:
-        places = {number: f"{what} :{at}" for at, (own, number) in pairs if own == name}
+        places = {number: f"{what} :{at}" for at, (own_name, number) in pairs if own_name == name}
         places = places or {number: "" for at, (_, number) in pairs if name == f":{at}"}
         if len(places) > 1:
             ways = " or ".join(places.values())
             raise InputError(f"found {what} {name}, a name of {len(places)} inputs, expected {ways}, counted from 0")
         if not places:
-            known = ", ".join([*dict.fromkeys(own for _, (own, _) in pairs)][:20])
-            raise InputError(f"found {what} {name}, expected {f'an input: {known}' if known else 'none: there are no inputs'}")
+            expected = ", ".join([*dict.fromkeys(own_name for _, (own_name, _) in pairs)][:20])
+            raise InputError(
+                f"found {what} {name}, expected {f'an input: {expected}' if expected else 'none: there are no inputs'}"
+            )
         found += places
     return found
 
 
-#: All options by their names, in the order that help and messages have them in: those that suites share come first.
+#: All options by their names, in the order of help texts and messages: those that suites share come first.
 OPTIONS = declared(fields_of(ReadOptions))
 
 
 def spelt(name: str, value: str = "") -> str:
-    """An option as the command line has it, with a value."""
+    """An option with its value, as it is written on the command line."""
     return OPTIONS[name].spelt(value)
 
 
 def spelt_all(names: Collection[str]) -> str:
-    """Options as the command line has them, in one order: flags, then settings."""
+    """Options as they are written on the command line: flags first, then settings."""
     chosen = [option for name, option in OPTIONS.items() if name in names]
     settings = ", ".join(option.label for option in chosen if not option.flag)
     flags = [option.flag for option in chosen if option.flag]
     return ", ".join([*flags, *([f"--set {settings}"] if settings else [])]) or "no options"
 
 
-#: Sizes are at most so large.
+#: The largest size of a dimension.
 _MOST_SIZE = 1 << 40
 
 
-class ToldSizes(NamedTuple):
-    """What is told."""
+class UserSizes(NamedTuple):
+    """Sizes that the user gives for what a model leaves open."""
 
     dims: Mapping[str, int]
-    """Dimensions by name."""
+    """Sizes of named dimensions."""
     shapes: Mapping[str, tuple[int, ...]]
-    """Of values by name."""
+    """Shapes of values, by name."""
 
 
-NOTHING_TOLD = ToldSizes({}, {})
+NO_USER_SIZES = UserSizes({}, {})
 
 
 def as_texts(name: str, given: Any) -> tuple[str, ...]:
-    """Values of an option as texts ``NAME=SIZES``, given as such texts, or by name; UsageError for what is none of these."""
+    """Values of an option as texts ``NAME=SIZES``, from such texts or from a mapping; raises UsageError for anything else."""
     if given is None:
         return ()
     if isinstance(given, Mapping):
@@ -259,29 +262,29 @@ def as_texts(name: str, given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise UsageError(f"found {name} {show(given)}, expected a list of NAME=SIZES")
     texts = tuple(given)
-    told: dict[str, tuple[int, ...]] = {}
+    parsed: dict[str, tuple[int, ...]] = {}
     for text in texts:
         key, sizes = _parsed(name, text)
-        if told.setdefault(key, sizes) != sizes:
-            raise UsageError(f"--{name}: found {as_typed(told[key])} and {as_typed(sizes)} for {key!r}, expected one")
+        if parsed.setdefault(key, sizes) != sizes:
+            raise UsageError(f"--{name}: found {as_typed(parsed[key])} and {as_typed(sizes)} for {key!r}, expected one")
     return texts
 
 
 def as_typed(shape: Iterable[Any] | None) -> str:
-    """A shape as it is typed: ``1x3x224x224``."""
+    """A shape as it is written on the command line: ``1x3x224x224``."""
     return "x".join(map(str, shape or ()))
 
 
-def told_sizes(dims: Iterable[str], shapes: Iterable[str]) -> ToldSizes:
-    """What texts tell that :func:`as_texts` has looked at."""
-    return ToldSizes(
+def parse_user_sizes(dims: Iterable[str], shapes: Iterable[str]) -> UserSizes:
+    """The sizes in texts that :func:`as_texts` has checked."""
+    return UserSizes(
         {name: sizes[0] for name, sizes in (_parsed("dim", text) for text in dims)},
         dict(_parsed("shape", text) for text in shapes),
     )
 
 
 def _parsed(option: str, text: Any) -> tuple[str, tuple[int, ...]]:
-    """Name and sizes. The name may have signs of equality, too; a scalar has no sizes."""
+    """Splits a text into its name and sizes. The name may contain equals signs; a scalar has no sizes."""
     name, _, sizes = text.rpartition("=") if isinstance(text, str) else ("", "", "")
     parts = sizes.split("x") if sizes or option == "dim" else []
     is_right = name and all(part.isascii() and part.isdigit() and 0 < int(part[:20]) <= _MOST_SIZE for part in parts)

@@ -1,4 +1,4 @@
-"""Files that are problems already: what ``stowplan convert`` wrote, of any kind, and lists of buffers to pack in CSV."""
+"""Reads files that contain a problem already: those of ``stowplan convert``, of any kind, and CSV files of buffers to pack."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from stowplan.frontends.formats import InputFormat, Opened, Source
 from stowplan.frontends.options import ReadOptions
 from stowplan.models.packing import csv_files
 
-#: Formats of other inputs in JSON, which have readers of their own.
+#: Formats of other inputs in JSON, which other front ends read.
 _OTHERS = ("stowplan.layers",)
 _EXPECTED = (
     "a problem (stowplan.KIND.problem), a layer file (stowplan.layers), a graph of operators and tensors, "
     "or a data-flow graph of nodes and edges"
 )
 
-#: What a list of nodes by CGRA-Mapper is answered: guessed distances would be another loop.
+#: Message for a list of nodes by CGRA-Mapper, which has no distances; guessing them would make another loop.
 _OPENCGRA = (
     "found a graph by CGRA-Mapper for OpenCGRA, which does not say which of its edges (pre, succ) are of an earlier iteration; "
     "expected a data-flow graph in JSON (NetworkX, Morpher) or DOT, its edges with distances (docs/reference/loop-bodies.md)"
@@ -34,7 +34,7 @@ def _accepts(source: Source) -> frozenset[str]:
 
 
 def _kind(source: Source) -> kinds.BaseKind:
-    """The kind of a problem file; raises InputError for JSON that is no input at all."""
+    """The kind of a problem file; raises InputError for JSON that is no input."""
     data = source.data or b""
     declared = files.peek_format(data)
     kind = kinds.of_format(declared, "problem")
@@ -52,7 +52,7 @@ def _is_input(source: Source) -> bool:
     return kinds.of_format(files.peek_format(source.data or b""), "problem") is not None
 
 
-#: Takes all JSON that is no other input.
+#: This format accepts all JSON that no other format accepts.
 FORMAT = InputFormat(
     what="a problem already",
     suffixes=(".json",),

@@ -1,4 +1,4 @@
-"""One reader for every input: a problem file, or a front end's file together with a target."""
+"""Reads every input: a problem file, or a file of a front end together with a target."""
 
 from __future__ import annotations
 
@@ -39,83 +39,84 @@ def read(
     fixed: str | Path | None = None,
     op_table: str | Path | None = None,
 ) -> Any:
-    """Problem from a file, whatever kind it is.
+    """Reads a problem from a file of any supported format.
 
     Parameters
     ----------
     path
-        A problem file written by ``stowplan convert``, a compiled program (scheduled HLO text), a network (layer file or ONNX
-        model), a graph for banks (HLO before XLA's optimisations, or ONNX), a graph of operators (JSON, ONNX, TensorFlow Lite,
-        a program of ``torch.export`` or HLO, with the target ``order``, ``arena``, ``rematerialization`` or a device with
-        several memories), a data-flow graph (JSON or DOT), a memory snapshot of PyTorch or a CSV file of buffers to pack; each
-        plain or gzip.
+        A problem file that ``stowplan convert`` has written; a compiled program (scheduled HLO text); a network (layer file or
+        ONNX model); a graph for bank mapping (HLO before XLA's optimizations, or ONNX); a graph of operators (JSON, ONNX,
+        TensorFlow Lite, a program of ``torch.export``, or HLO) with the target ``order``, ``arena``, ``rematerialization`` or a
+        device with several memories; a data-flow graph (JSON or DOT); a memory snapshot of PyTorch; or a CSV file of buffers to
+        pack. All of them may be compressed with gzip.
     target
-        Name of a target, or path of a target file; needed for all but problems, graphs, snapshots and CSV files.
+        Name of a target, or path of a target file. Problems, graphs, snapshots and CSV files need none.
     capacity
-        Bytes, or text such as ``"1.5 MiB"``: of fast memory (of the fastest tier), in place of the target's; for packing, the
-        bytes to fit into; for rematerialization, those that may be live at once.
+        Bytes, or text such as ``"1.5 MiB"``: the size of fast memory, or of the fastest tier, instead of the target's; for
+        packing, the bytes into which all buffers must fit; for rematerialization, the bytes that may be live at once.
     cost_model, stalls
-        In place of the target's own; see :func:`stowplan.hardware.costs.make_problem`.
+        Override those of the target; see :func:`stowplan.hardware.costs.make_problem`.
     donation, evictions, prefetches
-        For compiled programs, freedoms that XLA's plans use: ``donation="tied"`` makes a donated parameter and the output in
-        its storage one tensor, ``evictions="between_steps"`` has a copy out leave its place between two steps,
-        ``prefetches="sliced"`` takes plans whose copies in come in slices.
+        For compiled programs: freedoms that XLA's plans use. ``donation="tied"`` makes one tensor of a donated parameter and
+        the output in its storage. ``evictions="between_steps"`` allows a copy to slow memory between two steps.
+        ``prefetches="sliced"`` allows copies to fast memory in several slices.
     cycles
-        For the ``table`` cost model two files: the module compiled without and with a fast-memory plan, with cycles in it. For
-        the ``signatures`` cost model latency tables (:class:`stowplan.hardware.costs.signatures.LatencyTable`), or any number
-        of such modules, or both.
+        For the cost model ``table``, two files: the module compiled without and with a fast-memory plan, both with cycle
+        estimates. For the cost model ``signatures``, latency tables
+        (:class:`stowplan.hardware.costs.signatures.LatencyTable`), any number of such modules, or both.
     device
-        For memory snapshots of PyTorch, the device; the one with the most events if left out.
+        For memory snapshots of PyTorch: the index of the device; by default the one with the most events.
     precision, granularity, address_spaces
-        For networks; graphs for a target with banks take the precision, too. See
+        For networks; ``precision`` also for graphs with a target that has banks. See
         :class:`stowplan.frontends.options.ReadOptions`.
     dim, shape
-        Sizes that an ONNX model leaves open (``dim`` those of a program of ``torch.export``, too): ``{"batch": 1}``, and
-        shapes of values, ``{"x": (1, 3, 224, 224)}``; or texts as the command line has them.
+        Sizes that an ONNX model leaves open, such as ``{"batch": 1}``, and shapes of values, such as
+        ``{"x": (1, 3, 224, 224)}``; or the texts of the command line. ``dim`` also applies to programs of ``torch.export``.
     keep
-        Inputs that must survive the run, of graphs for the targets ``order`` and ``arena``.
+        For graphs with the targets ``order`` and ``arena``: inputs that must be preserved.
     in_place
-        ``"elementwise"`` where the runtime has results of element-wise operators take the bytes of an operand, else
-        ``"none"``; None: the first for the target ``order``, the second for ``arena``.
+        ``"elementwise"`` if the runtime writes the result of an element-wise operator over an operand, otherwise ``"none"``.
+        None means the former for the target ``order``, and the latter for ``arena``.
     replace_offline_plan
-        For TensorFlow Lite models: plan tensors anew for which the model has offsets, but for those of custom operators.
+        For TensorFlow Lite models: whether tensors for which the model has offsets are planned again, except those of custom
+        operators.
     rules, fixed, op_table
         For data-flow graphs: texts ``NAME=VALUE`` (docs/reference/loop-bodies.md), a file of fixed instructions, and a TOML
-        file that says what ops mean and cost.
+        file with the meaning and the cost of operations.
 
     Returns
     -------
     Problem
-        Of the kind that the file is of (:mod:`stowplan.kinds`).
+        A problem of the kind that belongs to the file (:mod:`stowplan.kinds`).
 
     Raises
     ------
     InputError
-        What is wrong with the file, and where.
+        The file is not valid; the message says what is wrong, and where.
     UsageError
-        An option that a file of this format does not take, or no target where one is needed.
+        An option does not apply to a file of this format, or a target is needed.
 
     Warns
     -----
     UnmodelledWarning
-        The file has something that is not modelled, or not all of it.
+        Something in the file is not modelled, or only in part.
     """
-    given = {name: value for name, value in locals().items() if name != "path"}
+    options = {name: value for name, value in locals().items() if name != "path"}
     if isinstance(capacity, str):
-        given["capacity"] = size("a capacity of {}", capacity)
-    opened = open_input(path, ReadOptions(**given))
+        options["capacity"] = size("a capacity of {}", capacity)
+    opened = open_input(path, ReadOptions(**options))
     for text in opened.warnings:
         warnings.warn(text, UnmodelledWarning, stacklevel=2)
     return opened.problem
 
 
 class NoTargetError(UsageError):
-    """A file that can be planned for several sorts of targets, and none is named.
+    """A file can be planned for several sorts of targets, and none was named.
 
     Attributes
     ----------
     fitting
-        The families of targets that it can be read for, its own first.
+        The families of targets for which the file can be read, that of its format first.
     """
 
     def __init__(self, path: str | Path, what: str, fitting: Sequence[TargetFamily]):
@@ -125,26 +126,26 @@ class NoTargetError(UsageError):
 
 
 def open_input(path: str | Path, options: ReadOptions) -> Opened:
-    """As :func:`read`, with the program beside the problem.
+    """Like :func:`read`, but also returns the program from which the problem was made, and the warnings.
 
     Parameters
     ----------
     options
-        As the parameters of :func:`read`.
+        The parameters of :func:`read`.
 
     Returns
     -------
     Opened
-        The problem, the program that it was made of where it is a compiled one, and what of it is not modelled.
+        The problem, the program if the file is a compiled one, and a line for each thing that is not modelled.
 
     Raises
     ------
     InputError
-        What is wrong with the file, and where.
+        The file is not valid; the message says what is wrong, and where.
     UsageError
-        An option that a file of this format does not take.
+        An option does not apply to a file of this format.
     NoTargetError
-        No target is named, and one is needed.
+        A target is needed, and none was named.
     """
     check_name(options.target)
     source = look(path, options.target)
@@ -158,7 +159,7 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
 
 
 def open_with(path: str | Path, options: ReadOptions) -> Opened:
-    """As :func:`open_input`, without the options that a file of this format does not take: for suites of many formats."""
+    """Like :func:`open_input`, but ignores options that do not apply to a file of this format; for suites of many formats."""
     source = look(path, options.target)
     input_format = format_of(source)
     _check_target(path, source, input_format, options)
@@ -166,53 +167,53 @@ def open_with(path: str | Path, options: ReadOptions) -> Opened:
 
 
 def _check_target(path: str | Path, source: Source, input_format: InputFormat, options: ReadOptions) -> None:
-    """Raise NoTargetError where a target is needed, and none is named. Which options a file takes may depend on it."""
+    """Raise NoTargetError if a target is needed and none was named; which options apply to a file may depend on its target."""
     if input_format.targets is not None and options.target is None:
         raise NoTargetError(path, input_format.what, _fitting(source, input_format.targets))
 
 
 def _opened(source: Source, input_format: InputFormat, options: ReadOptions) -> Opened:
-    """The problem of a file that takes all of these options."""
+    """Opens a file to which all of these options apply."""
     with collecting_unmodelled() as places:
         opened = input_format.open(source, options)
     return opened._replace(warnings=unmodelled_lines(places))
 
 
-def _fitting(source: Source, own: TargetFamily) -> list[TargetFamily]:
-    """The families of targets that a file can be read for, its own first; InputError where it is none of these formats."""
+def _fitting(source: Source, own_family: TargetFamily) -> list[TargetFamily]:
+    """The families of targets for which a file can be read, that of its format first; raises InputError if there is none."""
     fitting: list[TargetFamily] = []
     for candidate in formats():
         if candidate.targets is not None:
             named = source._replace(target=candidate.targets.example)
             if format_of(named) is candidate and candidate.claims(named) is not False:
                 fitting.append(candidate.targets)
-    return sorted(fitting, key=lambda family: family is not own)
+    return sorted(fitting, key=lambda family: family is not own_family)
 
 
 def only_target(path: str | Path, kind: str) -> str | None:
-    """The one target for which a file is read as a problem of a kind; None where there is none, or a choice of several."""
+    """The only target for which a file is read as a problem of a kind; None if there is none, or if there are several."""
     source = look(path)
-    own = format_of(source).targets
-    fitting = [] if own is None else _fitting(source, own)
+    own_family = format_of(source).targets
+    fitting = [] if own_family is None else _fitting(source, own_family)
     names = [name for family in fitting if family.kind == kind.replace("_", " ") for name in family.names()]
     return names[0] if len(names) == 1 else None
 
 
 def read_plan(path: str | Path, problem: Any = None) -> Any:
-    """Plan of whatever kind from a plan file.
+    """Reads a plan of any kind from a file.
 
     Parameters
     ----------
     path
-        JSON as ``stowplan solve -o`` writes it, plain or gzip; or what the kind of ``problem`` reads besides, such as
-        offsets in CSV.
+        JSON from ``stowplan solve -o``, possibly compressed with gzip; or another format that the kind of ``problem`` can read,
+        such as offsets in CSV.
     problem
         The plan's problem; needed for files that are not JSON.
 
     Raises
     ------
     InputError
-        What is wrong, with file and field.
+        The file is not valid; the message names the file and the field.
     """
     if problem is not None and not files.is_json(path):
         read = kinds.of_problem(problem).read_plan

@@ -1,7 +1,7 @@
-"""Shapes of an ONNX model, inferred in a process of its own: onnx's inference ends the process over some models.
+"""Infers shapes of an ONNX model in a child process, because onnx's inference crashes the process on some models.
 
-The process is started with the first model that is read, and kept for those after it. It waits at a pipe, and ends when its
-parent does. As ``__main__`` this module is that process. Only what shapes may depend on is sent: large weights stay here.
+The child process is started for the first model, and used for later ones. It waits at a pipe, and ends when its parent ends.
+Run as ``__main__``, this module is the child process. Large weights are not sent to it, because shapes do not depend on them.
 """
 
 from __future__ import annotations
@@ -19,30 +19,33 @@ from stowplan.child_process import ChildProcess, describe_end, read_message, wri
 from stowplan.errors import InputError, first_line
 from stowplan.frontends import onnx_shapes
 
-#: Bytes of a weight that are sent, at most; whole numbers are always sent, since shapes may be computed with them.
+#: Weights with more bytes than this are not sent, except for integers, from which shapes may be computed.
 _MAX_SENT = 1 << 15
-#: Fields of a tensor that hold its numbers.
+#: Fields of a tensor that contain its numbers.
 _NUMBERS = ("raw_data", "float_data", "int32_data", "string_data", "double_data", "uint64_data")
-#: What an answer begins with.
+#: The first byte of an answer.
 _DONE, _FAILED = b"+", b"-"
 
 
 class _Process(ChildProcess):
-    """The process that infers."""
+    """The child process, seen from its parent."""
 
     def __init__(self) -> None:
         super().__init__("stowplan.frontends.shape_inference")
         self.parent = os.getpid()
         self.is_busy = False
-        """Whether an answer is due."""
+        """Whether an answer is expected."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it waits for requests of this process, not of one that this one was forked from."""
+        """Whether it is waiting for requests of this process, and not of a process from which this one was forked."""
         return self.parent == os.getpid() and self.is_alive and not self.is_busy
 
     def ask(self, data: bytes) -> bytes:
-        """Findings as a line of JSON, then the model with its shapes; raises InputError as :func:`infer` does."""
+        """Send a model; returns the findings as a line of JSON, followed by the model with its shapes.
+
+        Raises the errors of :func:`infer`.
+        """
         self.is_busy = True
         try:
             self.send(data)
@@ -57,7 +60,7 @@ class _Process(ChildProcess):
         return answer[1:]
 
     def close(self) -> None:
-        """End it, whatever it does, and free the pipes."""
+        """Kill the process and close the pipes."""
         if self.parent == os.getpid():
             self.end()
         super().close()
@@ -68,28 +71,28 @@ _kept: list[_Process] = []
 
 
 def start() -> None:
-    """Have the process start, if there is none, while the caller does something else.
+    """Start the child process in the background, unless it is running.
 
     Raises
     ------
     OSError
-        The system has no room for another process.
+        The system cannot start another process.
     """
     with _lock:
         _ready()
 
 
 def infer(model: Any) -> tuple[Any, onnx_shapes.Findings]:
-    """A copy of a model with all shapes that can be inferred, and what was found out about those that it declares.
+    """Infers the shapes of a model; returns a copy with all shapes, and findings about declared shapes.
 
-    The model itself loses its large weights to the copy.
+    Large weights are moved from the model to the copy.
 
     Raises
     ------
     InputError
-        Inference refused the model, or ended its process over it.
+        Inference refused the model, or crashed on it.
     OSError
-        The system has no room for another process.
+        The system cannot start another process.
     """
     weights: dict[int, bytes] = {}
     for number, tensor in enumerate(model.graph.initializer):
@@ -106,7 +109,7 @@ def infer(model: Any) -> tuple[Any, onnx_shapes.Findings]:
 
 
 def _ready() -> _Process:
-    """The process that is kept, or a new one where it has ended or owes an answer to a caller that was interrupted."""
+    """The running child process, or a new one if it has ended, or if it is still answering a caller that was interrupted."""
     if _kept and not _kept[0].is_ready:
         _kept.pop().close()
     if not _kept:
@@ -121,7 +124,7 @@ def _end() -> None:
 
 
 def _serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
-    """Answer requests until there are no more."""
+    """Serve requests until there are no more; this runs in the child process."""
     import onnx
 
     warnings.simplefilter("ignore")

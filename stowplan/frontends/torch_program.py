@@ -1,6 +1,6 @@
-"""Programs of ``torch.export``, as every front end for them begins: torch itself, its nodes' values and arguments.
+"""Nodes, arguments and tensors of ``torch.fx`` graphs; all front ends for programs of ``torch.export`` use this module.
 
-Torch is imported when a model or program is read, never before.
+Torch is imported only when a model or program is read.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from stowplan.errors import InputError, MissingDependencyError, first_line, to_install
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.log import warn_unmodelled
 
-_KNOWN = known("torch")["programs"]
-#: Namespaces of operators that hold what they read and write, and nothing that matters beside.
+_KNOWN = load_facts("torch")["programs"]
+#: Namespaces of operators that need no significant memory besides their operands and results.
 _NAMESPACES = frozenset(_KNOWN["namespaces"].split())
-#: Operators of ATen that run as several others where no kernel fuses these, by the names of their schemas.
+#: ATen operators that run as several others if no kernel fuses them, by the names of their schemas.
 _SEVERAL = frozenset(f"aten::{name}" for name in _KNOWN["several"].split())
 
 
 def import_torch(what: str) -> Any:
-    """Torch; raises MissingDependencyError saying ``what`` needs it, where it is not installed."""
+    """Imports torch; raises MissingDependencyError if it is not installed, with ``what`` as the feature that needs it."""
     try:
         import torch
     except ImportError as error:
@@ -41,12 +41,12 @@ def stored_inputs(program: Any) -> set[str]:
     }
 
 
-#: Stands among the keys of storages for the state of random numbers, which operators that draw some write over.
+#: A key of a storage that stands for the state of the random number generator; operators that draw numbers overwrite it.
 RANDOM = -1
 
 
 def static_shape(tensor: Any, place: str) -> tuple[int, ...]:
-    """Sizes of a tensor; raises InputError naming ``place`` where one is not known before the program runs."""
+    """Sizes of a tensor; raises InputError, which names ``place``, if a size is not known before the program runs."""
     if not all(type(extent) is int for extent in tensor.shape):
         shape = [str(extent) for extent in tensor.shape]
         raise InputError(f"found the shape {shape}, expected a static one: export without dynamic shapes", place=place)
@@ -54,19 +54,19 @@ def static_shape(tensor: Any, place: str) -> tuple[int, ...]:
 
 
 class UpperBounds:
-    """Of sizes that a program leaves open: it is planned for the largest, as ExecuTorch does.
+    """Upper bounds of symbolic sizes in a program. It is planned for the largest sizes, as ExecuTorch does.
 
     Parameters
     ----------
     program
         A ``torch.export.ExportedProgram``.
     dims
-        Bounds by the names of such sizes, in place of the program's own; none is larger.
+        Bounds by the names of symbolic sizes, instead of the program's own; they must not be larger.
 
     Raises
     ------
     InputError
-        A name that the program has not, or a bound that it forbids.
+        The program has no such name, or it forbids a bound.
     """
 
     def __init__(self, program: Any, dims: Mapping[str, int] | None = None):
@@ -76,14 +76,16 @@ class UpperBounds:
             if name not in names:
                 expected = f"an open size of the program: {', '.join(sorted(names))}" if names else "none: no size is open"
                 raise InputError(f"found --dim {name}, expected {expected}")
-            own = ranges[names[name]]
-            if not own.lower <= bound <= own.upper:
-                raise InputError(f"found --dim {name}={bound}, expected {own.lower} to {own.upper}, as in the program")
-            ranges[names[name]] = type(own)(own.lower, bound)
-        self._ranges, self._told = ranges, set(dims or ())
+            old_range = ranges[names[name]]
+            if not old_range.lower <= bound <= old_range.upper:
+                raise InputError(
+                    f"found --dim {name}={bound}, expected {old_range.lower} to {old_range.upper}, as in the program"
+                )
+            ranges[names[name]] = type(old_range)(old_range.lower, bound)
+        self._ranges, self._user_names = ranges, set(dims or ())
 
     def of(self, extent: Any, place: str) -> int:
-        """The largest that a size can be; raises InputError where it has no bound, with what may be typed."""
+        """The largest value of a size; raises InputError if it has no bound, with an example of what to type."""
         if type(extent) is int:
             return extent
         expression = getattr(getattr(extent, "node", None), "expr", None)
@@ -91,67 +93,67 @@ class UpperBounds:
         if expression is None or not names <= {str(symbol) for symbol in self._ranges}:
             raise InputError(f"found the size {extent}, expected one whose bounds the program has", place=place)
         if (bound := self._upper(expression)) is None:
-            # Those of inputs at once; those that depend on values where they turn up.
+            # Unbounded sizes of inputs are reported together; those that depend on data, one by one as they occur.
             missing = {str(symbol) for symbol in self._ranges if self._upper(symbol) is None}
             typed = " ".join(f"--dim {name}=128" for name in sorted(missing) if name in names or name.startswith("s"))
             raise InputError(f"found no upper bound of the size {extent}, expected one, for example: {typed}", place=place)
-        for name in sorted(names - self._told):
+        for name in sorted(names - self._user_names):
             (upper,) = (self._upper(symbol) for symbol in self._ranges if str(symbol) == name)
             warn_unmodelled(f"planned for the largest size {name}, {upper} (--dim {name}=SIZE tells a smaller bound)", "sizes")
         return bound
 
     def number(self, number: Any, place: str) -> Any:
-        """The largest that a whole number of the program can be; the number itself where it has no bound."""
+        """The largest value of an integer in the program; the number itself if it has no bound."""
         try:
             return self.of(number, place)
         except InputError:
             return number
 
     def bytes(self, tensor: Any, place: str) -> int:
-        """The most bytes that a tensor's elements take."""
+        """The largest number of bytes of a tensor's elements."""
         return math.prod(self.of(extent, place) for extent in tensor.shape) * int(tensor.element_size())
 
     def _upper(self, expression: Any) -> int | None:
         from torch.utils._sympy.value_ranges import bound_sympy
 
         upper = bound_sympy(expression, self._ranges).upper
-        # Older exports have the largest number there is for none.
+        # Older exports use the largest integer if there is no bound.
         return int(upper) if upper.is_Integer and upper < 1 << 60 else None
 
 
 def arguments(node: Any) -> Iterator[tuple[Any, Any]]:
-    """(argument, what it is given) of an operator, in the order of its schema; nothing of what has none."""
+    """Pairs of a schema's argument and its value in a node, in the order of the schema; none if the operator has no schema."""
     for at, argument in enumerate(getattr(schema_of(node), "arguments", ())):
         yield argument, node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
 
 
 def schema_of(node: Any) -> Any:
-    """The schema of a node's operator, None where it has none."""
-    # Operators of executorch's edge dialect have torch's own inside.
+    """The schema of a node's operator; None if it has none."""
+    # Operators of ExecuTorch's edge dialect wrap those of torch.
     return getattr(node.target, "_schema", None) or getattr(getattr(node.target, "_op", None), "_schema", None)
 
 
 def is_written(argument: Any) -> bool:
-    """Whether an operator writes over this argument of its schema."""
+    """Whether an operator overwrites this argument of its schema."""
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
 class FakeRun:
-    """Runs the nodes of a graph on tensors without data, one after the other.
+    """Runs the nodes of a graph one by one on fake tensors, which have no data.
 
-    Tensors of its values share a storage exactly where those of a real run do: an operator whose schema says that its result
-    may be a view copies where strides, types or conjugation demand it, and some that return what they are given say nothing of
-    it. What ``meta["val"]`` holds after ``torch.export.load`` shares nothing. Results of higher-order operators are new: torch
-    lets none of them return what it was given.
+    Tensors share a storage exactly if they do in a real run. The schema alone does not say that: an operator whose result may
+    be a view copies if strides, types or conjugation require it, and some operators return an operand without saying so. Values
+    in ``meta["val"]`` after ``torch.export.load`` do not share storages either. Results of higher-order operators are always
+    new, because torch does not let them return an operand.
 
     Parameters
     ----------
     module
-        With ``graph``, and the submodules and constants that its nodes name.
+        The module with ``graph``, and with the submodules and constants that its nodes name.
     mode
-        Of the tensors; a new one where None.
+        The fake tensor mode; by default a new one.
     bounds
-        Of sizes that the program leaves open, for a run with the largest; None where none is.
+        Upper bounds of symbolic sizes, with which the graph is run; None if there are no symbolic sizes.
     """
 
     def __init__(self, module: Any, mode: Any = None, bounds: UpperBounds | None = None):
@@ -162,15 +164,15 @@ class FakeRun:
         self._torch, self._module, self.bounds = torch, module, bounds
         self.mode = mode or FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
         self.values: dict[Any, Any] = {}
-        """Of the nodes that ran. While they are held, no two storages have one key."""
+        """From a node that has run to its value. As long as values are held, keys of storages are unique."""
 
     def run(self, node: Any) -> Any:
-        """The value of a node whose arguments have run.
+        """Run a node whose arguments have run; returns its value.
 
         Raises
         ------
         InputError
-            It does not run, and what it returns may be a view; or a tensor has no storage of its own, as sparse ones have none.
+            The node cannot run although its result may be a view, or a tensor has no storage, as is the case for sparse ones.
         """
         torch = self._torch
         if node.op == "get_attr":
@@ -180,7 +182,7 @@ class FakeRun:
             value = self._call(node)
             sizes = (size for leaf in leaves(value) for size in getattr(leaf, "shape", [leaf]))
             if self.bounds is not None and any(isinstance(size, torch.SymInt) for size in sizes):
-                # It depends on values.
+                # The result depends on data, which fake tensors do not have.
                 value = self._fresh(node)
         else:
             value = self._fresh(node)
@@ -191,24 +193,24 @@ class FakeRun:
         return value
 
     def view(self, node: Any, viewed: Any) -> Any:
-        """The value of a node that copies another's elements, as a view of them: its shape, and the storage of the other."""
+        """The value of a node that copies another node's elements, as a view: its own shape with the other node's storage."""
         copy, base = self.run(node), self.values[viewed]
         with self.mode:
             view = self._torch.as_strided(base, copy.shape, copy.stride(), base.storage_offset())
         self.values[node] = view
         return view
 
-    def taken(self, given: Any) -> Any:
-        """Arguments of a node, with values in place of the nodes that they are given by."""
-        return self._torch.fx.node.map_arg(given, self.values.__getitem__)
+    def with_values(self, arguments: Any) -> Any:
+        """Arguments of a node with the values of nodes instead of the nodes."""
+        return self._torch.fx.node.map_arg(arguments, self.values.__getitem__)
 
     def _call(self, node: Any) -> Any:
-        args, keywords = self.taken((node.args, node.kwargs))
+        args, keywords = self.with_values((node.args, node.kwargs))
         try:
             with self.mode, self._torch.no_grad():
                 return node.target(*args, **keywords)
         except Exception as error:
-            # What torch raises here has no common type.
+            # Torch raises errors of many types here.
             schema = schema_of(node)
             if schema is None or any(part.alias_info is not None for part in (*schema.arguments, *schema.returns)):
                 message = f"torch cannot run {node.target} without data: {first_line(error)}"
@@ -216,7 +218,7 @@ class FakeRun:
             return self._fresh(node)
 
     def _fresh(self, node: Any) -> Any:
-        """What torch knows of a node's value, each tensor with a storage of its own."""
+        """A value like the one in the node's ``meta``, in which each tensor has its own storage."""
         torch = self._torch
 
         def like(tensor: Any) -> Any:
@@ -238,14 +240,14 @@ class FakeRun:
 
 
 def is_higher_order(node: Any) -> bool:
-    """Whether a node's operator runs graphs, or operators, that it is given."""
+    """Whether a node's operator runs graphs or operators that are its arguments."""
     import torch
 
     return isinstance(node.target, torch._ops.HigherOrderOperator)
 
 
 def warn_of_unknown(target: Any, place: str) -> None:
-    """Say of an operator that may hold more than is counted that it may: a custom one, one that runs graphs, one of several."""
+    """Warn of an operator that may need uncounted memory: a custom one, one that runs graphs, or one that runs as several."""
     if getattr(target, "namespace", "aten") not in _NAMESPACES:
         warn_unmodelled(f"what {target} allocates beside its results is not counted", place)
     elif getattr(getattr(target, "_schema", None), "name", "") in _SEVERAL:
@@ -253,7 +255,7 @@ def warn_of_unknown(target: Any, place: str) -> None:
 
 
 def leaves(value: Any) -> list[Any]:
-    """What a value is made of, in order, however deep its lists are."""
+    """The leaves of a nested value in order."""
     import torch
 
     return list(torch.utils._pytree.tree_leaves(value))
@@ -265,29 +267,29 @@ def tensors_of(value: Any) -> list[Any]:
 
 
 def storage_key(tensor: Any) -> int:
-    """What two tensors have in common that share a storage, while both are held."""
+    """A key that is equal for two tensors if they share a storage, as long as both are held."""
     return int(tensor.untyped_storage()._cdata)
 
 
 class EffectOrder:
-    """Who touches what is written over does so before, or after, as in the graph.
+    """Collects the precedences that keep reads and writes of overwritten storages in the order of the graph.
 
     Attributes
     ----------
     precedences
         Pairs of operators, the first of which runs before the second.
     overwritten
-        Keys of storages that were written over.
+        Keys of storages that some operator overwrites.
     """
 
     def __init__(self) -> None:
         self.precedences: dict[tuple[int, int], None] = {}
         self.overwritten: set[int] = set()
         self._touching: dict[int, list[int]] = {}
-        """Operators that touched a storage from the last that wrote over it."""
+        """From a storage to the operators that use it, from the last one that overwrote it on."""
 
     def add(self, number: int, touched: Iterable[int], overwritten: Collection[int]) -> None:
-        """The next operator of the graph, with the keys of what it touches, and of what it writes over among them."""
+        """Add the next operator of the graph, with the keys of the storages that it uses, and of those that it overwrites."""
         for key in touched:
             others = self._touching.setdefault(key, [])
             if key in overwritten:
@@ -300,10 +302,10 @@ class EffectOrder:
 
 
 def is_random(node: Any) -> bool:
-    """Whether two runs of a node give different values. Attention without dropout draws no random numbers."""
+    """Whether two runs of a node may give different values. Attention without dropout draws no random numbers."""
     import torch
 
-    # Operators of executorch's edge dialect have torch's own inside.
+    # Operators of ExecuTorch's edge dialect wrap those of torch.
     tags = (*getattr(node.target, "tags", ()), *getattr(getattr(node.target, "_op", None), "tags", ()))
     if torch.Tag.nondeterministic_seeded not in tags:
         return False

@@ -196,7 +196,7 @@ def test_a_choice_that_is_known_is_no_choice(target: str, tmp_path: Path) -> Non
     path = save(tmp_path / "choice.onnx", nodes, [info("x", [4, "n"])], [info("y")], stored)
     for size, shape in ((1, (4,)), (3, (4, 3))):
         assert stowplan.read(path, target, dim={"n": size})
-        assert read_onnx_file(path, stowplan.frontends.options.told_sizes((f"n={size}",), ())).shapes["y"] == shape
+        assert read_onnx_file(path, stowplan.frontends.options.parse_user_sizes((f"n={size}",), ())).shapes["y"] == shape
 
 
 @pytest.mark.parametrize("is_known", [False, True])

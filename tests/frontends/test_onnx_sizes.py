@@ -13,7 +13,7 @@ import stowplan
 from stowplan.cli import main
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.onnx_file import read_onnx_file
-from stowplan.frontends.options import as_texts, told_sizes
+from stowplan.frontends.options import as_texts, parse_user_sizes
 
 onnx = pytest.importorskip("onnx", reason="needs onnx: pip install '.[frontends]'")
 FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
@@ -112,7 +112,7 @@ def test_texts_that_tell_no_size(text: Any) -> None:
 
 def test_texts_that_tell_sizes() -> None:
     assert as_texts("dim", {"batch": 2}) == ("batch=2",)
-    assert told_sizes(("a=b=2",), ("x=1x2", "s=")) == ({"a=b": 2}, {"x": (1, 2), "s": ()})
+    assert parse_user_sizes(("a=b=2",), ("x=1x2", "s=")) == ({"a=b": 2}, {"x": (1, 2), "s": ()})
     with pytest.raises(UsageError, match="--dim: found 1 and 2 for 'batch', expected one"):
         as_texts("dim", ["batch=1", "batch=2"])
     with pytest.raises(UsageError, match="found dim 'batch=1', expected a list of NAME=SIZES"):
@@ -127,7 +127,7 @@ def test_sizes_that_the_file_declares_for_other_inputs_do_not_count(tmp_path: Pa
         info("y", [1, 3]),
         [info("r", [1, 3]), info("f", ["batch", 7])],
     )
-    file = read_onnx_file(path, told_sizes(("batch=4",), ()))
+    file = read_onnx_file(path, parse_user_sizes(("batch=4",), ()))
     assert {name: file.shapes[name] for name in "xrfy"} == {"x": (4, 3), "r": (4, 3), "f": (4, 7), "y": (4, 7)}
 
 

@@ -1,9 +1,12 @@
-"""ExecuTorch: plans for the memory of exported models.
+"""Back end for ExecuTorch: memory plans for models that it exports.
 
-Importing it imports neither executorch nor torch; only functions that the framework calls do.
+ExecuTorch places the tensors of a program in *arenas*: ranges of memory whose sizes its runtime allocates. This back end plans
+the offsets in each arena, and can also change the order of operators. Importing it imports neither executorch nor torch; only
+functions that the framework calls do.
 
-- ``arenas``: tensors of a program, packed. ``control_flow``: programs, read. ``check``: offsets, checked by code written apart
-- ``reorder``: orders. ``planning``: arenas, planned. ``banks``: memory maps. ``program``: all in one call
+- ``arenas``: tensors of a program as packing problems. ``control_flow``: reads programs whose nodes run other graphs
+- ``check``: checks offsets, with code that the planner does not use. ``reorder``: a pass that orders operators
+- ``planning``: plans arenas. ``banks``: plans for maps of several memories. ``program``: all of it in one call
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""ExecuTorch's tensors as packing problems, one for each arena, and plans as its offsets.
+"""Turns the tensors of an ExecuTorch program into packing problems, one for each arena, and plans into offsets.
 
-Nothing here imports executorch: a specification is anything with those fields of its ``TensorSpec`` that are read.
+Nothing here imports executorch. A specification can be any object with the fields of executorch's ``TensorSpec`` that are read
+here.
 
-*Facts of executorch 1.5.* Lifetimes are numbers of nodes, and inclusive. Sizes count in units of the alignment once
-``realign`` was called. Arena 0 has the constants; a tensor without ``mem_id`` goes to arena 1. A tensor with a ``storage_base``
-lies inside that one's bytes. What is reserved takes the lowest bytes of each arena, the whole time
-(``input_mem_buffer_sizes``); padding, 64 bytes for XNNPACK, comes on top.
+*Facts of executorch 1.5.* Lifetimes are the indices of the first and the last node, both included. After ``realign`` was
+called, sizes are multiples of the alignment. Arena 0 has the constants; a tensor without ``mem_id`` goes to arena 1. A tensor
+with a ``storage_base`` lies inside the bytes of that tensor. Reserved bytes (``input_mem_buffer_sizes``) are the lowest bytes
+of each arena, and are in use all the time. Padding, 64 bytes for XNNPACK, is at the top.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from stowplan.models.packing.problem import Buffer, Problem
 
 @dataclass(eq=False)
 class Tensor:
-    """Executorch's ``TensorSpec`` in the time of a whole program."""
+    """Executorch's ``TensorSpec`` with a lifetime in the time of a whole program rather than of one graph."""
 
     spec: Any
+    """The ``TensorSpec``."""
     mem_id: int | None
+    """Number of the arena; None if it is not prescribed."""
     lifetime: tuple[Any, Any]
-    """First and last moment."""
+    """First and last moment, both included."""
     storage_base: Tensor | None = None
+    """The tensor inside whose bytes this one lies; None if it has bytes of its own."""
     storage_base_offset: int = 0
+    """Offset inside of ``storage_base``, in bytes."""
 
     @property
     def alignment(self) -> int:
@@ -40,64 +45,70 @@ class Tensor:
         return int(self.spec.allocated_memory)
 
     def root(self) -> Tensor:
-        """The tensor in whose bytes it lies."""
+        """The outermost tensor inside whose bytes this one lies; itself if it has bytes of its own."""
         return self if self.storage_base is None else self.storage_base.root()
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is, as executorch wants it; None where it has no bytes."""
+    """Where a tensor is, in executorch's terms; all fields are None if it has no bytes."""
 
     mem_id: int | None = None
+    """Number of the arena."""
     mem_obj_id: int | None = None
-    """Equal for all that share bytes at some time."""
+    """A number that is equal for tensors that share bytes at some time."""
     mem_offset: int | None = None
+    """Offset in the arena, in bytes."""
 
 
 @dataclass(frozen=True)
 class Arena:
-    """The tensors of one arena that have bytes of their own."""
+    """One arena, with the tensors that have bytes of their own in it."""
 
     mem_id: int
+    """Number of the arena."""
     bottom: int
-    """Offset of the first byte that may be planned."""
+    """Offset of the first byte that is not reserved."""
     padding: int
-    """Bytes on top that stay free."""
+    """Bytes at the top that stay free."""
     specs: tuple[Any, ...]
+    """The tensors."""
     problem: Problem
-    """Buffer i is ``specs[i]``; its offsets count from ``bottom``."""
+    """The packing problem, in which buffer i is ``specs[i]``; offsets count from ``bottom``."""
 
     def size(self, height: int) -> int:
-        """Bytes of the arena for a packing of this height."""
+        """Bytes of the arena for a packing of this height, including reserved bytes and padding."""
         return self.bottom + height + self.padding
 
 
 def round_up(value: int, unit: int) -> int:
-    """The next multiple of ``unit``."""
+    """The smallest multiple of ``unit`` that is not below the value."""
     return value + -value % unit
 
 
 def arena_of(spec: Any) -> int:
-    """Number of the arena that a tensor is bound for."""
+    """Number of the arena to which a tensor goes."""
     return 1 if spec.mem_id is None else int(spec.mem_id)
 
 
 def lifetimes(specs: Iterable[Any]) -> dict[int, tuple[int, int]]:
-    """First and last node, by ``id`` of the specification; one that others lie inside of lives as long as all of them.
+    """First and last moment of each tensor, by ``id`` of the specification.
+
+    A tensor inside of which others lie lives as long as any of them.
 
     Raises
     ------
     UnsupportedError
-        No lifetime, or a ``storage_base`` that lies inside itself.
+        A tensor has no lifetime, or lies inside of itself.
     """
-    every = list(specs)
+    all_specs = list(specs)
     lives: dict[int, tuple[int, int]] = {}
-    for spec in every:
+    for spec in all_specs:
         first, last = spec.lifetime
         if first is None or last is None or not 0 <= first <= last:
             raise UnsupportedError(f"found a tensor of the lifetime {spec.lifetime}, expected its first and its last node")
         lives[id(spec)] = first, last
-    for spec in every:
+    for spec in all_specs:
         first, last = lives[id(spec)]
         for base in bases(spec):
             begin, end = lives[id(base)]
@@ -106,7 +117,13 @@ def lifetimes(specs: Iterable[Any]) -> dict[int, tuple[int, int]]:
 
 
 def bases(spec: Any) -> list[Any]:
-    """The tensors inside whose bytes it lies, the innermost first; raises UnsupportedError where they form a circle."""
+    """The tensors inside whose bytes a tensor lies, the innermost first.
+
+    Raises
+    ------
+    UnsupportedError
+        The tensors form a cycle, or a tensor exceeds the bytes of the one that contains it.
+    """
     chain: list[Any] = []
     inner, base = spec, spec.storage_base
     while base is not None:
@@ -124,33 +141,33 @@ def bases(spec: Any) -> list[Any]:
 
 
 def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], padding: int) -> list[Arena]:
-    """The arenas, by number, of tensors that are to be planned together.
+    """Returns the arenas of tensors that are planned together, in the order of their numbers.
 
     Parameters
     ----------
     alignment
-        Bytes: offsets and sizes are multiples of it. The specifications are realigned.
+        Offsets and sizes are multiples of this many bytes; the specifications are realigned to it.
     reserved
-        Bytes at the bottom of each arena that are not to be used, by number of the arena; those beyond its end are 0.
+        [arenas] Bytes at the bottom of each arena that must not be used; 0 for arenas beyond the end of the list.
     padding
-        Bytes on top of each arena that holds something.
+        Bytes at the top of each arena that stay free.
 
     Raises
     ------
     UnsupportedError
-        What :func:`lifetimes` and :func:`bases` refuse, or a tensor that is bound for the arena of constants.
+        :func:`lifetimes` or :func:`bases` raises it, or a tensor goes to arena 0, which is for constants.
     """
-    every = list(specs)
-    for spec in every:
+    all_specs = list(specs)
+    for spec in all_specs:
         spec.spec.realign(alignment)
-    lives = lifetimes(every)
+    lives = lifetimes(all_specs)
     roots: dict[int, list[Any]] = {}
-    for spec in every:
+    for spec in all_specs:
         if spec.storage_base is None:
             roots.setdefault(arena_of(spec), []).append(spec)
     if any(mem_id < 1 for mem_id in roots):
         raise UnsupportedError("found a tensor that is bound for arena 0, which is for constants")
-    units = []
+    found = []
     for mem_id in sorted(roots):
         bottom = round_up(reserved[mem_id] if mem_id < len(reserved) else 0, alignment)
         buffers = tuple(
@@ -164,37 +181,37 @@ def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], paddin
             for number, spec in enumerate(roots[mem_id])
         )
         problem = Problem(buffers=buffers, name=f"arena {mem_id}")
-        units.append(Arena(mem_id, bottom, padding, tuple(roots[mem_id]), problem))
-    return units
+        found.append(Arena(mem_id, bottom, padding, tuple(roots[mem_id]), problem))
+    return found
 
 
 def places(specs: Iterable[Any], offsets: Mapping[int, tuple[int, int]]) -> dict[int, Place]:
-    """Where all tensors are, those inside others as well, by ``id`` of the specification.
+    """Places of all tensors, also of those inside of others, by ``id`` of the specification.
 
     Parameters
     ----------
     offsets
-        Arena and offset in it of each tensor that has bytes of its own, by ``id``.
+        Arena and offset of each tensor that has bytes of its own, by ``id``.
     """
-    placed: dict[int, tuple[int, int]] = dict(offsets)
-    every = list(specs)
-    for spec in every:
+    place_of: dict[int, tuple[int, int]] = dict(offsets)
+    all_specs = list(specs)
+    for spec in all_specs:
         if spec.storage_base is not None:
             chain = [spec, *bases(spec)]
             mem_id, at = offsets[id(chain[-1])]
-            placed[id(spec)] = mem_id, at + sum(inner.storage_base_offset for inner in chain[:-1])
+            place_of[id(spec)] = mem_id, at + sum(inner.storage_base_offset for inner in chain[:-1])
     numbers: dict[int, int] = {}
     by_arena: dict[int, list[Any]] = {}
-    for spec in every:
-        by_arena.setdefault(placed[id(spec)][0], []).append(spec)
-    for mem_id, inside in by_arena.items():
-        # What shares bytes, with others in between if need be, is one object of memory: a run of offsets without a gap.
+    for spec in all_specs:
+        by_arena.setdefault(place_of[id(spec)][0], []).append(spec)
+    for mem_id, specs_of_arena in by_arena.items():
+        # Tensors that share bytes, directly or through others, are one memory object: a range of offsets without a gap.
         top, number = 0, -1
-        for spec in sorted(inside, key=lambda spec: placed[id(spec)][1]):
-            at = placed[id(spec)][1]
+        for spec in sorted(specs_of_arena, key=lambda spec: place_of[id(spec)][1]):
+            at = place_of[id(spec)][1]
             if at >= top:
                 number += 1
             top = max(top, at + spec.allocated_memory)
             numbers[id(spec)] = max(0, number)
         assert mem_id >= 1
-    return {key: Place(mem_id, numbers[key], at) for key, (mem_id, at) in placed.items()}
+    return {key: Place(mem_id, numbers[key], at) for key, (mem_id, at) in place_of.items()}

@@ -1,6 +1,8 @@
-"""A memory planning algorithm for ExecuTorch's target memory maps: what is used most goes into the fastest bank.
+"""A memory planning algorithm for ExecuTorch's target memory maps, which puts the tensors that are used most into the fastest
+bank.
 
-Executorch's own planner for such maps, ``BankedGreedy``, looks at sizes alone.
+A target memory map declares several memories (*banks*). Executorch's own planner for such maps, ``BankedGreedy``, only
+considers the sizes of tensors.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from stowplan.arguments import whole
 from stowplan.backends.executorch import arenas, check
 from stowplan.backends.executorch.arenas import Tensor
 from stowplan.backends.executorch.control_flow import Graph, assign, flatten, is_program, read
-from stowplan.backends.executorch.planning import NEEDED, complaint
+from stowplan.backends.executorch.planning import NEEDED, unsupported_version
 from stowplan.backends.fallback import UnsupportedError, reason, require, warn
 from stowplan.backends.search import SearchOptions, solve_with
 from stowplan.document import Document
@@ -26,63 +28,73 @@ from stowplan.models.packing import problem as packing
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
 from stowplan.portfolio.packing.quick import quick_plan
 
-#: Cost of a byte in a bank over that in the one before, where costs are not given.
-RATIO = 4
+#: Without given costs, a byte in a bank costs so many times as much as in the bank before.
+COST_RATIO = 4
 
 
 class BankReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What came of one graph. Costs are bytes read and written times the cost of their bank."""
+    """A report about one graph.
+
+    The cost of a plan is the sum over all banks of bytes read and written times the bank's cost.
+    """
 
     buffers: int
+    """How many tensors were placed."""
     stock: int | None
-    """Cost by executorch's own planner, None where it found no plan."""
+    """Cost of the plan of executorch's own planner; None if it found no valid plan."""
     cost: int
+    """Cost of the plan."""
     bound: int
-    """No plan costs less."""
+    """Proven lower bound on the cost of every plan."""
     stock_traffic: dict[str, int] | None
-    """Bytes read and written in each bank, by executorch's own planner."""
+    """Bytes read and written in each bank with executorch's own plan."""
     traffic: dict[str, int]
+    """Bytes read and written in each bank with the plan."""
     source: str
+    """The candidate that found the plan; ``executorch`` if its own plan was kept."""
     seconds: float
+    """Seconds of planning."""
     format: str = "stowplan.executorch.banks.report"
     version: int = 1
 
     @property
     def is_proven(self) -> bool:
-        """Whether no plan costs less."""
+        """Whether the cost is proven to be minimal."""
         return self.cost <= self.bound
 
 
 class BankedPlanningAlgorithm:
-    """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite``, which must be the only one there.
+    """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite`` that minimizes the cost of reads and writes.
 
-    The suite adds up the bytes of all arenas, which says nothing where they are of unlike memories.
+    It must be the only algorithm of the suite. The suite compares algorithms by the sum of the bytes of all arenas, which means
+    nothing if the arenas are in different memories.
 
     Parameters
     ----------
     target
         Executorch's ``TargetMemoryMap``: banks with hard capacities, the fastest first.
     costs
-        Cost of a byte read or written, by name of the bank, as whole numbers in any unit; without it each bank costs
-        :data:`RATIO` times the one before. With two banks the plan does not depend on it.
+        Cost of a byte that is read or written, by name of the bank, as integers in any unit. Without it, each bank costs
+        :data:`COST_RATIO` times the bank before. With two banks the plan does not depend on it.
     time_limit
         Seconds for each graph.
     stock
-        Executorch's planner with the same arguments; None takes the installed one's.
+        Executorch's own planner, a function with the arguments of :meth:`__call__`; None uses that of the installed executorch.
     count_uses
-        Uses by ``id`` of the specification, of a graph module and its specifications; by default the nodes that touch it.
+        A function of a graph module and its specifications that returns the number of uses by ``id`` of the specification. By
+        default the nodes that read or write a tensor are counted.
     search
-        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
+        ``deterministic``, ``seed`` and ``workers``; see :func:`stowplan.solve`.
 
     Attributes
     ----------
     reports
-        One for each program planned so far.
+        A report for each program planned so far.
 
     Raises
     ------
     UsageError
-        An argument of a wrong type or out of range; costs that do not name each bank.
+        An argument has a wrong type or is out of range, or costs do not name each bank.
     """
 
     __name__ = "stowplan_banked"
@@ -97,19 +109,19 @@ class BankedPlanningAlgorithm:
         count_uses: Callable[[Any, Sequence[Any]], Mapping[int, int]] | None = None,
         **search: Unpack[SearchOptions],
     ):
-        self.target, self.stock, self.count_uses = target, stock, count_uses or nodes_that_touch
+        self.target, self.stock, self.count_uses = target, stock, count_uses or count_touching_nodes
         names = [bank.name for bank in target.banks]
         if costs is not None and set(costs) != set(names):
             raise UsageError(
                 f"found costs of {', '.join(sorted(costs)) or 'nothing'}, expected one for each bank: {', '.join(names)}"
             )
-        given = {name: RATIO**at for at, name in enumerate(names)} if costs is None else costs
-        self.costs = tuple(whole(f"the cost {{}} of {name}", given[name], 0) for name in names)
-        """Of a byte in each bank."""
+        cost_of = {name: COST_RATIO**at for at, name in enumerate(names)} if costs is None else costs
+        self.costs = tuple(whole(f"the cost {{}} of {name}", cost_of[name], 0) for name in names)
+        """[banks] Cost of a byte that is read or written."""
         self.options = Options(time_limit=time_limit, **search)
         self.reports: list[BankReport] = []
-        self._known: dict[int, Graph] = {}
-        """Graphs by ``id`` of the module that no other was seen to run so far."""
+        self._pending: dict[int, Graph] = {}
+        """Graphs that were planned, and that may be bodies of a later graph, by ``id`` of their module."""
 
     def __call__(
         self,
@@ -119,43 +131,44 @@ class BankedPlanningAlgorithm:
         graph_signature: Any = None,
         extra_padding: int = 0,
     ) -> Any:
-        """Plan the tensors of one graph, as executorch's planners do; returns its ``MemoryAlgoResult``.
+        """Plan the tensors of one graph, with the interface of executorch's planners; returns its ``MemoryAlgoResult``.
 
         Raises
         ------
         InputError
-            The banks cannot hold the graph, or neither planner found out how.
+            The banks cannot hold the graph, or neither planner found a plan.
         BankPlacementError
-            Executorch's own, where it refuses the map itself.
+            Executorch's own planner does not accept the map.
         """
-        every = list(specs)
+        all_specs = list(specs)
         stock = self.stock or _stock(self.target)
         refusal: Exception | None = None
         result = None
         try:
-            result = stock(alignment, every, graph_module, graph_signature, extra_padding)
-        except Exception as error:  # it may give up where there is a plan
+            result = stock(alignment, all_specs, graph_module, graph_signature, extra_padding)
+        except Exception as error:  # Executorch's planner may fail although there is a plan.
             refusal = error
-        wrong = "" if self.stock else complaint()
-        if not wrong:
+        reason_for_stock = "" if self.stock else unsupported_version()
+        if not reason_for_stock:
             try:
-                graph = read(graph_module, every, extra_padding, self._known)
+                graph = read(graph_module, all_specs, extra_padding, self._pending)
                 if result is None or is_program(graph_module, graph_signature):
                     return self._plan(alignment, graph, result)
                 return result
             except InputError as error:
                 if refusal is not None:
                     raise InputError(f"{error}; executorch's own planner: {refusal}") from refusal
-                wrong = str(error)
-            except Exception as error:  # whatever is wrong with this graph, there may be a plan at hand
-                wrong = reason(error)
+                reason_for_stock = str(error)
+            except Exception as error:  # Whatever the fault is, there may be a plan of executorch's own.
+                reason_for_stock = reason(error)
         if refusal is not None:
             raise refusal
         _realign(self.target, result, alignment)
-        warn(f"{wrong}: the plan is executorch's own")
+        warn(f"{reason_for_stock}: the plan is executorch's own")
         return result
 
     def _plan(self, alignment: int, graph: Graph, result: Any) -> Any:
+        """Plan a program, check the plan, and write it into the result; ``result`` is None if executorch has no plan."""
         began = time.monotonic()
         tensors = flatten(graph)
         strange = sorted({str(tensor.spec.device.name) for tensor in tensors if tensor.spec.device.name != "CPU"})
@@ -164,15 +177,15 @@ class BankedPlanningAlgorithm:
         padding = max(part.padding for part in graph.parts())
         units = arenas.arenas(alignment, tensors, graph.reserved, padding)
         problem, owners = self._problem(alignment, units, graph, padding, tensors)
-        at_hand = None if result is None else graph.places(result)
-        plan, source, stock, bound = self._solve(problem, owners, at_hand)
+        stock_places = None if result is None else graph.places(result)
+        plan, source, stock, bound = self._solve(problem, owners, stock_places)
         offsets = {
             id(tensor): (self.target.banks[bank].mem_id, at)
             for tensor, bank, at in zip(owners, plan.banks, plan.offsets, strict=True)
         }
         for tensor, bank in zip(owners, plan.banks, strict=True):
             tensor.spec.realign(problem.banks[bank].alignment)
-        offsets |= self._elsewhere(units)
+        offsets |= self._pack_undeclared_arenas(units)
         sizes = [0] * (max((mem_id for mem_id, _ in offsets.values()), default=1) + 1)
         places = assign(graph, tensors, offsets)
         for tensor in tensors:
@@ -206,7 +219,7 @@ class BankedPlanningAlgorithm:
     def _problem(
         self, alignment: int, units: list[arenas.Arena], graph: Graph, padding: int, tensors: list[Tensor]
     ) -> tuple[Problem, list[Any]]:
-        """The problem, and whose buffers they are."""
+        """The banked packing problem, and the tensor of each of its buffers."""
         uses: dict[int, int] = {}
         for part in graph.parts():
             uses |= self.count_uses(part.module, part.specs)
@@ -244,25 +257,25 @@ class BankedPlanningAlgorithm:
         return Problem(buffers=tuple(buffers), banks=tuple(banks), name="banks"), owners
 
     def _solve(
-        self, problem: Problem, owners: list[Tensor], at_hand: Mapping[int, tuple[int, int]] | None
+        self, problem: Problem, owners: list[Tensor], stock_places: Mapping[int, tuple[int, int]] | None
     ) -> tuple[Plan, str, Plan | None, int]:
-        """A plan, who found it, executorch's own, and a bound."""
+        """Solves the problem; returns a plan, the name of its candidate, executorch's own plan, and a lower bound."""
         plans: dict[str, Plan] = {}
-        if at_hand is not None:
+        if stock_places is not None:
             numbers = {bank.mem_id: at for at, bank in enumerate(self.target.banks)}
-            banks = tuple(numbers[at_hand[id(tensor.spec)][0]] for tensor in owners)
+            banks = tuple(numbers[stock_places[id(tensor.spec)][0]] for tensor in owners)
             stock = Plan(
                 problem=problem.digest,
                 objective=sum(problem.traffic(number) * problem.banks[bank].cost for number, bank in enumerate(banks)),
                 banks=banks,
-                offsets=tuple(at_hand[id(tensor.spec)][1] for tensor in owners),
+                offsets=tuple(stock_places[id(tensor.spec)][1] for tensor in owners),
             )
             if verify(problem, stock).ok:
                 plans["executorch"] = stock
         stock_plan = plans.get("executorch")
-        floor = KIND.bound(problem)
-        if stock_plan is not None and stock_plan.objective <= floor:
-            return stock_plan, "executorch", stock_plan, floor
+        lower_bound = KIND.bound(problem)
+        if stock_plan is not None and stock_plan.objective <= lower_bound:
+            return stock_plan, "executorch", stock_plan, lower_bound
         result = solve_with(self.options, problem, plans)
         if result.plan is None:
             why = result.details.get(
@@ -270,10 +283,10 @@ class BankedPlanningAlgorithm:
             )
             rests = f", assuming {'; '.join(result.assumed)}" if result.assumed else ""
             raise InputError(f"the banks do not hold the graph: {why}{rests}")
-        return result.plan, result.provenance.candidate, stock_plan, max(floor, result.bound or 0)
+        return result.plan, result.provenance.candidate, stock_plan, max(lower_bound, result.bound or 0)
 
-    def _elsewhere(self, units: list[arenas.Arena]) -> dict[int, tuple[int, int]]:
-        """Places of what is bound for arenas that the map does not declare: laid out there, first fit by size."""
+    def _pack_undeclared_arenas(self, units: list[arenas.Arena]) -> dict[int, tuple[int, int]]:
+        """Places of tensors that go to arenas that the map does not declare; these are packed by first fit."""
         declared = {bank.mem_id for bank in self.target.banks}
         offsets: dict[int, tuple[int, int]] = {}
         for unit in units:
@@ -287,15 +300,15 @@ class BankedPlanningAlgorithm:
         return offsets
 
 
-def nodes_that_touch(graph_module: Any, specs: Sequence[Any]) -> dict[int, int]:
-    """Nodes that read or write each tensor, by ``id`` of the specification; views and allocations move nothing."""
+def count_touching_nodes(graph_module: Any, specs: Sequence[Any]) -> dict[int, int]:
+    """How many nodes read or write each tensor, by ``id`` of the specification; views and allocations do not count."""
     from executorch.exir import memory
     from executorch.exir.memory_planning import get_node_tensor_specs
 
-    still = {memory.alloc, memory.view, memory.free}
+    without_traffic = {memory.alloc, memory.view, memory.free}
     uses = dict.fromkeys(map(id, specs), 0)
     for node in graph_module.graph.nodes:
-        if node.op != "call_function" or node.target in still or getattr(node.target, "__name__", "") == "getitem":
+        if node.op != "call_function" or node.target in without_traffic or getattr(node.target, "__name__", "") == "getitem":
             continue
         touched = {id(spec) for touching in (node, *node.all_input_nodes) for spec in get_node_tensor_specs(touching)}
         for key in touched & uses.keys():
@@ -312,7 +325,7 @@ def _stock(target: Any) -> Callable[..., Any]:
 
 
 def _realign(target: Any, result: Any, alignment: int) -> None:
-    """Give tensors the alignment of the bank that executorch's planner has put them in, in case ours has changed it."""
+    """Give tensors the alignment of the bank in which executorch's planner has placed them, in case it was changed here."""
     units = {bank.mem_id: bank.alignment or alignment for bank in target.banks}
     for spec, place in result.spec_dict.items():
         spec.realign(units.get(place.mem_id, alignment) if spec.storage_base is None else alignment)

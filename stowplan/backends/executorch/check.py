@@ -1,6 +1,7 @@
-"""Says what is wrong with offsets for ExecuTorch, looking at all pairs of tensors; shares no code with what plans them.
+"""Checks offsets for ExecuTorch by looking at all pairs of tensors; it shares no code with the planner.
 
-The framework itself looks for tensors that share bytes only after planners of the name ``greedy``, and in one graph alone.
+The framework itself checks for tensors that share bytes only after planners with the name ``greedy``, and only within one
+graph.
 """
 
 from __future__ import annotations
@@ -14,64 +15,66 @@ import numpy as np
 
 @dataclass(frozen=True)
 class _Value:
-    """A value of a graph at the bytes of one tensor that it may be."""
+    """A value of a graph, together with one tensor in whose bytes it may be at run time."""
 
     spec: Any
     home: Any
-    """The tensor: ``spec`` itself, but for results of branches."""
+    """That tensor. It is ``spec`` itself, except for the result of a branch, which is in the bytes of the branch."""
     first: int
     last: int
+    """Index of the first and of the last node at which it is live."""
     branches: Mapping[int, int] = field(default_factory=dict)
-    """Number of the branch by ``id`` of the operator: those that must have run for it to be there."""
+    """The branches that must have run if the value is there: from the ``id`` of a call to the index of its branch."""
 
 
 def faults(graph: Any, placed: Mapping[int, tuple[Any, Any]], sizes: Sequence[int], reserved: Sequence[int]) -> list[str]:
-    """What is wrong, one line each; empty where nothing is.
+    """Checks offsets; returns a line for each fault, so an empty list if the offsets are valid.
 
     Parameters
     ----------
     graph
-        A :class:`~stowplan.backends.executorch.control_flow.Graph`; the ``alignment`` of its tensors is what holds.
+        A :class:`~stowplan.backends.executorch.control_flow.Graph`. Offsets must be multiples of the ``alignment`` of each
+        tensor.
     placed
-        Arena and offset, by ``id`` of the specification; None of what has no bytes.
+        Arena and offset, by ``id`` of the specification; None for a tensor without bytes.
     sizes
-        Bytes of each arena.
+        [arenas] Bytes.
     reserved
-        Bytes at the bottom of each arena that stay free.
+        [arenas] Bytes at the bottom that must stay free.
     """
     parts = list(graph.parts())
     placed = {key: place for key, place in placed.items() if place[0] is not None}
     every = [(spec, pin, part.padding) for part in parts for spec, pin in zip(part.specs, part.pins, strict=True)]
     bound = {id(spec): body for part in parts for call in part.calls for body in call.bodies for spec in call.bound}
-    lost = sum(id(spec) not in placed and id(spec) not in bound for spec, _, _ in every)
-    if lost:
-        return [f"{lost} tensors have no place"]
-    wrong = []
+    without_place = sum(id(spec) not in placed and id(spec) not in bound for spec, _, _ in every)
+    if without_place:
+        return [f"{without_place} tensors have no place"]
+    violations = []
     for number, (spec, pin, padding) in enumerate(every):
         if id(spec) not in placed:
             continue
         mem_id, at = placed[id(spec)]
         end = at + spec.allocated_memory
         if not 1 <= mem_id < len(sizes):
-            wrong.append(f"tensor {number} is in arena {mem_id}, and there are {len(sizes)}")
+            violations.append(f"tensor {number} is in arena {mem_id}, and there are {len(sizes)}")
             continue
         if pin is not None and spec.storage_base is None and mem_id != pin:
-            wrong.append(f"tensor {number} is in arena {mem_id}, bound for {pin}")
+            violations.append(f"tensor {number} is in arena {mem_id}, bound for {pin}")
         if at < (reserved[mem_id] if mem_id < len(reserved) else 0) or end > sizes[mem_id] - padding:
-            wrong.append(f"tensor {number} is at bytes {at} to {end}, outside what arena {mem_id} has for it")
+            violations.append(f"tensor {number} is at bytes {at} to {end}, outside what arena {mem_id} has for it")
         if at % spec.alignment:
-            wrong.append(f"tensor {number} is at {at}, not a multiple of {spec.alignment}")
+            violations.append(f"tensor {number} is at {at}, not a multiple of {spec.alignment}")
         base = spec.storage_base
         if base is not None and placed.get(id(base)) != (mem_id, at - spec.storage_base_offset):
-            wrong.append(f"tensor {number} is not where it should be inside another")
+            violations.append(f"tensor {number} is not where it should be inside another")
         if id(spec) in bound and id(spec) in bound[id(spec)].viewed:
-            wrong.append(f"tensor {number} is read through a view where nobody writes it")
+            violations.append(f"tensor {number} is read through a view where nobody writes it")
     names = {id(spec): number for number, (spec, _, _) in enumerate(every)}
-    return wrong or [*_unwritten(parts, placed), *_overlaps(graph, placed, [], names)]
+    return violations or [*_unwritten(parts, placed), *_overlaps(graph, placed, [], names)]
 
 
 def _unwritten(parts: list[Any], placed: Mapping[int, tuple[int, int]]) -> Iterator[str]:
-    """Views of what branches return that are read elsewhere than where a branch writes it."""
+    """A line for each result of a branch of which a view is read at other bytes than those that the branches write."""
     for part in parts:
         for call in part.calls:
             for spec in call.results if call.moves else ():
@@ -81,7 +84,7 @@ def _unwritten(parts: list[Any], placed: Mapping[int, tuple[int, int]]) -> Itera
 
 
 def _values(graph: Any, spec: Any) -> Iterator[_Value]:
-    """The bytes that a tensor of a graph may have at run time."""
+    """The tensors in whose bytes a value of a graph may be at run time."""
     for call in graph.calls if spec is not None else ():
         if call.moves and any(spec is result for result in call.results):
             at = [spec is result for result in call.results].index(True)
@@ -92,50 +95,60 @@ def _values(graph: Any, spec: Any) -> Iterator[_Value]:
     yield _Value(spec, spec, 0, 0)
 
 
-def _overlaps(graph: Any, placed: Mapping[int, tuple[int, int]], held: list[_Value], names: Mapping[int, int]) -> list[str]:
-    """Values that share bytes while both are needed: of a graph, of what it runs, and of those that run it."""
+def _overlaps(
+    graph: Any, placed: Mapping[int, tuple[int, int]], outer_values: list[_Value], names: Mapping[int, int]
+) -> list[str]:
+    """A line for each two values that share bytes while both are live, in a graph and in all graphs that it runs.
+
+    Parameters
+    ----------
+    outer_values
+        Values of the graphs around this one that are live while it runs.
+    names
+        From the ``id`` of a specification to its number in messages.
+    """
     moved = [spec for call in graph.calls if call.moves for spec in call.results]
     specs = {id(spec): spec for spec in [*graph.specs, *moved] if spec is not None}.values()
-    own = [
+    own_values = [
         replace(value, first=spec.lifetime[0], last=spec.lifetime[1])
         for spec in specs
         for value in _values(graph, spec)
         if id(value.home) in placed
     ]
-    values = own + [replace(value, first=0, last=graph.nodes) for value in held]
+    values = own_values + [replace(value, first=0, last=graph.nodes) for value in outer_values]
     rows = [(*placed[id(value.home)], value.home.allocated_memory, value.first, value.last) for value in values]
     arena, low, size, first, last = np.array(rows, np.int64).reshape(-1, 5).T
-    wrong = []
-    for number, value in enumerate(own):
-        rest = slice(number + 1, None)
-        meet = (
-            (arena[rest] == arena[number])
-            & (low[rest] < low[number] + size[number])
-            & (low[number] < low[rest] + size[rest])
-            & (first[rest] <= last[number])
-            & (first[number] <= last[rest])
-            & (np.minimum(size[rest], size[number]) > 0)
+    violations = []
+    for number, value in enumerate(own_values):
+        others = slice(number + 1, None)
+        conflicts = (
+            (arena[others] == arena[number])
+            & (low[others] < low[number] + size[number])
+            & (low[number] < low[others] + size[others])
+            & (first[others] <= last[number])
+            & (first[number] <= last[others])
+            & (np.minimum(size[others], size[number]) > 0)
         )
-        wrong += [
+        violations += [
             f"tensors {names[id(value.home)]} and {names[id(other.home)]} share bytes while both live"
-            for other in (values[number + 1 + at] for at in np.flatnonzero(meet).tolist())
+            for other in (values[number + 1 + at] for at in np.flatnonzero(conflicts).tolist())
             if not (_inside(value.home, other.home) or _inside(other.home, value.home) or _exclude(value, other))
         ]
     for call in graph.calls:
         results = {id(spec) for spec in call.results if call.moves}
-        around = [value for value in values if value.first <= call.node <= value.last and id(value.spec) not in results]
+        live_around = [value for value in values if value.first <= call.node <= value.last and id(value.spec) not in results]
         for body in call.bodies:
-            wrong += _overlaps(body, placed, around, names)
-    return wrong
+            violations += _overlaps(body, placed, live_around, names)
+    return violations
 
 
 def _exclude(one: _Value, other: _Value) -> bool:
-    """Whether no run has both."""
+    """Whether two values never exist in the same run, because they need different branches."""
     return any(other.branches.get(call, branch) != branch for call, branch in one.branches.items())
 
 
 def _inside(spec: Any, base: Any) -> bool:
-    """Whether a tensor is meant to lie inside the bytes of another, or is that one."""
+    """Whether a tensor is the other one, or lies inside its bytes on purpose."""
     while spec is not base and spec.storage_base is not None:
         spec = spec.storage_base
     return spec is base

@@ -1,10 +1,10 @@
-"""Graphs of an ExecuTorch program that run others: which of their tensors live together, and which are the same bytes.
+"""Graphs of an ExecuTorch program whose nodes run other graphs (*bodies*): which tensors live together, and which share bytes.
 
 *Facts of executorch 1.5.* Bodies are planned before the graph that runs them, all at the lowest bytes of its arenas. At run
-time a result of ``cond`` becomes the very tensor that the branch returned, in the bytes of the branch; those planned for the
-result itself are written by nobody, and views of it are read there all the same. ``map`` and ``scan`` copy what a body returns,
-in each turn. Of their placeholders only slices have bytes; others are planned, but stand for a tensor of the graph around.
-``while_loop`` cannot be emitted.
+time a result of ``cond`` becomes the tensor that the branch returned, in the bytes of the branch. Nothing writes the bytes that
+are planned for the result itself, but views of the result are read there nevertheless. ``map`` and ``scan`` copy the results of
+a body in each iteration. Of the placeholders of their bodies only slices have bytes; the others are planned, but stand for a
+tensor of the outer graph. ``while_loop`` cannot be emitted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 from stowplan.backends.executorch.arenas import Place, Tensor, places
 from stowplan.backends.fallback import UnsupportedError
 
-#: The operators that are modelled, and which of their arguments a body is given in slices; without slices, results move.
+#: Operators whose bodies are supported, with the index of the argument that is passed to the body in slices. For None, results
+#: become the tensors that the body returned.
 MODELLED = {"cond": None, "map_impl": 1, "scan": 2}
 
 
@@ -25,78 +26,89 @@ class Call:
     """A node that runs other graphs."""
 
     node: int
-    """Its number in its graph."""
+    """Its index in its graph."""
     results: tuple[Any, ...]
+    """Specifications of its results."""
     bodies: tuple[Graph, ...]
+    """The graphs that it runs."""
     moves: bool
-    """Whether results become what a body returns; otherwise they are copied."""
+    """Whether a result becomes the tensor that a body returned; otherwise that tensor is copied."""
     bound: tuple[Any, ...]
-    """Specifications of placeholders that are planned, but stand for tensors of the graph around."""
+    """Specifications of placeholders of the bodies that are planned, but stand for tensors of the outer graph."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph whose memory is planned, with those that its nodes run."""
+    """A graph whose memory is planned, with the graphs that its nodes run."""
 
     module: Any
+    """The ``torch.fx.GraphModule``."""
     specs: tuple[Any, ...]
-    """What has to be planned, but for what its bodies have."""
+    """Specifications of the tensors that have to be planned, without those of its bodies."""
     pins: tuple[int | None, ...]
-    """``mem_id`` of each, before it was planned."""
+    """The arena prescribed for each of them; None if there is none."""
     padding: int
+    """Bytes at the top of each arena that stay free."""
     nodes: int
+    """How many nodes the graph has."""
     calls: tuple[Call, ...]
+    """The nodes that run other graphs."""
     placeholders: tuple[Any, ...]
+    """Specifications of the inputs."""
     returned: tuple[Any, ...]
+    """Specifications of the outputs."""
     viewed: frozenset[int]
-    """``id`` of specifications at whose planned bytes views are read."""
+    """``id`` of the specifications at whose planned bytes views are read."""
 
     @property
     def reserved(self) -> list[int]:
-        """Bytes at the bottom of each arena that are not to be planned: none for what it runs, which is planned with it."""
+        """[arenas] Reserved bytes. None are reserved if the graph runs others, because these are planned together with it."""
         return [] if self.calls else list(getattr(self.module, "input_mem_buffer_sizes", None) or [])
 
     def parts(self) -> Iterator[Graph]:
-        """Itself, and all graphs that it runs."""
+        """This graph, and all graphs that it runs directly or indirectly."""
         yield self
         for call in self.calls:
             for body in call.bodies:
                 yield from body.parts()
 
     def bound(self) -> list[Any]:
-        """All specifications of it that stand for tensors of another graph."""
+        """All specifications, here and in bodies, that stand for tensors of another graph."""
         return [spec for part in self.parts() for call in part.calls for spec in call.bound if spec is not None]
 
     def places(self, result: Any) -> dict[int, tuple[Any, Any]]:
-        """Arena and offset by ``id`` of the specification: by executorch's result, or as it has planned what the graph runs."""
+        """Arena and offset by ``id`` of the specification, from executorch's result; those of bodies from their earlier
+        plans."""
         inner = {spec: spec for part in self.parts() for spec in part.specs if part is not self}
         return {id(spec): (place.mem_id, place.mem_offset) for spec, place in (inner | result.spec_dict).items()}
 
 
 def is_program(module: Any, signature: Any) -> bool:
-    """Whether a graph is a program's own, not one that its nodes run: those are planned under the program's signature too."""
+    """Whether a graph is the main graph of a program. Its bodies are planned with the same signature, but have other inputs."""
     inputs = getattr(signature, "input_specs", None)
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     return inputs is None or names == [spec.arg.name for spec in inputs]
 
 
-def read(module: Any, specs: list[Any], padding: int, known: dict[int, Graph]) -> Graph:
-    """A graph that is about to be planned.
+def read(module: Any, specs: list[Any], padding: int, pending: dict[int, Graph]) -> Graph:
+    """Reads a graph that is about to be planned.
 
     Parameters
     ----------
-    known
-        Graphs that were planned before, by ``id`` of the module; those that this one runs are taken out.
+    specs, padding
+        See :class:`Graph`.
+    pending
+        Graphs that were planned before, by ``id`` of the module. The graphs that this one runs are removed, and it is added.
 
     Raises
     ------
     UnsupportedError
-        An operator that runs graphs and is not modelled, or one that runs a graph that others run as well.
+        An operator that runs graphs is not supported, or several operators run the same graph.
     """
     nodes = list(module.graph.nodes)
     calls = []
     for number, node in enumerate(nodes):
-        # What a delegate runs is no graph here, and plans its memory itself.
+        # A delegate has no graph here, and plans its memory itself.
         names = [used.target for used in node.all_input_nodes if used.op == "get_attr"]
         bodies = [body for body in (getattr(module, name, None) for name in names) if hasattr(body, "graph")]
         if not bodies:
@@ -104,15 +116,19 @@ def read(module: Any, specs: list[Any], padding: int, known: dict[int, Graph]) -
         operator = getattr(node.target, "__name__", str(node.target))
         if operator not in MODELLED:
             raise UnsupportedError(f"found {operator}, which runs other graphs, expected one of {', '.join(MODELLED)}")
-        if any(id(body) not in known for body in bodies):
+        if any(id(body) not in pending for body in bodies):
             raise UnsupportedError(f"found a graph of {operator} that was not planned, or that others run as well")
-        graphs = tuple(known.pop(id(body)) for body in bodies)
+        graphs = tuple(pending.pop(id(body)) for body in bodies)
         sliced = MODELLED[operator]
-        given = [at for at, argument in enumerate(node.args) if isinstance(argument, list | tuple) for _ in argument]
-        bound = () if sliced is None else [spec for at, spec in zip(given, graphs[0].placeholders, strict=True) if at != sliced]
+        list_of_argument = [at for at, argument in enumerate(node.args) if isinstance(argument, list | tuple) for _ in argument]
+        bound = (
+            ()
+            if sliced is None
+            else [spec for at, spec in zip(list_of_argument, graphs[0].placeholders, strict=True) if at != sliced]
+        )
         calls.append(Call(number, tuple(_specs(node)), graphs, sliced is None, tuple(bound)))
     views = [spec for node in nodes for spec in _specs(node) if hasattr(spec, "_base") and spec.is_static_shape_tensor]
-    graph = known[id(module)] = Graph(
+    graph = pending[id(module)] = Graph(
         module=module,
         specs=tuple(specs),
         pins=tuple(spec.mem_id for spec in specs),
@@ -127,21 +143,22 @@ def read(module: Any, specs: list[Any], padding: int, known: dict[int, Graph]) -
 
 
 def _specs(node: Any) -> list[Any]:
-    """Specifications of a node's values, None for those that are no tensors."""
+    """Specifications of a node's values; None for a value that is no tensor."""
     value = node.meta.get("spec")
     every = value if isinstance(value, list | tuple) else [value]
     return [spec if hasattr(spec, "lifetime") else None for spec in every]
 
 
 def flatten(program: Graph) -> list[Tensor]:
-    """The tensors of a graph and of all that it runs, in one time; what must have the same bytes lies inside one another.
+    """Returns the tensors of a graph and of all graphs that it runs, with lifetimes on one common time axis.
 
-    A tensor that a node touches lives as long as the bodies of that node run.
+    Of tensors that must have the same bytes, one lies inside of the other. A tensor that a node uses lives until the bodies of
+    that node have run.
 
     Raises
     ------
     UnsupportedError
-        A tensor of several graphs, or a branch that returns something that it has not made.
+        Several graphs have the same tensor, or a branch returns a tensor that it has not computed.
     """
     tensors: dict[int, Tensor] = {}
     _add(program, 0, tensors)
@@ -156,7 +173,7 @@ def flatten(program: Graph) -> list[Tensor]:
 
 
 def _add(graph: Graph, clock: int, tensors: dict[int, Tensor]) -> int:
-    """Add a graph that begins at a time; returns the time after it."""
+    """Add the tensors of a graph that begins at a time; returns the time after it."""
     begins, ends = [], []
     calls = {call.node: call for call in graph.calls}
     for number in range(graph.nodes):
@@ -181,7 +198,7 @@ def _add(graph: Graph, clock: int, tensors: dict[int, Tensor]) -> int:
             if len({*map(id, made)} - {*map(id, body.placeholders)}) < len(body.returned):
                 raise UnsupportedError("found a branch that returns what it was given, or one tensor twice, expected its own")
             for result, spec in zip(call.results, body.returned, strict=True):
-                if id(spec) in tensors:  # otherwise the runtime allocates it
+                if id(spec) in tensors:  # Otherwise the runtime allocates the tensor.
                     tensor, (first, last) = tensors[id(spec)], life(result)
                     tensor.lifetime = min(first, tensor.lifetime[0]), max(last, tensor.lifetime[1])
                     _join(owners.setdefault(id(result), tensor).root(), tensor.root())
@@ -189,7 +206,7 @@ def _add(graph: Graph, clock: int, tensors: dict[int, Tensor]) -> int:
 
 
 def _join(one: Tensor, other: Tensor) -> None:
-    """Put two tensors at the same bytes."""
+    """Give two tensors the same bytes: the smaller one lies inside of the larger one."""
     pins = {one.mem_id, other.mem_id} - {None}
     if len(pins) > 1:
         raise UnsupportedError("found a branch that returns a tensor bound for another arena than the result")
@@ -200,7 +217,13 @@ def _join(one: Tensor, other: Tensor) -> None:
 
 
 def assign(graph: Graph, tensors: list[Tensor], roots: Mapping[int, tuple[int, int]]) -> dict[Any, Place]:
-    """Places by specification, given arena and offset of the tensors that have bytes of their own, by ``id``."""
+    """Places of all tensors by specification.
+
+    Parameters
+    ----------
+    roots
+        Arena and offset of each tensor that has bytes of its own, by ``id``.
+    """
     inside = [tensor for tensor in tensors if id(tensor.root()) in roots]
     placed = places(inside, roots)
     return {tensor.spec: placed[id(tensor)] for tensor in inside} | dict.fromkeys(graph.bound(), Place())

@@ -1,4 +1,4 @@
-"""A memory planning algorithm for ExecuTorch: the framework's greedy plan, made smaller where that is possible."""
+"""A memory planning algorithm for ExecuTorch that improves the plan of the framework's greedy planner."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.packing.quick import quick_plan
 
-#: What is asked of :func:`~stowplan.backends.fallback.require`.
+#: Arguments of :func:`~stowplan.backends.fallback.require`: the feature, the modules that it needs, and the extra.
 NEEDED = ("planning for ExecuTorch", ("executorch",), "executorch")
 
-#: Version of executorch whose memory planning this back end was written and tested for: its first two numbers.
+#: The version of executorch that this back end supports; its first two numbers must be equal.
 VERSION = "1.5"
 
 
-def complaint() -> str:
-    """What is wrong with the installed version of executorch, in one line; empty where it is the one that is known."""
+def unsupported_version() -> str:
+    """A line that says that the installed version of executorch is not supported; empty if it is supported."""
     try:
         installed = importlib.metadata.version("executorch")
     except importlib.metadata.PackageNotFoundError:
@@ -37,64 +37,68 @@ def complaint() -> str:
 
 
 class ArenaReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What came of one arena. Sizes are bytes of the whole arena, with what is reserved in it and on top of it."""
+    """A report about one arena. Sizes are bytes of the whole arena, including reserved bytes and padding."""
 
     mem_id: int
+    """Number of the arena."""
     buffers: int
+    """How many tensors have bytes of their own in it."""
     greedy: int
-    """Size by executorch's greedy planner."""
+    """Size with executorch's greedy planner."""
     size: int
+    """Size with the plan."""
     load_bound: int
-    """No plan is smaller: what is reserved, and the most bytes that live at once."""
+    """A simple lower bound on the size: reserved bytes and padding, plus the most bytes that are live at once."""
     bound: int
-    """No plan is smaller; at least ``load_bound``."""
+    """The best proven lower bound on the size."""
     source: str
-    """What found the plan: ``greedy`` where it stayed."""
+    """The candidate that found the plan; ``greedy`` if executorch's plan was kept."""
     seconds: float
+    """Seconds of planning."""
     format: str = "stowplan.executorch.arena.report"
     version: int = 1
 
     @property
     def is_proven(self) -> bool:
-        """Whether no plan is smaller."""
+        """Whether the size is proven to be minimal."""
         return self.size <= self.bound
 
 
 class MemoryPlanningAlgorithm:
-    """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite``.
+    """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite`` that makes each arena as small as possible.
 
-    Each arena is packed to the least height; an arena that is not smaller than greedy's stays as greedy has it, and one that
-    greedy packs to its load costs nothing. Everything is verified before it is handed over. A graph that cannot be planned
-    keeps greedy's plan, with a :class:`~stowplan.backends.fallback.PlanningWarning`.
+    Executorch's greedy planner runs first. If its plan of an arena reaches the simple lower bound, nothing is searched; if no
+    smaller plan is found, the greedy plan stays. All plans are verified. If a graph cannot be planned, it keeps the greedy
+    plan, and a :class:`~stowplan.backends.fallback.PlanningWarning` is issued.
 
     Parameters
     ----------
     time_limit
-        Seconds for each arena of each graph; most take far less.
+        Seconds for each arena of each graph; most need much less.
     greedy
-        Executorch's planner with the same arguments; None takes the installed one's.
+        The greedy planner, a function with the arguments of :meth:`__call__`; None uses that of the installed executorch.
     search
-        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
+        ``deterministic``, ``seed`` and ``workers``; see :func:`stowplan.solve`.
 
     Attributes
     ----------
     reports
-        One for each arena of each program planned so far.
+        A report for each arena of each program planned so far.
 
     Raises
     ------
     UsageError
-        An argument of a wrong type or out of range.
+        An argument has a wrong type or is out of range.
     """
 
-    # The suite keeps results by the names of their algorithms.
+    # The suite stores results by the names of algorithms.
     __name__ = "stowplan"
 
     def __init__(self, time_limit: float = 10.0, *, greedy: Callable[..., Any] | None = None, **search: Unpack[SearchOptions]):
         self.options, self.greedy = Options(time_limit=time_limit, **search), greedy
         self.reports: list[ArenaReport] = []
-        self._known: dict[int, Graph] = {}
-        """Graphs by ``id`` of the module that no other was seen to run so far."""
+        self._pending: dict[int, Graph] = {}
+        """Graphs that were planned, and that may be bodies of a later graph, by ``id`` of their module."""
 
     def __call__(
         self,
@@ -104,44 +108,65 @@ class MemoryPlanningAlgorithm:
         graph_signature: Any = None,
         extra_padding: int = 0,
     ) -> Any:
-        """Plan the tensors of one graph, as executorch's planners do; returns its ``MemoryAlgoResult``."""
-        every = list(specs)
+        """Plan the tensors of one graph, with the interface of executorch's planners.
+
+        Parameters
+        ----------
+        alignment
+            Offsets and sizes are multiples of this many bytes.
+        specs
+            The ``TensorSpec`` of each tensor that is to be planned.
+        graph_module, graph_signature
+            The graph, and the signature of its program.
+        extra_padding
+            Bytes on top of each arena that stay free.
+
+        Returns
+        -------
+        MemoryAlgoResult
+            The offsets of tensors and the sizes of arenas, as executorch defines them.
+        """
+        all_specs = list(specs)
         greedy = self.greedy or _installed_greedy()
-        result = greedy(alignment, every, graph_module, graph_signature, extra_padding)
-        wrong = "" if self.greedy else complaint()
-        if wrong:
-            warn(f"{wrong}: the plan is executorch's own")
+        result = greedy(alignment, all_specs, graph_module, graph_signature, extra_padding)
+        version_fault = "" if self.greedy else unsupported_version()
+        if version_fault:
+            warn(f"{version_fault}: the plan is executorch's own")
             return result
-        faults: list[str] = []
+        greedy_faults: list[str] = []
         try:
-            graph = read(graph_module, every, extra_padding, self._known)
+            graph = read(graph_module, all_specs, extra_padding, self._pending)
             if is_program(graph_module, graph_signature):
-                self._improve(alignment, graph, result, faults)
-        except Exception as error:  # whatever is wrong with this graph, there is a plan at hand
-            warn(f"{reason(error)}: the plan is executorch's own" + (f", which is wrong: {faults[0]}" if faults else ""))
+                self._improve(alignment, graph, result, greedy_faults)
+        except Exception as error:  # Whatever the fault is, executorch's own plan can be used.
+            warn(
+                f"{reason(error)}: the plan is executorch's own"
+                + (f", which is wrong: {greedy_faults[0]}" if greedy_faults else "")
+            )
         return result
 
     def _improve(self, alignment: int, graph: Graph, result: Any, faults: list[str]) -> None:
+        """Replace the plan of each arena in ``result`` by a smaller one; faults of the greedy plan are added to ``faults``."""
         tensors = flatten(graph)
-        units = arenas.arenas(alignment, tensors, graph.reserved, max(part.padding for part in graph.parts()))
+        all_arenas = arenas.arenas(alignment, tensors, graph.reserved, max(part.padding for part in graph.parts()))
         sizes = list(result.bufsizes)
-        sizes += [0] * (max((unit.mem_id for unit in units), default=0) + 1 - len(sizes))
-        at_hand = graph.places(result)
+        sizes += [0] * (max((arena.mem_id for arena in all_arenas), default=0) + 1 - len(sizes))
+        greedy_places = graph.places(result)
         if graph.calls:
-            faults += check.faults(graph, at_hand, sizes, graph.reserved)
+            faults += check.faults(graph, greedy_places, sizes, graph.reserved)
         reports, roots = [], {}
-        for unit in units:
-            offsets = [at_hand[id(tensor.spec)][1] - unit.bottom for tensor in unit.specs]
-            plan, report = self._plan(unit, sizes[unit.mem_id], offsets, is_right=not faults)
+        for arena in all_arenas:
+            offsets = [greedy_places[id(tensor.spec)][1] - arena.bottom for tensor in arena.specs]
+            plan, report = self._plan(arena, sizes[arena.mem_id], offsets, is_greedy_valid=not faults)
             reports.append(report)
             if plan is not None:
-                sizes[unit.mem_id] = report.size
-                for tensor, at in zip(unit.specs, plan.offsets, strict=True):
-                    roots[id(tensor)] = unit.mem_id, unit.bottom + at
+                sizes[arena.mem_id] = report.size
+                for tensor, at in zip(arena.specs, plan.offsets, strict=True):
+                    roots[id(tensor)] = arena.mem_id, arena.bottom + at
         if roots:
             places = assign(graph, tensors, roots)
-            at_hand |= {id(spec): (place.mem_id, place.mem_offset) for spec, place in places.items()}
-            wrong = check.faults(graph, at_hand, sizes, graph.reserved)
+            greedy_places |= {id(spec): (place.mem_id, place.mem_offset) for spec, place in places.items()}
+            wrong = check.faults(graph, greedy_places, sizes, graph.reserved)
             if wrong:
                 raise UnsupportedError(f"the plan failed verification ({wrong[0]})")
             result.spec_dict.update(places)
@@ -150,39 +175,54 @@ class MemoryPlanningAlgorithm:
             warn(f"executorch's own plan is wrong ({faults[0]}): the plan is another one")
         self.reports += reports
 
-    def _plan(self, unit: Arena, greedy: int, offsets: list[int], is_right: bool = True) -> tuple[Plan | None, ArenaReport]:
-        """A plan of an arena that is smaller than greedy's if that is right, None where there is none; and what to report."""
+    def _plan(
+        self, arena: Arena, greedy: int, offsets: list[int], is_greedy_valid: bool = True
+    ) -> tuple[Plan | None, ArenaReport]:
+        """Plans one arena.
+
+        Parameters
+        ----------
+        greedy, offsets
+            Size of the arena and offsets with executorch's greedy plan.
+        is_greedy_valid
+            Whether that plan is valid; otherwise another one must be found.
+
+        Returns
+        -------
+        (Plan or None, ArenaReport)
+            A plan that is smaller than the greedy plan, None if there is none; and the report.
+        """
         began = time.monotonic()
-        problem = unit.problem
-        load = bound = unit.size(load_bound(problem))
-        best, size, source = None, greedy if is_right else sys.maxsize, "greedy"
+        problem = arena.problem
+        load = bound = arena.size(load_bound(problem))
+        best, size, source = None, greedy if is_greedy_valid else sys.maxsize, "greedy"
 
         if size > load:
             plans: dict[str, Plan] = {}
-            at_hand = Plan(
+            greedy_plan = Plan(
                 problem=problem.digest,
                 objective=max(map(sum, zip(offsets, problem.spans.size.tolist(), strict=True))),
                 offsets=tuple(offsets),
             )
-            if verify(problem, at_hand).ok:
-                plans["executorch"] = at_hand
-            # Most graphs are at their load with this one, and need no process.
+            if verify(problem, greedy_plan).ok:
+                plans["executorch"] = greedy_plan
+            # For most graphs this plan reaches the lower bound, so that no candidate has to start.
             quick = quick_plan(problem)
             if quick is not None and verify(problem, quick[1]).ok:
                 plans["first_fit"] = quick[1]
             for name, plan in plans.items():
-                if unit.size(plan.objective) < size:
-                    best, size, source = plan, unit.size(plan.objective), name
+                if arena.size(plan.objective) < size:
+                    best, size, source = plan, arena.size(plan.objective), name
         if size > load:
             result = solve_with(self.options, problem, plans)
-            bound = max(load, unit.size(result.bound or 0))
-            if result.plan is not None and unit.size(result.plan.objective) < size:
-                best, size, source = result.plan, unit.size(result.plan.objective), result.provenance.candidate
-        if best is None and not is_right:
+            bound = max(load, arena.size(result.bound or 0))
+            if result.plan is not None and arena.size(result.plan.objective) < size:
+                best, size, source = result.plan, arena.size(result.plan.objective), result.provenance.candidate
+        if best is None and not is_greedy_valid:
             raise UnsupportedError(f"found no plan within {self.options.time_limit:g} s")
         return best, ArenaReport(
-            mem_id=unit.mem_id,
-            buffers=len(unit.specs),
+            mem_id=arena.mem_id,
+            buffers=len(arena.specs),
             greedy=greedy,
             size=size,
             load_bound=load,

@@ -1,6 +1,6 @@
-"""What users of ExecuTorch call: a memory planning pass, one call from an edge program to a planned one, and tables of offsets.
+"""The functions for users of ExecuTorch: a memory planning pass, a call that plans an edge program, and tables of offsets.
 
-First the order of the operators is planned, then offsets. Tables are written as a C header, JSON or CSV.
+The order of the operators is planned first, and then the offsets. Tables are written as a C header, as JSON or as CSV.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from stowplan import files
 from stowplan.backends.emit import FORMATS, check_form
 from stowplan.backends.executorch.banks import BankedPlanningAlgorithm
-from stowplan.backends.executorch.planning import NEEDED, ArenaReport, MemoryPlanningAlgorithm, complaint
+from stowplan.backends.executorch.planning import NEEDED, ArenaReport, MemoryPlanningAlgorithm, unsupported_version
 from stowplan.backends.executorch.reorder import ReorderPass
 from stowplan.backends.fallback import require
 from stowplan.backends.search import OrderReport, SearchOptions
@@ -28,24 +28,24 @@ from stowplan.models.offset_table import Arena, OffsetRow, OffsetTable
 def memory_planning_pass(
     time_limit: float = 10.0, *, target: Any = None, costs: Mapping[str, int] | None = None, **others: Any
 ) -> Any:
-    """A ``MemoryPlanningPass`` for executorch's ``ExecutorchBackendConfig``.
+    """Returns a ``MemoryPlanningPass`` for executorch's ``ExecutorchBackendConfig``.
 
     Parameters
     ----------
     time_limit, target, costs
-        As :class:`~stowplan.backends.executorch.banks.BankedPlanningAlgorithm` takes them; without a target the planner is
+        See :class:`~stowplan.backends.executorch.banks.BankedPlanningAlgorithm`. Without a target the planner is
         :class:`~stowplan.backends.executorch.planning.MemoryPlanningAlgorithm`.
     others
-        As :func:`stowplan.solve` takes them (``deterministic``, ``seed``, ``workers``), or as executorch's
-        ``MemoryPlanningPass`` does: ``alloc_graph_input``, ``share_mutable_buffers`` and so on.
+        ``deterministic``, ``seed`` and ``workers`` (see :func:`stowplan.solve`), and the arguments of executorch's
+        ``MemoryPlanningPass``, such as ``alloc_graph_input``.
 
     Raises
     ------
     MissingDependencyError
-        Without executorch.
+        Executorch is not installed.
     UsageError
-        An argument of a wrong type or out of range; or, with a target, state that methods share: executorch keeps it in
-        arena 2, whatever the map says.
+        An argument has a wrong type or is out of range, or ``share_mutable_buffers`` is used with a target: executorch keeps
+        state that methods share in arena 2, whatever the map says.
     """
     require(*NEEDED)
     search: Any = {name: others.pop(name) for name in SearchOptions.__annotations__.keys() & others.keys()}
@@ -66,18 +66,18 @@ def memory_planning_pass(
 
 @dataclass(frozen=True)
 class Planned:
-    """A program, and what came of its planning."""
+    """A planned program, with reports."""
 
     program: Any
-    """Executorch's ``ExecutorchProgramManager``: ``program.buffer`` is the ``.pte`` file."""
+    """Executorch's ``ExecutorchProgramManager``: ``program.buffer`` is the contents of the ``.pte`` file."""
     orders: tuple[OrderReport, ...]
-    """One for each graph; empty where the order was not to change."""
+    """A report for each graph; empty if the order was not to be changed."""
     arenas: tuple[ArenaReport, ...]
-    """One for each arena of each graph; ``greedy`` is executorch's own size for the order that it has."""
+    """A report for each arena of each graph; ``greedy`` is the size of executorch's own plan for the same order."""
 
     @property
     def size(self) -> int:
-        """Bytes of all arenas."""
+        """Bytes of all arenas of all methods."""
         methods = self.program.executorch_program.execution_plan
         return sum(sum(method.non_const_buffer_sizes) for method in methods)
 
@@ -85,55 +85,56 @@ class Planned:
 def plan(
     edge: Any, config: Any = None, *, order: bool = True, time_limit: float = 10.0, **search: Unpack[SearchOptions]
 ) -> Planned:
-    """Order the operators of an edge program and plan its memory; in place of ``edge.to_executorch(config)``.
+    """Orders the operators of an edge program and plans its memory; use it instead of ``edge.to_executorch(config)``.
 
     Parameters
     ----------
     edge
         Executorch's ``EdgeProgramManager``.
     config
-        An ``ExecutorchBackendConfig``; its own passes run first, and its memory planning passes keep their settings, but
-        for the algorithm. None takes the default.
+        An ``ExecutorchBackendConfig``. Its own passes run first, and its memory planning passes keep all settings except the
+        algorithm. None uses the default.
     order
-        Whether operators may be moved. Where they were, the program is planned in its own order as well; the smaller is kept.
+        Whether operators may be moved. If some were moved, the program is also planned in its original order, and the smaller
+        program is returned.
     time_limit
         Seconds for each order, and for each arena.
     search
-        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
+        ``deterministic``, ``seed`` and ``workers``; see :func:`stowplan.solve`.
 
     Returns
     -------
     Planned
-        The program, and reports.
+        The program, with reports.
 
     Raises
     ------
     MissingDependencyError
-        Without executorch.
+        Executorch is not installed.
     UsageError
-        An argument of a wrong type or out of range, or a memory planning pass that is not executorch's.
+        An argument has a wrong type or is out of range, or a memory planning pass is not executorch's.
     """
     require(*NEEDED)
     from executorch.exir import ExecutorchBackendConfig
 
     options: dict[str, Any] = {"time_limit": time_limit, **search}
     base = ExecutorchBackendConfig() if config is None else config
-    if not order or complaint():
-        return _planned(edge, base, options, order=False)
-    # Lowering changes the edge program, and the order given may still turn out to be better.
-    spare = copy.deepcopy(edge)
-    ordered = _planned(edge, base, options, order=True)
+    if not order or unsupported_version():
+        return _lower(edge, base, options, order=False)
+    # Lowering changes the edge program, so a copy is kept in case the original order turns out to be better.
+    edge_copy = copy.deepcopy(edge)
+    ordered = _lower(edge, base, options, order=True)
     if not any(report.moved for report in ordered.orders):
         return ordered
-    given = _planned(spare, base, options, order=False)
-    if ordered.size <= given.size:
+    in_given_order = _lower(edge_copy, base, options, order=False)
+    if ordered.size <= in_given_order.size:
         return ordered
     orders = tuple(msgspec.structs.replace(report, moved=False, peak=report.given) for report in ordered.orders)
-    return replace(given, orders=orders)
+    return replace(in_given_order, orders=orders)
 
 
-def _planned(edge: Any, base: Any, options: Mapping[str, Any], *, order: bool) -> Planned:
-    """Lower an edge program, in another order or in its own."""
+def _lower(edge: Any, base: Any, options: Mapping[str, Any], *, order: bool) -> Planned:
+    """Lower an edge program; with ``order`` its operators may be moved."""
     reorder, algorithm = ReorderPass(**options), MemoryPlanningAlgorithm(**options)
     passes = base.memory_planning_pass
     planning = (
@@ -146,26 +147,26 @@ def _planned(edge: Any, base: Any, options: Mapping[str, Any], *, order: bool) -
 
 
 def _with_algorithm(memory_pass: Any, algorithm: MemoryPlanningAlgorithm) -> Any:
-    """A copy of a ``MemoryPlanningPass``, with an algorithm of ours and a state of its own."""
+    """A copy of a ``MemoryPlanningPass`` with this algorithm and a new state."""
     if not hasattr(memory_pass, "memory_planning_algo"):
         raise UsageError(f"found {type(memory_pass).__name__} to plan memory, expected executorch's MemoryPlanningPass")
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
 
-    own = copy.copy(memory_pass)
-    own.memory_planning_algo = MemoryPlanningAlgorithmSuite([algorithm])
-    own.state = type(memory_pass.state)()
-    return own
+    changed = copy.copy(memory_pass)
+    changed.memory_planning_algo = MemoryPlanningAlgorithmSuite([algorithm])
+    changed.state = type(memory_pass.state)()
+    return changed
 
 
 def offset_table(program: Any, method: str = "forward") -> OffsetTable:
-    """Offsets of all planned tensors of a method, named as in its graph; control flow's own tensors are left out.
+    """Returns the offsets of all planned tensors of a method, with the names of its graph; tensors of bodies are left out.
 
     Parameters
     ----------
     program
         Executorch's ``ExecutorchProgramManager``.
     method
-        Of several methods, the one to look at.
+        Name of the method.
     """
     graph_module = program.exported_program(method).graph_module
     sizes = list(graph_module.meta["non_const_buffer_sizes"])
@@ -173,7 +174,7 @@ def offset_table(program: Any, method: str = "forward") -> OffsetTable:
     for node in graph_module.graph.nodes:
         specs = node.meta.get("spec")
         for at, spec in enumerate(specs if isinstance(specs, list | tuple) else [specs]):
-            # A view has the bytes of its base, and no place of its own.
+            # A view has the bytes of its base, so it gets no row.
             if getattr(spec, "mem_offset", None) is None or not spec.mem_id or id(spec) in rows or hasattr(spec, "_base"):
                 continue
             first, last = spec.lifetime
@@ -186,23 +187,25 @@ def offset_table(program: Any, method: str = "forward") -> OffsetTable:
                 end=last + 1,
                 arena=spec.mem_id,
             )
-    every = tuple(rows.values())
-    # The arenas are executorch's: what it asks of the runtime, with what is reserved in them. The first is for constants.
+    all_rows = tuple(rows.values())
+    # Sizes of arenas are those that the runtime allocates, including reserved bytes. Arena 0 is for constants.
     arenas = tuple(
-        Arena(name=f"arena{number}", bytes=size, alignment=max([1, *(row.alignment for row in every if row.arena == number)]))
+        Arena(
+            name=f"arena{number}", bytes=size, alignment=max([1, *(row.alignment for row in all_rows if row.arena == number)])
+        )
         for number, size in enumerate(sizes)
     )
-    digest = hashlib.sha256(files.encode(list(every))).hexdigest()
-    return OffsetTable(kind="packing", program=method, problem_digest=digest, plan_digest=digest, arenas=arenas, rows=every)
+    digest = hashlib.sha256(files.encode(list(all_rows))).hexdigest()
+    return OffsetTable(kind="packing", program=method, problem_digest=digest, plan_digest=digest, arenas=arenas, rows=all_rows)
 
 
 def write_offsets(program: Any, path: str | Path, form: str = "c-header", method: str = "forward") -> None:
-    """Write :func:`offset_table` to a file, whose name is what C identifiers begin with.
+    """Writes the table of :func:`offset_table` to a file; the file's name is the prefix of identifiers in C.
 
     Raises
     ------
     UsageError
-        A format other than ``c-header``, ``json`` and ``csv``.
+        The format is not one of ``c-header``, ``json`` and ``csv``.
     """
     check_form(form)
     name = Path(path).name.partition(".")[0]

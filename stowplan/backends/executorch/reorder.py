@@ -1,7 +1,7 @@
-"""A pass for ExecuTorch that runs a graph's operators in an order that needs less memory.
+"""A pass for ExecuTorch that puts the operators of a graph into an order that needs less memory.
 
-Operators are only moved: each computes what it did, from the same values. Those that write over what others read, or draw
-random numbers, keep their order among those.
+Operators are only moved, and each computes the same result from the same values. Operators that overwrite a value that others
+read keep their order relative to these, and operators that draw random numbers keep their order among each other.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import time
 from typing import Any, Unpack
 
 from stowplan.backends.fallback import UnsupportedError, reason, warn
-from stowplan.backends.search import OrderReport, SearchOptions, ordered
+from stowplan.backends.search import OrderReport, SearchOptions, find_order
 from stowplan.frontends.graph.fx import Dialect, FxReader
 from stowplan.kernel.context import Options
 from stowplan.models.operator_order.problem import of_graph
 
-#: Bytes that executorch aligns tensors to.
+#: Executorch aligns tensors to multiples of this many bytes.
 ALIGNMENT = 16
 
-#: How the names of placeholders begin that are weights, buffers and constants.
+#: Prefixes of the names of placeholders that are weights, buffers and constants.
 _WEIGHTS = ("p_", "b_", "c_", "obj_", "_lifted_tensor_constant")
 
 
@@ -31,17 +31,17 @@ class ReorderPass:
     time_limit
         Seconds for each graph.
     search
-        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
+        ``deterministic``, ``seed`` and ``workers``; see :func:`stowplan.solve`.
 
     Attributes
     ----------
     reports
-        One for each graph so far.
+        A report for each graph so far.
 
     Raises
     ------
     UsageError
-        An argument of a wrong type or out of range.
+        An argument has a wrong type or is out of range.
     """
 
     def __init__(self, time_limit: float = 10.0, **search: Unpack[SearchOptions]):
@@ -49,12 +49,12 @@ class ReorderPass:
         self.reports: list[OrderReport] = []
 
     def __call__(self, graph_module: Any) -> Any:
-        """Give a graph module the order with the lowest peak; one that cannot be ordered stays as it is, with a warning."""
+        """Order the operators of a graph module; if that is not possible, it stays unchanged, and a warning is issued."""
         from torch.fx.passes.infra.pass_base import PassResult
 
         try:
             moved = self._reorder(graph_module)
-        except Exception as error:  # whatever is wrong with this graph, it has an order
+        except Exception as error:  # Whatever the fault is, the graph can keep its order.
             warn(f"{reason(error)}: the operators keep their order")
             moved = False
         return PassResult(graph_module, moved)
@@ -62,7 +62,7 @@ class ReorderPass:
     def _reorder(self, graph_module: Any) -> bool:
         began = time.monotonic()
         reader = GraphReader(graph_module.graph)
-        plan, report = ordered(reader.problem, self.options, began)
+        plan, report = find_order(reader.problem, self.options, began)
         if report.moved:
             reader.apply(plan.order)
             graph_module.recompile()
@@ -71,7 +71,7 @@ class ReorderPass:
 
 
 class GraphReader:
-    """A graph of executorch's edge dialect as a problem of operator order.
+    """Reads a graph of executorch's edge dialect as a problem of operator order, and applies an order to it.
 
     Parameters
     ----------
@@ -81,9 +81,9 @@ class GraphReader:
     Raises
     ------
     InputError
-        A shape that is not static, or an operator of which nobody knows what it shares.
+        A shape is not static, or it is not known which results of an operator share storage with its operands.
     UnsupportedError
-        A node that is no operator.
+        A node is no operator.
     """
 
     def __init__(self, graph: Any):
@@ -92,27 +92,27 @@ class GraphReader:
         for node in self._nodes:
             if node.op not in ("placeholder", "get_attr", "call_function", "output"):
                 raise UnsupportedError(f"found a node of the kind {node.op}, expected a graph of operators")
-        # Weights are no activations; torch.export names them so.
+        # Weights do not count as activations; ``torch.export`` gives their placeholders these names.
         stored = {node.name for node in self._nodes if node.op == "placeholder" and node.name.startswith(_WEIGHTS)}
         dialect = Dialect(alignment=ALIGNMENT, viewed=_viewed, is_flat=True)
         reader = FxReader(graph.owning_module, stored, dialect=dialect, graph=graph)
         self.problem = of_graph(reader.read("executorch"))
         self._operators = reader.operators
-        """Node of each operator of the problem."""
+        """[operators of the problem] The node of each operator."""
 
     def apply(self, order: tuple[int, ...]) -> None:
-        """Move the nodes; raises RuntimeError where the graph is not well formed afterwards."""
-        heads = [node for node in self._nodes if node.op in ("placeholder", "get_attr")]
-        parts: dict[Any, list[Any]] = {}
+        """Move the nodes into this order; raises RuntimeError if the graph is not well formed afterwards."""
+        inputs = [node for node in self._nodes if node.op in ("placeholder", "get_attr")]
+        tuple_elements: dict[Any, list[Any]] = {}
         for node in self._nodes:
             if _is_getitem(node):
-                parts.setdefault(_whole(node), []).append(node)
-        wanted = [
-            *heads,
-            *(node for number in order for node in (self._operators[number], *parts.get(self._operators[number], ()))),
+                tuple_elements.setdefault(_producer(node), []).append(node)
+        new_order = [
+            *inputs,
+            *(node for number in order for node in (self._operators[number], *tuple_elements.get(self._operators[number], ()))),
         ]
         (last,) = (node for node in self._nodes if node.op == "output")
-        for node in wanted:
+        for node in new_order:
             last.prepend(node)
         self._graph.lint()
 
@@ -121,8 +121,8 @@ def _is_getitem(node: Any) -> bool:
     return node.op == "call_function" and node.target is operator.getitem
 
 
-def _whole(node: Any) -> Any:
-    """The node whose result a node is a part of: itself, but for ``getitem``."""
+def _producer(node: Any) -> Any:
+    """The node whose result a node is, or of whose result it is an element."""
     while _is_getitem(node):
         node = node.args[0]
     return node
@@ -133,9 +133,9 @@ def _is_view_copy(node: Any) -> bool:
 
 
 def _viewed(node: Any) -> Any:
-    """What executorch has a view of in place of this copy, once it has lowered the graph; None where it copies.
+    """The node of which executorch makes a view instead of this copy when it lowers the graph; None if it copies.
 
-    All that were copies for views are left out.
+    If that node is such a copy as well, its source is returned instead.
     """
     if not _is_view_copy(node) or any(user.op == "output" for user in node.users):
         return None

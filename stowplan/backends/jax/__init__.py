@@ -1,13 +1,16 @@
-"""jax: training steps within so many bytes of a TPU's memory, by policies of ``jax.checkpoint``.
+"""Back end for jax: fits a training step into the memory of a TPU by a policy of ``jax.checkpoint``.
 
-Importing it does not import jax. Each file knows only those above it in this list:
+A policy says which values of the forward pass are saved for the backward pass. All other values are computed again. A *preview*
+is a compilation that ends early and reports how many bytes the program needs.
 
-- ``policy``, ``graph``: what is saved; what that costs, and the plan
-- ``program``: a traced loss, its parts and their values. ``losses``: losses within steps
-- ``report``: what came of it
-- ``training``: what is fitted. ``previews``: what the compiler says of it under a policy
-- ``search``: which policies are tried and taken. ``check``: gradients under one
-- ``entry``: what users call
+Importing this package does not import jax. A file imports only files that come before it in this list:
+
+- ``policy``, ``graph``: policies; what a policy saves and recomputes, and plans of what to save
+- ``program``: a traced loss, its parts and their values. ``losses``: losses that are marked inside of a training step
+- ``report``: the report about all policies that were tried
+- ``training``: the training step that is fitted. ``previews``: bytes and cycles of a training step with a policy
+- ``search``: the search for a policy. ``check``: compares gradients with and without a policy
+- ``entry``: the functions that users call
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Gradients under a policy beside those without, on this machine's CPU and with made-up numbers.
+"""Compares gradients with and without a policy, on this machine's CPU and with random numbers.
 
-Compiled, XLA keeps values within what it fuses in float32 where the program rounds them, and a policy changes what is fused.
-With ``xla_allow_excess_precision=false`` roundings stay where the program has them: what then differs is what float32 sums in
-another order, and it is that which has a tolerance.
+By default XLA keeps intermediate values of a fusion in float32 even if the program rounds them, and a policy changes what is
+fused. With ``xla_allow_excess_precision=false`` all roundings stay where the program has them. Then the only differences come
+from sums of float32 in another order, and the tolerance is for these.
 """
 
 from __future__ import annotations
@@ -13,38 +13,41 @@ from stowplan.backends.jax.policy import Policy
 from stowplan.backends.jax.training import Training
 from stowplan.errors import StowplanError, brief
 
-#: What sums of float32 in another order come to, relative to the largest number of a gradient. One of them may turn a rounding
-#: of a narrower type around: its step is the tolerance there.
-_REORDERED = 1e-5
+#: Tolerance for sums of float32 in another order, relative to the largest number of a gradient. Such a sum may round
+#: differently to a narrower type, so that the tolerance is the machine epsilon of that type there.
+_REORDERING_TOLERANCE = 1e-5
 
 
 class GradientError(StowplanError):
-    """Gradients under a policy are not those of the function."""
+    """Gradients with a policy differ from those without it."""
 
 
 def check_gradients(training: Training, policy: Policy) -> str:
-    """A line that says how far gradients under a policy are from those without.
+    """Compares gradients; returns a line that says how much they differ.
 
     Raises
     ------
     GradientError
-        Further than the tolerance.
+        They differ by more than the tolerance.
     """
     import jax
 
     try:
         device = jax.devices("cpu")[0]
         with jax.default_device(device):
-            given = _filled(training.arguments)
+            given = _sample_arguments(training.arguments)
             # One list for each way to compile: without the policy, and with it.
-            strict, free = (
+            strict, as_compiled_by_default = (
                 [_results(training, kind, given, excess) for kind in (Policy("as_it_is"), policy)] for excess in (False, True)
             )
     except Exception as error:
         return f"gradients were not compared on the CPU: {brief(f'{type(error).__name__}: {error}', 120)}"
     found = _difference(strict[1], strict[0])
-    tolerance = max([_REORDERED, *(_step(value) for value in strict[0] if value.dtype.itemsize < 4)])
-    as_compiled, own = _difference(free[1], free[0]), _difference(free[0], strict[0])
+    tolerance = max([_REORDERING_TOLERANCE, *(_machine_epsilon(value) for value in strict[0] if value.dtype.itemsize < 4)])
+    as_compiled, own_difference = (
+        _difference(as_compiled_by_default[1], as_compiled_by_default[0]),
+        _difference(as_compiled_by_default[0], strict[0]),
+    )
     if not found <= tolerance:
         raise GradientError(
             f"{training.name}: gradients under {policy.kind} differ by {found:.2g} of their largest number where XLA keeps all "
@@ -53,7 +56,7 @@ def check_gradients(training: Training, policy: Policy) -> str:
     what = "equal to the bit" if found == 0 else f"within {found:.2g} (at most {tolerance:.2g})"
     return (
         f"gradients on the CPU, made-up numbers: {what} where XLA keeps all roundings; as it compiles else, {as_compiled:.2g} "
-        f"apart, and the function as it is {own:.2g} from itself"
+        f"apart, and the function as it is {own_difference:.2g} from itself"
     )
 
 
@@ -66,13 +69,13 @@ def _results(training: Training, policy: Policy, given: Any, excess: bool) -> li
     return [np.asarray(leaf) for leaf in leaves]
 
 
-def _filled(arguments: Any) -> Any:
-    """Arguments with numbers in place of shapes: normal ones of 0.1, and zeros and ones where they are whole."""
+def _sample_arguments(arguments: Any) -> Any:
+    """Arguments with random numbers instead of shapes: normal ones with a deviation of 0.1, or zeros and ones for integers."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    chance = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
 
     def filled(leaf: Any) -> Any:
         if not isinstance(leaf, jax.ShapeDtypeStruct):
@@ -80,20 +83,22 @@ def _filled(arguments: Any) -> Any:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.split(jax.random.key(0), leaf.shape) if leaf.shape else jax.random.key(0)
         is_float = jnp.issubdtype(leaf.dtype, np.floating)
-        return jnp.asarray(chance.normal(0, 0.1, leaf.shape) if is_float else chance.integers(0, 2, leaf.shape), leaf.dtype)
+        return jnp.asarray(
+            generator.normal(0, 0.1, leaf.shape) if is_float else generator.integers(0, 2, leaf.shape), leaf.dtype
+        )
 
     return jax.tree.map(filled, arguments)
 
 
-def _step(value: Any) -> float:
-    """From 1 to the next number of an array's type."""
+def _machine_epsilon(value: Any) -> float:
+    """The difference between 1 and the next larger number of an array's type."""
     import jax.numpy as jnp
 
     return float(jnp.finfo(value.dtype).eps)
 
 
 def _difference(found: list[Any], expected: list[Any]) -> float:
-    """The largest, relative to the largest number of the array that it is in; numbers that are none are equal."""
+    """The largest difference, relative to the largest number of its array; NaNs are equal."""
     import numpy as np
 
     most = 0.0

@@ -1,4 +1,4 @@
-"""Fitting a training step into so many bytes, and finding the largest size of it that fits: what users call."""
+"""The public functions: fit a training step into a number of bytes, or find the largest size of it that fits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stowplan.backends.jax.losses import with_policy
 from stowplan.backends.jax.policy import Policy
 from stowplan.backends.jax.previews import Previews
 from stowplan.backends.jax.report import FitReport, mib
-from stowplan.backends.jax.search import SMALL, Search
+from stowplan.backends.jax.search import SMALL_SHARES, PolicySearch
 from stowplan.backends.jax.training import Training
 from stowplan.backends.xla.compiler import COMPILE_LIMIT
 from stowplan.backends.xla.workload import versions
@@ -25,28 +25,30 @@ from stowplan.deadline import Deadline
 from stowplan.errors import TimeLimitError
 from stowplan.hardware.targets import Target, load_target, xla_chip
 
-#: Previews and full compiles at most, unless told otherwise. All of jax's own policies and a plan may be compiled.
+#: Default numbers of previews and of full compilations. They are enough to compile all of jax's own policies and a plan.
 PREVIEWS, COMPILES = 6, 6
 
-#: Previews of sizes at most, where the largest is looked for.
+#: At most so many sizes are previewed in a search for the largest one.
 SIZES = 12
 
 
 class Fitted(NamedTuple):
-    """What came of it."""
+    """The result of :func:`fit`."""
 
     function: Callable[..., Any]
     """The function with its policy, not jitted."""
     report: FitReport
     policy: str
-    """Lines to paste."""
+    """Lines of Python that define the policy, to paste into a program."""
 
 
 class Largest(NamedTuple):
-    """What came of looking for the largest size."""
+    """The result of :func:`fit_largest`."""
 
     size: int
+    """The largest size that fits."""
     fitted: Fitted
+    """The result of :func:`fit` for this size."""
 
 
 def fit(
@@ -67,62 +69,65 @@ def fit(
     on_progress: Callable[[str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Fitted:
-    """A policy of ``jax.checkpoint`` with which a training step is within so many bytes of a TPU's memory. No TPU is needed.
+    """Finds a policy of ``jax.checkpoint`` with which a training step stays within a number of bytes of a TPU's memory.
+
+    No TPU is needed, because XLA compiles for it ahead of time.
 
     Parameters
     ----------
     loss_or_step
-        A loss: returns one float, and is compiled with its gradient. Or a step, which calls its loss by
-        :class:`~stowplan.backends.jax.marked`. Not jitted.
+        A loss, which returns one float and is compiled with its gradient; or a training step, which calls its loss through
+        :class:`~stowplan.backends.jax.marked`. The function must not be jitted.
     arguments
-        Its arguments: trees of arrays or ``jax.ShapeDtypeStruct``; only shapes, types and shardings count.
+        Its arguments: trees of arrays or ``jax.ShapeDtypeStruct``; only shapes, types and shardings matter.
     hbm
-        Bytes that the program may have on a device at most, arguments and results included, or text such as ``"14 GiB"``.
+        The most bytes that the program may need on a device, including arguments and results, or text such as ``"14 GiB"``.
     chip
         ``"v5e"``, or the name of its target, ``"tpu-v5e"``.
     argnums
-        Of a loss: the arguments it is differentiated by.
+        For a loss: the arguments by which it is differentiated.
     donated
-        Positions of arguments whose memory the results may take.
+        Positions of arguments whose memory the results may reuse.
     previews
-        Previews at most, kept ones included.
+        The largest number of previews, including stored ones.
     compiles
-        Full compiles at most, by which policies within the limit are compared; 0 to go by what is made again.
+        The largest number of full compilations, whose cycles decide between policies within the limit. With 0, the time of
+        what is recomputed decides.
     folder
-        Where results are kept, and looked for.
+        Folder in which results are stored and looked up.
     time_limit
-        Seconds for everything. When they are over, a preview or compile that is running is ended, and the best policy of those
-        that fit is returned; ``report.stop_reason`` says so. None for no limit.
+        Seconds for everything. When they are over, a preview or compilation that is running is stopped, and the best policy
+        within the limit is returned; ``report.stop_reason`` says so. None for no limit.
     compile_limit
-        Seconds for one preview or compile.
+        Seconds for one preview or compilation.
     own_names
-        Whether plans are over names that the program has by ``checkpoint_name`` alone, as MaxText's are.
+        Whether plans only save values that the program itself names by ``checkpoint_name``, as in MaxText.
     check
-        Whether gradients under the policy are compared with those without: on this machine's CPU, at full size.
+        Whether gradients with the policy are compared with those without it, on this machine's CPU and at full size.
     on_progress
-        Called with a line before and after each preview and compile: the time, what it said, and the best policy so far.
+        Is called with a line before and after each preview and compilation: the time, its result, and the best policy so far.
     cancel
-        Setting this event ends the search as the time limit does; so does Ctrl-C once a policy fits.
+        Ends the search like the time limit once it is set. Ctrl-C does the same once a policy is within the limit.
 
     Raises
     ------
     MemoryLimitError
-        No policy that was tried is within the limit; says the least peak.
+        No policy that was tried is within the limit; the message says the lowest peak.
     UsageError
-        Arguments that make no sense, a function without a backward pass, a limit below the arguments alone.
+        An argument is not valid, the function has no backward pass, or the arguments alone are above the limit.
     GradientError
-        Gradients that differ by more than the tolerance.
+        Gradients differ by more than the tolerance.
     CompileError
-        A function that does not trace, or that XLA does not compile.
+        The function cannot be traced, or XLA does not compile it.
     MissingDependencyError
-        Without jax, libtpu or cloudpickle.
+        Jax, libtpu or cloudpickle is not installed.
     TimeLimitError
-        The time was over before a policy was within the limit.
+        The time limit was reached before a policy was within the memory limit.
     """
     session = _Session(hbm, chip, previews, compiles, folder, time_limit, compile_limit, own_names, check, on_progress, cancel)
     with session.compiler:
-        given = (loss_or_step, arguments, argnums, donated, session.target, session.limit)
-        return session.fit(session.compiler.within(lambda: Training(*given)))
+        traced_arguments = (loss_or_step, arguments, argnums, donated, session.target, session.limit)
+        return session.fit(session.compiler.within(lambda: Training(*traced_arguments)))
 
 
 def fit_largest(
@@ -143,26 +148,27 @@ def fit_largest(
     on_progress: Callable[[str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Largest:
-    """The largest size, as of a batch, with which a training step fits, and its policy.
+    """Finds the largest size, such as that of a batch, with which a training step fits, and a policy for it.
 
-    At ``start`` the policy of the least peak is found. Peaks under it at other sizes are predicted by a line through those that
-    are known, and previewed, until a size fits and the next does not; the largest that fits is then fitted.
+    The policy with the lowest peak is found at the size ``start``. With this policy, the peaks of other sizes are predicted by
+    a line through known peaks and then previewed, until a size fits and the next one does not. The largest size that fits is
+    then passed to :func:`fit`.
 
     Parameters
     ----------
     make
-        Given a size: the function, its arguments, and maybe donated positions.
+        A function of the size that returns the training step, its arguments, and optionally the donated positions.
     start, multiple
-        Where it begins; sizes are multiples of ``multiple``.
+        The first size to try, and a number of which all sizes are multiples.
     hbm, chip, argnums, previews, compiles, folder, time_limit, compile_limit, own_names, check, on_progress, cancel
-        As of :func:`fit`; previews of sizes are not among ``previews``.
+        See :func:`fit`. Previews of sizes do not count in ``previews``.
 
     Raises
     ------
     MemoryLimitError
-        The least size does not fit.
+        Not even the smallest size fits.
     StowplanError
-        As of :func:`fit`.
+        See :func:`fit`.
     """
     whole("a start of {}", start, least=1)
     whole("multiples of {}", multiple, least=1)
@@ -171,7 +177,7 @@ def fit_largest(
     def traced(count: int) -> Training:
         function, arguments, *places = make(count * multiple)
         donated: Sequence[int] = places[0] if places else ()
-        # A size whose arguments alone are above the limit is one that does not fit.
+        # There is no limit here: a size whose arguments alone are above the limit does not fit, but is no error.
         return Training(function, arguments, argnums, donated, session.target, 1 << 62)
 
     @functools.cache
@@ -180,7 +186,7 @@ def fit_largest(
 
     with session.compiler:
         first = max(1, start // multiple)
-        small = session.search(training(first), 1 + len(SMALL))
+        small = session.search(training(first), 1 + len(SMALL_SHARES))
         policy = small.least()
 
         def peak(count: int) -> int:
@@ -192,7 +198,7 @@ def fit_largest(
         try:
             count = _largest(peaks, session.limit, peak)
         except TimeLimitError:
-            # The largest so far is better than none.
+            # When time is over, the largest size that has fitted so far is used.
             count = max((count for count, reached in peaks.items() if 0 < reached <= session.limit), default=None)
             if count is None:
                 raise
@@ -206,28 +212,39 @@ def fit_largest(
             )
         fitted = session.fit(training(count), policy)
         if count + 1 not in peaks:
-            fitted = _noted(fitted, f"{len(peaks)} sizes were tried: {count * multiple} is the largest of them that fits")
+            fitted = _with_note(fitted, f"{len(peaks)} sizes were tried: {count * multiple} is the largest of them that fits")
         return Largest(count * multiple, fitted)
 
 
 def _largest(peaks: dict[int, int], limit: int, peak: Callable[[int], int]) -> int | None:
-    """The largest number whose peak is within a limit, by a line through those in ``peaks``, to which it adds."""
+    """Finds the largest number whose peak is within a limit.
+
+    Parameters
+    ----------
+    peaks
+        Known peaks by number; peaks that are found are added.
+    peak
+        Measures the peak of a number.
+    """
     while True:
         fitting = max((count for count, reached in peaks.items() if 0 < reached <= limit), default=0)
         above = min((count for count in peaks if count > fitting), default=None)
         if above == fitting + 1 or len(peaks) >= SIZES:
             return fitting or None
-        known = sorted(count for count in peaks if peaks[count])
-        one, other = ([0, *known] if len(known) < 2 else sorted(known, key=lambda count: abs(peaks[count] - limit))[:2])[:2]
-        rise = (peaks[other] - peaks.get(one, 0)) / (other - one) if other != one else 0.0
-        guess = int(one + (limit - peaks.get(one, 0)) / rise) if rise > 0 else 2 * fitting + 1
-        # Between those that are known; at most four times what fits, since a line from one point is a rough guess.
+        with_peaks = sorted(count for count in peaks if peaks[count])
+        nearest, second = (
+            [0, *with_peaks] if len(with_peaks) < 2 else sorted(with_peaks, key=lambda count: abs(peaks[count] - limit))[:2]
+        )[:2]
+        rise = (peaks[second] - peaks.get(nearest, 0)) / (second - nearest) if second != nearest else 0.0
+        guess = int(nearest + (limit - peaks.get(nearest, 0)) / rise) if rise > 0 else 2 * fitting + 1
+        # The next number is between known ones, or at most four times the largest that fits, as a line through one point is
+        # rough.
         count = max(fitting + 1, min(guess, above - 1 if above else 4 * max(fitting, 1)))
         peaks[count] = peak(count)
 
 
 class _Session:
-    """What is asked for, checked, and what is asked."""
+    """The checked arguments of a call, with the compiler."""
 
     def __init__(
         self,
@@ -255,13 +272,13 @@ class _Session:
         self.say = on_progress or (lambda line: None)
         self.compiler = Previews(self.target, folder, compile_limit, Deadline(time_limit, cancel))
 
-    def search(self, training: Training, previews: int) -> Search:
-        """A search for a policy of what is compiled."""
+    def search(self, training: Training, previews: int) -> PolicySearch:
+        """A search for a policy of a training step."""
         own, compiles = self._own_names, self._compiles
-        return Search(training, self.compiler, self.limit, previews, compiles, self.say, own_names=own)
+        return PolicySearch(training, self.compiler, self.limit, previews, compiles, self.say, own_names=own)
 
     def fit(self, training: Training, first: Policy | None = None) -> Fitted:
-        """The policy that is taken, ``first`` tried before others."""
+        """Search for a policy, with ``first`` before all others, and check its gradients if that was requested."""
         search = self.search(training, self._previews)
         search.run(first)
         report = search.report()
@@ -273,9 +290,10 @@ class _Session:
             note = self.compiler.within(lambda: check_gradients(training, policy))
         except TimeLimitError:
             note = "gradients were not compared: the time was over"
-        return _noted(fitted, note)
+        return _with_note(fitted, note)
 
 
-def _noted(fitted: Fitted, note: str) -> Fitted:
+def _with_note(fitted: Fitted, note: str) -> Fitted:
+    """The result with one more note in its report."""
     report = msgspec.structs.replace(fitted.report, notes=(*fitted.report.notes, note))
     return fitted._replace(report=report)

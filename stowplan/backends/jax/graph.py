@@ -1,8 +1,8 @@
-"""What a backward pass needs of the forward pass before it, and which of it to save: a plan on saved bytes. No jax.
+"""Plans which values of a forward pass are saved for the backward pass, within a budget of bytes. This module needs no jax.
 
-A part of a program (a scan's body, a repeated block) is a graph of its forward pass. What its backward pass needs is either
-saved or made again, from what is saved and the part's own inputs, which are there. Saved bytes are limited; what is made again
-costs time. Bytes and seconds count as often as the part runs.
+Each part of a program, such as the body of a scan or a repeated block, has a graph of its forward pass. A value that the
+backward pass reads is either saved, or computed again from saved values and from the inputs of the part, which are always
+available. Saved bytes are limited, and recomputation costs time. Both are multiplied by the number of times that the part runs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 from stowplan.models.rematerialization.stages import Stages
 from stowplan.models.rematerialization.structure import build
 
-#: What all time together costs in the program.
-_COSTS = 1 << 40
+#: The time of all nodes together, in units of cost of the rematerialization problem.
+_TOTAL_COST = 1 << 40
 
-#: Part of all time by which a solution may be above its bound, so that the greedy plan is not asked: it takes seconds.
-_GAP = 1e-4
+#: If a solution is within this share of all time above its bound, the greedy plan, which takes seconds, is not computed.
+_SMALL_GAP = 1e-4
 
-#: Seconds for one integer program.
+#: Time limit in seconds for one integer program.
 PLAN_LIMIT = 20.0
 
 
@@ -32,41 +32,42 @@ class Node(msgspec.Struct, frozen=True):
     """An equation of the forward pass."""
 
     seconds: float
+    """Time of one run, by the roofline model."""
     inputs: tuple[int, ...] = ()
-    """Nodes that it reads, all before it; inputs of the part are not among them."""
+    """Indices of the nodes that it reads, all of them earlier; inputs of the part are not included."""
     name: str = ""
-    """Name of its value, empty where it has none and cannot be saved alone."""
+    """Name of its value; empty if it has none, so that it cannot be saved by itself."""
     bytes: int = 0
-    """Of that value."""
+    """Size of that value."""
     traits: tuple[str, ...] = ()
-    """Stock policies that save it."""
+    """Jax's own policies that save it."""
     line: str = ""
-    """Where its value is made, for people: shape, operator, file and line."""
+    """Description of where its value is computed: shape, operator, file and line."""
     flops: int = 0
     """Floating-point operations of its matrix products."""
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """The forward pass of one part."""
+    """The forward pass of one part of a program."""
 
     times: int
-    """How often it runs: iterations of a scan, repetitions of a block."""
+    """How often the part runs: iterations of a scan, or repetitions of a block."""
     nodes: tuple[Node, ...]
     needed: tuple[tuple[int, int], ...]
-    """Nodes that the backward pass reads, and bytes of what it reads of each."""
+    """Indices of the nodes that the backward pass reads, each with the bytes that it reads."""
 
     @property
     def needed_bytes(self) -> int:
-        """What is saved where no policy is set."""
+        """Bytes that are saved without a policy."""
         return self.times * sum(size for _, size in self.needed)
 
     def named(self, trait: str) -> list[str]:
-        """Names of the values that a stock policy saves."""
+        """Names of the values that one of jax's own policies saves."""
         return [node.name for node in self.nodes if trait in node.traits]
 
     @property
     def with_own_names(self) -> Graph:
-        """The same where nothing has a name but what the program itself gives one."""
+        """The same graph in which only values have a name that the program itself has named."""
         nodes = [
             node if "names" in node.traits else msgspec.structs.replace(node, name="", bytes=0, traits=())
             for node in self.nodes
@@ -75,25 +76,25 @@ class Graph(msgspec.Struct, frozen=True):
 
 
 class Recomputation(msgspec.Struct, frozen=True):
-    """What a set of saved names comes to."""
+    """What it means to save the values of some names and to recompute all others."""
 
     seconds: float
-    """Of what is made again."""
+    """Time of recomputation."""
     bytes: int
-    """Saved, without what is saved and never read."""
+    """Bytes that are saved, without values that are never read."""
     saved: tuple[str, ...]
-    """Names that are read."""
+    """Names of the saved values that are read."""
     flops: int = 0
-    """Of what is made again."""
+    """Floating-point operations of recomputation."""
 
 
 def recomputed(graphs: Sequence[Graph], saved: Collection[str]) -> Recomputation:
-    """What runs again, and what is kept, where the values of these names are saved."""
+    """Computes what is recomputed and what is saved if the values of these names are saved."""
     seconds, size, flops, names = 0.0, 0, 0, dict[str, None]()
     for graph in graphs:
-        waiting, seen = [node for node, _ in graph.needed], set[int]()
-        while waiting:
-            number = waiting.pop()
+        unvisited, seen = [node for node, _ in graph.needed], set[int]()
+        while unvisited:
+            number = unvisited.pop()
             if number in seen:
                 continue
             seen.add(number)
@@ -104,22 +105,22 @@ def recomputed(graphs: Sequence[Graph], saved: Collection[str]) -> Recomputation
             else:
                 seconds += graph.times * node.seconds
                 flops += graph.times * node.flops
-                waiting += node.inputs
+                unvisited += node.inputs
     return Recomputation(seconds, size, tuple(sorted(names)), flops)
 
 
 def plan(graphs: Sequence[Graph], budget: int, time_limit: float = PLAN_LIMIT) -> Recomputation:
-    """Names to save within so many bytes, so that least time is spent again, and of such sets one of few bytes.
+    """Chooses the names to save within a budget so that recomputation takes the least time; of equal sets, a small one.
 
-    This is rematerialization with one moment, between the forward pass and the backward pass
-    (:mod:`stowplan.models.rematerialization.stages`): what is live there is saved.
+    This is a problem of rematerialization with a single moment between the forward and the backward pass
+    (:mod:`stowplan.models.rematerialization.stages`): the values that are live there are saved.
 
     Parameters
     ----------
     budget
-        Bytes.
+        Bytes that may be saved.
     time_limit
-        Seconds for the solver; its best so far counts, or the greedy plan.
+        Seconds for the solver. When they are over, the better one of its best solution and the greedy plan is returned.
     """
     if budget <= 0 or not recomputed(graphs, ()).seconds or not any(node.name for graph in graphs for node in graph.nodes):
         return plan_greedily(graphs, budget)
@@ -130,59 +131,68 @@ def plan(graphs: Sequence[Graph], budget: int, time_limit: float = PLAN_LIMIT) -
     program = Stages(structure, Moments(structure), budget, [border])
     for tensors in values.values():
         program.tie(0, [storage[tensor] for tensor in tensors])
-    drafted = program.solve(time_limit=time_limit)
-    if not drafted.live:
+    solution = program.solve(time_limit=time_limit)
+    if not solution.live:
         return plan_greedily(graphs, budget)
-    solved = recomputed(graphs, {name for name, tensors in values.items() if storage[tensors[0]] in drafted.live[0]})
-    for name in sorted(solved.saved, key=lambda name: -problem.tensors[values[name][0]].size):
-        # What costs no time to make again is not saved.
-        fewer = recomputed(graphs, {*solved.saved} - {name})
-        solved = fewer if fewer.seconds <= solved.seconds else solved
-    if drafted.cost is not None and drafted.bound is not None and drafted.cost - drafted.bound <= _GAP * _COSTS:
-        return solved
+    best = recomputed(graphs, {name for name, tensors in values.items() if storage[tensors[0]] in solution.live[0]})
+    for name in sorted(best.saved, key=lambda name: -problem.tensors[values[name][0]].size):
+        # A value whose recomputation costs no time is not saved.
+        fewer = recomputed(graphs, {*best.saved} - {name})
+        best = fewer if fewer.seconds <= best.seconds else best
+    if solution.cost is not None and solution.bound is not None and solution.cost - solution.bound <= _SMALL_GAP * _TOTAL_COST:
+        return best
     greedy = plan_greedily(graphs, budget)
-    return min(greedy, solved, key=lambda result: (result.bytes > budget, result.seconds, result.bytes))
+    return min(greedy, best, key=lambda result: (result.bytes > budget, result.seconds, result.bytes))
 
 
 def _problem(graphs: Sequence[Graph], budget: int) -> tuple[Problem, dict[str, list[int]]]:
-    """The forward passes, an operator that runs between them and the backward passes, and one for all of these.
+    """Builds the rematerialization problem: the forward passes, a border between the passes, and one operator for backward
+    passes.
 
     Returns
     -------
     (Problem, dict)
-        And the numbers of the tensors of each name. A value without a name is larger than the budget, so that it is not saved.
+        The problem, and from a name to the indices of its tensors. A value without a name is larger than the budget, so that it
+        is never saved.
     """
     total = sum(graph.times * node.seconds for graph in graphs for node in graph.nodes)
     tensors, ops, needed = list[Tensor](), list[Op](), list[int]()
-    ran: list[int] = []
+    run_tensors: list[int] = []
     values: dict[str, list[int]] = {}
 
-    def made(size: int) -> int:
+    def add_tensor(size: int) -> int:
         tensors.append(Tensor(id=str(len(tensors)), size=size))
         return len(tensors) - 1
 
     for graph in graphs:
-        own: list[int] = []
+        tensor_of_node: list[int] = []
         for node in graph.nodes:
-            own.append(made(graph.times * node.bytes if node.name else budget + 1))
-            ran.append(made(0))
-            cost = round(_COSTS * graph.times * node.seconds / total)
-            ops.append(Op(id=str(len(ops)), reads=tuple(own[at] for at in node.inputs), writes=(own[-1], ran[-1]), cost=cost))
+            tensor_of_node.append(add_tensor(graph.times * node.bytes if node.name else budget + 1))
+            run_tensors.append(add_tensor(0))
+            cost = round(_TOTAL_COST * graph.times * node.seconds / total)
+            ops.append(
+                Op(
+                    id=str(len(ops)),
+                    reads=tuple(tensor_of_node[at] for at in node.inputs),
+                    writes=(tensor_of_node[-1], run_tensors[-1]),
+                    cost=cost,
+                )
+            )
             if node.name:
-                values.setdefault(node.name, []).append(own[-1])
-        needed += [own[number] for number, _ in graph.needed]
-    ops.append(Op(id="border", reads=tuple(ran), writes=(made(0),), once=True))
+                values.setdefault(node.name, []).append(tensor_of_node[-1])
+        needed += [tensor_of_node[number] for number, _ in graph.needed]
+    ops.append(Op(id="border", reads=tuple(run_tensors), writes=(add_tensor(0),), once=True))
     ops.append(Op(id="backward", reads=(len(tensors) - 1, *needed), once=True))
     return Problem(tensors=tuple(tensors), ops=tuple(ops), limit=budget), values
 
 
 def plan_greedily(graphs: Sequence[Graph], budget: int) -> Recomputation:
-    """The control: again and again save what saves most seconds per byte, by gains that are looked at again when they lead."""
+    """The greedy plan of a budget: repeatedly save the value that saves the most seconds per byte."""
     return list(greedy_plans(graphs, budget))[-1]
 
 
 def greedy_plans(graphs: Sequence[Graph], budget: float = math.inf) -> Iterator[Recomputation]:
-    """Nothing saved, and then each plan on the way to the greedy one of a budget: bytes grow, seconds fall."""
+    """Yields the plan that saves nothing, and then each step towards the greedy plan of a budget: bytes grow, seconds fall."""
     best = recomputed(graphs, ())
     yield best
     names = dict.fromkeys(node.name for graph in graphs for node in graph.nodes if node.name)

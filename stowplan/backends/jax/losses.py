@@ -1,4 +1,7 @@
-"""Functions under a policy, and losses that are marked within a step: the loss is planned, not what differentiates it."""
+"""Functions with a policy, and losses that are marked inside of a training step.
+
+The policy applies to the loss, while the step around it, which differentiates the loss, stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +12,35 @@ from typing import Any
 
 from stowplan.backends.jax.policy import Policy
 
-#: What a marked function does instead of running: it is given the function and its arguments.
-_INSTEAD: ContextVar[Callable[[Callable[..., Any], tuple[Any, ...]], Any] | None] = ContextVar("instead", default=None)
+#: If set, a marked loss calls this function with itself and its arguments instead of running.
+_REPLACEMENT: ContextVar[Callable[[Callable[..., Any], tuple[Any, ...]], Any] | None] = ContextVar("instead", default=None)
 
 
 class marked:  # noqa: N801
-    """Marks the loss that a step differentiates. It runs as it is, but for steps that are fitted, or run ``with_policy``."""
+    """Marks the loss that a training step differentiates.
+
+    The loss runs unchanged, unless the step is being fitted or runs under :class:`with_policy`.
+    """
 
     def __init__(self, loss: Callable[..., Any]):
         self.loss = loss
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """The loss of these arguments."""
-        instead = _INSTEAD.get()
+        """Call the loss."""
+        instead = _REPLACEMENT.get()
         loss = partial(self.loss, **named) if named else self.loss
         return loss(*arguments) if instead is None else instead(loss, arguments)
 
 
 class with_policy:  # noqa: N801
-    """A loss, or a step with marked losses, under a policy: a function of the same arguments, not jitted.
+    """A loss, or a step with marked losses, with a policy. It is a function of the same arguments, and not jitted.
 
     Parameters
     ----------
     function
-        Not jitted.
+        The loss or the step, not jitted.
     policy
-        As :func:`~stowplan.backends.jax.fit` found it.
+        A policy, for example from :func:`~stowplan.backends.jax.fit`.
     """
 
     def __init__(self, function: Callable[..., Any], policy: Policy):
@@ -42,59 +48,60 @@ class with_policy:  # noqa: N801
         self.__name__ = getattr(function, "__name__", "function")
 
     def __call__(self, *arguments: Any) -> Any:
-        """The function of these arguments."""
+        """Call the function with its policy."""
         if self.policy.kind == "as_it_is":
             return self.function(*arguments)
         if not _calls_marked(self.function, arguments):
-            return _under(self.function, arguments, self.policy)
-        return _run(self.function, arguments, lambda loss, given: _under(loss, given, self.policy))
+            return _run_with_policy(self.function, arguments, self.policy)
+        return _run(self.function, arguments, lambda loss, given: _run_with_policy(loss, given, self.policy))
 
 
 def losses_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
-    """The marked losses that a function calls while it is traced, traced themselves (``program.Loss``)."""
+    """The marked losses that a function calls, each traced as a ``program.Loss``."""
     import jax
 
     from stowplan.backends.jax.program import Loss
 
-    met: list[Loss] = []
+    losses: list[Loss] = []
 
     def instead(loss: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-        met.append(Loss(loss, given))
+        losses.append(Loss(loss, given))
         return loss(*given)
 
     jax.eval_shape(lambda *given: _run(function, given, instead), *arguments)
-    if met:
-        # What is jitted within has been traced with the losses as they are.
+    if losses:
+        # Jitted functions inside of the step were traced with the original losses, and jax would reuse these traces.
         jax.clear_caches()
-    return met
+    return losses
 
 
-class _MetError(Exception):
-    """A marked loss was met."""
+class _MarkedLossError(Exception):
+    """Raised when a marked loss is called, to find out whether a function calls one."""
 
 
 def _calls_marked(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+    """Whether a function calls a marked loss."""
     import jax
 
     def instead(loss: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-        raise _MetError
+        raise _MarkedLossError
 
     try:
         jax.eval_shape(lambda *given: _run(function, given, instead), *arguments)
-    except _MetError:
+    except _MarkedLossError:
         return True
     return False
 
 
-def _under(loss: Callable[..., Any], arguments: tuple[Any, ...], policy: Policy) -> Any:
+def _run_with_policy(loss: Callable[..., Any], arguments: tuple[Any, ...], policy: Policy) -> Any:
     from stowplan.backends.jax.program import Loss
 
     return Loss(loss, arguments).run(policy, arguments)
 
 
 def _run(function: Callable[..., Any], arguments: tuple[Any, ...], instead: Any) -> Any:
-    token = _INSTEAD.set(instead)
+    token = _REPLACEMENT.set(instead)
     try:
         return function(*arguments)
     finally:
-        _INSTEAD.reset(token)
+        _REPLACEMENT.reset(token)

@@ -1,4 +1,7 @@
-"""What a part of a program saves for its backward pass: jax's own policies, and lists of names. No jax until asked for."""
+"""Policies of ``jax.checkpoint``, which say what a part of a program saves for its backward pass.
+
+They are jax's own policies, and lists of names of values. Jax is imported only when :meth:`Policy.rule` is called.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Kind = Literal[
     "planned_own_names",
 ]
 
-#: Policies that jax has, in the order in which they are tried, and what a value is that they save (``graph.Node.traits``).
+#: Jax's own policies in the order in which they are tried, with the trait of the values that they save (``graph.Node.traits``).
 STOCK: dict[Kind, str] = {
     "as_it_is": "",
     "dots": "dots",
@@ -28,7 +31,7 @@ STOCK: dict[Kind, str] = {
     "offload_dots": "dots_no_batch",
 }
 
-#: Those that are a function of ``jax.checkpoint_policies`` as it is.
+#: Policies that are an attribute of ``jax.checkpoint_policies`` without arguments.
 _PLAIN: dict[Kind, str] = {
     "everything_again": "nothing_saveable",
     "dots": "dots_saveable",
@@ -38,33 +41,36 @@ _HOST = {"offload_src": "device", "offload_dst": "pinned_host"}
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """A policy of ``jax.checkpoint`` for all parts of a program; ``as_it_is`` leaves the program alone."""
+    """A policy of ``jax.checkpoint`` for all parts of a program; ``as_it_is`` leaves the program unchanged."""
 
     kind: Kind
     names: tuple[str, ...] = ()
-    """What is saved, or offloaded to the host."""
+    """Names of the values that are saved, or offloaded to the host."""
 
     @property
     def is_offloaded(self) -> bool:
-        """Whether what it saves goes to the host."""
+        """Whether values are offloaded to the host's memory."""
         return self.kind in ("offload_names", "offload_dots")
 
     @property
     def is_planned(self) -> bool:
-        """Whether the names were chosen here."""
+        """Whether stowplan has chosen the names."""
         return self.kind in ("planned", "planned_own_names")
 
     @property
     def is_of_own_names(self) -> bool:
-        """Whether it is over names that the program has by itself."""
+        """Whether its names are those that the program itself gives to values."""
         return self.kind in ("names", "offload_names", "planned_own_names")
 
     def is_same(self, other: Policy) -> bool:
-        """Whether both compile to the same, as a plan over all names that a program has is jax's own."""
+        """Whether both policies make the same program.
+
+        A plan that saves all of a program's names equals jax's policy ``names``.
+        """
         return self.text == other.text and (self.kind == "planned") == (other.kind == "planned")
 
     def rule(self) -> Any:
-        """The policy as ``jax.checkpoint`` takes it."""
+        """The policy as an argument for ``jax.checkpoint``."""
         import jax
 
         if self.kind in _PLAIN:
@@ -74,7 +80,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The policy in jax's words, to paste."""
+        """The policy as Python code, to paste into a program."""
         if self.kind == "as_it_is":
             return "None"
         if self.kind in _PLAIN:
@@ -84,7 +90,7 @@ class Policy(msgspec.Struct, frozen=True):
         return f"jax.checkpoint_policies.{function}({', '.join(given)})"
 
     def _call(self) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-        """The function of ``jax.checkpoint_policies`` that makes it, and what that is given."""
+        """The function of ``jax.checkpoint_policies`` that makes the policy, and its positional and keyword arguments."""
         if self.kind == "offload_dots":
             return "offload_dot_with_no_batch_dims", (), _HOST
         if self.kind == "offload_names":
@@ -93,6 +99,6 @@ class Policy(msgspec.Struct, frozen=True):
         return "save_only_these_names", self.names, {}
 
     def maxtext(self, own_names: tuple[str, ...]) -> list[str]:
-        """Lines of MaxText's configuration; ``own_names`` are those that the program has."""
+        """Lines of MaxText's configuration; ``own_names`` are the names that the program itself gives to values."""
         chosen = "offload" if self.is_offloaded else "device"
         return ["remat_policy: custom", *(f"{name}: {chosen if name in self.names else 'remat'}" for name in own_names)]

@@ -1,4 +1,7 @@
-"""What the compiler says of a policy: bytes from a preview, cycles from a full compile, both in children and kept on disk."""
+"""Measures a training step with a policy: bytes by a preview, and cycles by a full compilation.
+
+Both run in child processes, and their results are stored on disk.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,18 @@ T = TypeVar("T")
 
 
 class Previews:
-    """Asks one child for previews of workloads; a context manager.
+    """Makes previews of workloads in one child process. It is a context manager.
 
     Parameters
     ----------
     target
-        What is compiled for.
+        The machine for which programs are compiled.
     folder
-        Where results are kept and looked for; a temporary one where None.
+        Folder in which results are stored and looked up; by default a temporary one.
     compile_limit
-        Seconds for one preview or compile.
+        Seconds for one preview or compilation.
     deadline
-        Of all.
+        Deadline of all previews and compilations.
     """
 
     def __init__(self, target: Target, folder: str | Path | None, compile_limit: float, deadline: Deadline):
@@ -46,12 +49,14 @@ class Previews:
         self._compile_limit, self.deadline = compile_limit, deadline
         self._versions = versions()
         self._process: CompilingProcess | None = None
-        self.made = 0
-        """Previews that were made, not found."""
+        self.previews_made = 0
+        """How many previews were made rather than found."""
         self.compiles = 0
+        """How many full compilations were made rather than found."""
         self.processor_seconds = 0.0
+        """CPU time of previews and compilations."""
         self.resident_bytes = 0
-        """Most memory that a preview has had."""
+        """The peak resident memory of any preview."""
 
     def __enter__(self) -> Previews:
         return self
@@ -62,35 +67,35 @@ class Previews:
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def kept(self, training: Training, policy: Policy) -> Record | None:
-        """The preview that the folder has of a program under a policy; equal identities and policies have the same."""
+    def stored(self, training: Training, policy: Policy) -> Record | None:
+        """The stored preview of a training step with a policy; None if there is none."""
         found = self._store(training, policy).find(result_key({}, self._versions, self._chip.machine), preview=True)
         return None if found is None else found.record
 
-    def of(self, training: Training, policy: Policy) -> Record:
-        """A preview, made now: with bytes of slow memory, or the compiler's message.
+    def make(self, training: Training, policy: Policy) -> Record:
+        """Make a preview; the record has the bytes of slow memory, or the compiler's message.
 
         Raises
         ------
         CompileError
-            The function cannot be rebuilt there, or the child died.
+            The function cannot be rebuilt in the child process, or that process died.
         UsageError
-            A topology that libtpu does not know, or a mesh that does not fit it.
+            Libtpu does not know the topology, or the mesh does not fit it.
         TimeLimitError
-            It took too long.
+            The preview took too long.
         """
         store = self._store(training, policy)
         with store.scratch() as scratch:
             workload = self.within(lambda: training.workload(policy))
-            answer = self._asked(Lower(workload, self._chip.topology, self._chip.config), Compile({}, str(scratch)))
-            self.made += 1
+            answer = self._request(Lower(workload, self._chip.topology, self._chip.config), Compile({}, str(scratch)))
+            self.previews_made += 1
             if isinstance(answer, Done):
                 self.processor_seconds += answer.processor_seconds
                 self.resident_bytes = max(self.resident_bytes, answer.resident_bytes)
             elif answer.stage in ("place", "import", "trace"):
                 raise not_lowered(answer, training.name, self._chip.machine)
             record = record_of(answer, {}, self._versions, self._chip.machine, _digest(training, policy))
-            # A process that died may not do so again.
+            # If the process died, that may have been by chance, so the result is not stored.
             if not isinstance(answer, Done) and answer.stage == "end":
                 return record
             return store.keep(scratch, record, preview=True).record
@@ -98,25 +103,25 @@ class Previews:
     def _store(self, training: Training, policy: Policy) -> WorkloadStore:
         return WorkloadStore(self._folder, training.name, _digest(training, policy))
 
-    def _asked(self, lower: Lower, asked: Compile) -> Any:
+    def _request(self, lower: Lower, compile_request: Compile) -> Any:
         if self._process is None or not self._process.is_alive:
             self._process = CompilingProcess(
                 compiler.CHILD_COMMAND, self._chip.accelerator, compiler.MEMORY_LIMIT, self._compile_limit, lower.workload.name
             )
-        answer = self._process.ask(Preview(lower, [asked], 1), self.deadline)
+        answer = self._process.ask(Preview(lower, [compile_request], 1), self.deadline)
         if not isinstance(answer, Previewed):
             raise CompileError(f"{lower.workload.name}: the compiling process ended")
         return answer.answers[0]
 
     def compiled(self, training: Training, policy: Policy) -> tuple[int, int]:
-        """Cycles by the careful score, and bytes of slow memory, of a full compile.
+        """Compile in full; returns the cycles with corrected copies, and the bytes of slow memory.
 
         Raises
         ------
         CompileError
-            XLA refused, or died.
+            XLA refused, or its process died.
         TimeLimitError
-            It took too long.
+            The compilation took too long.
         """
         workload = self.within(lambda: training.workload(policy))
         with Compiler(workload, target=self._target.name, folder=self._folder, compile_limit=self._compile_limit) as compiling:
@@ -125,16 +130,16 @@ class Previews:
             self.processor_seconds += compiling.processor_seconds
             if result.error:
                 raise CompileError(f"{training.name}: {result.error}")
-            # Reading a large module takes seconds, too.
+            # Reading a large module takes seconds as well, so the deadline applies to it.
             return self.within(lambda: _cycles(result, self._target)), result.record.hbm_bytes
 
     def within(self, run: Callable[[], T]) -> T:
-        """What ``run`` returns within the deadline: in a thread, where there is one, with the mesh that is set here.
+        """Call a function within the deadline; if there is a deadline, it runs in a thread with the current mesh.
 
         Raises
         ------
         TimeLimitError
-            It takes longer; its thread is left behind.
+            The function takes longer; its thread continues in the background.
         """
         import jax
 

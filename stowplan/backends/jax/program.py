@@ -1,9 +1,9 @@
-"""A loss as jax traces it: the parts of it that are planned, names for their values, and the loss rebuilt with a policy.
+"""A traced loss: finds the parts of it that are planned, gives names to their values, and rebuilds the loss with a policy.
 
-The traced program is run again by an interpreter, equation by equation, inner ``jit`` and ``jax.checkpoint`` inlined. Parts are
-the scans where they have most of the work; else blocks of equations that follow each other again and again, as an unrolled
-model's layers do; else the whole. Each is put under ``jax.checkpoint`` with the policy, and each float value in it gets a name
-by ``checkpoint_name``, unless it has one. Equal programs get equal names.
+An interpreter runs the traced program equation by equation; inner ``jit`` and ``jax.checkpoint`` are inlined. The *parts* are
+the scans if they have most of the work; otherwise the repeated blocks of equations, such as the layers of an unrolled model;
+otherwise the whole program. Each part is wrapped in ``jax.checkpoint`` with the policy, and each floating-point value in it
+gets a name by ``checkpoint_name``, unless it has one. Equal programs get equal names.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from stowplan.backends.jax.graph import Graph, Node
 from stowplan.backends.jax.policy import Policy
 from stowplan.hardware.targets import Roofline
 
-#: Equations that are replaced by what is in them.
+#: Equations that are replaced by the program inside of them.
 _INLINED = ("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint")
 
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 
-#: Parts are of a kind that has this share of all floating-point operations at least.
-_SHARE = 0.5
+#: Scans or blocks become parts if they have at least this share of all floating-point operations.
+_MIN_SHARE_OF_WORK = 0.5
 
 Values = list[Any]
-#: Given an equation and its values, the values in their place.
+#: A function of an equation and its values that returns the values to use instead.
 Renaming = Callable[[Any, Values], Values]
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Equations ``[start, stop)`` of a program, which get a policy of their own.
+    """Equations ``[start, stop)`` of a program, which are wrapped in ``jax.checkpoint``.
 
     Attributes
     ----------
     name
-        Equal for repetitions of one block.
+        Name of the part, which is equal for repetitions of one block.
     times
         How often it runs.
     reads, writes
-        Variables of the program.
+        Variables of the program that it reads and writes.
     shapes
-        Of what one run takes: of a scan, an iteration's slices.
+        Shapes of the inputs of one run; for a scan, those of one iteration.
     body
-        One run.
+        A function that evaluates one run.
     scan
         Parameters of the scan; None for a block.
     """
@@ -71,25 +71,25 @@ class Part:
     scan: dict[str, Any] | None = None
 
     def once(self, policy: Policy) -> Callable[..., Values]:
-        """One run of it, under a policy."""
+        """A function that evaluates one run of the part with a policy."""
 
         def named(*inputs: Any) -> Values:
-            return self.body(inputs, _naming(self.name) if policy.kind == "planned" else None)
+            return self.body(inputs, _renaming(self.name) if policy.kind == "planned" else None)
 
-        # Within a loop nothing can be merged across its backward pass.
-        under: Callable[..., Values] = jax.checkpoint(named, policy=policy.rule(), prevent_cse=self.scan is None)
-        return under
+        # Inside of a loop, common subexpressions of forward and backward pass cannot be merged, so nothing has to prevent it.
+        checkpointed: Callable[..., Values] = jax.checkpoint(named, policy=policy.rule(), prevent_cse=self.scan is None)
+        return checkpointed
 
     def run(self, values: Values, policy: Policy) -> Values:
-        """All runs of it, under a policy."""
-        under = self.once(policy)
+        """Evaluates all runs of the part with a policy."""
+        checkpointed = self.once(policy)
         if self.scan is None:
-            return list(under(*values))
+            return list(checkpointed(*values))
         constants, carried = self.scan["num_consts"], self.scan["num_carry"]
         first = constants + carried
 
         def step(carry: Values, slices: Values) -> tuple[Values, Values]:
-            results = list(under(*values[:constants], *carry, *slices))
+            results = list(checkpointed(*values[:constants], *carry, *slices))
             return results[:carried], results[carried:]
 
         options = {name: self.scan[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in self.scan}
@@ -97,14 +97,14 @@ class Part:
         return [*last, *stacked]
 
     def graph(self, roofline: Roofline) -> Graph:
-        """Its forward pass, as its backward pass has it made, and what that reads of it."""
+        """The graph of the part's forward pass as it runs before its backward pass, and the values that the latter reads."""
         floats = [number for number, shape in enumerate(self.shapes) if _is_float(shape)]
 
         def forward(*inputs: Any) -> Any:
             def results(*given: Any) -> Values:
                 changed = dict(zip(floats, given, strict=True))
                 filled = [changed.get(number, value) for number, value in enumerate(inputs)]
-                return [value for value in self.body(filled, _naming(self.name)) if _is_float(value)]
+                return [value for value in self.body(filled, _renaming(self.name)) if _is_float(value)]
 
             return jax.vjp(results, *(inputs[number] for number in floats))[1]
 
@@ -126,7 +126,15 @@ class Part:
         return Graph(self.times, tuple(nodes), tuple((maker[var], _bytes(var.aval)) for var in read))
 
     def _named(self, equation: Any, source: Any, sources: tuple[int, ...], made_by: Any) -> Node:
-        """A node for a value that has a name, and for what made it, be it by another name."""
+        """The node of an equation that names a value.
+
+        Parameters
+        ----------
+        source
+            The equation whose value is named.
+        made_by
+            The equation that computed the value, if ``source`` only names it once more.
+        """
         name, shape = equation.params["name"], equation.outvars[0].aval
         traits = [] if name.startswith(f"{self.name}.") else ["names"]
         if source.primitive.name in _PRODUCTS:
@@ -138,14 +146,14 @@ class Part:
 
 
 class Loss:
-    """A function that was traced.
+    """A traced function, which can be run with a policy.
 
     Parameters
     ----------
     function
-        Any that ``jax.make_jaxpr`` takes.
+        A function for ``jax.make_jaxpr``.
     arguments
-        Trees of arrays, of shapes, or of what is being traced.
+        Trees of arrays, shapes, or tracers.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any]):
@@ -154,62 +162,64 @@ class Loss:
         self._traced = _inlined(traced)
 
     def run(self, policy: Policy, arguments: Sequence[Any]) -> Any:
-        """The function's results, its parts under a policy."""
-        jaxpr, done = self._traced.jaxpr, 0
-        values = _bound(self._traced, jax.tree.leaves(tuple(arguments)))
+        """Evaluates the function with its parts under a policy."""
+        jaxpr, position = self._traced.jaxpr, 0
+        values = _initial_values(self._traced, jax.tree.leaves(tuple(arguments)))
         for part in self.parts:
-            _run(jaxpr.eqns[done : part.start], values)
-            results = part.run(_read(part.reads, values), policy)
+            _evaluate(jaxpr.eqns[position : part.start], values)
+            results = part.run(_values_of(part.reads, values), policy)
             values.update(zip(part.writes, results, strict=True))
-            done = part.stop
-        _run(jaxpr.eqns[done:], values)
-        return jax.tree.unflatten(self._results, _read(jaxpr.outvars, values))
+            position = part.stop
+        _evaluate(jaxpr.eqns[position:], values)
+        return jax.tree.unflatten(self._results, _values_of(jaxpr.outvars, values))
 
     @cached_property
     def parts(self) -> list[Part]:
-        """What is planned, in the order of the program."""
+        """The parts that get a policy, in the order of the program."""
         equations = self._traced.jaxpr.eqns
         work = [_flops(equation) for equation in equations]
         scans = [number for number, eqn in enumerate(equations) if work[number] and eqn.primitive.name == "scan"]
         scans = [number for number in scans if equations[number].params["length"] > 1]
-        if scans and sum(work[number] for number in scans) >= _SHARE * sum(work):
+        if scans and sum(work[number] for number in scans) >= _MIN_SHARE_OF_WORK * sum(work):
             return [_scan(f"scan{place}", number, equations[number]) for place, number in enumerate(scans)]
         start, length, times = repeated([_signature(equation) for equation in equations])
-        if times < 2 or sum(work[start : start + length * times]) < _SHARE * sum(work):
+        if times < 2 or sum(work[start : start + length * times]) < _MIN_SHARE_OF_WORK * sum(work):
             start, length, times = 0, len(equations), 1
         starts = range(start, start + length * times, length)
         return [self._block(start, start + length, times) for start in starts] if length else []
 
     def graphs(self, roofline: Roofline) -> list[Graph]:
-        """The forward passes of its parts, one for all repetitions of a block; seconds as a roofline has them."""
+        """The forward passes of the parts, one for all repetitions of a block; times are those of a roofline model."""
         different = {part.name: part for part in reversed(self.parts)}
         return [part.graph(roofline) for part in reversed(different.values())]
 
     def _block(self, start: int, stop: int, times: int) -> Part:
+        """A part of the equations ``[start, stop)``, which are repeated ``times`` times."""
         jaxpr = self._traced.jaxpr
         equations = jaxpr.eqns[start:stop]
-        made = {var for equation in equations for var in equation.outvars}
+        computed = {var for equation in equations for var in equation.outvars}
         read_later = {var for equation in jaxpr.eqns[stop:] for var in _variables(equation.invars)}
         read_later.update(_variables(jaxpr.outvars))
-        reads = [*dict.fromkeys(var for eqn in equations for var in _variables(eqn.invars) if var not in made)]
+        reads = [*dict.fromkeys(var for eqn in equations for var in _variables(eqn.invars) if var not in computed)]
         writes = [var for eqn in equations for var in eqn.outvars if var in read_later]
 
         def body(inputs: Sequence[Any], renaming: Renaming | None) -> Values:
             values = dict(zip(reads, inputs, strict=True))
-            _run(equations, values, renaming)
-            return _read(writes, values)
+            _evaluate(equations, values, renaming)
+            return _values_of(writes, values)
 
         shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in reads]
         return Part("block", start, stop, times, reads, writes, shapes, body)
 
 
 def _scan(name: str, number: int, equation: Any) -> Part:
+    """A part of a scan, which is the equation with this index."""
     inner = equation.params["jaxpr"]
 
     def body(inputs: Sequence[Any], renaming: Renaming | None) -> Values:
-        values = _bound(inner, inputs)
-        _run(inner.jaxpr.eqns, values, renaming)
-        return _read(inner.jaxpr.outvars, values)
+        values = _initial_values(inner, inputs)
+        _evaluate(inner.jaxpr.eqns, values, renaming)
+        return _values_of(inner.jaxpr.outvars, values)
 
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in inner.in_avals]
     times = equation.params["length"]
@@ -217,7 +227,7 @@ def _scan(name: str, number: int, equation: Any) -> Part:
 
 
 def repeated(signatures: Sequence[str]) -> tuple[int, int, int]:
-    """The stretch of items that repeats itself and covers most: where it begins, its length, and how often it is there."""
+    """Finds the repetition that covers the most items; returns its start, its period, and the number of repetitions."""
     numbers = np.unique(np.array(signatures, dtype=object), return_inverse=True)[1] if signatures else np.zeros(0, int)
     best, covered = (0, len(numbers), 1), 0
     for period in range(1, len(numbers) // 2 + 1):
@@ -231,32 +241,34 @@ def repeated(signatures: Sequence[str]) -> tuple[int, int, int]:
 
 
 def text_of(traced: Any) -> str:
-    """A traced program as text, without addresses: what results are kept by."""
+    """A traced program as text without memory addresses, which is part of the keys of stored results."""
     return re.sub(r"0x[0-9a-f]+", "0x", str(traced))
 
 
 def has_checkpoints(traced: Any) -> bool:
-    """Whether the program has a ``jax.checkpoint`` of its own."""
+    """Whether the program itself contains a ``jax.checkpoint``."""
     return "remat2[" in str(traced) or "checkpoint[" in str(traced)
 
 
 def _inlined(traced: Any) -> Any:
-    def again(*inputs: Any) -> Values:
-        values = _bound(traced, inputs)
-        _run(traced.jaxpr.eqns, values)
-        return _read(traced.jaxpr.outvars, values)
+    """The traced program with inner ``jit`` and ``jax.checkpoint`` inlined."""
 
-    return jax.make_jaxpr(again)(
+    def inlined(*inputs: Any) -> Values:
+        values = _initial_values(traced, inputs)
+        _evaluate(traced.jaxpr.eqns, values)
+        return _values_of(traced.jaxpr.outvars, values)
+
+    return jax.make_jaxpr(inlined)(
         *(jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in traced.in_avals)
     )
 
 
-def _bound(traced: Any, inputs: Iterable[Any]) -> dict[Any, Any]:
-    """Values of a program's variables before its first equation."""
+def _initial_values(traced: Any, inputs: Iterable[Any]) -> dict[Any, Any]:
+    """From the variables of a program to their values before its first equation."""
     return dict(zip((*traced.jaxpr.constvars, *traced.jaxpr.invars), (*traced.consts, *inputs), strict=True))
 
 
-def _read(variables: Iterable[Any], values: dict[Any, Any]) -> Values:
+def _values_of(variables: Iterable[Any], values: dict[Any, Any]) -> Values:
     return [var.val if isinstance(var, core.Literal) else values[var] for var in variables]
 
 
@@ -264,17 +276,17 @@ def _variables(variables: Iterable[Any]) -> Iterator[Any]:
     return (var for var in variables if not isinstance(var, core.Literal))
 
 
-def _run(equations: Sequence[Any], values: dict[Any, Any], renaming: Renaming | None = None) -> None:
-    """Run equations, what is inlined by what is in it; ``values`` gets theirs."""
+def _evaluate(equations: Sequence[Any], values: dict[Any, Any], renaming: Renaming | None = None) -> None:
+    """Evaluate equations, with inner programs inlined; their results are added to ``values``."""
     for equation in equations:
-        inputs = _read(equation.invars, values)
+        inputs = _values_of(equation.invars, values)
         inner = _inner(equation)
         source = equation.source_info
         stack = source_info_util.current_name_stack() + source.name_stack
         if inner is not None:
-            inside = _bound(inner, inputs)
-            _run(inner.jaxpr.eqns, inside, renaming)
-            results = _read(inner.jaxpr.outvars, inside)
+            inside = _initial_values(inner, inputs)
+            _evaluate(inner.jaxpr.eqns, inside, renaming)
+            results = _values_of(inner.jaxpr.outvars, inside)
         else:
             with source_info_util.user_context(source.traceback, name_stack=stack), equation.ctx.manager:
                 made = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
@@ -285,7 +297,7 @@ def _run(equations: Sequence[Any], values: dict[Any, Any], renaming: Renaming | 
 
 
 def _inner(equation: Any) -> Any:
-    """The program that stands for an equation, closed; None where it stays as it is."""
+    """The closed program that replaces an equation; None if the equation is evaluated as it is."""
     if equation.primitive.name not in _INLINED:
         return None
     if any(hasattr(sharding, "spec") for sharding in equation.params.get("in_shardings", ())):
@@ -294,8 +306,8 @@ def _inner(equation: Any) -> Any:
     return core.ClosedJaxpr(inner, ()) if isinstance(inner, core.Jaxpr) else inner
 
 
-def _naming(prefix: str) -> Renaming:
-    """Names for float values, by the order of their equations."""
+def _renaming(prefix: str) -> Renaming:
+    """A function that names floating-point values by the order of their equations."""
     counter = itertools.count()
 
     def named(equation: Any, results: Values) -> Values:
@@ -321,7 +333,7 @@ def _signature(equation: Any) -> str:
 
 
 def _flops(equation: Any) -> int:
-    """Floating-point operations of the matrix products in an equation, loops as often as they run."""
+    """Floating-point operations of the matrix products in an equation; those in a scan are multiplied by its length."""
     if equation.primitive.name in _PRODUCTS:
         sizes, output = [math.prod(var.aval.shape) for var in equation.invars], math.prod(equation.outvars[0].aval.shape)
         if equation.primitive.name == "dot_general":
@@ -336,7 +348,10 @@ def _flops(equation: Any) -> int:
 
 
 def _seconds(equation: Any, roofline: Roofline) -> float:
-    """What it takes by a roofline: its matrix products, or its bytes; what is fused into others has its results alone."""
+    """Time of an equation by a roofline model: that of its matrix products or of its bytes, whichever is longer.
+
+    Matrix products read and write their operands and results; other equations are assumed to be fused and only write results.
+    """
     read = equation.invars if equation.primitive.name in _PRODUCTS else ()
     moved = sum(_bytes(var.aval) for var in (*read, *equation.outvars) if hasattr(var.aval, "shape"))
     return max(_flops(equation) / roofline.compute, moved / roofline.slow_write_bandwidth)

@@ -1,4 +1,4 @@
-"""What came of fitting: every policy that was tried, what the compiler said of it, and the one that was taken."""
+"""The report about fitting: every policy that was tried, its peak and cycles, and the best one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION = 1
 
 _MIB = 1 << 20
 
-#: Why a search ended, and what is said of it.
+#: Why a search ended, and how the summary says it.
 StopReason = Literal["finished", "no_gain", "memory", "time_limit", "cancelled"]
 _STOPPED: dict[StopReason, str] = {
     "finished": "finished",
@@ -28,57 +28,64 @@ _STOPPED: dict[StopReason, str] = {
 
 
 class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A policy, and what is known of it."""
+    """A policy with its figures."""
 
     policy: Policy
     saved_bytes: int
-    """What its parts save, as the plan counts it; what is offloaded is not among it."""
+    """Bytes that its parts save, by the plan; offloaded bytes are not included."""
     recomputed_seconds: float
-    """Of what its parts make again, by the roofline of the target."""
+    """Time of recomputation in one step, by the roofline model of the target."""
     predicted_bytes: int = 0
-    """Peak expected of it, from that of making everything again; 0 where nothing was expected."""
+    """The predicted peak; 0 if there is no prediction."""
     hbm_bytes: int = 0
-    """Peak as the compiler says, arguments and results among it; 0 where it was not asked."""
+    """The peak that the compiler reports, including arguments and results; 0 if there was no preview."""
     cycles: int = 0
-    """Cycles of a full compile, scored with care, and of the host's link; 0 where there was none."""
+    """Cycles of a full compilation, with corrected copies and with transfers to the host; 0 if there was none."""
     recomputed_flops: int = 0
-    """Floating-point operations of the matrix products that are made again."""
+    """Floating-point operations of recomputed matrix products."""
     host_bytes: int = 0
-    """What it offloads to the host, one way."""
+    """Bytes that are offloaded to the host, in one direction."""
     host_seconds: float = 0.0
-    """Of that, to the host and back over its link, beside nothing else. Cycles have it in them."""
+    """Time to send them to the host and back, if nothing else runs meanwhile. ``cycles`` include it."""
     error: str = ""
-    """The compiler's message where it refused."""
+    """The compiler's message if it refused."""
 
 
 class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What came of it."""
+    """A report about the search for a policy."""
 
     name: str
+    """Name of the function."""
     target: str
+    """Name of the target machine."""
     limit: int
-    """Bytes."""
+    """Memory limit in bytes."""
     candidates: tuple[Candidate, ...]
+    """The policies that were previewed."""
     best: int
-    """Position of the one that was taken."""
+    """Index of the best policy."""
     lines: tuple[str, ...] = ()
-    """Where each value that it saves is made: name, shape, operator, file and line."""
+    """Where each value is computed that the best policy saves: name, shape, operator, file and line."""
     own_names: tuple[str, ...] = ()
-    """Names that the program has by itself."""
+    """Names that the program itself gives to values."""
     frontier: tuple[tuple[int, float, int], ...] = ()
-    """Of greedy plans: peak that is expected; seconds and floating-point operations that are made again."""
+    """Greedy plans, each with its predicted peak, and the seconds and floating-point operations that it recomputes."""
     previews: int = 0
-    """Those that were made, not found."""
+    """How many previews were made rather than found in the folder."""
     compiles: int = 0
+    """How many full compilations were made rather than found in the folder."""
     seconds: float = 0.0
+    """Seconds of the search."""
     processor_seconds: float = 0.0
-    """Of previews and compiles."""
+    """CPU time of previews and compilations."""
     preview_seconds: float = 0.0
-    """What the longest preview took."""
+    """Seconds of the longest preview."""
     stop_reason: StopReason = "finished"
-    """``no_gain``: previews or compiles were left out, as they would have taken longer than their gain is worth; ``memory``:
-    this machine had too little free memory for another; ``time_limit``; ``cancelled``; else ``finished``."""
+    """Why the search ended. ``no_gain``: further previews or compilations would have taken longer than their gain is worth.
+    ``memory``: this machine had too little free memory for another preview. Others: ``time_limit``, ``cancelled``,
+    ``finished``."""
     notes: tuple[str, ...] = ()
+    """Remarks for users."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -88,12 +95,12 @@ class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def chosen(self) -> Candidate:
-        """The candidate that was taken."""
+        """The best candidate."""
         return self.candidates[self.best]
 
     @property
     def policy_text(self) -> str:
-        """Lines to paste: where what is saved is made, and the policy for ``jax.checkpoint``; a plan with its names."""
+        """Python code to paste: the policy for ``jax.checkpoint``, with comments that say where saved values are computed."""
         policy = self.chosen.policy
         lines = [*(f"# {line}" for line in self.lines), f"policy = {policy.text}"]
         if policy.is_of_own_names:
@@ -107,7 +114,7 @@ class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return "\n".join(lines)
 
     def summary(self) -> str:
-        """A few lines for people, and one for each candidate."""
+        """A summary of a few lines, and a line for each candidate."""
         work = f"{self.previews} previews, {self.compiles} compiles, {self.processor_seconds:.1f} processor seconds"
         lines = [
             f"{self.name} on {self.target}: {mib(self.chosen.hbm_bytes)} of {mib(self.limit)} by {self.chosen.policy.kind}",
@@ -135,5 +142,5 @@ class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 def mib(size: int) -> str:
-    """Bytes for people."""
+    """A number of bytes as text in MiB."""
     return f"{size / _MIB:,.0f} MiB"

@@ -1,4 +1,9 @@
-"""The search for a policy within a limit: plans corrected by previews, jax's own policies, finalists compiled in full."""
+"""The search for a policy within a memory limit.
+
+Plans of what to save are previewed, and the difference between the predicted and the previewed peak corrects the next plan.
+Jax's own policies are previewed as well. The best policies within the limit are then compiled in full, and the one with the
+fewest cycles wins.
+"""
 
 from __future__ import annotations
 
@@ -19,47 +24,48 @@ from stowplan.errors import TimeLimitError
 from stowplan.hardware.targets import xla_chip
 from stowplan.process_memory import available
 
-#: Previews that are left to jax's own policies, where more are allowed.
-_FOR_STOCK = 3
-#: Part of the limit that is not worth another preview, and the part that a plan leaves where no preview may correct it.
-_SLACK, _CAUTION = 0.02, 0.05
-#: A policy of jax's is asked for where it is expected to be this much above the limit at most; further off, where previews are
-#: left in the end.
-_NEAR, _FAR = 1.1, 1.5
-#: Part of the peak of making everything again that a plan is expected to be without: the few bytes that it saves first are what
-#: a softmax makes again. And the part of bytes sent to the host that is there at the peak. Both from the programs that
-#: ``benchmarks.jax_fit`` calls seen.
-_SPARED, _SENT = 0.15, 0.2
-#: Budgets that are tried where making everything again is above the limit: parts of its peak. A little that is saved, as what
-#: a softmax divides by, often lowers the peak.
-SMALL = (0.02, 0.05, 0.1, 0.15)
-#: Once a policy fits, a preview or compile of more processor seconds than the first number is made only if what it may gain,
-#: over a training run of as many seconds as the second, is more. Processor seconds are those of an idle machine, too.
-_CHEAP, _TRAINING_RUN = 10.0, 3600.0
-#: Part of a training step by which estimated cycles may favour a policy that modelled seconds do not; 8 % were seen
+#: If more are allowed, so many previews are reserved for jax's own policies.
+_PREVIEWS_FOR_STOCK = 3
+#: If less than this share of the limit is unused, no further preview is made. The last plan, which no preview can correct,
+#: leaves this share unused.
+_SLACK, _PLAN_MARGIN = 0.02, 0.05
+#: A policy of jax's is previewed if its predicted peak is at most this factor above the limit. Those up to the second factor
+#: are previewed if previews are left in the end.
+_NEAR_LIMIT, _FAR_FROM_LIMIT = 1.1, 1.5
+#: A plan is expected to lower the peak of recomputing everything by this share, since the few bytes that it saves first spare
+#: the large intermediate values of a softmax. This share of the bytes that are sent to the host is on the device at the peak.
+#: Both were measured on the programs that ``benchmarks.jax_fit`` calls seen.
+_SAVING_OF_A_PLAN, _SENT_AT_PEAK = 0.15, 0.2
+#: If recomputing everything is above the limit, plans with these shares of its peak as their budgets are tried. Saving a few
+#: bytes, such as the sums by which a softmax divides, often lowers the peak.
+SMALL_SHARES = (0.02, 0.05, 0.1, 0.15)
+#: Once a policy is within the limit, a preview or compilation that needs more CPU time (in seconds) than the first number is
+#: made only if it may save more than that over a training run of the second number of seconds.
+_CHEAP_SECONDS, _TRAINING_SECONDS = 10.0, 3600.0
+#: XLA's cycles may favour a policy by this share of a training step although the roofline model does not; 8 % were measured
 #: (docs/results/xla.md).
-_UNCERTAIN = 0.1
-#: A backward pass takes twice the time of its forward pass.
-_STEP = 3
+_TIME_UNCERTAINTY = 0.1
+#: A training step takes so many times as long as its forward pass, because a backward pass takes twice as long.
+_STEP_FACTOR = 3
 
 
-class Search:
-    """Candidates, as they come.
+class PolicySearch:
+    """A search for a policy of one training step, with the policies that were tried so far.
 
     Parameters
     ----------
     training
-        What is fitted.
+        The training step.
     compiler
-        What is asked; the search ends with its deadline.
+        Makes previews and compilations; the search ends with its deadline.
     limit
-        Bytes.
+        Memory limit in bytes.
     previews, compiles
-        How many of either at most.
+        The largest numbers of previews and of full compilations.
     say
-        Called with a line before and after each preview and compile.
+        Is called with a line before and after each preview and compilation.
     own_names
-        Whether plans are over names that the program has by itself.
+        Whether plans only save values that the program itself has named.
     """
 
     def __init__(
@@ -73,32 +79,37 @@ class Search:
         *,
         own_names: bool = False,
     ):
-        self._training, self._compiler, self._limit, self._left, self._say = training, compiler, limit, previews, say
+        self._training, self._compiler, self._limit, self._previews_left, self._say = training, compiler, limit, previews, say
         self._compiles, self._deadline = compiles, compiler.deadline
         self._graphs = training.graphs
-        self._step_seconds = _STEP * recomputed(self._graphs, ()).seconds
+        self._step_seconds = _STEP_FACTOR * recomputed(self._graphs, ()).seconds
         self._preview_seconds = self._preview_work = 0.0
-        """What a preview takes, as learned from those before, the most of them: seconds of the clock, and of processors."""
+        """The longest preview so far: wall time and CPU time, in seconds."""
         self._stop_reason: StopReason = "finished"
         self._kind: Kind = "planned_own_names" if own_names else "planned"
         self._planned_graphs = [graph.with_own_names for graph in self._graphs] if own_names else self._graphs
         self._host_bandwidth = xla_chip(training.target).host_bandwidth
         self.candidates: list[Candidate] = []
         self.notes: list[str] = []
-        self._base = 0
-        """Peak of making everything again."""
-        self._beside = 0
-        """What the last plan had beside saved bytes: the budget of the next follows from it."""
+        self._peak_of_recomputing_all = 0
+        """The peak of the policy that recomputes everything."""
+        self._unsaved_bytes = 0
+        """The peak of the last plan without the bytes that it saves; the budget of the next plan is the limit less this."""
 
     def run(self, first: Policy | None = None) -> None:
-        """Preview everything again, then plans and jax's own policies, and compile those within the limit in full.
+        """Preview recomputing everything, then plans and jax's own policies; then compile those within the limit in full.
 
-        ``first`` is previewed before all others. Where the time is over or Ctrl-C is pressed, the search ends there.
+        The search ends early at the time limit or at Ctrl-C.
+
+        Parameters
+        ----------
+        first
+            A policy to preview before all others.
 
         Raises
         ------
         CompileError
-            XLA refused the program, or a child died, before any policy was within the limit.
+            XLA refused the program, or the compiling process died, before any policy was within the limit.
         KeyboardInterrupt
             Ctrl-C was pressed before any policy was within the limit.
         """
@@ -107,48 +118,54 @@ class Search:
                 self._preview_all(first)
             except (CompileError, TimeLimitError) as error:
                 if not self._deadline.expired:
-                    if not self._within():
+                    if not self._policies_within_limit():
                         raise
                     self.notes.append(str(error))
-            self._judge()
+            self._compile_finalists()
         except KeyboardInterrupt:
             self._deadline.cancelled.set()
-            if not self._within():
+            if not self._policies_within_limit():
                 raise
 
     def _preview_all(self, first: Policy | None) -> None:
         if first is not None:
-            # A preview of it may be kept from the search for a size, and then takes no time.
+            # The search for the largest size may have stored a preview of this policy, which then takes no time.
             self._preview(self._candidate(first, recomputed(self._graphs, first.names)))
         self.start()
-        every = [candidate for kind, trait in STOCK.items() if (candidate := self._stock(kind, trait)) is not None]
-        # Two that save the same bytes and make the same again are one, as dots are where none has batch dimensions.
+        every = [candidate for kind, trait in STOCK.items() if (candidate := self._stock_candidate(kind, trait)) is not None]
+        # Policies that save the same bytes and recompute the same are tried once, such as ``dots`` and ``dots_no_batch`` in a
+        # program without batch dimensions.
         stock = {
             (candidate.saved_bytes, candidate.recomputed_seconds, candidate.host_bytes): candidate
             for candidate in reversed(every)
         }.values()
-        near = sorted((candidate for candidate in stock if candidate.predicted_bytes <= _NEAR * self._limit), key=_order)
-        far = [candidate for candidate in stock if _NEAR < candidate.predicted_bytes / self._limit <= _FAR]
-        if self._base > self._limit:
-            self._below(near)
+        near = sorted(
+            (candidate for candidate in stock if candidate.predicted_bytes <= _NEAR_LIMIT * self._limit), key=_time_and_bytes
+        )
+        far = [candidate for candidate in stock if _NEAR_LIMIT < candidate.predicted_bytes / self._limit <= _FAR_FROM_LIMIT]
+        if self._peak_of_recomputing_all > self._limit:
+            self._search_below(near)
             return
         whole_program = next((candidate for candidate in near if candidate.policy.kind == "as_it_is"), None)
         fits = whole_program is not None and 0 < self._preview(whole_program).hbm_bytes <= self._limit
-        if not fits or self._training.has_own:
-            self._plans(min(_FOR_STOCK, sum(not candidate.policy.is_offloaded for candidate in near)))
+        if not fits or self._training.has_own_checkpoints:
+            self._plans(min(_PREVIEWS_FOR_STOCK, sum(not candidate.policy.is_offloaded for candidate in near)))
         for candidate in [*near, *sorted(far, key=lambda candidate: candidate.predicted_bytes)]:
             self._preview(candidate)
 
     def _pays(self, candidate: Candidate, seconds: float, work: float) -> bool:
-        """Whether a preview or compile of so many seconds can end in what is left, and may gain more than its work.
+        """Whether a preview or compilation is worth its time.
 
-        Work is in processor seconds.
+        It has to end before the deadline, and must be able to gain more than it costs. Its gain is the time that the candidate
+        saves compared with the best policy within the limit, by the roofline model. A candidate whose predicted peak is far
+        above the limit gains nothing. As long as no policy is within the limit, everything is worth its time.
 
-        The gain is that of modelled seconds over the best policy within the limit: a plan is the best of its budget, so that
-        nothing else within it gains more. What is expected far above the limit gains nothing. While no policy is within the
-        limit, everything pays.
+        Parameters
+        ----------
+        seconds, work
+            Wall time and CPU time of the preview or compilation, in seconds.
         """
-        within = self._within()
+        within = self._policies_within_limit()
         if not within:
             return True
         if not self._has_time(seconds):
@@ -156,72 +173,83 @@ class Search:
         if self._compiler.resident_bytes > available():
             self._stop_reason = "memory"
             return False
-        gain = _order(within[0])[0] - _order(candidate)[0] + (_UNCERTAIN * self._step_seconds if self._compiles else 0.0)
-        is_near = candidate.predicted_bytes <= _NEAR * self._limit
-        pays = work < _CHEAP or (is_near and gain * _TRAINING_RUN > work * self._step_seconds)
+        gain = (
+            _time_and_bytes(within[0])[0]
+            - _time_and_bytes(candidate)[0]
+            + (_TIME_UNCERTAINTY * self._step_seconds if self._compiles else 0.0)
+        )
+        is_near = candidate.predicted_bytes <= _NEAR_LIMIT * self._limit
+        pays = work < _CHEAP_SECONDS or (is_near and gain * _TRAINING_SECONDS > work * self._step_seconds)
         if not pays and self._stop_reason == "finished":
             self._stop_reason = "no_gain"
         return pays
 
     def _has_time(self, seconds: float) -> bool:
+        """Whether so many seconds are left."""
         if seconds < self._deadline.remaining:
             return True
         self._stop_reason = "time_limit"
         return False
 
-    def _tell(self, text: str) -> None:
-        """Progress: the time, what is or was done, and the best policy so far."""
+    def _report_progress(self, text: str) -> None:
+        """Report a line of progress: the time, the text, and the best policy so far."""
         best = self._best()
         known = f"best so far {best.policy.kind}, {mib(best.hbm_bytes)}" if best else f"none within {mib(self._limit)} so far"
         self._say(f"[{self._deadline.elapsed:6.1f} s] {text}; {known}")
 
     def start(self) -> int:
-        """The peak of making everything again, which others are predicted by.
+        """Preview the policy that recomputes everything; returns its peak, from which other peaks are predicted.
 
         Raises
         ------
         CompileError
-            XLA refused it, or did not say a peak.
+            XLA refused the program, or did not report a peak.
         """
         first = self._preview(self._candidate(Policy("everything_again")), is_needed=True)
         if first.error:
             raise CompileError(f"{self._training.name}: {first.error}")
         if not first.hbm_bytes:
             raise CompileError(f"{self._training.name}: this libtpu wrote no report of memory, from which the peak is read")
-        self._base = self._beside = first.hbm_bytes
-        return self._base
+        self._peak_of_recomputing_all = self._unsaved_bytes = first.hbm_bytes
+        return self._peak_of_recomputing_all
 
     def least(self) -> Policy:
-        """Of everything again and small plans the one of the least peak."""
+        """The policy with the lowest peak among recomputing everything and small plans."""
         try:
             self.start()
-            for part in SMALL:
-                self._small(part)
+            for part in SMALL_SHARES:
+                self._small_plan(part)
         except TimeLimitError:
-            if not self._base:
+            if not self._peak_of_recomputing_all:
                 raise
         return min((seen for seen in self.candidates if seen.hbm_bytes), key=lambda seen: seen.hbm_bytes).policy
 
     def peak(self, policy: Policy) -> int:
-        """What the compiler says of a policy; 0 where it refuses."""
+        """The peak of a policy by its preview; 0 if the compiler refuses."""
         return self._preview(self._candidate(policy, recomputed(self._graphs, policy.names))).hbm_bytes
 
     def _plans(self, kept_back: int) -> None:
-        """Plans of a budget that follows from the peak of the one before."""
-        budget: float = self._limit - self._beside
+        """Preview plans; the budget of each follows from the peak of the one before.
+
+        Parameters
+        ----------
+        kept_back
+            How many previews to leave for other policies.
+        """
+        budget: float = self._limit - self._unsaved_bytes
         low, high = 0, math.inf
-        while self._left > kept_back and (self._has_time(self._preview_seconds) or not self._within()):
-            # What may be the last preview in the time is of no use above the limit.
+        while self._previews_left > kept_back and (self._has_time(self._preview_seconds) or not self._policies_within_limit()):
+            # If this may be the last preview before the deadline, the plan leaves a margin, since it could not be corrected.
             is_last = self._deadline.remaining < 3 * self._preview_seconds
-            planned = self._planned(int(budget - is_last * _CAUTION * self._limit))
+            planned = self._plan_within(int(budget - is_last * _PLAN_MARGIN * self._limit))
             policy = Policy(self._kind, planned.saved)
             if not planned.saved or any(candidate.policy.is_same(policy) for candidate in self.candidates):
                 return
             peak = self._preview(self._candidate(policy, planned)).hbm_bytes
             if not peak:
                 return
-            self._beside = peak - planned.bytes
-            budget = self._limit - self._beside
+            self._unsaved_bytes = peak - planned.bytes
+            budget = self._limit - self._unsaved_bytes
             if peak > self._limit:
                 high = min(high, planned.bytes)
             elif self._limit - peak < _SLACK * self._limit:
@@ -231,34 +259,34 @@ class Search:
             if not low < budget < high:
                 budget = (low + high) / 2 if high < math.inf else budget
 
-    def _below(self, near: Sequence[Candidate]) -> None:
-        """Where making everything again is above the limit: peaks are not monotone in what is saved."""
+    def _search_below(self, near: Sequence[Candidate]) -> None:
+        """Search below the peak of recomputing everything: saving a few bytes may lower the peak."""
         for candidate in near:
-            if candidate.policy.is_offloaded or self._training.has_own:
+            if candidate.policy.is_offloaded or self._training.has_own_checkpoints:
                 self._preview(candidate)
-        for part in SMALL:
-            small = self._small(part)
+        for part in SMALL_SHARES:
+            small = self._small_plan(part)
             if 0 < small.hbm_bytes <= self._limit:
-                self._beside = small.hbm_bytes - small.saved_bytes
+                self._unsaved_bytes = small.hbm_bytes - small.saved_bytes
                 self._plans(0)
                 return
 
-    def _small(self, part: float) -> Candidate:
-        """A plan that saves a part of the peak of everything again."""
-        planned = self._planned(int(part * self._base))
+    def _small_plan(self, part: float) -> Candidate:
+        """Preview a plan whose budget is a share of the peak of recomputing everything."""
+        planned = self._plan_within(int(part * self._peak_of_recomputing_all))
         return self._preview(self._candidate(Policy(self._kind, planned.saved), planned), is_needed=True)
 
-    def _planned(self, budget: int) -> Recomputation:
-        # Of what is left when a preview has had its time, half.
+    def _plan_within(self, budget: int) -> Recomputation:
+        # Planning may take half of the time that remains after a preview.
         spare = max(0.0, self._deadline.remaining - self._preview_seconds)
         seconds = min(PLAN_LIMIT, spare / 2)
         return self._compiler.within(lambda: plan(self._planned_graphs, budget, seconds))
 
-    def _stock(self, kind: Kind, trait: str) -> Candidate | None:
-        """A policy of jax's, which saves values of a trait; None where the program has none."""
+    def _stock_candidate(self, kind: Kind, trait: str) -> Candidate | None:
+        """The candidate for a policy of jax's, which saves values with a trait; None if the program has no such value."""
         if kind == "as_it_is":
-            # What the user's own checkpoints save is not known before it is asked for.
-            size = 0 if self._training.has_own else sum(graph.needed_bytes for graph in self._graphs)
+            # How much the user's own checkpoints save is not known before a preview.
+            size = 0 if self._training.has_own_checkpoints else sum(graph.needed_bytes for graph in self._graphs)
             return self._candidate(Policy(kind), Recomputation(0.0, size, ()))
         names = tuple(dict.fromkeys(name for graph in self._graphs for name in graph.named(trait)))
         made = recomputed(self._graphs, names)
@@ -274,61 +302,78 @@ class Search:
             saved_bytes=saved,
             recomputed_seconds=made.seconds,
             recomputed_flops=made.flops,
-            predicted_bytes=self._expected(policy, saved, sent) if self._base else 0,
+            predicted_bytes=self._expected_peak(policy, saved, sent) if self._peak_of_recomputing_all else 0,
             host_bytes=sent,
             host_seconds=2 * sent / self._host_bandwidth,
         )
 
-    def _expected(self, policy: Policy, saved: int, sent: int) -> int:
-        """The peak of a policy: of a plan by the one seen that saves most nearly as much, of others by making all again."""
+    def _expected_peak(self, policy: Policy, saved: int, sent: int) -> int:
+        """The predicted peak of a policy.
+
+        For a plan, it follows from the previewed plan that saves the most similar number of bytes; for other policies, from the
+        peak of recomputing everything.
+        """
         if not policy.is_planned:
-            return round(self._base + saved + _SENT * sent)
+            return round(self._peak_of_recomputing_all + saved + _SENT_AT_PEAK * sent)
         plans = (seen for seen in self.candidates if seen.policy.is_planned and seen.hbm_bytes)
         nearest = min(plans, key=lambda seen: abs(seen.saved_bytes - saved), default=None)
-        return saved + (nearest.hbm_bytes - nearest.saved_bytes if nearest else round((1 - _SPARED) * self._base))
+        return saved + (
+            nearest.hbm_bytes - nearest.saved_bytes
+            if nearest
+            else round((1 - _SAVING_OF_A_PLAN) * self._peak_of_recomputing_all)
+        )
 
     def _preview(self, candidate: Candidate, *, is_needed: bool = False) -> Candidate:
-        """The candidate with its peak, as it was where it is there already; without where no preview is left, or none pays.
+        """Preview a candidate and return it with its peak, or without one if no preview was made.
 
-        One that ``is_needed`` is not asked whether it pays, nor is one that is kept.
+        No preview is made if none is left, or if it is not worth its time. A candidate that was previewed before is returned
+        again.
+
+        Parameters
+        ----------
+        is_needed
+            Whether to preview it even if that is not worth the time; the same holds if a preview is stored.
         """
-        for tried in self.candidates:
-            if tried.policy.is_same(candidate.policy):
-                return tried
+        for earlier in self.candidates:
+            if earlier.policy.is_same(candidate.policy):
+                return earlier
         policy, seconds = candidate.policy, self._preview_seconds
-        if self._left <= 0:
+        if self._previews_left <= 0:
             return candidate
-        kept = self._compiler.kept(self._training, policy)
+        kept = self._compiler.stored(self._training, policy)
         if kept is None and not is_needed and not self._pays(candidate, seconds, self._preview_work):
             return candidate
-        self._left -= 1
+        self._previews_left -= 1
         if kept is None:
-            self._tell(f"{policy.kind}: preview{f', some {seconds:.0f} s' if seconds else ''}")
+            self._report_progress(f"{policy.kind}: preview{f', some {seconds:.0f} s' if seconds else ''}")
         began, worked = self._deadline.elapsed, self._compiler.processor_seconds
-        made = kept or self._compiler.of(self._training, policy)
+        made = kept or self._compiler.make(self._training, policy)
         self._preview_seconds = max(seconds, made.seconds, self._deadline.elapsed - began)
         self._preview_work = max(self._preview_work, self._compiler.processor_seconds - worked)
         seen = msgspec.structs.replace(candidate, hbm_bytes=made.hbm_bytes, error=made.error)
         self.candidates.append(seen)
-        self._tell(f"{policy.kind}: {made.error or mib(made.hbm_bytes)} of {mib(self._limit)}")
+        self._report_progress(f"{policy.kind}: {made.error or mib(made.hbm_bytes)} of {mib(self._limit)}")
         return seen
 
-    def _within(self) -> list[Candidate]:
-        """Those within the limit, least time expected first."""
+    def _policies_within_limit(self) -> list[Candidate]:
+        """The candidates within the limit, those with the least predicted time first."""
         within = (candidate for candidate in self.candidates if 0 < candidate.hbm_bytes <= self._limit and not candidate.error)
-        return sorted(within, key=_order)
+        return sorted(within, key=_time_and_bytes)
 
     def _best(self) -> Candidate | None:
-        """The one of fewest cycles within the limit; of least time expected, where fewer than two were compiled."""
-        within = self._within()
+        """The best candidate within the limit: by cycles if at least two were compiled in full, otherwise by predicted time."""
+        within = self._policies_within_limit()
         compiled = [candidate for candidate in within if candidate.cycles]
         return min(compiled, key=lambda candidate: candidate.cycles) if len(compiled) > 1 else next(iter(within), None)
 
-    def _judge(self) -> None:
-        """Compile those within the limit in full: the best plan, jax's own policies, then other plans, and offloads."""
-        within = self._within()
+    def _compile_finalists(self) -> None:
+        """Compile candidates within the limit in full:
+
+        the best plan, jax's own policies, other plans, and offloads, in this order.
+        """
+        within = self._policies_within_limit()
         best_plan = next((candidate for candidate in within if candidate.policy.is_planned), None)
-        # Making everything again is expected to be the slowest, and by XLA's estimates it often is not.
+        # Recomputing everything is predicted to be the slowest, but often is not by XLA's estimates, so it is compiled early.
         finalists = sorted(
             within,
             key=lambda candidate: (
@@ -338,18 +383,18 @@ class Search:
                 candidate.policy.kind != "everything_again",
             ),
         )
-        # What a full compile takes is learned from the first; that takes longer than a preview.
+        # The time of a full compilation is learned from the first one; until then it is that of a preview, which is shorter.
         seconds, work, compiled = self._preview_seconds, self._preview_work, 0
         if len(finalists) < 2:
             return
-        # One alone has nothing to be compared with.
+        # A single compilation would have nothing to be compared with.
         is_comparison = self._compiles and sum(self._pays(candidate, seconds, work) for candidate in finalists) > 1
         clock, rate = self._training.target.clock, self._host_bandwidth / 1e9
         for candidate in finalists[: self._compiles] if is_comparison else ():
             kind, began, worked = candidate.policy.kind, self._deadline.elapsed, self._compiler.processor_seconds
             if not self._pays(candidate, seconds, work):
                 continue
-            self._tell(f"{kind}: full compile, some {seconds:.0f} s or more")
+            self._report_progress(f"{kind}: full compile, some {seconds:.0f} s or more")
             try:
                 cycles, peak = self._compiler.compiled(self._training, candidate.policy)
             except (CompileError, TimeLimitError) as error:
@@ -368,20 +413,20 @@ class Search:
             self.candidates[place] = msgspec.structs.replace(
                 candidate, cycles=cycles + sent, hbm_bytes=peak or candidate.hbm_bytes
             )
-            self._tell(f"{kind}: {cycles + sent:,} cycles")
+            self._report_progress(f"{kind}: {cycles + sent:,} cycles")
         if compiled < len(finalists):
             what = f"{compiled} of them were compiled" if compiled else "none was compiled: what makes least again is taken"
             self.notes.append(f"{len(finalists)} policies are within the limit, {what}")
 
     def report(self) -> FitReport:
-        """The best policy within the limit, and all others.
+        """A report about the best policy within the limit and about all others.
 
         Raises
         ------
         TimeLimitError
-            The time was over before a policy was within the limit.
+            The time limit was reached before a policy was within the memory limit.
         MemoryLimitError
-            No policy that was tried is.
+            No policy that was tried is within the memory limit.
         """
         best, deadline = self._best(), self._deadline
         training = self._training
@@ -416,10 +461,10 @@ class Search:
             best=self.candidates.index(best),
             lines=tuple(f"{name}: {nodes[name]}" for name in best.policy.names),
             own_names=training.own_names,
-            frontier=tuple((self._base + saved.bytes, saved.seconds, saved.flops) for saved in plans),
+            frontier=tuple((self._peak_of_recomputing_all + saved.bytes, saved.seconds, saved.flops) for saved in plans),
             stop_reason=self._stop_reason,
             preview_seconds=round(self._preview_seconds, 3),
-            previews=self._compiler.made,
+            previews=self._compiler.previews_made,
             compiles=self._compiler.compiles,
             seconds=round(deadline.elapsed, 3),
             processor_seconds=round(self._compiler.processor_seconds, 3),
@@ -427,5 +472,6 @@ class Search:
         )
 
 
-def _order(candidate: Candidate) -> tuple[float, int]:
+def _time_and_bytes(candidate: Candidate) -> tuple[float, int]:
+    """Key by which candidates are ranked: predicted time that they add, then saved bytes."""
     return candidate.recomputed_seconds + candidate.host_seconds, candidate.saved_bytes

@@ -1,4 +1,4 @@
-"""What is fitted: a loss with its gradient, or a step whose loss is marked, traced; and how it is compiled with a policy."""
+"""A traced training step, that is, a loss with its gradient or a step whose loss is marked, and its form with a policy."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from stowplan.hardware.targets import Target
 
 
 class Training:
-    """A traced training step, and the graphs of its parts.
+    """A traced training step, with the graphs of its parts.
 
     Parameters
     ----------
     loss_or_step, arguments, argnums, donated
-        As :func:`stowplan.backends.jax.fit` takes them.
+        See :func:`stowplan.backends.jax.fit`.
     target
-        What it is compiled for.
+        The machine for which it is compiled.
     limit
-        Bytes; those of the arguments alone are below it.
+        Memory limit in bytes; the arguments alone must be below it.
 
     Raises
     ------
     UsageError
-        A function without a backward pass, or arguments above the limit.
+        The function has no backward pass, or the arguments alone are above the limit.
     CompileError
-        A function that does not trace.
+        The function cannot be traced.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Training:
             raise CompileError(f"{self.name}: cannot trace the function: {type(error).__name__}: {error}") from error
         shapes, mesh = shapes_of(self.arguments)
         self.identity = f"{text_of(traced)} {shapes} {mesh} {self.donated}"
-        self.has_own = has_checkpoints(traced)
+        self.has_own_checkpoints = has_checkpoints(traced)
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Names that the program gives by itself."""
+        """Names that the program itself gives to values."""
         return tuple(dict.fromkeys(name for graph in self.graphs for name in graph.named("names")))
 
     def _check_loss(self, result: Any) -> None:
@@ -91,7 +91,7 @@ class Training:
             )
 
     def with_policy(self, policy: Policy) -> Callable[..., Any]:
-        """What is compiled."""
+        """The function that is compiled: the step, or the loss with its gradient, under a policy."""
         planned, argnums = with_policy(self.function, policy), self._argnums
         if argnums is None:
             return planned
@@ -104,12 +104,12 @@ class Training:
         return differentiated
 
     def workload(self, policy: Policy) -> Workload:
-        """The same for another process."""
+        """The same function as a workload for a compiling process."""
         return of_function(self.with_policy(policy), *self.arguments, donated=self.donated, name=self.name)
 
 
 def _argument_bytes(arguments: Sequence[Any]) -> int:
-    """Bytes of the arguments on one device, without what layouts add."""
+    """Bytes of the arguments on one device, without padding that layouts add."""
     import jax
 
     total = 0

@@ -1,15 +1,18 @@
-"""Plans for TensorFlow Lite Micro: offsets, orders of operators, and what its runtime makes of them. Nothing here imports it.
+"""Back end for TensorFlow Lite Micro (TFLM): plans the offsets of tensors and the order of operators, and tests the plan.
 
-:func:`plan_model` plans a model, :func:`plan_and_run` also runs it in the runtime where that is installed. Each file knows only
-those above it in this list:
+TFLM places all activations in one array, the *arena*. Its *head* holds activations and the scratch buffers of operators; its
+*tail* holds persistent data. A plan lowers the head. :func:`plan_model` plans a model. :func:`plan_and_run` also runs it in
+TFLM if the runtime's Python package is installed; nothing here imports that package into this process.
 
-- ``kernels``: how near to an operand a result may begin. ``overlap``: pairs of tensors that may share bytes
-- ``scratch``: bytes that operators ask for while they run. ``greedy``: the runtime's own planner
+A file imports only files that come before it in this list:
+
+- ``kernels``: how close to an operand the result of a kernel may begin. ``overlap``: pairs of tensors that may share bytes
+- ``scratch``: scratch buffers of operators. ``greedy``: a model of TFLM's own planner
 - ``order``: orders of operators that need less memory
-- ``write``: a plan as metadata of a model. ``inputs``: what models are run on. ``check``: a planned model, read back
-- ``child``: a process that the runtime may end. ``runtime``: the runtime itself, where it is installed
-- ``arena``: buffers of one order, and where the runtime puts them
-- ``planning``: a model's plan, and what the runtime makes of it. ``recheck``: a plan that was written, against its model
+- ``write``: writes a plan into a model. ``inputs``: inputs on which models are run. ``check``: checks a planned model
+- ``child``: a script that runs TFLM in a process of its own. ``runtime``: starts that script, and reads what it measured
+- ``arena``: the buffers of one order, and where TFLM places them
+- ``planning``: finds the plan of a model. ``recheck``: checks a plan in a JSON file against its model
 """
 
 from stowplan.backends.tflm.planning import Planned, Summary, plan_and_run, plan_model

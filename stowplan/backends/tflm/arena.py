@@ -1,4 +1,4 @@
-"""The arena of a model in one order of its operators: its buffers, and where the runtime puts them."""
+"""The arena of a model for one order of its operators: its buffers, and where the runtime places them."""
 
 from __future__ import annotations
 
@@ -19,74 +19,87 @@ from stowplan.portfolio.packing import arrays
 from stowplan.portfolio.packing.orders import PEAK
 from stowplan.portfolio.packing.search import HeuristicSearch
 
-#: Climbs by simple orders before a search with all candidates.
-_CLIMBS = 60
+#: Steps of local search from simple placement orders, before all candidates run.
+_MAX_CLIMBS = 60
 
 
-class Placed(NamedTuple):
-    """Where the runtime puts what it is asked for."""
+class Placement(NamedTuple):
+    """Where the runtime places tensors and scratch buffers."""
 
     head: int
+    """Bytes of the head."""
     offsets: list[int]
-    """Of each tensor, in the model."""
+    """[tensors] The offsets that are written into the model; ``AT_RUNTIME`` for a tensor that the runtime places."""
     scratch: dict[tuple[int, int], list[tuple[int, int]]]
-    """Offset and size of each piece of scratch memory, by the operator's place in the file."""
+    """Offsets and sizes of scratch buffers, by the operator's position in the file."""
     problem: Problem
+    """The packing problem, in which each scratch buffer is a buffer."""
     plan: Plan
-    """The same as buffers, a piece of scratch memory each."""
+    """The same placement as a plan of the problem."""
     pairs: Sequence[Pair]
-    """Tensors of it that may share bytes."""
+    """The pairs of tensors that may share bytes."""
     bound: int = 0
-    """No offsets take less in this order, as far as that was looked for."""
+    """A proven lower bound on the head in this order; 0 if none was searched for."""
 
 
 class Arena:
-    """The buffers of a model in one order; ``names`` are places of operators in the file by those in this order.
+    """The buffers of a model in one order of its operators.
 
-    Of ``pairs`` those count whose operand dies in this order as the result is born.
+    Parameters
+    ----------
+    scopes
+        Live ranges of tensors and operators in this order.
+    scratch
+        Sizes of scratch buffers, by the operator's position in the file.
+    file_positions
+        From an operator's position in this order to its position in the file; positions that are missing are equal.
+    pairs
+        Pairs of tensors that may share bytes. Those count whose operand dies in this order when the result is created.
     """
 
     def __init__(
         self,
         model: TfliteModel,
-        lives: Scopes,
+        scopes: Scopes,
         scratch: scratch_memory.Scratch,
-        names: Mapping[tuple[int, int], tuple[int, int]] | None = None,
+        file_positions: Mapping[tuple[int, int], tuple[int, int]] | None = None,
         pairs: Sequence[Pair] = (),
     ):
-        self._model, self._lives = model, lives
+        self._model, self._scopes = model, scopes
         self._tensors = [number for number, tensor in enumerate(model.tensors) if tensor.is_planned]
-        self._unused = [number for number in self._tensors if lives.last[number] < 0]
-        self.floor = max((model.tensors[number].size for number in self._unused), default=0)
-        """Bytes of the largest tensor that no operator has, which is placed all the same."""
-        spans = {(names or {}).get(at, at): span for at, span in sorted(lives.operators.items())}
-        # In the order in which operators are prepared.
+        self._unused = [number for number in self._tensors if scopes.last[number] < 0]
+        self.lower_bound = max((model.tensors[number].size for number in self._unused), default=0)
+        """Bytes of the largest tensor that no operator uses; the runtime places it nevertheless, so the head is no smaller."""
+        spans = {(file_positions or {}).get(at, at): span for at, span in sorted(scopes.operators.items())}
+        # Scratch buffers are requested in the order in which operators are prepared.
         self._scratch = {at: (scratch[at], span) for at, span in spans.items() if scratch.get(at)}
         self._pairs: list[Pair] = []
         for pair in pairs:
-            one, other = sorted((pair.operand, pair.result), key=lives.first.__getitem__)
-            is_there = {one, other} <= {*model.planned} - lives.unwritten
-            if is_there and pair.is_copy and lives.first[other] <= lives.last[one]:
+            one, other = sorted((pair.operand, pair.result), key=scopes.first.__getitem__)
+            are_planned = {one, other} <= {*model.planned} - scopes.unwritten
+            if are_planned and pair.is_copy and scopes.first[other] <= scopes.last[one]:
                 self._pairs.append(pair._replace(operand=one, result=other))
-            # An operator that runs several times has several scopes.
-            elif is_there and lives.last[one] == lives.first[other] and spans.get(pair.place) == (lives.first[other],) * 2:
+            # An operator that runs several times has a span of several scopes, and its pairs do not count.
+            elif (
+                are_planned and scopes.last[one] == scopes.first[other] and spans.get(pair.place) == (scopes.first[other],) * 2
+            ):
                 self._pairs.append(pair)
         self.problem = self._problem(lambda sizes: sizes)
 
     def _problem(self, pieces: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Problem:
-        """Tensors, scratch memory in pieces, and what is fixed."""
-        lives, count, tensors = self._lives, len(self._model.planned), self._model.tensors
+        """The packing problem: tensors, scratch buffers as ``pieces`` divides them, and buffers with fixed offsets."""
+        scopes, count, tensors = self._scopes, len(self._model.planned), self._model.tensors
         shared: dict[int, list[Overlap]] = {}
         for _, operand, result, distance, _ in self._pairs:
-            # What rounding has added to the operand lies beyond its end.
-            added = tensors[operand].size - tensors[operand].content
-            least = None if distance is None else distance + added
+            # Distances count to the end of the operand's elements; the problem's count to the end of its rounded size.
+            padding = tensors[operand].size - tensors[operand].content
+            least = None if distance is None else distance + padding
             shared.setdefault(result, []).append(Overlap(operand=tensors[operand].name, distance=least))
         buffers = [
             msgspec.structs.replace(
                 buffer,
-                lower=lives.first[number],
-                upper=lives.last[number] + 1,
+                lower=scopes.first[number],
+                upper=scopes.last[number] + 1,
                 overlaps=tuple(shared[number]) if number in shared else msgspec.UNSET,
             )
             for number, buffer in zip(self._model.planned, self._model.problem.buffers, strict=False)
@@ -97,45 +110,59 @@ class Arena:
                 buffers.append(Buffer(id=name, lower=first, upper=last + 1, size=size, alignment=ALIGNMENT))
         return Problem(name=self._model.name, buffers=(*buffers, *self._model.problem.buffers[count:]))
 
-    def placed(self, packed: Sequence[int]) -> Placed:
-        """What the runtime does with these offsets of the planned tensors; of none with those that the file has."""
+    def place(self, planned_offsets: Sequence[int]) -> Placement:
+        """Simulates the runtime's planner with these offsets of the planned tensors; with none, as it plans the file itself."""
         model = self._model
         offsets = [at if number in model.fixed else AT_RUNTIME for number, at in enumerate(model.offsets)]
-        if packed:
-            # Nobody reads or writes what is unused, and the runtime places it all the same.
+        if planned_offsets:
+            # The runtime places unused tensors as well. No operator reads or writes them, so offset 0 does no harm.
             offsets = [0 if number in self._unused and at == AT_RUNTIME else at for number, at in enumerate(offsets)]
-            for number, at in zip(model.planned, packed, strict=False):
+            for number, at in zip(model.planned, planned_offsets, strict=False):
                 offsets[number] = at
         requests = []
         for number in self._tensors:
             fixed = None if offsets[number] == AT_RUNTIME else offsets[number]
             requests.append(
-                greedy.Request(model.tensors[number].size, self._lives.first[number], self._lives.last[number], fixed)
+                greedy.Request(model.tensors[number].size, self._scopes.first[number], self._scopes.last[number], fixed)
             )
         for sizes, span in self._scratch.values():
             requests += [greedy.Request(scratch_memory.rounded(size), *span) for size in sizes]
         places = greedy.place(requests)
         of_tensor = dict(zip(self._tensors, places, strict=False))
-        rest = places[len(self._tensors) :]
-        pieces = zip(rest, (request.size for request in requests[len(self._tensors) :]), strict=True)
+        scratch_offsets = places[len(self._tensors) :]
+        pieces = zip(scratch_offsets, (request.size for request in requests[len(self._tensors) :]), strict=True)
         scratch = {at: [next(pieces) for _ in sizes] for at, (sizes, _) in self._scratch.items()}
-        of_buffers = [*(of_tensor[number] for number in model.planned), *rest]
+        of_buffers = [*(of_tensor[number] for number in model.planned), *scratch_offsets]
         of_buffers += [buffer.offset or 0 for buffer in self.problem.buffers[len(of_buffers) :]]
         height = max((at + buffer.size for at, buffer in zip(of_buffers, self.problem.buffers, strict=True)), default=0)
         plan = Plan(problem=self.problem.digest, objective=height, offsets=tuple(of_buffers))
-        return Placed(greedy.head(requests, places), offsets, scratch, self.problem, plan, self._pairs)
+        return Placement(greedy.head(requests, places), offsets, scratch, self.problem, plan, self._pairs)
 
-    def best(self, search: Search, bound: int) -> Placed:
-        """The best that is found. An operator's scratch memory is kept free in one piece: the runtime finds room in it."""
+    def best(self, search: Search, bound: int) -> Placement:
+        """The best placement that is found.
+
+        The plan reserves one piece for all scratch buffers of an operator; the runtime places them itself within that piece.
+
+        Parameters
+        ----------
+        bound
+            A lower bound on the head; the search ends when it is reached.
+        """
         problem = self._problem(lambda sizes: (sum(sizes),))
         load = load_bound(problem)
-        offsets, proven = _packed(problem, search, max(bound, load))
-        is_whole = all(len(sizes) == 1 for sizes, _ in self._scratch.values())
-        return self.placed(offsets)._replace(bound=max(load, proven if is_whole else 0))
+        offsets, proven = _pack(problem, search, max(bound, load))
+        is_exact = all(len(sizes) == 1 for sizes, _ in self._scratch.values())
+        return self.place(offsets)._replace(bound=max(load, proven if is_exact else 0))
 
 
-def _packed(problem: Problem, search: Search, target: int) -> tuple[Sequence[int], int]:
-    """Offsets of the lowest height that is found, in a moment or by all candidates of packing; and what no height is below."""
+def _pack(problem: Problem, search: Search, target: int) -> tuple[Sequence[int], int]:
+    """Packs the buffers: first by quick local search, and if that misses the target, by all candidates.
+
+    Returns
+    -------
+    (Sequence of int, int)
+        The offsets of the lowest packing, and a lower bound on its height; 0 if only the quick search ran.
+    """
     data = arrays.build(problem)
     best: list[Plan] = []
     bound = 0
@@ -145,7 +172,7 @@ def _packed(problem: Problem, search: Search, target: int) -> tuple[Sequence[int
             best.append(arrays.export_plan(problem, data, offsets))
 
         climbing = HeuristicSearch(data, target // data.unit, 0, keep, lambda: False)
-        climbing.climb_orders(range(PEAK + 1), "orders", _CLIMBS)
+        climbing.climb_orders(range(PEAK + 1), "orders", _MAX_CLIMBS)
     if not best or min(plan.objective for plan in best) > target:
         result = search.solve(problem)
         bound = result.bound or 0

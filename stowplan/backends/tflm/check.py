@@ -1,7 +1,9 @@
-"""Says what is wrong with a planned model: it is read back and run on paper, each byte owned by the tensor written last.
+"""Checks a planned model: reads it back and simulates one inference, in which each byte belongs to the tensor written to it
+last.
 
-Shares no code with what reads, orders and plans models, but for the access to fields of a flatbuffer. Which operators have
-effects, and which may end an inference before later operators run, is data: the table ``effects`` of ``tflite.toml``.
+This module shares no code with those that read, order and plan models, except for access to the fields of a flatbuffer. The
+table ``effects`` of ``tflite.toml`` says which operators have side effects, and which may end an inference before later
+operators run.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from functools import partial
 
 import numpy as np
 
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.tflite.flatbuffer import FlatBuffer
 
-#: Bytes of an element by the number of its type.
-_WIDTH = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 13: 4, 15: 4, 16: 2, 17: 1, 18: 2}
+#: Bytes of an element, by the number of its type in the TensorFlow Lite schema.
+_ITEM_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 13: 4, 15: 4, 16: 2, 17: 1, 18: 2}
 _CUSTOM, _IF, _WHILE, _CALL_ONCE, _PLACEHOLDER, _VAR_HANDLE = 32, 118, 119, 129, 127, 142
-_TABLE = known("tflite")
+_TABLE = load_facts("tflite")
 _KNOWN_CUSTOM, _OWN_STATE = _TABLE["operators"]["known_custom"].split(), _TABLE["effects"]["own_state"].split()
 #: RESHAPE, SQUEEZE and EXPAND_DIMS copy their first operand.
 _COPIES = (22, 43, 70)
@@ -33,21 +35,27 @@ _BUFFERS, _METADATA, _SUBGRAPHS, _CODES = 4, 6, 2, 1
 
 @dataclass(frozen=True)
 class _Operator:
+    """An operator of a model file."""
+
     table: int
+    """Position of its table in the file, which identifies it."""
     code: int
+    """Number of the operator in the schema."""
     reads: tuple[int, ...]
+    """Indices of tensors over all subgraphs."""
     writes: tuple[int, ...]
     calls: tuple[int, ...]
+    """Indices of the subgraphs that it runs."""
     has_shared_effect: bool
-    """Whether it keeps its sequence with all others of which that is so."""
+    """Whether it must keep its order relative to all other operators with this flag."""
     has_state: bool
-    """Whether its kernel keeps a state of its own."""
+    """Whether its kernel has a state."""
     may_end: bool
     """Whether it may end the inference, so that no later operator runs."""
 
 
 class _Model:
-    """What the runtime reads of a file."""
+    """The parts of a model file that the runtime reads."""
 
     def __init__(self, data: bytes):
         file = FlatBuffer(data)
@@ -59,7 +67,7 @@ class _Model:
         elsewhere: set[int] = set()
         self.variables: set[int] = set()
         self.graphs: list[tuple[list[int], list[int], list[_Operator]]] = []
-        """Inputs, outputs and operators of each subgraph."""
+        """[subgraphs] Inputs, outputs and operators."""
         for graph in file.tables(root, _SUBGRAPHS):
             begin = len(shapes)
             for number, tensor in enumerate(file.tables(graph, 0), begin):
@@ -68,7 +76,7 @@ class _Model:
                 if number in self.variables or file.vector(holders[file.number(tensor, 2, "I")], 0)[1] > 0:
                     elsewhere.add(number)
                 shapes.append(file.integers(tensor, 0))
-                widths.append(_WIDTH.get(file.number(tensor, 1, "b"), 0))
+                widths.append(_ITEM_BYTES.get(file.number(tensor, 1, "b"), 0))
             operators = []
             for table in file.tables(graph, 3):
                 entry = codes[file.number(table, 0, "I")]
@@ -80,7 +88,7 @@ class _Model:
                 is_builtin = code < _TABLE["operators"]["builtin_end"] and code not in (_CUSTOM, _PLACEHOLDER)
                 is_unknown = not is_builtin and name not in _KNOWN_CUSTOM
                 deciding = _TABLE["effects"]["ends"].get(name)
-                # What is neither in the arena nor a variable is stored in the file.
+                # A tensor that is neither in the arena nor a variable has constant values in the file.
                 values = [reads[at] for at in deciding or () if at < len(reads)]
                 may_end = is_unknown or deciding == [] or any(at not in elsewhere or at in self.variables for at in values)
                 effects = is_unknown or code in _TABLE["effects"]["shared"], name in _OWN_STATE
@@ -94,12 +102,12 @@ class _Model:
             ends = ([begin + at for at in file.integers(graph, field)] for field in (1, 2))
             self.graphs.append((*ends, operators))  # type: ignore[arg-type]
         self.contents = [math.prod(shape) * width for shape, width in zip(shapes, widths, strict=True)]
-        """Bytes of the elements of each tensor."""
+        """[tensors] Bytes of the elements."""
         sizes = enumerate(-(-content // _UNIT) * _UNIT for content in self.contents)
         self.sizes = [0 if number in elsewhere else size for number, size in sizes]
-        """Bytes in the arena of each tensor; 0 where it has none."""
+        """[tensors] Bytes in the arena; 0 for a tensor outside of it."""
         self.plan: list[int] = []
-        """The words of the offline plan."""
+        """The 32-bit words of the offline plan."""
         for entry in file.tables(root, _METADATA):
             if file.text(entry, 0) == "OfflineMemoryAllocation":
                 start, count = file.vector(holders[file.number(entry, 1, "I")], 0)
@@ -107,7 +115,7 @@ class _Model:
 
 
 def _result_shape(code: int, declared: list[int], operands: list[list[int]], option: Callable[[int, str], int]) -> list[int]:
-    """The shape that a kernel writes over the declared one of its result; the declared one of all other kernels."""
+    """The shape of a result. Some kernels compute it and ignore the declared shape; all others use the declared one."""
     first, second = [*operands, [], []][:2]
     if code == 22:  # RESHAPE
         rest = [extent for extent in declared if extent != -1]
@@ -134,24 +142,24 @@ def _result_shape(code: int, declared: list[int], operands: list[list[int]], opt
     return declared
 
 
-class _Run:
-    """One inference on paper.
+class _Simulation:
+    """Simulates one inference and records which values operators read, and each tensor that is overwritten too early.
 
     Parameters
     ----------
     offsets
-        Of each tensor, -1 where the runtime places it; none: nothing is asked of bytes.
+        [tensors] Offsets; -1 for a tensor that the runtime places. If empty, overwriting is not checked.
     scratch
-        Offset and size of each piece of scratch memory, by the table of its operator.
+        Offsets and sizes of scratch buffers, by the table of their operator.
     unchecked
         Tensors that may share bytes with one another.
     shift
-        Bytes before the tables of operators that are not counted.
+        Number that is subtracted from positions of tables, so that operators have the same keys in files of different length.
     shares
-        Bytes from a result's begin up to an operand's end, at least, where the result may lie in its bytes: by operand and
-        result; None where it may only have the operand's offset.
+        For each (operand, result) that may share bytes: the least number of bytes from the start of the result to the end of
+        the operand. None means that the result may only have the offset of the operand.
     kept
-        Tensors that are as they were at the end.
+        Tensors that must be unchanged at the end.
     """
 
     def __init__(
@@ -171,80 +179,87 @@ class _Run:
         pieces = [(at, model.sizes[number]) for number, at in enumerate(offsets)]
         top = max((at + size for at, size in [*pieces, *(piece for every in scratch.values() for piece in every)]), default=0)
         self._owner = np.full(-(-max(top, 0) // _UNIT), -1, np.int64)
-        """By :meth:`_mark`, what is there."""
-        self._writings = 0
-        self._held: dict[int, int] = {}
-        """The writing that each tensor holds; of a copy, that of what it was copied from."""
+        """[units of the arena] The mark (see :meth:`_mark`) of the tensor that was written there last; -1 for none."""
+        self._write_count = 0
+        self._contents: dict[int, int] = {}
+        """From a tensor to the number of the write that gave it its contents; a copy has the number of its original."""
         self._value: dict[int, object] = {}
-        """What each tensor holds: the operator that wrote it."""
-        self.read: dict[tuple[int, ...], list[object]] = {}
-        """What each operator has read, by its table and those of its callers, and what each subgraph has returned."""
+        """From a tensor to its symbolic value: the operator that wrote it, and which result."""
+        self.values_read: dict[tuple[int, ...], list[object]] = {}
+        """The values that each operator has read, by its table and those of its callers, and that each subgraph has
+        returned."""
         self.effects: dict[object, list[tuple[int, ...]]] = {}
-        """Operators that work on each variable and each state, and those with shared effects, in their sequence."""
-        self.sides: list[tuple[tuple[bool, bool], list[tuple[int, ...]]]] = []
-        """Operators that have effects, and those that may end the inference, in groups of which none changes its place."""
-        self.wrong: list[str] = []
+        """The operators that use each variable and each state, and those with shared effects, in the order in which they
+        ran."""
+        self.effect_groups: list[tuple[tuple[bool, bool], list[tuple[int, ...]]]] = []
+        """Operators with effects and operators that may end the inference, in groups; the order of the groups must not
+        change."""
+        self.violations: list[str] = []
         self._graph(0, "the input")
         self._expect(kept, "before the end of the run")
 
     def _span(self, number: int) -> slice | None:
+        """The units of the arena that a tensor occupies; None if it has no offset or no bytes there."""
         if not self._offsets or self._offsets[number] < 0 or not self._model.sizes[number]:
             return None
         return slice(self._offsets[number] // _UNIT, (self._offsets[number] + self._model.sizes[number]) // _UNIT)
 
     def _mark(self, number: int, span: slice) -> int:
-        """What a tensor holds, and where that begins."""
-        return self._held.get(number, 0) * len(self._owner) + int(span.start)
+        """A number that identifies the contents of a tensor together with its position in the arena."""
+        return self._contents.get(number, 0) * len(self._owner) + int(span.start)
 
     def _write(self, numbers: Iterable[int], value: object, copied: int | None = None) -> None:
+        """Write a value to tensors; a copy has the same contents as the tensor ``copied``."""
         for number in numbers:
-            self._writings += 1
+            self._write_count += 1
             self._value[number] = value, number
-            self._held[number] = self._writings if copied is None else self._held[copied]
+            self._contents[number] = self._write_count if copied is None else self._contents[copied]
             if (span := self._span(number)) is not None:
                 self._owner[span] = self._mark(number, span)
 
     def _expect(self, numbers: Iterable[int], when: str) -> None:
-        """The tensors hold what was written to them."""
+        """Report each tensor of which a byte was overwritten since it was written."""
         for number in numbers:
             span = self._span(number)
             if span is None or number in self._unchecked or number not in self._value:
                 continue
             if (self._owner[span] != self._mark(number, span)).any():
-                self.wrong.append(f"tensor {number} is overwritten {when}")
+                self.violations.append(f"tensor {number} is overwritten {when}")
 
     def _graph(self, graph: int, value: object) -> None:
+        """Run a subgraph whose inputs have this value."""
         inputs, outputs, operators = self._model.graphs[graph]
         self._write(inputs, value)
         self._expect(inputs, "by another input")
         for operator in operators:
             self._operator(operator)
         self._expect(outputs, f"before the end of subgraph {graph}")
-        self.read.setdefault((*self._callers, -1 - graph), []).extend(self._value.get(number) for number in outputs)
+        self.values_read.setdefault((*self._callers, -1 - graph), []).extend(self._value.get(number) for number in outputs)
 
     def _operator(self, operator: _Operator) -> None:
+        """Run an operator, and the subgraphs that it calls."""
         key = operator.table - self._shift
         path, when = (*self._callers, key), f"before or while an operator of code {operator.code} runs"
         self._expect(operator.reads, when)
-        self.read.setdefault(path, []).extend(self._value.get(number) for number in operator.reads)
+        self.values_read.setdefault(path, []).extend(self._value.get(number) for number in operator.reads)
         effects: list[object] = [number for number in (*operator.reads, *operator.writes) if number in self._model.variables]
         effects += ["shared"] * operator.has_shared_effect + [("state of", key)] * operator.has_state
         for effect in effects:
             self.effects.setdefault(effect, []).append(path)
-        # Within a group the sequence does not matter, or is that of the effects above.
+        # Within a group the order does not matter, or is checked by the effects above.
         kind = bool(effects), operator.may_end
         if any(kind):
-            if not self.sides or kind != self.sides[-1][0] or all(kind):
-                self.sides.append((kind, []))
-            bisect.insort(self.sides[-1][1], path)
-        # What nobody has written is memory of the operator's own.
+            if not self.effect_groups or kind != self.effect_groups[-1][0] or all(kind):
+                self.effect_groups.append((kind, []))
+            bisect.insort(self.effect_groups[-1][1], path)
+        # A tensor that was never written is private memory of the operator.
         self._write([number for number in operator.reads if number not in self._value and self._model.sizes[number]], key)
         self._write(operator.writes, key, operator.reads[0] if self._is_copy(operator) else None)
         for at, size in self._scratch.get(key, ()):
             self._owner[at // _UNIT : (at + size) // _UNIT] = -1
-        taken = [number for number in operator.reads if self._is_taken(number, operator)]
-        self._expect([number for number in (*operator.reads, *operator.writes) if number not in taken], when)
-        # A loop runs twice: what it ends with is what it begins with.
+        overwritable = [number for number in operator.reads if self._may_overwrite(number, operator)]
+        self._expect([number for number in (*operator.reads, *operator.writes) if number not in overwritable], when)
+        # A loop runs twice here, because the second iteration reads what the first one has left.
         self._callers = path
         for called in operator.calls * (2 if operator.code == _WHILE else 1):
             self._graph(called, self._callers)
@@ -252,7 +267,7 @@ class _Run:
         self._callers = self._callers[:-1]
 
     def _is_copy(self, operator: _Operator) -> bool:
-        """Whether an operator leaves its result with the bytes of its first operand, which it may do in place."""
+        """Whether the result of an operator equals its first operand byte for byte, and sharing bytes with it is allowed."""
         pairs = [pair for pair in zip(operator.reads[:1], operator.writes, strict=False) if pair in self._shares]
         if operator.code not in _COPIES or len(pairs) != 1:
             return False
@@ -261,10 +276,10 @@ class _Run:
             return False
         return operand == result or operand.stop <= result.start or result.stop <= operand.start
 
-    def _is_taken(self, operand: int, operator: _Operator) -> bool:
-        """Whether nothing but the operator's result lies in bytes of an operand, no nearer to its begin than it may.
+    def _may_overwrite(self, operand: int, operator: _Operator) -> bool:
+        """Whether an operator may overwrite an operand with its result: nothing else lies there, and the distance is allowed.
 
-        Who reads the operand later finds it overwritten.
+        If a later operator reads the operand, that operator's check reports it as overwritten.
         """
         if operator.calls or len(operator.writes) != 1:
             return False
@@ -272,8 +287,8 @@ class _Run:
         span, of_result = self._span(operand), self._span(result)
         if (operand, result) not in self._shares or span is None or of_result is None or operand == result:
             return False
-        distance, above = self._shares[operand, result], self._offsets[operand] - self._offsets[result]
-        if above != 0 if distance is None else distance > above + self._model.contents[operand]:
+        distance, offset_difference = self._shares[operand, result], self._offsets[operand] - self._offsets[result]
+        if offset_difference != 0 if distance is None else distance > offset_difference + self._model.contents[operand]:
             return False
         return bool(np.isin(self._owner[span], (self._mark(operand, span), self._mark(result, of_result))).all())
 
@@ -286,24 +301,24 @@ def faults(
     shares: Mapping[tuple[int, int], int | None] | None = None,
     kept: Sequence[int] = (),
 ) -> list[str]:
-    """What is wrong, one line each; empty where nothing is.
+    """Checks a planned model against the original; returns a line for each fault, so an empty list if the plan is valid.
 
     Parameters
     ----------
     source
-        The model as it was.
+        Contents of the original model file.
     planned
-        The same with offsets, its operators perhaps in another order.
+        Contents of the file with offsets, in which operators may have another order.
     scratch
-        Offset and size of each piece of scratch memory, by the subgraph and the place in ``source`` of the operator.
+        Offsets and sizes of scratch buffers, by the subgraph of the operator and its position in ``source``.
     unchecked
-        Tensors that stand where they did, and may share bytes with one another.
+        Tensors that have kept their offsets, and may share bytes with one another.
     shares
-        Least bytes from the begin of an operator's result up to the end of its operand, for each (operand, result) that may
-        share bytes while the operator runs; the end is that of the operand's elements. None: the result may only have the
-        operand's offset, where a copy stays for as long as nothing else is written. Others share none.
+        For each (operand, result) of an operator that may share bytes while it runs: the least number of bytes from the start
+        of the result to the end of the operand's elements. None means that the result may only have the operand's offset.
+        All other tensors must not share bytes.
     kept
-        Inputs that survive the run.
+        Inputs that must be preserved.
     """
     before, after = _Model(source), _Model(planned)
     words, counts = after.plan, [len(after.graphs), len(after.sizes)]
@@ -311,7 +326,7 @@ def faults(
         return [f"the plan is of {words[1:3]} subgraphs and tensors, the model has {counts}"]
     if any(at != -1 and (at < 0 or at % _UNIT) for number, at in enumerate(words[3:]) if number not in unchecked):
         return [f"an offset is no multiple of {_UNIT}"]
-    # The old file is the end of the new one, so tables keep their places from there.
+    # The new file ends with the old one, so that the positions of tables differ by a constant.
     shift = len(planned) - len(source)
     for number, ((_, _, old), (_, _, new)) in enumerate(zip(before.graphs, after.graphs, strict=True)):
         if sorted(operator.table + shift for operator in old) != sorted(operator.table for operator in new):
@@ -319,14 +334,14 @@ def faults(
     tables = {
         (graph, at): operator.table for graph, (_, _, every) in enumerate(before.graphs) for at, operator in enumerate(every)
     }
-    old_run = _Run(before, (), {})
-    its_scratch = {tables[name]: pieces for name, pieces in scratch.items()}
-    new_run = _Run(after, words[3:], its_scratch, unchecked, shift, shares, kept)
-    wrong = list(dict.fromkeys(new_run.wrong))
-    if new_run.read != old_run.read:
-        wrong.append("an operator reads other values than before")
+    old_run = _Simulation(before, (), {})
+    scratch_by_table = {tables[name]: pieces for name, pieces in scratch.items()}
+    new_run = _Simulation(after, words[3:], scratch_by_table, unchecked, shift, shares, kept)
+    violations = list(dict.fromkeys(new_run.violations))
+    if new_run.values_read != old_run.values_read:
+        violations.append("an operator reads other values than before")
     if new_run.effects != old_run.effects:
-        wrong.append("operators with effects run in another sequence")
-    if new_run.sides != old_run.sides:
-        wrong.append("an operator with effects runs on the other side of one that may end the inference")
-    return wrong
+        violations.append("operators with effects run in another sequence")
+    if new_run.effect_groups != old_run.effect_groups:
+        violations.append("an operator with effects runs on the other side of one that may end the inference")
+    return violations

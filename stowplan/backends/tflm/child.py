@@ -1,9 +1,11 @@
-"""What runs in a process of its own, for the runtime may end it: a script with a folder that has a job.
+"""A script that runs TensorFlow Lite Micro in a process of its own, because the runtime may end its process.
 
-The job is ``job.json``: ``models`` names files in the folder, ``plenty`` is an arena that is large enough, in bytes. The
-answer, JSON on standard output, is the head of each; or, where the job has ``runs``, what became of ``source`` and ``planned``.
-Each run is of a new interpreter, on the arrays ``SEED.INFERENCE.INPUT`` of ``inputs.npz``; ``kept`` are numbers of inputs that
-survive an inference of ``planned``. The file ``progress`` says which model is running, on what seed, in which inference.
+Its argument is a folder with a job in ``job.json``. In the job, ``models`` names files in the folder, and ``plenty`` is the
+size of a sufficiently large arena in bytes. The script prints its answer as JSON on standard output: the head of each model,
+or, if the job has ``runs``, measurements of the models ``source`` and ``planned`` and a comparison of their outputs. Each run
+uses a new interpreter and the arrays ``SEED.INFERENCE.INPUT`` of ``inputs.npz``; ``kept`` has the indices of inputs that
+``planned`` preserves. While the script runs a model, the file ``progress`` says which one, with which seed, and in which
+inference.
 """
 
 from __future__ import annotations
@@ -22,25 +24,26 @@ _UNIT = 16
 
 
 def _interpreter(data: bytes, arena: int) -> Any:
+    """An interpreter of a model with an arena of this size."""
     from tflite_micro import runtime
 
     return runtime.Interpreter.from_bytes(data, arena_size=arena)
 
 
 def memory(data: bytes, arena: int) -> tuple[int, int]:
-    """Bytes of head and tail; raises RuntimeError where the runtime does not take the model."""
+    """Bytes of head and tail; raises RuntimeError if the runtime does not support the model."""
     interpreter = _interpreter(data, arena)
-    # The runtime writes to the descriptor itself.
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    # The runtime prints to file descriptor 2 directly, so the descriptor is redirected, not ``sys.stderr``.
+    saved_stderr = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
         try:
             interpreter.print_allocations()
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-        said.seek(0)
-        text = said.read().decode(errors="replace")
+            os.dup2(saved_stderr, 2)
+            os.close(saved_stderr)
+        log.seek(0)
+        text = log.read().decode(errors="replace")
     head, tail = (re.search(rf"allocation {part} (\d+) bytes", text) for part in ("head", "tail"))
     if head is None or tail is None:
         raise RuntimeError("the runtime does not say what it takes")
@@ -48,7 +51,7 @@ def memory(data: bytes, arena: int) -> tuple[int, int]:
 
 
 def _fits(data: bytes, arena: int) -> bool:
-    """Whether an arena is large enough; asked in a process of its own, for one that is not may end it."""
+    """Whether an arena is large enough; it is tried in a forked process, because the runtime may crash if it is too small."""
     child = os.fork()
     if child == 0:
         silent = os.open(os.devnull, os.O_WRONLY)
@@ -62,12 +65,12 @@ def _fits(data: bytes, arena: int) -> bool:
 
 
 def least(data: bytes, plenty: int) -> int:
-    """Bytes of the least arena, a multiple of 16."""
+    """Bytes of the smallest arena that works, a multiple of 16."""
     head, tail = memory(data, plenty)
     low = -(-(head + tail) // _UNIT)
     step = 1
     high = low
-    # Most often head and tail are all; temporaries while operators are prepared may need more.
+    # In most cases head and tail are enough, but temporary memory during preparation may need more.
     while not _fits(data, high * _UNIT):
         low, high, step = high + 1, high + step, 2 * step
     while low < high:
@@ -79,19 +82,22 @@ def least(data: bytes, plenty: int) -> int:
 def outputs(
     data: bytes, arena: int, inputs: list[dict[int, Any]], turns: int, once: list[int], progress: Path, label: str
 ) -> list[tuple[int, bytes]]:
-    """The status of each inference, 0 where it came to its end, and then the bytes of all outputs, one after the other.
+    """Runs inferences; returns the status of each, which is 0 if it was completed, and the bytes of all its outputs.
 
     Parameters
     ----------
     inputs
-        Values of the inputs in each inference.
+        [inferences] Values by the index of the input. If the runtime ends inferences early, the inputs are used again from the
+        first one on, until this many inferences were completed.
     turns
-        Inferences at most. The inputs are taken anew from the first on until as many inferences as there are came to their end.
+        The largest number of inferences.
     once
-        Inputs that are set before the first inference alone.
+        Indices of inputs that are set only before the first inference.
+    progress, label
+        A file, and the text that is written to it before the index of each inference.
     """
     interpreter = _interpreter(data, arena)
-    done: list[tuple[int, bytes]] = []
+    results: list[tuple[int, bytes]] = []
     for turn in range(turns):
         for number, values in inputs[turn % len(inputs)].items():
             if turn == 0 or number not in once:
@@ -100,18 +106,18 @@ def outputs(
         try:
             status = interpreter.invoke()
         except RuntimeError:
-            # The status of errors, which others than kTfLiteAbort are.
+            # Any error but kTfLiteAbort raises; its status is kTfLiteError, 1.
             status = 1
         numbers = [] if status else _numbers(interpreter.get_output_details)
-        done.append((status, b"".join(interpreter.get_output(number).tobytes() for number in numbers)))
-        if sum(status == 0 for status, _ in done) == len(inputs):
+        results.append((status, b"".join(interpreter.get_output(number).tobytes() for number in numbers)))
+        if sum(status == 0 for status, _ in results) == len(inputs):
             break
     progress.unlink()
-    return done
+    return results
 
 
 def _numbers(details: Any) -> list[int]:
-    """Numbers of inputs or outputs: those that the runtime has details of."""
+    """Indices of the inputs or outputs of which the runtime has details."""
     numbers: list[int] = []
     while True:
         try:
@@ -122,7 +128,7 @@ def _numbers(details: Any) -> list[int]:
 
 
 def _run(source: bytes, planned: bytes, apart: bytes, job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What the runtime makes of a model and of its plan; in ``apart`` no tensors share bytes."""
+    """Measures a model and its planned version and compares their outputs; in the model ``apart`` no tensors share bytes."""
     import numpy as np
 
     plenty, progress = job["plenty"], folder / "progress"
@@ -135,24 +141,25 @@ def _run(source: bytes, planned: bytes, apart: bytes, job: dict[str, Any], folde
             runs[run][at][number] = arrays[name]
     differs, compared, ended_early, is_undefined = None, 0, 0, False
     for run, inputs in enumerate(runs):
-        # The planned model in its least arena: what is written beyond its bytes shows.
-        old = outputs(source, plenty, inputs, job["turns"], [], progress, f"source {run}")
-        new = outputs(planned, arena, inputs, job["turns"], job["kept"], progress, f"planned {run}")
-        wrong = [at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]]
+        # The planned model runs in its smallest arena, so that a write beyond its bytes has an effect.
+        source_outputs = outputs(source, plenty, inputs, job["turns"], [], progress, f"source {run}")
+        planned_outputs = outputs(planned, arena, inputs, job["turns"], job["kept"], progress, f"planned {run}")
+        wrong = [at for at, pair in enumerate(zip(source_outputs, planned_outputs, strict=False)) if pair[0] != pair[1]]
         if wrong:
-            # A kernel may leave a part of its result as it was: then outputs depend on what was there before.
+            # A kernel may leave a part of its result unwritten; outputs then depend on what was in memory before.
             with contextlib.suppress(RuntimeError):
-                is_undefined = old != outputs(apart, plenty, inputs, job["turns"], [], progress, f"source {run}")
+                is_undefined = source_outputs != outputs(apart, plenty, inputs, job["turns"], [], progress, f"source {run}")
             differs = None if is_undefined else (run, wrong[0])
             break
-        ended_early += sum(status != 0 for status, _ in old)
-        compared += sum(status == 0 for status, _ in old)
-    own = {"greedy_head": greedy_head, "greedy_tail": greedy_tail, "greedy_arena": greedy_arena}
-    done = {"differs": differs, "compared": compared, "ended_early": ended_early, "is_undefined": is_undefined}
-    return {"head": head, "tail": tail, "arena": arena, **done, **own}
+        ended_early += sum(status != 0 for status, _ in source_outputs)
+        compared += sum(status == 0 for status, _ in source_outputs)
+    of_source = {"greedy_head": greedy_head, "greedy_tail": greedy_tail, "greedy_arena": greedy_arena}
+    comparison = {"differs": differs, "compared": compared, "ended_early": ended_early, "is_undefined": is_undefined}
+    return {"head": head, "tail": tail, "arena": arena, **comparison, **of_source}
 
 
 def _answer(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The answer to a job, as the module's docstring describes it."""
     models = {name: (folder / name).read_bytes() for name in job["models"]}
     if job.get("runs"):
         return _run(models["source"], models["planned"], models["apart"], job, folder)

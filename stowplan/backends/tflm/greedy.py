@@ -1,7 +1,8 @@
-"""The planner of TensorFlow Lite Micro, played: where the runtime puts what is not fixed, and how high its head is.
+"""A model of the planner of TensorFlow Lite Micro: where the runtime places buffers, and how large its head is.
 
-Written from the runtime's rules: what has an offset stands there; the rest by size, of equal sizes the later first, each in the
-lowest gap between those placed before that live at some scope of its life.
+It follows the runtime's rules. Buffers with an offset are placed there. The others follow by decreasing size, of equal sizes
+the later one first. Each is placed in the lowest gap that is large enough between the buffers that are placed already and are
+live at the same time.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from stowplan.models.packing.problem import Buffer, Problem
 
 
 class Request(NamedTuple):
-    """What the runtime's planner is asked for, in the order in which it is: tensors, then scratch memory."""
+    """A buffer that the runtime requests from its planner: first all tensors, then all scratch buffers."""
 
     size: int
     """Bytes, rounded up."""
     first: int
     last: int
-    """Scopes, both included."""
+    """The first and the last scope in which the buffer is live, both included."""
     offset: int | None = None
-    """Where it is to stand; None leaves it to the planner."""
+    """The planned offset; None leaves it to the runtime's planner."""
 
 
 def place(requests: Sequence[Request]) -> list[int]:
-    """The offset of each request."""
+    """Returns the offset of each request."""
     fixed = [number for number, request in enumerate(requests) if request.offset is not None]
     free = [number for number, request in reversed(list(enumerate(requests))) if request.offset is None]
     free.sort(key=lambda number: -requests[number].size)
     offsets = [0] * len(requests)
-    # Offset, how many came before, and number of each that is placed.
+    # For each placed request, in the order of offsets: its offset, how many were placed before it, and its index.
     placed: list[tuple[int, int, int]] = []
     for rank, number in enumerate([*fixed, *free]):
         size, first, last, offset = requests[number]
@@ -59,13 +60,13 @@ def head(requests: Sequence[Request], offsets: Sequence[int]) -> int:
     return max((offset + request.size for offset, request in zip(offsets, requests, strict=True)), default=0)
 
 
-def kept_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:
-    """Numbers of the inputs of these names that have a place in the head.
+def preserved_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:
+    """Indices of the tensors of the inputs with these names, as far as they are placed in the head.
 
     Raises
     ------
     InputError
-        No such input or several, or one whose offset in the file stays.
+        There is no such input or there are several, or its offset in the file is fixed.
     """
     inputs = model.subgraphs[0].inputs
     kept = dict.fromkeys(named_inputs(names, ((model.tensors[number].own_name, number) for number in inputs)))
@@ -75,8 +76,8 @@ def kept_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:
     return [number for number in kept if model.tensors[number].is_planned]
 
 
-def without(model: TfliteModel, kept: Sequence[int]) -> TfliteModel:
-    """A model in which these tensors take nothing."""
+def without_tensors(model: TfliteModel, kept: Sequence[int]) -> TfliteModel:
+    """The model without these tensors: they have no bytes in the arena."""
     tensors = list(model.tensors)
     for number in kept:
         tensors[number] = replace(tensors[number], size=0, is_planned=False)
@@ -87,8 +88,16 @@ def without(model: TfliteModel, kept: Sequence[int]) -> TfliteModel:
     return replace(model, tensors=tuple(tensors), planned=planned, problem=problem)
 
 
-def on_top(model: TfliteModel, kept: Sequence[int], problem: Problem, plan: Plan, head: int) -> tuple[Problem, Plan, list[int]]:
-    """A packing and its plan with the kept tensors above a head, and the offsets of these; the last end is the new head."""
+def stack_on_head(
+    model: TfliteModel, kept: Sequence[int], problem: Problem, plan: Plan, head: int
+) -> tuple[Problem, Plan, list[int]]:
+    """Adds preserved tensors above a head.
+
+    Returns
+    -------
+    (Problem, Plan, list of int)
+        The packing problem and its plan with these tensors, and their offsets. The end of the last one is the new head.
+    """
     end = max((buffer.upper for buffer in problem.buffers), default=1)
     buffers, offsets, at = list(problem.buffers), list(plan.offsets), -(-head // ALIGNMENT) * ALIGNMENT
     for number in kept:

@@ -1,9 +1,9 @@
-"""Inputs on which a model and its plan are run: a user's own, or drawn at random.
+"""Inputs on which a model is run with and without its plan: given by the user, or drawn at random.
 
-Some operators take indices, axes or sizes from tensors, and the kernels of TensorFlow Lite Micro read or write outside of their
-tensors where these are not valid. Numbers that are drawn for such an operand are therefore valid ones, also where views and
-casts lie between an input and the operand, or the operand is in a subgraph that an IF or a WHILE runs. Of an operand that other
-operators compute nothing is known: users give their own inputs there.
+Some operators read indices, axes or sizes from tensors, and the kernels of TensorFlow Lite Micro read or write outside of their
+tensors if these numbers are not valid. Numbers that are drawn for such an operand are therefore valid. That also works if there
+are views and casts between an input and the operand, or if the operand is in a subgraph that an IF or a WHILE runs. It
+does not work for an operand that other operators compute; users must give inputs for such models.
 """
 
 from __future__ import annotations
@@ -26,77 +26,87 @@ from stowplan.frontends.options import named_inputs
 from stowplan.frontends.tflite.flatbuffer import FlatBuffer
 from stowplan.frontends.tflite.model import IF, OPERATOR_OPTIONS, TYPES, TfliteModel, TfliteTensor
 
-#: RESHAPE, SQUEEZE, CAST and EXPAND_DIMS: the elements of the result are those of the first operand.
+#: RESHAPE, SQUEEZE, CAST and EXPAND_DIMS, whose results have the elements of their first operand.
 _VIEWS = (22, 43, 53, 70)
 _GATHER = 36
 
-#: Dimensions of a tensor, at most, where axes are looked for.
-_DIMENSIONS = 8
+#: Valid axes are determined only for tensors of at most so many dimensions.
+_MAX_DIMENSIONS = 8
 
 _Shape: TypeAlias = tuple[int, ...]
-_MOST = np.iinfo(np.int64).max
+_INT64_MAX = np.iinfo(np.int64).max
 
 
-def drawn(
+def draw_inputs(
     model: TfliteModel, seeds: int, inferences: int, kept: Sequence[int], given: Mapping[int, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Values of all inputs, by ``SEED.INFERENCE.PLACE``, with the place of the input among the model's.
+    """Returns values of all inputs for all inferences, by ``SEED.INFERENCE.INPUT``.
 
     Parameters
     ----------
+    seeds, inferences
+        How many sets of inputs to draw, and the number of inferences of each.
     kept
-        Places of the inputs that have the same values in all inferences.
+        Positions of the inputs that have the same values in all inferences.
     given
-        What is not drawn, by the place of the input: its values, or those of each inference along one more axis in front.
+        Values that the user gives, by the position of the input: an array of its shape, or with one more axis in front, along
+        which the inferences are. All other inputs are drawn.
 
     Raises
     ------
     UnsupportedError
-        An input of a type that NumPy does not have.
+        An input has a type that NumPy does not have.
     """
     valid, values = _ranges(model), dict[str, NDArray[Any]]()
     for seed in range(seeds):
-        chance = np.random.default_rng(seed)
+        generator = np.random.default_rng(seed)
         for at, (place, number) in itertools.product(range(inferences), enumerate(model.subgraphs[0].inputs)):
-            own, shape = given.get(place), model.tensors[number].shape
+            array, shape = given.get(place), model.tensors[number].shape
             if place in kept and at:
-                own = values[f"{seed}.0.{place}"]
-            elif own is None:
-                own = _draw(chance, model.tensors[number], *valid[number]).reshape(shape)
-            values[f"{seed}.{at}.{place}"] = own[at] if own.ndim > len(shape) else own
+                array = values[f"{seed}.0.{place}"]
+            elif array is None:
+                array = _draw(generator, model.tensors[number], *valid[number]).reshape(shape)
+            values[f"{seed}.{at}.{place}"] = array[at] if array.ndim > len(shape) else array
     return values
 
 
-def _draw(chance: np.random.Generator, tensor: TfliteTensor, low: NDArray[Any], high: NDArray[Any]) -> NDArray[Any]:
-    """Numbers at random, in their range, [elements]."""
+def _draw(generator: np.random.Generator, tensor: TfliteTensor, low: NDArray[Any], high: NDArray[Any]) -> NDArray[Any]:
+    """[elements] Random numbers between ``low`` and ``high``."""
     name = TYPES[tensor.kind]
-    # Other packages may have added types of their own, such as bfloat16.
+    # Other packages may have registered types with NumPy, such as bfloat16.
     if name not in np.sctypeDict or np.dtype(name).isbuiltin != 1:
         raise UnsupportedError(f"an input is of type {name}, of which no numbers can be drawn")
     kind = np.dtype(name)
     if kind.kind == "b":
-        return chance.random(low.size) < 0.5
+        return generator.random(low.size) < 0.5
     if kind.kind in "iu":
-        low, high = (np.clip(bound, np.iinfo(kind).min, min(np.iinfo(kind).max, _MOST)) for bound in (low, high))
-        return chance.integers(low, np.maximum(low, high), None, kind, endpoint=True)
-    # What a cast makes indices of is whole.
-    whole = chance.integers(np.where(high < _MOST, low, 0), np.where(high < _MOST, np.maximum(low, high), 0), endpoint=True)
-    return np.where(high < _MOST, whole, chance.standard_normal(low.size)).astype(kind)
+        low, high = (np.clip(bound, np.iinfo(kind).min, min(np.iinfo(kind).max, _INT64_MAX)) for bound in (low, high))
+        return generator.integers(low, np.maximum(low, high), None, kind, endpoint=True)
+    # A floating-point element with a range becomes an index by a cast, so a whole number is drawn for it.
+    whole = generator.integers(
+        np.where(high < _INT64_MAX, low, 0), np.where(high < _INT64_MAX, np.maximum(low, high), 0), endpoint=True
+    )
+    return np.where(high < _INT64_MAX, whole, generator.standard_normal(low.size)).astype(kind)
 
 
 def read_inputs(model: TfliteModel, path: str | Path) -> tuple[dict[int, NDArray[Any]], int | None]:
-    """A user's inputs, by their places among the model's, and how many inferences they are for; None where all are constant.
+    """Reads inputs that a user gives.
 
     Parameters
     ----------
     path
-        An archive of arrays (``.npz``), each under the name of an input, or ``:2`` for the third. An array has the shape of the
-        input, or one more axis in front, along which the inferences are.
+        An archive of arrays (``.npz``). Each array has the name of an input, or ``:2`` for the third input. It has the shape of
+        the input, or one more axis in front, along which the inferences are.
+
+    Returns
+    -------
+    (dict, int or None)
+        Arrays by the position of the input, and the number of inferences; None if no array has one more axis.
 
     Raises
     ------
     InputError
-        The file cannot be read, an array is of no input or of several, or of another type or shape, or arrays are for different
+        The file cannot be read, an array belongs to no input or to several, has another type or shape, or arrays have different
         numbers of inferences.
     """
     tensors = [model.tensors[number] for number in model.subgraphs[0].inputs]
@@ -122,17 +132,17 @@ def read_inputs(model: TfliteModel, path: str | Path) -> tuple[dict[int, NDArray
 
 
 def _ranges(model: TfliteModel) -> dict[int, NDArray[Any]]:
-    """The least and the largest valid number of each element of an input, [2, elements], by the input's number."""
+    """From the index of an input's tensor to the least and the largest valid number of each element, [2, elements]."""
     tensors, file = model.tensors, FlatBuffer(model.data)
     sizes = {number: math.prod(tensors[number].shape) for number in model.subgraphs[0].inputs}
-    ranges = {number: np.array([[-_MOST], [_MOST]]).repeat(size, 1) for number, size in sizes.items()}
-    # Ranges of the inputs whose elements tensors have, in the same sequence.
+    ranges = {number: np.array([[-_INT64_MAX], [_INT64_MAX]]).repeat(size, 1) for number, size in sizes.items()}
+    # From a tensor to the range of the input whose elements it has in the same order.
     views = dict(ranges)
 
-    def run(graph: int) -> None:
+    def visit(graph: int) -> None:
         for operator in model.subgraphs[graph].operators:
             code, reads, writes = operator.code, operator.reads, operator.writes
-            # What an operator with odd shapes or options needs, no runtime says.
+            # An operator with invalid shapes or options restricts nothing.
             with contextlib.suppress(IndexError, ValueError, struct.error):
                 if code in _VIEWS and reads[0] in views:
                     views[writes[0]] = views[reads[0]]
@@ -144,19 +154,20 @@ def _ranges(model: TfliteModel) -> dict[int, NDArray[Any]]:
                         if (valid := views.get(reads[place])) is not None:
                             valid[row] = tighter(valid[row], np.resize(bound, valid[row].shape))
             for called in operator.calls:
-                own = model.subgraphs[called].inputs
-                for to, number in zip(own, reads[1:] if code == IF else reads, strict=False):
+                formal_inputs = model.subgraphs[called].inputs
+                for to, number in zip(formal_inputs, reads[1:] if code == IF else reads, strict=False):
                     views.update({to: views[number]} if number in views else {})
-                run(called)
+                visit(called)
 
-    run(0)
+    visit(0)
     return ranges
 
 
 def _valid(code: int, shapes: Sequence[_Shape], result: _Shape, axis: int) -> list[tuple[int, Any, Any]]:
-    """An operand's place, and the least and the largest valid number of its elements; few numbers count again and again.
+    """Operands whose numbers must be valid, each as its position and the least and largest valid numbers of its elements.
 
-    The results of these operators have the shapes that the file says, whatever sizes and axes the operands have.
+    If there are fewer numbers than elements, they are repeated. Sizes and axes must agree with the shape of the result in the
+    file, which does not depend on the operands.
     """
     shape = shapes[0]
     match code:
@@ -176,7 +187,7 @@ def _valid(code: int, shapes: Sequence[_Shape], result: _Shape, axis: int) -> li
             return [(1, range(len(shape)), range(len(shape)))]
         case 42 | 90 | 95:  # DIV, FLOOR_DIV and FLOOR_MOD: a zero divisor ends the process where numbers are whole
             return [(1, 1, 1000)]
-        case 40 | 56 | 74 | 79 | 82 | 89 | 140 if len(shape) <= _DIMENSIONS:  # MEAN, ARG_MAX, SUM, ARG_MIN, REDUCE_*
+        case 40 | 56 | 74 | 79 | 82 | 89 | 140 if len(shape) <= _MAX_DIMENSIONS:  # MEAN, ARG_MAX, SUM, ARG_MIN, REDUCE_*
             for axes in itertools.combinations(range(len(shape)), math.prod(shapes[1])):
                 left = tuple(extent for at, extent in enumerate(shape) if at not in axes)
                 if result in (left, tuple(1 if at in axes else extent for at, extent in enumerate(shape))):

@@ -1,15 +1,16 @@
-"""Where kernels of TensorFlow Lite Micro read and write: how near to an operand's end the operator's result may begin.
+"""Access models of the kernels of TensorFlow Lite Micro: how close to the end of an operand the operator's result may begin.
 
-An access model of a kernel says, for each element of the result in the order of writing, which is the lowest element of the
-operand that is read for it. With ``unread[j]`` the lowest element that is read after element ``j`` of the result is written,
-items of ``v`` bytes in the operand and ``w`` in the result, nothing is written over before its last read if and only if for
-every such ``j``, counted from the two beginnings,
+If the result of an operator lies in the bytes of an operand, the kernel must have read each byte before it overwrites it. An
+access model of a kernel gives, for each element of the result in the order in which they are written, the lowest element of the
+operand that is read for it. Let ``unread[j]`` be the lowest element that is read after element ``j`` of the result is written,
+let elements have ``v`` bytes in the operand and ``w`` bytes in the result, and let ``operand`` and ``result`` be the two
+offsets. Then nothing is overwritten before its last read if and only if, for every ``j`` after which something is read,
 
     result + (j + 1) * w <= operand + unread[j] * v
 
-so that the distance from the result's begin up to the operand's end is at least the largest of
-``(elements of the operand - unread[j]) * v + (j + 1) * w``. Functions that copy by ``memcpy`` must not have source and target
-overlap, so there ``unread[j]`` counts what is read by the copy that writes ``j``, too.
+The *distance* from the start of the result to the end of the operand must therefore be at least the largest of
+``(elements of the operand - unread[j]) * v + (j + 1) * w``. For functions that copy by ``memcpy``, whose source and target must
+not overlap, ``unread[j]`` also counts the elements that are read by the copy that writes ``j``.
 
 Sources: the loops of ``tensorflow/lite/kernels/internal/reference`` and ``tensorflow/lite/micro/kernels`` in tflite-micro, and
 ``Source/ConvolutionFunctions`` of CMSIS-NN, August 2026.
@@ -27,31 +28,31 @@ from numpy.typing import NDArray
 
 from stowplan.errors import UsageError
 
-#: Sets of kernels: none that may overlap, the reference kernels, those of CMSIS-NN.
+#: Sets of kernels: ``none`` allows no overlaps, ``reference`` are TFLM's reference kernels, ``cmsis-nn`` those of CMSIS-NN.
 KERNELS = ("none", "reference", "cmsis-nn")
 
-#: Bytes of an item, by the schema's names of types. Packed types are left out: their items share bytes.
+#: Bytes of an element, by the schema's names of types. Packed types are missing, because their elements share bytes.
 _ITEM_BYTES = {
     "bool": 1,
     **{f"{sign}int{bits}": bits // 8 for bits in (8, 16, 32, 64) for sign in ("", "u")},
     **{f"float{bits}": bits // 8 for bits in (16, 32, 64)},
 }
-#: C's character types: through them a compiler must expect every other to be read or written.
+#: C's character types. A compiler must assume that accesses through them may read or write objects of any other type.
 _CHARACTERS = ("int8", "uint8")
 
-#: Index of an element that is not there: nothing is read.
+#: Index that stands for no element: nothing is read.
 _NOTHING = np.iinfo(np.int64).max
 
-#: Operators that leave all bytes as they are where the result has the offset of the first operand, and whether the result then
-#: holds what the operand does. RESHAPE and DYNAMIC_UPDATE_SLICE compare the two pointers and copy nothing. EXPAND_DIMS copies
-#: element by element, and SQUEEZE by one ``memcpy``, each element to its own place: compilers require of C libraries that
-#: ``memcpy`` takes equal pointers. CMSIS-NN has no kernels of its own for these.
+#: Operators whose result may have the offset of the first operand; true if the result then equals the operand. RESHAPE and
+#: DYNAMIC_UPDATE_SLICE compare the two pointers and copy nothing. EXPAND_DIMS copies each element onto itself, and SQUEEZE
+#: copies all elements onto themselves by one ``memcpy``; compilers require that ``memcpy`` works with equal pointers. CMSIS-NN
+#: has no kernels of its own for these operators.
 IN_PLACE = {"DYNAMIC_UPDATE_SLICE": False, "EXPAND_DIMS": True, "RESHAPE": True, "SQUEEZE": True}
 
-#: Operators that are modelled as CMSIS-NN has them.
+#: Operators whose CMSIS-NN kernels are modelled.
 _CMSIS_NN = ("CONV_2D", "DEPTHWISE_CONV_2D")
 
-#: CMSIS-NN's vector code takes a depthwise convolution in blocks of so many channels, one block after the other.
+#: CMSIS-NN's vector code computes a depthwise convolution in blocks of so many channels, one after the other.
 _DEPTHWISE_BLOCK = 124
 
 Ints = NDArray[np.int64]
@@ -59,13 +60,15 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Call:
-    """An operator, and which of its operands is looked at."""
+    """An operator, and one of its operands."""
 
     shapes: Sequence[tuple[int, ...]]
-    """Of the operands, and last of the result."""
+    """Shapes of the operands, and last that of the result."""
     types: Sequence[str]
+    """Their element types, in the same order."""
     attributes: Mapping[str, Any]
     operand: int
+    """Index of the operand."""
 
     @property
     def source(self) -> tuple[int, ...]:
@@ -80,22 +83,22 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Access:
-    """How a kernel goes through an operand."""
+    """The order in which a kernel reads an operand."""
 
     first: Ints
-    """[elements of the result] lowest element of the operand read for it, after the writing of the one before."""
+    """[elements of the result] The lowest element of the operand that is read for it, after the element before was written."""
     is_copied: bool = False
-    """Whether what is read for an element may be read after it is written."""
+    """Whether the elements that are read for an element of the result may be read after it is written."""
 
 
 def check_kernels(kernels: str) -> None:
-    """Raise UsageError where this set of kernels is not known."""
+    """Raise UsageError if there is no such set of kernels."""
     if kernels not in KERNELS:
         raise UsageError(f"found the kernels {kernels!r}, expected one of {', '.join(KERNELS)}")
 
 
 def is_modelled(operator: str, kernels: str) -> bool:
-    """Whether anything is known of an operator's kernel, by the schema's name."""
+    """Whether there is an access model of an operator's kernel; ``operator`` is the schema's name."""
     return operator in {"none": (), "reference": (*_MODELS, *IN_PLACE), "cmsis-nn": (*_CMSIS_NN, *IN_PLACE)}[kernels]
 
 
@@ -107,37 +110,39 @@ def distance(
     kernels: str,
     operand: int = 0,
 ) -> int | None:
-    """Least bytes from the result's begin up to the operand's end with which nothing is overwritten before its last read.
+    """The least distance with which nothing is overwritten before its last read.
 
-    Every larger number of bytes is safe as well. A tensor that an operator reads as several operands needs the largest of their
-    distances, and has none where one of them has none. Sizes that were rounded up for planning lie beyond the end meant here.
+    The distance is the number of bytes from the start of the result to the end of the operand's elements; padding that was
+    added to the operand's size lies beyond that end. Every larger distance is safe as well. If an operator reads one tensor as
+    several operands, it needs the largest of their distances, and none if one of them is None.
 
     Parameters
     ----------
     operator
-        The schema's name: ``CONV_2D``.
+        The schema's name, such as ``CONV_2D``.
     shapes
-        Of all operands in the operator's order, ``()`` for one that is left out, and last of the result, which is the only one.
+        Shapes of all operands in the operator's order, ``()`` for one that is omitted, and last that of the only result.
     types
-        As ``shapes``, by the schema's names in small letters: ``int8``; ``""`` for what is left out.
+        Element types in the same order, by the schema's names in lower case, such as ``int8``; ``""`` for an omitted operand.
     attributes
         The options by the schema's names: ``stride_w``, ``stride_h``, ``dilation_w_factor``, ``dilation_h_factor``,
-        ``padding`` (``SAME`` or ``VALID``), ``filter_width``, ``filter_height``, ``axis`` (of ``MEAN`` a sequence),
+        ``padding`` (``SAME`` or ``VALID``), ``filter_width``, ``filter_height``, ``axis`` (a sequence for ``MEAN``),
         ``keep_dims``; and the values of constant operands: ``paddings`` (before and after, for each dimension), ``perm``.
     kernels
         One of :data:`KERNELS`.
     operand
-        Number of the operand.
+        Index of the operand.
 
     Returns
     -------
     int or None
-        Bytes. 0 where all is read before anything is written; None where the two must not overlap, or nothing is known.
+        Bytes; 0 if everything is read before anything is written; None if the two must not overlap, or if there is no access
+        model.
 
     Raises
     ------
     UsageError
-        Another set of kernels.
+        There is no such set of kernels.
     """
     check_kernels(kernels)
     call = _Call(shapes, types, attributes, operand)
@@ -148,14 +153,14 @@ def distance(
         return None
     kinds = types[operand], types[-1]
     if not {*kinds} <= _ITEM_BYTES.keys() or (kinds[0] != kinds[1] and not {*kinds} & {*_CHARACTERS}):
-        # Between other types a compiler may swap reads and writes.
+        # If neither type is a character type, a compiler may reorder reads and writes of different types.
         return None
     access = model(call)
     return None if access is None else _least_distance(call, access)
 
 
 def _least_distance(call: _Call, access: _Access) -> int | None:
-    """The formula above; None where it is no less than without an overlap."""
+    """The formula in the module's docstring; None if the result is no less than without an overlap."""
     item, result_item = _ITEM_BYTES[call.types[call.operand]], _ITEM_BYTES[call.types[-1]]
     unread = np.minimum.accumulate(access.first[::-1])[::-1]
     if not access.is_copied:
@@ -169,10 +174,11 @@ def _least_distance(call: _Call, access: _Access) -> int | None:
 
 
 def _as_reference_in_cmsis_nn(operator: str, call: _Call) -> bool:
-    """Whether CMSIS-NN reads what it reads for an element no later than the reference kernel does; plain, DSP and vector code.
+    """Whether CMSIS-NN's kernel reads no element later than the reference kernel does, in its plain, DSP and vector code.
 
-    Convolutions whose filters are one row high go by output channels first, grouped ones by groups, depthwise ones by blocks of
-    channels or, of one channel, as other convolutions.
+    That is not so for convolutions with filters of one row, which compute one output channel after the other; for grouped
+    convolutions, which compute one group after the other; for depthwise convolutions of many channels, which compute blocks of
+    channels; and for those of one channel, which run as ordinary convolutions.
     """
     if operator not in _CMSIS_NN or {call.types[0], call.types[1], call.types[-1]} != {"int8"}:
         return False
@@ -183,7 +189,7 @@ def _as_reference_in_cmsis_nn(operator: str, call: _Call) -> bool:
 
 
 def _element_wise(call: _Call) -> _Access | None:
-    """One loop over the result; operands of other shapes are repeated along dimensions of 1."""
+    """One loop over the result; operands are broadcast along dimensions of size 1."""
     if len(call.source) > len(call.result):
         return None
     indices = np.arange(prod(call.source)).reshape(call.source)
@@ -216,7 +222,7 @@ def _pooling(call: _Call) -> _Access | None:
 
 
 def _windows(call: _Call, height: int, width: int, channels: Ints) -> _Access | None:
-    """A window of taps around each place of the result, which begins at these channels [channels of the result]."""
+    """Each element of the result reads a window of the operand, from these channels on [channels of the result]."""
     if len(call.source) != 4 or len(call.result) != 4:
         return None
     batches, rows, columns, depth = call.source
@@ -234,9 +240,9 @@ def _windows(call: _Call, height: int, width: int, channels: Ints) -> _Access | 
 
 
 def _first_taps(size: int, places: int, taps: int, stride: int, dilation: int, padding: str) -> Ints | None:
-    """[places] along a dimension of ``size``, the first index that a window reads; -1 where it reads none.
+    """[places] Along a dimension of ``size``, the first index that each window reads; -1 if it reads none.
 
-    None where there are not as many places as the padding makes.
+    Returns None if the number of places does not agree with the padding.
     """
     extent = (taps - 1) * dilation + 1
     if places != (-(-size // stride) if padding == "SAME" else -(-(size - extent + 1) // stride)):
@@ -256,7 +262,7 @@ def _fully_connected(call: _Call) -> _Access | None:
 
 
 def _row_wise(call: _Call) -> _Access | None:
-    """A row is read once or twice, then again while it is written."""
+    """A row is read once or twice, and once more while the result is written."""
     return _Access(np.arange(prod(call.result))) if call.source == call.result else None
 
 
@@ -276,7 +282,7 @@ def _pad(call: _Call) -> _Access | None:
 
 
 def _concatenation(call: _Call) -> _Access | None:
-    """Runs of the operands in turn, each by ``memcpy``."""
+    """Contiguous runs of the operands are copied in turn, each by ``memcpy``."""
     axis = call.attributes["axis"] % len(call.result)
     runs = [prod(shape[axis:]) for shape in call.shapes[:-1]]
     outer = prod(call.result[:axis])
@@ -289,7 +295,7 @@ def _concatenation(call: _Call) -> _Access | None:
 
 
 def _mean(call: _Call) -> _Access | None:
-    """Floating-point means of whole images, by channel. Others set the result to 0 before they read."""
+    """Floating-point means of whole images, for each channel. Other means set the result to 0 before they read."""
     axes = call.attributes.get("axis", ())
     if (
         call.operand
@@ -312,7 +318,7 @@ def _transpose(call: _Call) -> _Access | None:
 
 
 def _transposed_convolution(call: _Call) -> _Access | None:
-    """Of integers all is summed up in scratch memory first; of others in the result, which is set to 0 before."""
+    """Integers are accumulated in scratch memory before the result is written; other types in the result itself."""
     if call.operand != 2 or call.types[2] not in ("int8", "int16"):
         return None
     first = np.full(prod(call.result), _NOTHING)

@@ -1,7 +1,7 @@
-"""Orders of a model's operators that need less memory than the file's.
+"""Finds orders of a model's operators that need less memory than the order in the file.
 
-Each subgraph is a problem of operator order. What is inside an operator, its scratch memory and the subgraphs that it calls,
-counts as a tensor that it writes and nobody reads.
+Each subgraph is a problem of operator order. The bytes inside an operator, which are its scratch buffers and the peak of the
+subgraphs that it calls, count as a tensor that the operator writes and that nothing reads.
 """
 
 from __future__ import annotations
@@ -23,42 +23,43 @@ from stowplan.models.operator_order.structure import build
 
 
 @dataclass(frozen=True)
-class Ordered:
-    """The operators of all subgraphs in an order."""
+class OperatorOrder:
+    """An order of the operators of all subgraphs."""
 
     orders: Mapping[int, tuple[int, ...]]
-    """Of each subgraph that has another order than the file's: places in the file."""
+    """From a subgraph to the positions of its operators in the file, in the order in which they run; only subgraphs that are
+    reordered."""
     bound: int
-    """Bytes that live at once in any order, at least."""
+    """A lower bound on the bytes that are live at once, over all orders."""
 
     def subgraphs(self, model: TfliteModel) -> list[Subgraph]:
-        """The subgraphs as they run."""
+        """The model's subgraphs with their operators in this order."""
         subgraphs = list(model.subgraphs)
         for graph, order in self.orders.items():
             subgraphs[graph] = replace(subgraphs[graph], operators=tuple(subgraphs[graph].operators[at] for at in order))
         return subgraphs
 
 
-def ordered(model: TfliteModel, scratch: Scratch, search: Search | None) -> Ordered:
-    """The order of least peak; of graphs in which nothing lower is possible, or was found, that of the file.
+def find_order(model: TfliteModel, scratch: Scratch, search: Search | None) -> OperatorOrder:
+    """Finds the order with the lowest peak. A subgraph keeps the order of the file if no better one exists or is found.
 
     Parameters
     ----------
     search
-        How to look for that of each graph; None keeps the order of the file, and gives the bound alone.
+        Options of the search for each subgraph; None keeps the order of the file, and only computes the bound.
     """
-    return _Orders(model, scratch, search).run()
+    return _OrderSearch(model, scratch, search).solve_all()
 
 
 def predecessors(model: TfliteModel, graph: int) -> list[set[int]]:
-    """For each operator of a subgraph, by its place in the file, those that must run before it, directly.
+    """[operators of a subgraph, by position in the file] The operators that must run before it because of a direct dependence.
 
     Raises
     ------
     InputError
-        A tensor that several operators write: their order says what it holds.
+        Several operators write the same tensor, so that they must keep their order.
     """
-    problem = _Orders(model, {}, None).problem(graph)
+    problem = _OrderSearch(model, {}, None).problem(graph)
     writers = {tensor: number for number, op in enumerate(problem.ops) for tensor in op.writes}
     before = [{writers[tensor] for tensor in op.reads if tensor in writers} for op in problem.ops]
     for first, second in problem.precedences:
@@ -66,123 +67,133 @@ def predecessors(model: TfliteModel, graph: int) -> list[set[int]]:
     return before
 
 
-class _Graph(NamedTuple):
-    """A subgraph in the best order that was found."""
+class _OrderedGraph(NamedTuple):
+    """A subgraph in the best order that was found, with the peak of this order and a lower bound for all orders, in bytes."""
 
     order: tuple[int, ...]
     peak: int
     bound: int
 
 
-class _Orders:
+class _OrderSearch:
+    """Orders the subgraphs of a model, those that an operator calls before the operator."""
+
     def __init__(self, model: TfliteModel, scratch: Scratch, search: Search | None):
         self._model, self._scratch, self._search = model, scratch, search
-        self._found: dict[int, _Graph] = {}
+        self._found: dict[int, _OrderedGraph] = {}
         self._graphs = TfliteGraphs(model)
 
-    def run(self) -> Ordered:
-        """All subgraphs that run."""
+    def solve_all(self) -> OperatorOrder:
+        """Order all subgraphs that the model runs."""
         bound = self._order(0).bound
         orders = {graph: of_graph.order for graph, of_graph in self._found.items()}
-        return Ordered({graph: order for graph, order in orders.items() if list(order) != sorted(order)}, bound)
+        return OperatorOrder({graph: order for graph, order in orders.items() if list(order) != sorted(order)}, bound)
 
-    def _order(self, graph: int) -> _Graph:
+    def _order(self, graph: int) -> _OrderedGraph:
+        """A subgraph in its best order, which is computed once."""
         if graph not in self._found:
-            self._found[graph] = self._ordered(graph)
+            self._found[graph] = self._solve(graph)
         return self._found[graph]
 
-    def _ordered(self, graph: int) -> _Graph:
+    def _solve(self, graph: int) -> _OrderedGraph:
         operators = self._model.subgraphs[graph].operators
-        given = tuple(range(len(operators)))
-        inside = [self._inside(graph, at, operator) for at, operator in enumerate(operators)]
-        reached, least = [peak for peak, _ in inside], [bound for _, bound in inside]
+        file_order = tuple(range(len(operators)))
+        bytes_inside = [self._bytes_inside(graph, at, operator) for at, operator in enumerate(operators)]
+        found_peaks, least_peaks = [peak for peak, _ in bytes_inside], [bound for _, bound in bytes_inside]
         try:
-            problem, floor = self.problem(graph, reached), self.problem(graph, least)
+            problem, least_problem = self.problem(graph, found_peaks), self.problem(graph, least_peaks)
         except InputError:
-            # Tensors that several operators write: their order says what they hold.
-            return _Graph(given, sum(reached), 0)
-        # Inputs are there together, whether somebody reads them or not.
-        start = sum(self._model.tensors[number].size for number in {*self._model.subgraphs[graph].inputs})
-        bound = max(start, int(forced_loads(build(floor)).max(initial=0)))
-        order, peak = given, max(start, build(problem).peak(given))
+            # Several operators write the same tensor, so that they keep their order.
+            return _OrderedGraph(file_order, sum(found_peaks), 0)
+        # All inputs are live together at the start, even those that nothing reads.
+        input_bytes = sum(self._model.tensors[number].size for number in {*self._model.subgraphs[graph].inputs})
+        bound = max(input_bytes, int(forced_loads(build(least_problem)).max(initial=0)))
+        order, peak = file_order, max(input_bytes, build(problem).peak(file_order))
         if peak > bound and self._search is not None:
             result = self._search.solve(problem)
             if result.plan is not None and result.plan.objective < peak:
                 order, peak = result.plan.order, result.plan.objective
-            if reached == least:
+            if found_peaks == least_peaks:
                 bound = max(bound, min(peak, result.bound or 0))
-        return _Graph(order, peak, bound)
+        return _OrderedGraph(order, peak, bound)
 
-    def _inside(self, graph: int, position: int, operator: Operator) -> tuple[int, int]:
-        """Bytes inside an operator in the orders that were found, and the least."""
-        own = sum(map(rounded, self._scratch.get((graph, position), ())))
+    def _bytes_inside(self, graph: int, position: int, operator: Operator) -> tuple[int, int]:
+        """Bytes inside an operator: with the orders that were found for the subgraphs it calls, and a lower bound."""
+        scratch = sum(map(rounded, self._scratch.get((graph, position), ())))
         called = [self._order(callee) for callee in operator.calls]
-        return own + max((order.peak for order in called), default=0), own + max((order.bound for order in called), default=0)
+        return scratch + max((order.peak for order in called), default=0), scratch + max(
+            (order.bound for order in called), default=0
+        )
 
-    def problem(self, graph: int, inside: Sequence[int] = ()) -> Problem:
-        """That of a subgraph, with bytes inside its operators where they matter."""
-        return of_graph(self._graphs.graph(graph, inside))
-
-
-#: Orders that are tried, and those in a row that bring nothing.
-_TRIES, _PATIENCE = 2000, 400
+    def problem(self, graph: int, bytes_inside: Sequence[int] = ()) -> Problem:
+        """The problem of operator order of a subgraph; ``inside`` has the bytes inside of each operator."""
+        return of_graph(self._graphs.graph(graph, bytes_inside))
 
 
-def improved(
+#: Local search ends after so many tries, or after so many in a row without an improvement.
+_MAX_TRIES, _PATIENCE = 2000, 400
+
+
+def improve_order(
     model: TfliteModel,
-    start: Ordered,
-    loads: Callable[[Ordered], Sequence[int]],
-    floor: int,
+    start: OperatorOrder,
+    loads: Callable[[OperatorOrder], Sequence[int]],
+    lower_bound: int,
     seed: int,
     should_stop: Callable[[], bool],
-) -> Ordered:
-    """An order of a lower load than ``start``; that one where none was found.
+) -> OperatorOrder:
+    """Searches for an order of the first subgraph with a lower load than ``start`` by moving single operators.
 
     Parameters
     ----------
+    start
+        The order to begin with; it is returned if no better one is found.
     loads
-        Bytes taken at each moment of an order, at least.
-    floor
-        Bytes that every order takes.
+        A function of an order that returns, for each moment, a lower bound on the bytes that are live.
+    lower_bound
+        A number of bytes that every order needs; the search ends when it is reached.
+    should_stop
+        A function that says whether to end the search.
     """
     operators = model.subgraphs[0].operators
     try:
         before = predecessors(model, 0)
     except InputError:
         return start
-    order, chance = list(start.orders.get(0, range(len(operators)))), random.Random(seed)
+    order, generator = list(start.orders.get(0, range(len(operators)))), random.Random(seed)
 
-    def tried(moved: Sequence[int]) -> tuple[Ordered, tuple[int, int]]:
-        other = Ordered({**start.orders, 0: tuple(moved)}, start.bound)
-        taken = loads(other)
-        return other, (max(taken, default=0), sum(size * size for size in taken))
+    def evaluate(moved: Sequence[int]) -> tuple[OperatorOrder, tuple[int, int]]:
+        other = OperatorOrder({**start.orders, 0: tuple(moved)}, start.bound)
+        bytes_at_steps = loads(other)
+        return other, (max(bytes_at_steps, default=0), sum(size * size for size in bytes_at_steps))
 
-    best, worth = tried(order)
-    first, stale = worth[0], 0
-    for _ in range(_TRIES):
-        if not order or stale == _PATIENCE or worth[0] <= floor or should_stop():
+    best, score = evaluate(order)
+    first, unsuccessful = score[0], 0
+    for _ in range(_MAX_TRIES):
+        if not order or unsuccessful == _PATIENCE or score[0] <= lower_bound or should_stop():
             break
-        stale += 1
-        at = chance.randrange(len(order))
+        unsuccessful += 1
+        at = generator.randrange(len(order))
         low = 1 + max((place for place in range(at) if order[place] in before[order[at]]), default=-1)
         high = next((place for place in range(at + 1, len(order)) if order[at] in before[order[place]]), len(order))
-        to = chance.randrange(low, high)
+        to = generator.randrange(low, high)
         if to == at:
             continue
         moved = [*order[:at], *order[at + 1 :]]
         moved.insert(to, order[at])
-        other, its_worth = tried(moved)
-        if its_worth <= worth:
-            stale = 0 if its_worth < worth else stale
-            best, worth, order = other, its_worth, moved
-    return best if worth[0] < first else start
+        other, new_score = evaluate(moved)
+        if new_score <= score:
+            unsuccessful = 0 if new_score < score else unsuccessful
+            best, score, order = other, new_score, moved
+    return best if score[0] < first else start
 
 
-def floor(model: TfliteModel, lives: Scopes, scratch: Scratch, pairs: Sequence[Pair]) -> int:
-    """Bytes that every order takes: those of one operator's tensors and scratch memory, less what its result may share.
+def lower_bound(model: TfliteModel, lives: Scopes, scratch: Scratch, pairs: Sequence[Pair]) -> int:
+    """A lower bound on the head over all orders, if tensors may share bytes.
 
-    With them those of tensors that it does not touch, and that live while it runs in every order: these share nothing then.
-    Copies are left out of these, for they may be where others of their kind are.
+    For each operator it adds the bytes of its tensors and scratch buffers, less the bytes that its result may share with
+    operands, and the bytes of tensors that are live while it runs in every order but that it does not use. The latter share
+    nothing at that moment. Copies do not count among them, because a copy may lie where its original lies.
     """
     sharing: dict[tuple[int, int], list[Pair]] = {}
     copies: dict[int, set[int]] = {}
@@ -199,31 +210,31 @@ def floor(model: TfliteModel, lives: Scopes, scratch: Scratch, pairs: Sequence[P
             if (graph, position) not in lives.operators:
                 continue
             touched = {*operator.reads, *operator.writes}.intersection(model.planned).difference(lives.unwritten)
-            # Copies of one tensor may be at one place.
-            taken = sum(tensors[number].size for number in touched if touched.isdisjoint(copies.get(number, ())))
+            # Copies of one tensor may have the same offset.
+            operator_bytes = sum(tensors[number].size for number in touched if touched.isdisjoint(copies.get(number, ())))
             shared = 0
             for pair in sharing.get((graph, position), ()):
                 # Offsets are multiples of the alignment.
                 beyond = 0 if pair.distance is None else pair.distance - tensors[pair.operand].content
-                apart = -(-beyond // ALIGNMENT) * ALIGNMENT
+                gap = -(-beyond // ALIGNMENT) * ALIGNMENT
                 size = tensors[pair.result].size
-                shared += max(0, min(size, tensors[pair.operand].size, size - apart))
-            own = min([shared, *(tensors[number].size for number in operator.writes[:1])])
-            most = max(most, taken - own + others[position] + sum(map(rounded, scratch.get((graph, position), ()))))
+                shared += max(0, min(size, tensors[pair.operand].size, size - gap))
+            saved = min([shared, *(tensors[number].size for number in operator.writes[:1])])
+            most = max(most, operator_bytes - saved + others[position] + sum(map(rounded, scratch.get((graph, position), ()))))
     return most
 
 
 def _forced_others(model: TfliteModel, graph: int, left_out: set[int]) -> list[int]:
-    """Bytes that live while each operator of a subgraph runs, in every order, and that it does not touch."""
+    """[operators] Bytes that are live in every order while the operator runs, but that it does not use."""
     tensors = tuple(replace(tensor, size=0) if at in left_out else tensor for at, tensor in enumerate(model.tensors))
     operators = model.subgraphs[graph].operators
     try:
-        problem = _Orders(replace(model, tensors=tensors), {}, None).problem(graph)
+        problem = _OrderSearch(replace(model, tensors=tensors), {}, None).problem(graph)
     except InputError:
-        # Tensors that several operators write.
+        # Several operators write the same tensor.
         return [0] * len(operators)
-    every = forced_loads(build(problem)).tolist()
+    loads = forced_loads(build(problem)).tolist()
     return [
         load - sum(problem.tensors[at].size for at in {*op.reads, *op.writes})
-        for load, op in zip(every, problem.ops, strict=False)
+        for load, op in zip(loads, problem.ops, strict=False)
     ]

@@ -1,4 +1,4 @@
-"""Pairs of tensors that may share bytes, by what the kernels of a model's operators read and write."""
+"""Finds the pairs of tensors that may share bytes, from the reads and writes of the kernels of a model's operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stowplan.frontends.tflite import model as schema
 from stowplan.frontends.tflite.flatbuffer import FlatBuffer
 from stowplan.frontends.tflite.model import Operator, TfliteModel
 
-#: Options by operator: name, number of the field, its form in :mod:`struct`, and what it is where it is left out.
+#: Options by operator: the name, the number of the field, its format in :mod:`struct`, and its default.
 _WINDOW = (("padding", 0, "b", 0), ("stride_w", 1, "i", 0), ("stride_h", 2, "i", 0))
 _POOLING = (*_WINDOW, ("filter_width", 3, "i", 0), ("filter_height", 4, "i", 0))
 _OPTIONS: dict[str, tuple[tuple[str, int, str, int], ...]] = {
@@ -26,49 +26,50 @@ _OPTIONS: dict[str, tuple[tuple[str, int, str, int], ...]] = {
 }
 _PADDINGS = ("SAME", "VALID")
 
-#: Constant second operands whose values say what is read.
-_VALUES = {"MEAN": "axis", "PAD": "paddings", "PADV2": "paddings", "TRANSPOSE": "perm"}
-_FORMS = {"int32": "i", "int64": "q"}
+#: Operators whose constant second operand decides what is read, with the name of the attribute.
+_CONSTANT_OPERANDS = {"MEAN": "axis", "PAD": "paddings", "PADV2": "paddings", "TRANSPOSE": "perm"}
+_STRUCT_FORMATS = {"int32": "i", "int64": "q"}
 
 
-#: Elements of a tensor that are looked at, at most: models of small devices have no larger ones.
-_MOST_ELEMENTS = 1 << 24
+#: Larger tensors get no pairs, to limit the work; models of small devices have none.
+_MAX_ELEMENTS = 1 << 24
 
 
 class Pair(NamedTuple):
-    """An operator's result and an operand that dies there, or two tensors that hold the same bytes: they may share bytes.
+    """Two tensors that may share bytes: an operator's result and an operand that dies there, or two copies of the same bytes.
 
-    Tensors are given by their numbers over all subgraphs.
+    Tensors are given by their indices over all subgraphs.
     """
 
     place: tuple[int, int]
-    """Subgraph and place in the file of the operator."""
+    """The operator: its subgraph and its position in the file."""
     operand: int
     result: int
     distance: int | None
-    """Bytes from the result's begin up to the operand's end, at least; the end is of the size that is not rounded. None where
-    the two may only have the same offset."""
+    """The least number of bytes from the start of the result to the end of the operand's elements. None if the two may only
+    have the same offset."""
     is_copy: bool = False
-    """Whether both hold the same bytes from the time at which both are written, whichever of them dies first."""
+    """Whether both have the same contents as soon as both are written, whichever of them dies first."""
 
 
 def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
-    """All pairs of a model under a set of kernels; those of ``none`` share nothing.
+    """Finds all pairs of a model under a set of kernels; there are none under ``none``.
 
-    Operators that call subgraphs, use variables, are custom or have several results have none, nor have outputs of subgraphs
-    as operands that are written over. When the tensors live is not looked at. Any two copies of one tensor are a pair.
+    There are no pairs for operators that call subgraphs, use variables, are custom, or have several results, and no pairs whose
+    operand is an output of its subgraph and would be overwritten. Live ranges are not considered here. Any two copies of one
+    tensor are a pair.
 
     Raises
     ------
     InputError
-        Options or values beyond the end of the file.
+        Options or values lie beyond the end of the file.
     UsageError
-        A set of kernels that is not known.
+        There is no such set of kernels.
     """
     check_kernels(kernels)
     if kernels == "none":
         return ()
-    file, pairs = _File(model, kernels), list[Pair]()
+    file, pairs = _OperatorReader(model, kernels), list[Pair]()
     copies: dict[int, list[int]] = defaultdict(list)
     source: dict[int, int] = {}
     for graph, subgraph in enumerate(model.subgraphs):
@@ -85,13 +86,13 @@ def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
 
 
 def unmodelled(model: TfliteModel, kernels: str) -> int:
-    """How many operators a set of kernels has that nothing is known of: nothing is shared there."""
+    """How many operators of a model have no access model in a set of kernels, so that their tensors share nothing."""
     operators = [operator for subgraph in model.subgraphs for operator in subgraph.operators]
     return sum(not is_modelled(schema.OPERATORS.get(operator.code, ""), kernels) for operator in operators)
 
 
-class _File:
-    """What operators are asked for, as the file has it."""
+class _OperatorReader:
+    """Reads from the file which pairs the operators of a model have."""
 
     def __init__(self, model: TfliteModel, kernels: str):
         self._model, self._kernels = model, kernels
@@ -104,10 +105,10 @@ class _File:
         self._writers = Counter(number for every in graphs_writes for writes in every for number in writes)
 
     def pairs(self, place: tuple[int, int], operator: Operator) -> list[Pair]:
-        """Of one operator."""
+        """The pairs of one operator."""
         tensors, name = self._model.tensors, schema.OPERATORS.get(operator.code)
-        touched = (*operator.reads, *operator.writes)
-        if name is None or len(operator.writes) != 1 or any(tensors[number].is_variable for number in touched):
+        operands_and_results = (*operator.reads, *operator.writes)
+        if name is None or len(operator.writes) != 1 or any(tensors[number].is_variable for number in operands_and_results):
             return []
         subgraph = self._model.subgraphs[place[0]]
         (result,) = operator.writes
@@ -135,22 +136,22 @@ class _File:
         return pairs
 
     def _distance(self, name: str, operands: list[int], result: int, attributes: dict[str, Any], operand: int) -> int | None:
-        """Of one tensor, the largest where it is read several times."""
+        """The least distance for one tensor; if the operator reads it as several operands, the largest of theirs."""
         tensors = [None if number < 0 else self._model.tensors[number] for number in (*operands, result)]
         shapes = [() if tensor is None else tensor.shape for tensor in tensors]
         types = ["" if tensor is None else schema.TYPES.get(tensor.kind, "") for tensor in tensors]
-        if max(map(prod, shapes)) > _MOST_ELEMENTS:
+        if max(map(prod, shapes)) > _MAX_ELEMENTS:
             return None
         numbers = [number for number, other in enumerate(operands) if other == operand]
         try:
             distances = [distance(name, shapes, types, attributes, self._kernels, number) for number in numbers]
         except (ArithmeticError, LookupError, ValueError):
-            # Shapes that the kernel does not take.
+            # The kernel does not accept these shapes.
             return None
         return None if None in distances else max(other for other in distances if other is not None)
 
     def _attributes(self, name: str, operator: Operator, operands: list[int]) -> dict[str, Any] | None:
-        """Options and values of constant operands that the kernel's reads depend on; None where they are not there."""
+        """The options and the values of constant operands on which the kernel's reads depend; None if any is missing."""
         attributes: dict[str, Any] = {}
         fields = _OPTIONS.get(name, ())
         at = self._file.field(operator.table, schema.OPERATOR_OPTIONS)
@@ -165,18 +166,18 @@ class _File:
             ):
                 return None
             attributes["padding"] = _PADDINGS[attributes["padding"]]
-        if name in _VALUES:
+        if name in _CONSTANT_OPERANDS:
             values = self._values(operands[1]) if len(operands) > 1 and operands[1] >= 0 else None
             if values is None:
                 return None
             pairs = list(zip(values[::2], values[1::2], strict=False))
-            attributes[_VALUES[name]] = pairs if _VALUES[name] == "paddings" else values
+            attributes[_CONSTANT_OPERANDS[name]] = pairs if _CONSTANT_OPERANDS[name] == "paddings" else values
         return attributes
 
     def _values(self, number: int) -> list[int] | None:
-        """The whole numbers that the file has for a tensor; None where it has none."""
+        """The constant integers of a tensor; None if the file has none for it."""
         tensor = self._model.tensors[number]
-        form = _FORMS.get(schema.TYPES.get(tensor.kind, ""))
+        form = _STRUCT_FORMATS.get(schema.TYPES.get(tensor.kind, ""))
         holder = self._holders[self._file.number(self._tables[number], schema.TENSOR_BUFFER, "I")]
         start, count = self._file.vector(holder, schema.BUFFER_DATA)
         if form is None or not count or self._file.number(holder, schema.BUFFER_OFFSET, "Q") > 1:

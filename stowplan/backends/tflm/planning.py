@@ -1,4 +1,7 @@
-"""A plan of a model's arena: an order of its operators, and offsets for its tensors, never above the runtime's own."""
+"""Plans a model's arena: finds an order of operators and offsets of tensors, and writes them into the model.
+
+The head never needs more bytes than with the runtime's own planner, unless inputs are preserved for the next inference.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from stowplan.backends.tflm import runtime
 from stowplan.backends.tflm import scratch as scratch_memory
 from stowplan.backends.tflm.arena import Arena
 from stowplan.backends.tflm.check import faults
-from stowplan.backends.tflm.greedy import kept_inputs, on_top, without
+from stowplan.backends.tflm.greedy import preserved_inputs, stack_on_head, without_tensors
 from stowplan.backends.tflm.inputs import read_inputs
-from stowplan.backends.tflm.order import Ordered, floor, improved, ordered
+from stowplan.backends.tflm.order import OperatorOrder, find_order, improve_order, lower_bound
 from stowplan.backends.tflm.overlap import Pair, overlaps, unmodelled
 from stowplan.backends.tflm.write import with_offsets, with_orders
 from stowplan.document import Document
@@ -38,72 +41,81 @@ from stowplan.models.packing.overlaps import loads, shared_bytes
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 
-#: Format of files with a summary.
+#: Value of the field ``format`` in files with a summary.
 FORMAT = "stowplan.tflm"
 
 
 class Summary(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What came of a model; all sizes in bytes."""
+    """The plan of a model with its figures; all sizes are in bytes."""
 
     model: str
+    """Name of the model."""
     subgraphs: int
+    """How many subgraphs the model has."""
     operators: int
+    """How many operators all subgraphs have."""
     tensors: int
-    """That have a place in the head."""
+    """How many tensors are placed in the head."""
     head: int
-    """What the runtime's head takes under the plan."""
+    """Size of the head with the plan."""
     bound: int
-    """No offsets take less, in any order where :attr:`any_order`, else in the one that was taken.
+    """Proven lower bound on the head: over all orders of the operators if :attr:`any_order`, otherwise for the order of the
+    plan.
 
-    Live tensors share the bytes that :attr:`kernels` are known to allow, and no others.
+    It assumes that live tensors share no bytes except those that :attr:`kernels` are known to allow.
     """
     any_order: bool
-    """Whether the bound is of all orders."""
+    """Whether the bound holds for all orders of the operators."""
     kept: int
-    """Of that inputs that survive the run take, which lie above all else."""
+    """Bytes of the head that preserved inputs need; they lie above everything else."""
     keep: tuple[int, ...] = ()
-    """Numbers of the tensors of these inputs."""
+    """Indices of the tensors of these inputs."""
     kernels: str
-    """Whose accesses say which tensors may share bytes."""
+    """The set of kernels whose reads and writes decide which tensors may share bytes."""
     shared: int
-    """Bytes that results share with their operands, added up."""
+    """Bytes that results of operators share with operands, summed over all results."""
     unmodelled: int
-    """Operators whose accesses are not known for these kernels: nothing is shared there."""
+    """How many operators have kernels whose reads and writes are not known; their tensors share nothing."""
     greedy: int
-    """What the head takes where the runtime plans."""
+    """Size of the head if the runtime plans."""
     moved: int
-    """Operators that run at another place than in the file."""
+    """How many operators run at another position than in the file."""
     scratch: dict[str, tuple[int, ...]]
-    """What operators ask for while they run, by their places in the file."""
+    """Sizes of the scratch buffers of each operator, by ``SUBGRAPH:POSITION`` in the file."""
     scratch_from: str
-    """Where that is known from."""
+    """Where these sizes come from: ``given``, ``measured`` or ``reference kernels``."""
     offsets: tuple[int, ...]
-    """Of each tensor over all subgraphs; -1 where the runtime places it."""
+    """[tensors of all subgraphs] Offset of each tensor; -1 if the runtime places it."""
     orders: dict[int, tuple[int, ...]]
-    """Operators as they run, of subgraphs that have another order than in the file."""
+    """From a subgraph to its operators' positions in the file, in the order in which they run; only subgraphs that are
+    reordered."""
     seconds: float
+    """Seconds of planning."""
     format: str = FORMAT
     version: int = 1
 
     @property
     def is_proven(self) -> bool:
-        """Whether no plan has a lower head."""
+        """Whether the head is proven to be minimal."""
         return self.head <= self.bound
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A planned model."""
+    """A model with its plan."""
 
     source: TfliteModel
+    """The model as it was read."""
     summary: Summary
     data: bytes
-    """The model with the plan in it."""
+    """The contents of the model file with the plan."""
     problem: Problem
-    """The buffers of the order that was taken, scratch memory among them."""
+    """The packing problem of the plan's order: its buffers, including scratch buffers."""
     plan: Plan
+    """The offsets, as a plan of :attr:`problem`."""
     runtime: Plan | None
-    """What the runtime's own planner does with :attr:`problem`; None where operators were moved or inputs are kept."""
+    """The plan that the runtime's own planner makes for :attr:`problem`; None if operators were moved or inputs are
+    preserved."""
 
 
 def plan_model(
@@ -118,43 +130,48 @@ def plan_model(
     options: Options | None = None,
     cancel: threading.Event | None = None,
 ) -> Planned:
-    """Plan a TensorFlow Lite model for the arena of TensorFlow Lite Micro.
+    """Plans a TensorFlow Lite model for the arena of TensorFlow Lite Micro.
 
     Parameters
     ----------
     path
-        The model.
+        The model file.
     scratch
-        Sizes of scratch memory that hold, as :func:`stowplan.backends.tflm.scratch.given` reads them.
+        Sizes of scratch buffers, as texts that :func:`stowplan.backends.tflm.scratch.read_sizes` reads. They take precedence.
     measured
-        Sizes that were measured; else those of the reference kernels.
+        Measured sizes of scratch buffers. Sizes that are neither given nor measured are those of the reference kernels.
     replace_offline_plan
-        A plan that the model has is made anew, but for the tensors of custom operators; without it such a model is refused.
+        Whether a plan in the model file is replaced, except for tensors of custom operators. Without it, a model that has a
+        plan is refused.
     reorder
-        Whether operators may run in another order.
+        Whether operators may run in another order than in the file.
     kernels
-        Kernels whose accesses say which tensors may share bytes (:mod:`stowplan.backends.tflm.overlap`).
+        The set of kernels on the device; their reads and writes decide which tensors may share bytes
+        (:mod:`stowplan.backends.tflm.overlap`).
     keep
-        Inputs that survive the run, by their names: nothing is written to their bytes. The runtime's own planner keeps none.
+        Names of inputs that are preserved during an inference: nothing overwrites their bytes. The runtime's own planner
+        preserves no input.
     options
-        Of the searches; 10 seconds for each by default. Deterministic ones find the same plan whatever the load.
+        Options of each search; 10 seconds by default. With ``deterministic`` the plan does not depend on the load of the
+        machine.
     cancel
-        Ends the searches once it is set: the best plan so far is taken.
+        Ends the searches once it is set; the best plan so far is returned.
 
     Raises
     ------
     InputError
-        The file cannot be read, has a plan, asks for scratch memory of unknown size, or has no input of a name.
+        The file cannot be read, contains a plan, has an operator whose scratch buffers have unknown sizes, or has no input with
+        a name of ``keep``.
     UsageError
-        Scratch memory of operators that are not there.
+        Sizes of scratch buffers are given for an operator that does not exist.
     VerificationError
-        The planned model does not hold; this is an error of this package.
+        The check of the planned model failed; that is a fault of stowplan.
     """
     model = _read(path, replace_offline_plan)
-    return _planned(model, path, scratch, measured, reorder, kernels, keep, options or Options(time_limit=10.0), cancel)
+    return _plan(model, path, scratch, measured, reorder, kernels, keep, options or Options(time_limit=10.0), cancel)
 
 
-def _planned(
+def _plan(
     source: TfliteModel,
     path: str | Path,
     scratch: Sequence[str],
@@ -165,77 +182,81 @@ def _planned(
     options: Options,
     cancel: threading.Event | None,
 ) -> Planned:
-    """:func:`plan_model` of what was read from a path."""
+    """Plans a model that was read from ``path``; the other arguments are those of :func:`plan_model`."""
     began = time.monotonic()
     search = Search(options, cancel)
-    lives = scopes(len(source.tensors), source.subgraphs)
-    sizes = _scratch(source, lives, scratch, measured, path)
+    scopes_in_file = scopes(len(source.tensors), source.subgraphs)
+    sizes = _scratch_sizes(source, scopes_in_file, scratch, measured, path)
     with naming(path):
-        kept = kept_inputs(source, keep)
-        model = without(source, kept)
+        kept = preserved_inputs(source, keep)
+        model = without_tensors(source, kept)
         pairs = overlaps(model, kernels)
     may_move = reorder and not model.fixed
-    order = ordered(model, sizes, search if may_move else None)
-    as_given = Ordered({}, order.bound)
-    given = Arena(model, lives, sizes)
-    runtimes = given.placed(())
-    tried = [(given.best(search, order.bound), as_given), (runtimes, as_given)]
+    order = find_order(model, sizes, search if may_move else None)
+    file_order = OperatorOrder({}, order.bound)
+    file_arena = Arena(model, scopes_in_file, sizes)
+    runtime_placement = file_arena.place(())
+    candidates = [(file_arena.best(search, order.bound), file_order), (runtime_placement, file_order)]
 
-    def arena(its_order: Ordered, its_pairs: Sequence[Pair] = ()) -> Arena:
-        names = {(graph, to): (graph, at) for graph, steps in its_order.orders.items() for to, at in enumerate(steps)}
-        return Arena(model, scopes(len(model.tensors), its_order.subgraphs(model)), sizes, names, its_pairs)
+    def arena(operator_order: OperatorOrder, sharing_pairs: Sequence[Pair] = ()) -> Arena:
+        file_positions = {
+            (graph, to): (graph, at) for graph, steps in operator_order.orders.items() for to, at in enumerate(steps)
+        }
+        return Arena(model, scopes(len(model.tensors), operator_order.subgraphs(model)), sizes, file_positions, sharing_pairs)
 
-    if order.orders and tried[0][0].head > order.bound:
-        tried.append((arena(order).best(search, order.bound), order))
-    shared, least = [], 0
+    if order.orders and candidates[0][0].head > order.bound:
+        candidates.append((arena(order).best(search, order.bound), order))
+    shared, sharing_bound = [], 0
     if pairs:
-        orders = [as_given, *([order] if order.orders else [])]
-        least = max(given.floor, floor(model, lives, sizes, pairs))
+        orders = [file_order, *([order] if order.orders else [])]
+        sharing_bound = max(file_arena.lower_bound, lower_bound(model, scopes_in_file, sizes, pairs))
         if may_move:
             end = time.monotonic() + search.options.time_limit / 2
 
-            def loads_of(its_order: Ordered) -> list[int]:
-                return [*loads(arena(its_order, pairs).problem).values()]
+            def loads_of(operator_order: OperatorOrder) -> list[int]:
+                return [*loads(arena(operator_order, pairs).problem).values()]
 
             def is_over() -> bool:
-                late = not search.options.deterministic and time.monotonic() > end
-                return late or (cancel is not None and cancel.is_set())
+                is_late = not search.options.deterministic and time.monotonic() > end
+                return is_late or (cancel is not None and cancel.is_set())
 
-            start = min(orders, key=lambda its_order: max(loads_of(its_order), default=0))
-            better = improved(model, start, loads_of, least, search.options.seed, is_over)
+            start = min(orders, key=lambda operator_order: max(loads_of(operator_order), default=0))
+            better = improve_order(model, start, loads_of, sharing_bound, search.options.seed, is_over)
             orders += [better] if better is not start else []
-        shared = [(arena(its_order, pairs).best(search, least), its_order) for its_order in orders]
-    # After those without overlaps, which are taken where they are as low.
-    tried += shared
-    # The runtime's own is last of those that are equal: offsets that are written hold on other devices, too.
-    best, taken = min(tried, key=lambda pair: (pair[0].head, pair[0] is runtimes))
-    any_order = may_move and (not pairs or best.head <= least)
+        shared = [(arena(operator_order, pairs).best(search, sharing_bound), operator_order) for operator_order in orders]
+    # Plans with sharing come last, because ``min`` prefers earlier ones among equals: sharing depends on the device's kernels.
+    candidates += shared
+    # Of equal heads, written offsets are preferred to the runtime's own plan: they do not depend on the planner of the device.
+    best, chosen_order = min(candidates, key=lambda pair: (pair[0].head, pair[0] is runtime_placement))
+    any_order = may_move and (not pairs or best.head <= sharing_bound)
     if pairs and not any_order:
-        # What is known of all orders, and of searches without overlaps, is of plans that share nothing.
-        bound = max(least, *(plan.bound for plan, its_order in shared if its_order is taken))
+        # Bounds over all orders, and bounds of the searches without sharing, do not hold for plans that share bytes.
+        bound = max(sharing_bound, *(plan.bound for plan, operator_order in shared if operator_order is chosen_order))
     elif pairs:
-        bound = least
+        bound = sharing_bound
     else:
-        bound = order.bound if may_move else load_bound(given.problem)
-    bound, head, problem, plan = max(bound, given.floor), best.head, best.problem, best.plan
-    greedy_head = Arena(source, lives, sizes).placed(()).head if kept else runtimes.head
-    taken_by_kept = sum(source.tensors[number].size for number in kept)
+        bound = order.bound if may_move else load_bound(file_arena.problem)
+    bound, head, problem, plan = max(bound, file_arena.lower_bound), best.head, best.problem, best.plan
+    greedy_head = Arena(source, scopes_in_file, sizes).place(()).head if kept else runtime_placement.head
+    preserved_bytes = sum(source.tensors[number].size for number in kept)
     if kept:
-        problem, plan, places = on_top(source, kept, problem, plan, head)
+        problem, plan, places = stack_on_head(source, kept, problem, plan, head)
         for number, at in zip(kept, places, strict=True):
             best.offsets[number] = at
         head = places[-1] + source.tensors[kept[-1]].size
-        # Below tensors whose offsets are fixed there may be room.
-        bound += 0 if model.fixed else taken_by_kept
-    shares = {(pair.operand, pair.result): pair.distance for pair in best.pairs}
+        # If offsets are fixed, preserved inputs might fit below them, so that the bound does not grow.
+        bound += 0 if model.fixed else preserved_bytes
+    allowed_distances = {(pair.operand, pair.result): pair.distance for pair in best.pairs}
     with naming(path):
-        data = with_offsets(with_orders(model, taken.orders), best.offsets)
-        wrong = faults(model.data, data, best.scratch, model.fixed, shares, kept)
-    if wrong:
-        raise VerificationError(f"{path}: the planned model does not hold: {wrong[0]}")
-    of_pairs, buffers = shared_bytes(best.problem, best.plan.offsets), best.problem.buffers
-    # Of several operands, a result takes no more bytes than it has.
-    taken_by = {result: sum(count for (one, _), count in of_pairs.items() if one == result) for result, _ in of_pairs}
+        data = with_offsets(with_orders(model, chosen_order.orders), best.offsets)
+        violations = faults(model.data, data, best.scratch, model.fixed, allowed_distances, kept)
+    if violations:
+        raise VerificationError(f"{path}: the planned model does not hold: {violations[0]}")
+    shared_of_pairs, buffers = shared_bytes(best.problem, best.plan.offsets), best.problem.buffers
+    # A result that shares bytes with several operands counts at most its own size.
+    shared_by_result = {
+        result: sum(count for (one, _), count in shared_of_pairs.items() if one == result) for result, _ in shared_of_pairs
+    }
     summary = Summary(
         model=model.name,
         subgraphs=len(model.subgraphs),
@@ -244,21 +265,23 @@ def _planned(
         head=head,
         bound=min(bound, head),
         any_order=any_order,
-        kept=taken_by_kept,
+        kept=preserved_bytes,
         keep=tuple(kept),
         kernels=kernels,
-        shared=sum(min(buffers[result].size, count) for result, count in taken_by.items()),
+        shared=sum(min(buffers[result].size, count) for result, count in shared_by_result.items()),
         unmodelled=unmodelled(model, kernels),
         greedy=greedy_head,
-        moved=sum(at != to for steps in taken.orders.values() for to, at in enumerate(steps)),
+        moved=sum(at != to for steps in chosen_order.orders.values() for to, at in enumerate(steps)),
         scratch={f"{graph}:{position}": pieces for (graph, position), pieces in sorted(sizes.items()) if pieces},
         scratch_from="given" if scratch else "measured" if measured is not None else "reference kernels",
         offsets=tuple(best.offsets),
-        orders=dict(taken.orders),
+        orders=dict(chosen_order.orders),
         seconds=round(time.monotonic() - began, 3),
     )
-    beside = None if taken.orders or kept else msgspec.structs.replace(runtimes.plan, problem=problem.digest)
-    return Planned(source, summary, data, problem, plan, beside)
+    runtime_plan = (
+        None if chosen_order.orders or kept else msgspec.structs.replace(runtime_placement.plan, problem=problem.digest)
+    )
+    return Planned(source, summary, data, problem, plan, runtime_plan)
 
 
 def plan_and_run(
@@ -277,43 +300,46 @@ def plan_and_run(
     options: Options | None = None,
     cancel: threading.Event | None = None,
 ) -> tuple[Planned, runtime.Run | None, str]:
-    """:func:`plan_model` with scratch memory measured by the runtime, then run both models there, where it is installed.
+    """Plans a model as :func:`plan_model` does, with measured scratch buffers, and runs the model with and without the plan.
 
     Parameters
     ----------
     run
-        Whether to; else nothing is measured.
+        Whether to run anything in TFLM. If false, or if its Python package is not installed, nothing is measured, either.
     seeds, inferences
-        As :func:`stowplan.backends.tflm.runtime.run` takes them.
+        See :func:`stowplan.backends.tflm.runtime.run`.
     inputs
-        A file with inputs for the models (:func:`stowplan.backends.tflm.inputs.read_inputs`); others are drawn at random.
+        A file with inputs for the models (:func:`stowplan.backends.tflm.inputs.read_inputs`). Inputs that it does not have are
+        drawn at random.
+    on_progress
+        Is called with a line of text before each part of the work.
     cancel
-        Ends the searches, and nothing more is run.
+        Ends the searches once it is set; nothing is run after that.
 
-    All others are as :func:`plan_model` takes them.
+    The other parameters are those of :func:`plan_model`.
 
     Returns
     -------
-    tuple
-        The plan; what the runtime made of it, None where it was not run; and why it was not.
+    (Planned, Run or None, str)
+        The plan; the measurements and the comparison of outputs, None if nothing was run; and the reason why nothing was run.
 
     Raises
     ------
     InputError, UsageError, VerificationError
-        As :func:`plan_model`, or the inputs are not the model's, or the runtime fails on the planned model alone.
+        As :func:`plan_model`. Also if the inputs do not match the model, or if the runtime fails on the planned model only.
     """
     model = _read(path, replace_offline_plan)
     measured: scratch_memory.Scratch | None = None
-    own = ({}, None) if inputs is None else read_inputs(model, inputs)
+    user_inputs = ({}, None) if inputs is None else read_inputs(model, inputs)
 
     def plan(reorder: bool = reorder) -> Planned:
-        return _planned(model, path, scratch, measured, reorder, kernels, keep, options or Options(time_limit=10.0), cancel)
+        return _plan(model, path, scratch, measured, reorder, kernels, keep, options or Options(time_limit=10.0), cancel)
 
-    def ran(planned: Planned) -> runtime.Run | None:
+    def run_models(planned: Planned) -> runtime.Run | None:
         is_cancelled = cancel is not None and cancel.is_set()
         if is_cancelled:
             return None
-        return runtime.run(model, planned.data, keep=keep, seeds=seeds, inferences=inferences, given=own)
+        return runtime.run(model, planned.data, keep=keep, seeds=seeds, inferences=inferences, given=user_inputs)
 
     why = "" if run else "--no-run was given"
     if run and runtime.version() is None:
@@ -322,28 +348,29 @@ def plan_and_run(
         return plan(), None, why
     on_progress("tflm: measures scratch memory")
     with contextlib.suppress(UnsupportedError):
-        # An operator may not run alone; then what the reference kernels ask for is taken.
+        # If an operator cannot run alone, the sizes of the reference kernels are used.
         measured = None if scratch else runtime.measured(model)
     planned = plan()
     on_progress("tflm: runs the models")
     try:
-        done = ran(planned)
-        if done is not None and done.head != planned.summary.head and not scratch:
-            # Some kernel asks for more than is known of it.
+        result = run_models(planned)
+        if result is not None and result.head != planned.summary.head and not scratch:
+            # A kernel requests more scratch memory than was assumed, so that all operators are measured.
             measured = runtime.measured(model, every=True)
             planned = plan()
-            done = ran(planned)
-        if done is not None and done.arena - planned.summary.kept > done.greedy_arena and planned.summary.moved:
-            # What is persistent stands in the order of preparation, and may leave other gaps.
+            result = run_models(planned)
+        if result is not None and result.arena - planned.summary.kept > result.greedy_arena and planned.summary.moved:
+            # Persistent data are allocated in the order of the operators, and another order may leave larger gaps.
             planned = plan(reorder=False)
-            done = ran(planned)
+            result = run_models(planned)
     except UnsupportedError as error:
-        # Ctrl-C ends the runtime's process, too.
+        # Ctrl-C also ends the process of the runtime, which then looks like a failure.
         return planned, None, "interrupted" if cancel is not None and cancel.is_set() else str(error)
-    return planned, done, "interrupted" if done is None else ""
+    return planned, result, "interrupted" if result is None else ""
 
 
 def _read(path: str | Path, replace_offline_plan: bool) -> TfliteModel:
+    """Reads a model; raises InputError if it contains a plan that must not be replaced."""
     model = read_tflite(path, replace_offline_plan=replace_offline_plan)
     if not replace_offline_plan and any(offset != AT_RUNTIME for offset in model.offsets):
         advice = "--set replace_offline_plan=yes plans anew, but for custom operators"
@@ -351,24 +378,26 @@ def _read(path: str | Path, replace_offline_plan: bool) -> TfliteModel:
     return model
 
 
-def _scratch(
+def _scratch_sizes(
     model: TfliteModel,
     lives: Scopes,
     texts: Sequence[str],
     measured: scratch_memory.Scratch | None,
     path: str | Path,
 ) -> dict[tuple[int, int], tuple[int, ...]]:
-    known, unknown = scratch_memory.of_reference_kernels(model)
+    """Sizes of all scratch buffers: given by the user, otherwise measured, otherwise those of the reference kernels."""
+    sizes_of, unknown = scratch_memory.of_reference_kernels(model)
     for name, sizes in (measured or {}).items():
-        # One number for all that an operator asks for: the kernels' own sizes say more where they agree.
-        if sum(map(scratch_memory.rounded, known.get(name, ()))) != sum(map(scratch_memory.rounded, sizes)):
-            known[name] = tuple(sizes)
-    said = scratch_memory.given(model, lives, texts)
+        # A measurement gives only the sum of an operator's buffers. If it agrees with the reference kernels, their sizes are
+        # used.
+        if sum(map(scratch_memory.rounded, sizes_of.get(name, ()))) != sum(map(scratch_memory.rounded, sizes)):
+            sizes_of[name] = tuple(sizes)
+    from_user = scratch_memory.read_sizes(model, lives, texts)
     for graph, position in unknown:
-        if (graph, position) in said or (graph, position) in (measured or {}):
+        if (graph, position) in from_user or (graph, position) in (measured or {}):
             continue
         what = model.subgraphs[graph].operators[position].what
         label = f"{graph}:{position}" if graph else str(position)
         message = f"what scratch memory {what} asks for is not known; --scratch {label}=BYTES says it (0: none)"
         raise InputError(message, source=path, place=f"operator {label}")
-    return known | said
+    return sizes_of | from_user

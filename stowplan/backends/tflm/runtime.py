@@ -1,4 +1,7 @@
-"""TensorFlow Lite Micro itself, where its wheel is installed: scratch memory, head, tail, the least arena, and outputs."""
+"""Runs TensorFlow Lite Micro, if its Python package is installed, to measure memory and to compare outputs.
+
+It measures scratch buffers, the head and the tail of the arena, and the smallest arena that works.
+"""
 
 from __future__ import annotations
 
@@ -18,103 +21,112 @@ import msgspec
 import numpy as np
 
 from stowplan.backends.fallback import UnsupportedError
-from stowplan.backends.tflm.greedy import kept_inputs
-from stowplan.backends.tflm.inputs import drawn
+from stowplan.backends.tflm.greedy import preserved_inputs
+from stowplan.backends.tflm.inputs import draw_inputs
 from stowplan.backends.tflm.scratch import Scratch, of_reference_kernels
 from stowplan.backends.tflm.write import one_operator, with_offsets
 from stowplan.errors import VerificationError
 from stowplan.frontends.tflite.model import ALIGNMENT, AT_RUNTIME, TfliteModel
 
-#: Name of the wheel, and of its package.
+#: Name of the wheel, and of its Python package.
 WHEEL, _PACKAGE = "tflite-micro", "tflite_micro"
 
-#: Type of a handle.
-_RESOURCE = 13
+#: Number of the type of resource handles.
+_RESOURCE_TYPE = 13
 
-#: Inferences that are run to see as many as were asked for come to their end, at most, for each of these.
-_TURNS = 16
+#: The runtime may end an inference early. At most so many inferences are run for each one that should be completed.
+_MAX_TURNS_FACTOR = 16
 
-#: Signals of a process that does what it must not: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV.
-_CRASHES = (4, 6, 7, 8, 11)
+#: Signals that end a process because of a fault: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV.
+_CRASH_SIGNALS = (4, 6, 7, 8, 11)
 
-#: Inputs that a message shows, at most.
-_SHOWN = 6
+#: A message shows at most so many inputs.
+_MAX_INPUTS_SHOWN = 6
 
-#: Bytes of an arena beside what a model's size says: most of it is for tensors.
-_BESIDE = 4 << 20
+#: The arena for a first run is so many bytes larger than the sizes of the model's tensors and of its file suggest.
+_EXTRA_ARENA_BYTES = 4 << 20
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runtime made of a model and of its plan; sizes in bytes, of this machine."""
+    """Measurements of a model and its plan in the runtime; sizes are in bytes, on this machine."""
 
     version: str
+    """Version of the runtime's wheel."""
     head: int
+    """Size of the head with the plan."""
     tail: int
-    """Persistent: pointers are smaller on 32-bit devices."""
+    """Size of the tail, which holds persistent data, with the plan. It is smaller on 32-bit devices, whose pointers are."""
     arena: int
-    """The least, in steps of 16."""
+    """The smallest arena with which the planned model runs, a multiple of 16."""
     greedy_head: int
+    """The same three sizes for the model without the plan."""
     greedy_tail: int
     greedy_arena: int
     seeds: int
-    """Runs, each of a new interpreter on inputs of its own."""
+    """How many runs there were, each with a new interpreter and its own inputs."""
     inferences: int
-    """Inferences of a run that were to come to their end."""
+    """How many inferences each run should complete."""
     compared: int
-    """Inferences over all runs that came to their end, so that their outputs were compared."""
+    """How many inferences of all runs were completed, so that their outputs were compared."""
     ended_early: int
-    """Inferences over all runs that the runtime ended early, with kTfLiteAbort or an error: those have no outputs."""
+    """How many inferences of all runs the runtime ended early, with kTfLiteAbort or an error; these have no outputs."""
     message: str
-    """What the runtime said of the last inference that ended with an error; empty where none did."""
+    """The runtime's message about the last inference that ended with an error; empty if none did."""
     is_undefined: bool
-    """Whether the model's own outputs change where no tensors share bytes: it reads bytes that no operator has written."""
+    """Whether the outputs of the model without a plan change if no tensors share bytes:
+
+    it reads bytes that were never written.
+    """
     differs: tuple[int, int] | None
-    """First seed and inference with other outputs or another end; None: all are equal, bit by bit."""
+    """The first seed and inference with other outputs or another status; None if all outputs are equal bit by bit."""
 
 
 def version() -> str | None:
-    """Version of the wheel, None where it is not installed."""
+    """Version of the runtime's wheel; None if it is not installed."""
     return importlib.metadata.version(WHEEL) if importlib.util.find_spec(_PACKAGE) is not None else None
 
 
 def measured(model: TfliteModel, *, every: bool = False, timeout: float = 120.0) -> Scratch:
-    """Bytes that operators ask for, measured: what a model of that operator alone takes beside its largest tensor.
+    """Measures scratch buffers: the bytes of the head beyond the largest tensor in a model that has only one operator.
 
     Parameters
     ----------
     every
-        All operators, not only those that are known to ask for something, or not known.
+        Whether all operators are measured. By default only those are whose kernels are known to request scratch memory, and
+        those of which nothing is known.
+    timeout
+        Seconds.
 
     Raises
     ------
     UnsupportedError
-        The runtime does not take an operator.
+        The runtime does not support an operator.
     """
     known, unknown = of_reference_kernels(model)
     places = [
         (graph, position)
         for graph, subgraph in enumerate(model.subgraphs)
         for position, operator in enumerate(subgraph.operators)
-        # Handles of variables are placed where nothing makes them; their operators ask for nothing.
-        # An operator alone would find the declared shapes of its operands.
+        # A resource handle would have to come from another operator; operators on handles need no scratch memory. An operator
+        # on a tensor that is resized at run time would see the declared shape in a model of its own.
         if not operator.calls
         and not any(model.tensors[number].is_resized for number in operator.reads)
-        and all(model.tensors[number].kind != _RESOURCE for number in (*operator.reads, *operator.writes))
+        and all(model.tensors[number].kind != _RESOURCE_TYPE for number in (*operator.reads, *operator.writes))
     ]
     if not every:
         places = [place for place in places if place in known or place in unknown]
     if not places:
         return {}
     models = {f"{graph}.{position}": one_operator(model, graph, position) for graph, position in places}
-    heads = _ask(model, models, timeout)
-    measured = {}
+    heads = _run_child(model, models, timeout)
+    sizes_of = {}
     for graph, position in places:
         operator = model.subgraphs[graph].operators[position]
         tensors = (model.tensors[number] for number in (*operator.reads, *operator.writes))
         largest = max((tensor.size for tensor in tensors if tensor.is_planned), default=0)
         size = heads[f"{graph}.{position}"] - largest
-        measured[graph, position] = (size,) if size > 0 else ()
-    return measured
+        sizes_of[graph, position] = (size,) if size > 0 else ()
+    return sizes_of
 
 
 def run(
@@ -127,66 +139,70 @@ def run(
     given: tuple[Mapping[int, Any], int | None] = ({}, None),
     timeout: float = 600.0,
 ) -> Run:
-    """The least arenas of a model and of its plan, and whether outputs are equal.
+    """Measures the smallest arena of a model and of its planned version, and compares their outputs.
 
-    Inferences that the runtime ends early are not compared. Others take their place, as long as they are not too many.
+    Inferences that the runtime ends early are not compared; up to a limit, further inferences are run instead.
 
     Parameters
     ----------
+    model, planned
+        The model, and the contents of its planned file.
     keep
-        Names of inputs that are set before the first inference, and with the plan not again.
+        Names of inputs that the plan preserves: with the plan they are set only before the first inference.
     seeds
-        Of inputs drawn at random, a new runtime for each. One is enough where the user gives all inputs.
+        How many sets of random inputs to run, each in a new interpreter. If the user gives all inputs, one is enough.
     inferences
-        One after the other in the same runtime, which shows in models with a state.
+        How many inferences to run in each interpreter. Models with a state need several.
     given
-        A user's inputs and their number of inferences, as :func:`~stowplan.backends.tflm.inputs.read_inputs` has them; others
-        are drawn.
+        Inputs of the user and their number of inferences, from :func:`~stowplan.backends.tflm.inputs.read_inputs`. Other inputs
+        are drawn at random.
+    timeout
+        Seconds.
 
     Raises
     ------
     UnsupportedError
-        The runtime does not take the model, or fails on it.
+        The runtime does not support the model, or fails on it.
     VerificationError
-        The runtime fails on the planned model alone.
+        The runtime fails on the planned model only.
     """
     if any(model.tensors[number].is_resized for number in model.subgraphs[0].outputs):
-        # Its Python interface reads as many bytes as the declared shape has.
+        # The runtime's Python interface reads as many bytes as the declared shape has.
         raise UnsupportedError(
             "an output has another shape than the declared one, by which the runtime's Python package reads it"
         )
-    numbers, (own, count) = model.subgraphs[0].inputs, given
-    kept_numbers = kept_inputs(model, keep)
+    numbers, (user_inputs, count) = model.subgraphs[0].inputs, given
+    kept_numbers = preserved_inputs(model, keep)
     kept = [at for at, number in enumerate(numbers) if number in kept_numbers]
-    seeds = 1 if len(own) == len(numbers) else seeds
-    inputs = drawn(model, seeds, count or inferences, kept, own)
-    # A sequence that a user gives is run as it is.
-    turns = count or _TURNS * inferences
+    seeds = 1 if len(user_inputs) == len(numbers) else seeds
+    inputs = draw_inputs(model, seeds, count or inferences, kept, user_inputs)
+    # A sequence of inferences that a user gives is not extended.
+    turns = count or _MAX_TURNS_FACTOR * inferences
     job = {"runs": seeds, "inferences": count or inferences, "turns": turns, "kept": kept}
-    models = {"source": model.data, "planned": planned, "apart": _apart(model)}
-    done = _ask(model, models, timeout, job, inputs)
-    return msgspec.convert({"version": version(), "seeds": seeds, "inferences": count or inferences, **done}, Run)
+    models = {"source": model.data, "planned": planned, "apart": _without_sharing(model)}
+    answer = _run_child(model, models, timeout, job, inputs)
+    return msgspec.convert({"version": version(), "seeds": seeds, "inferences": count or inferences, **answer}, Run)
 
 
-def _apart(model: TfliteModel) -> bytes:
-    """The model with a plan in which no two tensors share bytes, but for those whose offsets stay."""
+def _without_sharing(model: TfliteModel) -> bytes:
+    """The model with a plan in which no two tensors share bytes, except those whose offsets are fixed."""
     tensors, fixed = model.tensors, model.fixed
-    above = max((model.offsets[number] + tensors[number].size for number in fixed), default=0)
-    starts = itertools.accumulate((tensor.size for tensor in tensors), initial=-(-above // ALIGNMENT) * ALIGNMENT)
-    # More than the runtime takes is left to it.
+    end_of_fixed = max((model.offsets[number] + tensors[number].size for number in fixed), default=0)
+    starts = itertools.accumulate((tensor.size for tensor in tensors), initial=-(-end_of_fixed // ALIGNMENT) * ALIGNMENT)
+    # Offsets of 2 GiB and more are not possible in a plan, so the runtime places these tensors.
     places = [at if tensor.is_planned and at < 1 << 31 else AT_RUNTIME for tensor, at in zip(tensors, starts, strict=False)]
     return with_offsets(model.data, [model.offsets[number] if number in fixed else at for number, at in enumerate(places)])
 
 
-def _ask(
+def _run_child(
     model: TfliteModel,
     models: Mapping[str, bytes],
     timeout: float,
     job: Mapping[str, Any] = MappingProxyType({}),
     inputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What another process finds out about models that are made of one, on some inputs."""
-    plenty = _BESIDE + 2 * len(model.data) + sum(tensor.size for tensor in model.tensors)
+    """Starts :mod:`stowplan.backends.tflm.child` with some models and inputs; returns its answer."""
+    plenty = _EXTRA_ARENA_BYTES + 2 * len(model.data) + sum(tensor.size for tensor in model.tensors)
     with tempfile.TemporaryDirectory(prefix="stowplan-tflm-") as name:
         folder = Path(name)
         for label, data in models.items():
@@ -195,38 +211,44 @@ def _ask(
         np.savez(folder / "inputs.npz", **inputs)
         command = [sys.executable, "-P", str(Path(__file__).with_name("child.py")), name]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)
+            child = subprocess.run(command, capture_output=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:
-            raise UnsupportedError(f"the runtime took more than {timeout:g} s{_fed(model, folder, inputs)[1]}") from None
+            raise UnsupportedError(
+                f"the runtime took more than {timeout:g} s{_describe_inference(model, folder, inputs)[1]}"
+            ) from None
         try:
-            answer: dict[str, Any] = json.loads(done.stdout)
+            answer: dict[str, Any] = json.loads(child.stdout)
         except ValueError:
-            label, fed = _fed(model, folder, inputs)
-            message = f"the runtime ended with code {done.returncode}{fed}: {_last_line(done.stderr) or 'without a message'}"
-            if label == "planned" and -done.returncode in _CRASHES:
+            label, description = _describe_inference(model, folder, inputs)
+            message = (
+                f"the runtime ended with code {child.returncode}{description}: "
+                f"{_last_line(child.stderr) or 'without a message'}"
+            )
+            if label == "planned" and -child.returncode in _CRASH_SIGNALS:
                 raise VerificationError(f"{message}; without the plan it does not, so do not use the plan") from None
             raise UnsupportedError(message) from None
-    lines = done.stderr.decode(errors="replace").splitlines()
+    lines = child.stderr.decode(errors="replace").splitlines()
     answer["message"] = next((line for line in reversed(lines) if "failed to invoke" in line), "")
     if "error" in answer:
-        raise UnsupportedError(f"the runtime does not take the model: {_last_line(done.stderr) or answer['error']}")
+        raise UnsupportedError(f"the runtime does not take the model: {_last_line(child.stderr) or answer['error']}")
     return answer
 
 
-def _fed(model: TfliteModel, folder: Path, inputs: Mapping[str, Any]) -> tuple[str, str]:
-    """Which model was running, and in what inference on which inputs; nothing where none was."""
+def _describe_inference(model: TfliteModel, folder: Path, inputs: Mapping[str, Any]) -> tuple[str, str]:
+    """Name of the model that was running, and a phrase about the inference and its inputs; both empty if none was running."""
     if not (folder / "progress").exists():
         return "", ""
     label, seed, at = (folder / "progress").read_text(encoding="utf-8").split()
     values = []
-    for place, number in [*enumerate(model.subgraphs[0].inputs)][:_SHOWN]:
+    for place, number in [*enumerate(model.subgraphs[0].inputs)][:_MAX_INPUTS_SHOWN]:
         array = inputs[f"{seed}.{at}.{place}"]
         extent = f" from {array.min()} to {array.max()}" if array.size else ""
         values.append(f"{model.tensors[number].own_name}: {array.dtype} {[*array.shape]}{extent}")
-    fed = f"which was fed {', '.join(values) or 'no inputs'} (--inputs FILE.npz gives others)"
-    return label, f" in inference {at} of seed {seed} of the {label} model, {fed}"
+    description = f"which was fed {', '.join(values) or 'no inputs'} (--inputs FILE.npz gives others)"
+    return label, f" in inference {at} of seed {seed} of the {label} model, {description}"
 
 
 def _last_line(text: bytes) -> str:
+    """The last line of a process's output."""
     lines = text.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""

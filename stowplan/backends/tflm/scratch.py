@@ -1,7 +1,7 @@
-"""Scratch memory: bytes that kernels ask the runtime for while their operator runs.
+"""Scratch buffers: temporary memory that a kernel requests from the runtime, and that is live while its operator runs.
 
-They are what the reference kernels ask for, or come from a table, the log of a device, or by hand, or are measured
-(:mod:`stowplan.backends.tflm.runtime`). Kernels of other libraries ask for other sizes.
+The sizes are those of the reference kernels, or the user gives them (as text, as a table, or as the log of a device), or they
+are measured (:mod:`stowplan.backends.tflm.runtime`). Kernels of other libraries request other sizes.
 """
 
 from __future__ import annotations
@@ -17,45 +17,46 @@ from stowplan import files
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.tflite.model import ALIGNMENT, CUSTOM, Operator, Scopes, TfliteModel, TfliteTensor
 
-#: Sizes in bytes, not rounded, that an operator asks for, by its subgraph and its place there, in the file's order.
+#: From an operator, given by its subgraph and its position there in the file, to the sizes of its scratch buffers in bytes, not
+#: rounded.
 Scratch: TypeAlias = Mapping[tuple[int, int], tuple[int, ...]]
 
-#: Types of tensors, by their numbers in the schema.
+#: Numbers of element types in the schema.
 _FLOAT32, _INT16, _INT8, _INT4 = 0, 7, 9, 17
 
-#: Bytes of a pointer and of size_t where tables are not given; a 32-bit device asks for less.
+#: Bytes of a pointer and of ``size_t`` on a 64-bit machine; kernels on a 32-bit device request less.
 _POINTER = 8
 
-#: A line of the runtime's log.
-_LINE = re.compile(r"\(id=(\d+)\): size=(\d+), offset=-?\d+, first_used=(-?\d+) last_used=(-?\d+)")
+#: A line of the log of a runtime that was built with ``TF_LITE_SHOW_MEMORY_USE``.
+_LOG_LINE = re.compile(r"\(id=(\d+)\): size=(\d+), offset=-?\d+, first_used=(-?\d+) last_used=(-?\d+)")
 
 
 def rounded(size: int) -> int:
-    """Bytes as the runtime rounds them up."""
+    """A size as the runtime rounds it up, to a multiple of the alignment."""
     return size + -size % ALIGNMENT
 
 
 def of_reference_kernels(model: TfliteModel) -> tuple[dict[tuple[int, int], tuple[int, ...]], list[tuple[int, int]]]:
-    """What the reference kernels ask for, and the operators of which that is not known."""
-    known: dict[tuple[int, int], tuple[int, ...]] = {}
+    """Sizes of the scratch buffers of the reference kernels, and the operators for which they are not known."""
+    sizes_of: dict[tuple[int, int], tuple[int, ...]] = {}
     unknown = []
     for graph, subgraph in enumerate(model.subgraphs):
         for position, operator in enumerate(subgraph.operators):
-            sizes = _of_kernel(operator, model.tensors)
+            sizes = _kernel_sizes(operator, model.tensors)
             if sizes is None:
                 unknown.append((graph, position))
             elif sizes:
-                known[graph, position] = sizes
-    return known, unknown
+                sizes_of[graph, position] = sizes
+    return sizes_of, unknown
 
 
-def _of_kernel(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[int, ...] | None:
-    """Sizes, none at all for most operators; None where they are not known."""
+def _kernel_sizes(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[int, ...] | None:
+    """Sizes of an operator's scratch buffers, an empty tuple for most operators; None if they are not known."""
     if operator.code == CUSTOM:
-        return _of_custom(operator, tensors)
+        return _custom_sizes(operator, tensors)
     if operator.is_opaque:
         return None
-    ask = _ASKING.get(operator.code)
+    ask = _SIZES_OF_CODE.get(operator.code)
     reads = [tensors[number] for number in operator.reads]
     writes = [tensors[number] for number in operator.writes]
     try:
@@ -64,7 +65,8 @@ def _of_kernel(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[int
         return None
 
 
-def _of_custom(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[int, ...] | None:
+def _custom_sizes(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[int, ...] | None:
+    """The same for a custom operator."""
     if operator.custom == "ethos-u":
         bases = len(operator.reads) + len(operator.writes)
         return 8 * bases, _POINTER * bases
@@ -81,7 +83,7 @@ def _elements(tensor: TfliteTensor) -> int:
 
 
 def _filter(reads: Sequence[TfliteTensor], _: Sequence[TfliteTensor]) -> tuple[int, ...]:
-    """Filters of int4 are unpacked."""
+    """Filters of type int4 are unpacked into scratch memory."""
     return (_elements(reads[1]),) if reads[1].kind == _INT4 else ()
 
 
@@ -101,7 +103,7 @@ def _extremes(reads: Sequence[TfliteTensor], _: Sequence[TfliteTensor]) -> tuple
 
 
 def _lstm(reads: Sequence[TfliteTensor], writes: Sequence[TfliteTensor]) -> tuple[int, ...]:
-    # Of the variables, output state and cell state, the second: [batch, state].
+    # The variables are the output state and the cell state; the cell state has the shape [batch, state].
     cell = [tensor for tensor in reads if tensor.is_variable][1]
     return (_elements(cell) * (4 if cell.kind == _FLOAT32 else 2),) * 4
 
@@ -121,9 +123,9 @@ def _pointers(reads: Sequence[TfliteTensor], _: Sequence[TfliteTensor]) -> tuple
     return (_POINTER * len(reads),)
 
 
-#: By number of the operator: convolutions and FULLY_CONNECTED, SVDF, MEAN and SUM, REDUCE_MAX, REDUCE_MIN and REDUCE_ALL, LSTM,
-#: TRANSPOSE_CONV, MIRROR_PAD, ADD_N.
-_ASKING = {
+#: Functions that compute the sizes, by the number of the operator: convolutions and FULLY_CONNECTED, SVDF, MEAN and SUM,
+#: REDUCE_MAX, REDUCE_MIN and REDUCE_ALL, LSTM, TRANSPOSE_CONV, MIRROR_PAD, ADD_N.
+_SIZES_OF_CODE = {
     **dict.fromkeys((3, 4, 9), _filter),
     27: _svdf,
     **dict.fromkeys((40, 74), _sums),
@@ -135,26 +137,31 @@ _ASKING = {
 }
 
 
-def given(model: TfliteModel, scopes: Scopes, texts: Iterable[str]) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Sizes as a user gives them: ``OPERATOR=BYTES``, several joined by ``+``, or a file, a table as JSON or a device's log.
+def read_sizes(model: TfliteModel, scopes: Scopes, texts: Iterable[str]) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Reads sizes of scratch buffers that a user gives.
 
-    An operator is its place in the first subgraph, or ``SUBGRAPH:PLACE``. A table has these as names, and as values a number of
-    bytes or a list. A log, of a runtime built with ``TF_LITE_SHOW_MEMORY_USE``, says all: what it leaves out asks for nothing.
+    Parameters
+    ----------
+    texts
+        Each is ``OPERATOR=BYTES``, with several sizes joined by ``+``, or the path of a file. An operator is its position in
+        the first subgraph, or ``SUBGRAPH:POSITION``. A file is a JSON table from operators to a number of bytes or a list of
+        them, or the log of a runtime that was built with ``TF_LITE_SHOW_MEMORY_USE``. A log is complete: operators that it does
+        not mention have no scratch buffers.
 
     Raises
     ------
     UsageError, InputError
-        No such file or operator, no sizes, or the log of another model.
+        There is no such file or operator, a text has no sizes, or the log is that of another model.
     """
-    told: dict[tuple[int, int], tuple[int, ...]] = {}
+    sizes_of: dict[tuple[int, int], tuple[int, ...]] = {}
     for text in texts:
         name, equals, sizes = text.partition("=")
         if equals and re.fullmatch(r"[\d:]+", name):
-            told[_operator(model, name, f"--scratch {text}")] = _sizes(sizes.split("+"), f"--scratch {text}")
+            sizes_of[_operator(model, name, f"--scratch {text}")] = _sizes(sizes.split("+"), f"--scratch {text}")
             continue
         content = files.read_bytes(Path(text)).decode(errors="replace")
-        if _LINE.search(content):
-            told |= _of_log(model, scopes, content, text)
+        if _LOG_LINE.search(content):
+            sizes_of |= _log_sizes(model, scopes, content, text)
             continue
         try:
             table = json.loads(content)
@@ -163,11 +170,12 @@ def given(model: TfliteModel, scopes: Scopes, texts: Iterable[str]) -> dict[tupl
         if not isinstance(table, dict):
             raise InputError('found no names, expected bytes by operator, such as {"3": 1024}', source=text)
         for name, value in table.items():
-            told[_operator(model, name, text)] = _sizes(value if isinstance(value, list) else [value], text)
-    return told
+            sizes_of[_operator(model, name, text)] = _sizes(value if isinstance(value, list) else [value], text)
+    return sizes_of
 
 
 def _operator(model: TfliteModel, name: str, place: str) -> tuple[int, int]:
+    """The subgraph and position of an operator from its text; ``place`` begins the message if there is none."""
     numbers = [int(part) for part in name.split(":") if part.isdigit()]
     graph, position = numbers if len(numbers) == 2 else (0, numbers[0] if len(numbers) == 1 else -1)
     if not (0 <= graph < len(model.subgraphs) and 0 <= position < len(model.subgraphs[graph].operators)):
@@ -177,24 +185,25 @@ def _operator(model: TfliteModel, name: str, place: str) -> tuple[int, int]:
 
 
 def _sizes(values: Sequence[object], place: str) -> tuple[int, ...]:
+    """Sizes in bytes from their texts or numbers."""
     texts = [str(value) for value in values]
     if not all(text.isdigit() for text in texts):
         raise UsageError(f"{place}: found {'+'.join(texts)!r}, expected bytes")
     return tuple(int(text) for text in texts)
 
 
-def _of_log(model: TfliteModel, scopes: Scopes, content: str, source: str) -> dict[tuple[int, int], tuple[int, ...]]:
-    """What a device said, for all operators."""
-    rows = [tuple(map(int, match)) for match in _LINE.findall(content)]
+def _log_sizes(model: TfliteModel, scopes: Scopes, content: str, source: str) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Sizes of all operators from the log of a device."""
+    rows = [tuple(map(int, match)) for match in _LOG_LINE.findall(content)]
     sizes = [tensor.size for tensor in model.tensors]
     tensors = [row for row in zip(sizes, scopes.first, scopes.last, strict=True) if row[0]]
     if [number for number, *_ in rows] != [*range(len(rows))] or [row[1:] for row in rows[: len(tensors)]] != tensors:
         raise InputError(f"found the log of another model, expected one that begins with {len(tensors)} tensors", source=source)
-    # Of operators within others, the innermost that has these scopes.
+    # If operators inside of others have the same scopes, the innermost one owns the buffer.
     owners = {span: name for name, span in sorted(scopes.operators.items())}
-    logged: dict[tuple[int, int], tuple[int, ...]] = dict.fromkeys(scopes.operators, ())
+    sizes_of: dict[tuple[int, int], tuple[int, ...]] = dict.fromkeys(scopes.operators, ())
     for number, size, first, last in rows[len(tensors) :]:
         if (first, last) not in owners:
             raise InputError(f"found buffer {number} from scope {first} to {last}, expected an operator's", source=source)
-        logged[owners[first, last]] += (size,)
-    return logged
+        sizes_of[owners[first, last]] += (size,)
+    return sizes_of

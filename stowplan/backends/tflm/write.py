@@ -1,8 +1,10 @@
-"""Plans into TensorFlow Lite models: the offline memory plan of TensorFlow Lite Micro, as metadata; models as C++ sources.
+"""Writes plans into TensorFlow Lite models, as the offline memory plan of TensorFlow Lite Micro, and models as C and C++
+sources.
 
-The runtime places what the plan names at these offsets of its arena, and what it needs itself around them. The rest of the
-file is not changed: new tables are put before it, and refer to what is there. In a flatbuffer all references point forward.
-Sources have the form that TensorFlow Lite Micro's own tools give them.
+An offline memory plan is an entry of the model's metadata with the offset of each tensor in the arena. The runtime places all
+other buffers around these tensors. The rest of the file is not changed: new tables are put before it and refer to the
+tables in it, since all references in a flatbuffer point forward. Sources have the same form as those of TensorFlow Lite Micro's
+own tools.
 """
 
 from __future__ import annotations
@@ -23,35 +25,35 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.verify import verify
 from stowplan.version import VERSION
 
-#: What the metadata begins with; the number of subgraphs follows.
-_VERSION = 1
+#: The first word of the offline plan, which is followed by the number of subgraphs.
+_PLAN_VERSION = 1
 
-#: The old file keeps its alignment: it begins at a multiple of this.
-_BLOCK = 64
+#: The old file begins at a multiple of this many bytes in the new one, so that its data stay aligned.
+_FILE_ALIGNMENT = 64
 
 _MODEL_VERSION = 0
 
 
 def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
-    """Write a model with a plan of its arena as metadata.
+    """Writes a model with a plan of its arena as metadata.
 
     Parameters
     ----------
     source
-        The model that the plan was made for, as :func:`stowplan.read` reads it. Of a plan that it has, offsets are replaced
-        where ``replace_offline_plan`` was asked for when this one was made, and stay elsewhere.
+        The model for which the plan was made, as :func:`stowplan.read` reads it. If it contains a plan already, the offsets of
+        that plan are replaced if it was read with ``replace_offline_plan``; otherwise they stay.
     plan
-        Checked against the model once more.
+        The plan; it is verified again.
     path
-        Where the new model goes; may be ``source``.
+        The new model; may be the same file as ``source``.
 
     Raises
     ------
     InputError
-        The plan is not valid for this model, or the model keeps data outside the flatbuffer.
+        The plan is not valid for this model, or the model has data outside of the flatbuffer.
     """
     with collecting_unmodelled():
-        # Whoever made the plan was told.
+        # Warnings about this model were issued when the plan was made.
         model = read_tflite(source)
         if plan.problem != model.problem.digest:
             model = read_tflite(source, replace_offline_plan=True)
@@ -64,7 +66,7 @@ def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
 
 
 def offsets(model: TfliteModel, plan: Plan) -> list[int]:
-    """Offset of each tensor of the model; for those that are not planned what the file says."""
+    """[tensors] Offsets: those of the plan, and those of the file for tensors that are not planned."""
     every = list(model.offsets)
     for number, at in zip(model.planned, plan.offsets, strict=False):
         every[number] = at
@@ -72,12 +74,17 @@ def offsets(model: TfliteModel, plan: Plan) -> list[int]:
 
 
 def with_orders(model: TfliteModel, orders: Mapping[int, Sequence[int]]) -> bytes:
-    """The file with the operators of some subgraphs in other orders: positions of the operators, by the subgraph.
+    """Returns the file with the operators of some subgraphs in other orders.
+
+    Parameters
+    ----------
+    orders
+        From a subgraph to the positions of its operators in the file, in the order in which they are to run.
 
     Raises
     ------
     InputError
-        An operator that stands before its list: references point forward.
+        An operator's table lies before the list of operators, to which references must point forward.
     """
     data = bytearray(model.data)
     old = FlatBuffer(model.data)
@@ -94,21 +101,21 @@ def with_orders(model: TfliteModel, orders: Mapping[int, Sequence[int]]) -> byte
 
 
 def with_offsets(data: bytes, every: Sequence[int]) -> bytes:
-    """A file with these offsets of its tensors as metadata."""
+    """Returns the file with these offsets of its tensors as an offline plan."""
     return _with_plan(data, every, FlatBuffer(data).vector(FlatBuffer(data).follow(0), schema.MODEL_SUBGRAPHS)[1])
 
 
 def one_operator(model: TfliteModel, graph: int, position: int) -> bytes:
-    """A model of one operator alone, with all that is planned of it at offset 0; tensors of others are empty."""
+    """Returns a model with one operator only, whose planned tensors are all at offset 0; all other tensors are empty."""
     operator, tensors = model.subgraphs[graph].operators[position], model.subgraphs[graph].tensors
     own = {*operator.reads, *operator.writes}
     offsets = [0 if number in own and model.tensors[number].is_planned else AT_RUNTIME for number in tensors]
     outputs = [tensors.index(number) for number in operator.writes]
-    return _with_plan(model.data, offsets, 1, _Part(graph, operator.table, {*map(tensors.index, own)}, outputs))
+    return _with_plan(model.data, offsets, 1, _SingleOperator(graph, operator.table, {*map(tensors.index, own)}, outputs))
 
 
-class _Part(NamedTuple):
-    """What is left of a model: one operator of a subgraph, tensors by their numbers there."""
+class _SingleOperator(NamedTuple):
+    """One operator of a subgraph, from which a model is made; tensors have their indices in the subgraph."""
 
     graph: int
     operator: int
@@ -116,7 +123,10 @@ class _Part(NamedTuple):
     outputs: list[int]
 
     def write(self, new: _Writer, old: FlatBuffer, begin: int, slot: int) -> None:
-        """A subgraph of its own, where a slot refers to the list of subgraphs; the old file begins at ``begin``."""
+        """Writes a subgraph with this operator only.
+
+        ``slot`` refers to the list of subgraphs; the old file begins at ``begin``.
+        """
         source = old.tables(old.follow(0), schema.MODEL_SUBGRAPHS)[self.graph]
         (only,) = new.vector(slot, 1)
         fields = [schema.GRAPH_TENSORS, schema.GRAPH_INPUTS, schema.GRAPH_OUTPUTS, schema.GRAPH_OPERATORS]
@@ -133,7 +143,7 @@ class _Part(NamedTuple):
             new.data[entry : entry + 4] = struct.pack("<i", (begin + tensor if number in self.tensors else empty) - entry)
 
 
-def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, part: _Part | None = None) -> bytes:
+def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, single: _SingleOperator | None = None) -> bytes:
     if max(every, default=0) >= 1 << 31:
         raise InputError(
             f"found offset {max(every)}, expected less than 2 GiB, the most that the runtime takes", place="tensors"
@@ -143,12 +153,12 @@ def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, part: _Part | 
     buffers = old.tables(root, schema.MODEL_BUFFERS)
     if any(old.number(buffer, schema.BUFFER_OFFSET, "Q") > 1 for buffer in buffers):
         raise InputError("found data behind the flatbuffer, at fixed places, expected all of it inside", place="buffers")
-    kept = [
+    other_metadata = [
         entry
         for entry in old.tables(root, schema.MODEL_METADATA)
         if old.text(entry, schema.METADATA_NAME) != schema.OFFLINE_PLAN
     ]
-    # Fields of the root as it is: all but the version are references.
+    # All fields of the root table except the version are references.
     fields = (old.scalar(root - old.scalar(root, "i"), "H") - 4) // 2
     references = {
         number: old.follow(at)
@@ -156,7 +166,7 @@ def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, part: _Part | 
         if number != _MODEL_VERSION and (at := old.field(root, number)) is not None
     }
     new = _Writer()
-    # Sizes of the new tables do not depend on what they refer to: the first pass finds out where the old file begins.
+    # The sizes of the new tables do not depend on the references. The first pass finds out where the old file will begin.
     begin = 0
     for _ in range(2):
         new = _Writer()
@@ -166,15 +176,15 @@ def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, part: _Part | 
         new.patch(0, table)
         struct.pack_into("<I", new.data, slots[_MODEL_VERSION], old.number(root, _MODEL_VERSION, "I"))
         for number, place in references.items():
-            if number == schema.MODEL_SUBGRAPHS and part is not None:
-                part.write(new, old, begin, slots[number])
+            if number == schema.MODEL_SUBGRAPHS and single is not None:
+                single.write(new, old, begin, slots[number])
             elif number not in (schema.MODEL_BUFFERS, schema.MODEL_METADATA):
                 new.patch(slots[number], begin + place)
         entries = new.vector(slots[schema.MODEL_BUFFERS], len(buffers) + 1)
         for slot, place in zip(entries, buffers, strict=False):
             new.patch(slot, begin + place)
-        metadata = new.vector(slots[schema.MODEL_METADATA], len(kept) + 1)
-        for slot, place in zip(metadata, kept, strict=False):
+        metadata = new.vector(slots[schema.MODEL_METADATA], len(other_metadata) + 1)
+        for slot, place in zip(metadata, other_metadata, strict=False):
             new.patch(slot, begin + place)
         entry, inside = new.table([schema.METADATA_NAME, schema.METADATA_BUFFER])
         new.patch(metadata[-1], entry)
@@ -182,19 +192,19 @@ def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, part: _Part | 
         new.patch(
             inside[schema.METADATA_NAME], new.block(schema.OFFLINE_PLAN.encode() + b"\0", length=len(schema.OFFLINE_PLAN))
         )
-        holder, holds = new.table([0])
-        new.patch(entries[-1], holder)
-        # Bytes of a buffer begin at a multiple of the alignment, behind their count.
+        buffer_table, buffer_slots = new.table([0])
+        new.patch(entries[-1], buffer_table)
+        # The bytes of a buffer follow their count, and must begin at a multiple of the alignment.
         new.align(ALIGNMENT, 4)
-        content = struct.pack(f"<{3 + len(every)}i", _VERSION, subgraphs, len(every), *every)
-        new.patch(holds[0], new.block(content))
-        new.align(_BLOCK)
+        content = struct.pack(f"<{3 + len(every)}i", _PLAN_VERSION, subgraphs, len(every), *every)
+        new.patch(buffer_slots[0], new.block(content))
+        new.align(_FILE_ALIGNMENT)
         begin = len(new.data)
     return bytes(new.data) + data
 
 
 class _Writer:
-    """Appends tables, vectors and strings; references are filled in once it is known where they point."""
+    """Appends tables, vectors and strings to a flatbuffer; references are filled in later, once their targets are known."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -203,18 +213,18 @@ class _Writer:
         self.data += content
 
     def align(self, unit: int, after: int = 0) -> None:
-        """Fill up until what stands ``after`` bytes further is at a multiple of ``unit``."""
+        """Pad with zeros until the position ``after`` bytes behind the end is a multiple of ``unit``."""
         self.data += bytes(-(len(self.data) + after) % unit)
 
     def patch(self, slot: int, target: int) -> None:
-        """Let the reference at a slot point to a place further on."""
+        """Set the reference at a slot to a target that lies behind it."""
         struct.pack_into("<I", self.data, slot, max(0, target - slot))
 
     def table(self, numbers: list[int]) -> tuple[int, dict[int, int]]:
-        """A table with 32-bit fields of these numbers, all 0: its place, and theirs."""
+        """Append a table with 32-bit fields of these numbers, all 0; returns its position and those of its fields."""
         count = max(numbers) + 1
         self.align(4)
-        # Vtable first, then the table: the vtable's size is a multiple of 2 only.
+        # The vtable comes first. Its size is a multiple of 2 only, so it is padded to align the table.
         vtable = len(self.data) + (-(4 + 2 * count) % 4)
         self.data += bytes(vtable - len(self.data))
         entries = [4 + 4 * numbers.index(number) if number in numbers else 0 for number in range(count)]
@@ -224,7 +234,7 @@ class _Writer:
         return place, {number: place + 4 + 4 * at for at, number in enumerate(numbers)}
 
     def vector(self, slot: int, count: int) -> list[int]:
-        """A vector of references, all empty, that a slot refers to: places of its elements."""
+        """Append a vector of empty references, and let a slot refer to it; returns the positions of its elements."""
         self.align(4)
         self.patch(slot, len(self.data))
         self.data += struct.pack("<I", count)
@@ -233,7 +243,7 @@ class _Writer:
         return [start + 4 * at for at in range(count)]
 
     def block(self, content: bytes, length: int | None = None) -> int:
-        """A vector of bytes, or a string with its zero: its place."""
+        """Append a vector of bytes, or a string with its terminating zero; returns its position."""
         self.align(4)
         place = len(self.data)
         self.data += struct.pack("<I", len(content) if length is None else length) + content
@@ -241,13 +251,13 @@ class _Writer:
 
 
 def array_names(stem: str) -> tuple[str, str]:
-    """Name of the array and beginning of the constants' names, for files of this name without its ending."""
+    """The name of the C array and the prefix of the names of constants, for a file with this name without its extension."""
     base = re.sub(r"\W", "_", stem.removesuffix("_model_data"), flags=re.ASCII)
     return f"g_{base}_model_data", f"g_{base}_arena"
 
 
 def source_text(stem: str, data: bytes, is_c: bool) -> bytes:
-    """The ``.c`` or ``.cc`` file: the model as an array that is aligned to 16 bytes."""
+    """Contents of the ``.c`` or ``.cc`` file: the model as an array that is aligned to 16 bytes."""
     values = ",".join(map(hex, data))
     array, _ = array_names(stem)
     align = "_Alignas" if is_c else "alignas"
@@ -255,14 +265,16 @@ def source_text(stem: str, data: bytes, is_c: bool) -> bytes:
 
 
 def header_text(stem: str, data: bytes, model: str, head: int, tail: int | None) -> bytes:
-    """The ``.h`` file, for C11 and for C++: the array and its size, and sizes of the arena.
+    """Contents of the ``.h`` file for C11 and C++: the array and its size, and the sizes of the arena.
 
     Parameters
     ----------
+    stem, data, model
+        Name of the file without its extension, contents of the model file, and the model's name for a comment.
     head
-        Bytes of activations and scratch memory under the plan.
+        Bytes of activations and scratch buffers with the plan.
     tail
-        Bytes of the runtime's persistent data, as measured on this machine; None where nothing was run.
+        Bytes of the runtime's persistent data, as measured on this machine; None if nothing was run.
     """
     array, arena = array_names(stem)
     macro = "STOWPLAN_ARENA_TAIL"

@@ -1,17 +1,24 @@
-"""torch.compile: training within a memory limit, and orders for Inductor.
+"""Back end for ``torch.compile``: training within a memory limit, and operator orders for Inductor.
 
-Importing it does not import torch. Each file knows only those above it in this list:
+AOTAutograd, a part of ``torch.compile``, traces the forward and the backward pass of a model into one *joint graph*, and asks a
+*partitioner* to cut it in two: which values does the forward pass save for the backward pass, and which are computed again? The
+partitioner of this back end solves that as a problem of rematerialization with a limit in bytes.
 
-- ``private``: names that torch keeps private. ``devices``: rates of devices
-- ``preserved``: global states, as they were. ``measure``: live bytes while code runs
-- ``costs``: what a node costs. ``seconds``: the same in time. ``reader``: a joint graph as a problem of rematerialization
-- ``checkpoints``: regions that their user recomputes. ``offload``: values that go to the host and come back
-- ``rooms``: what a graph may take beside others. ``timeline``: what a step takes beside graphs, moment by moment
-- ``halves``: a plan as two graphs. ``stock``: torch's own plans. ``budget``: a knapsack solver for these
-- ``planning``: the plan of one graph. ``partition``: what torch calls
-- ``uses``: graphs as they are compiled, and uses of them. ``report``: what is said of steps
-- ``fitting``: plans within what steps leave. ``scopes``: steps, and their limits
-- ``entry``: what users call. ``inductor``: orders for Inductor
+Importing this package does not import torch. A file imports only files that come before it in this list:
+
+- ``private``: names that torch keeps private. ``devices``: peak rates of devices
+- ``global_state``: restores torch's global state after planning. ``measure``: counts live bytes while code runs
+- ``costs``: cost of a node in floating-point operations. ``seconds``: cost of a node in time
+- ``reader``: a joint graph as a problem of rematerialization
+- ``checkpoints``: regions of ``torch.utils.checkpoint``. ``offload``: values that are sent to the host's memory and fetched
+  again
+- ``allowance``: how many bytes a graph may use in each phase of a step. ``timeline``: how many bytes other tensors use then
+- ``halves``: writes a plan as a forward and a backward graph. ``stock``: plans of torch's own partitioner
+- ``budget``: a knapsack solver for torch's own partitioner
+- ``planning``: finds the plan of one graph. ``partition``: the partitioner that torch calls
+- ``uses``: compiled graphs, and their calls that wait for a backward pass. ``report``: reports and errors about training steps
+- ``fitting``: plans graphs again within what the steps leave free. ``scopes``: training steps, and how their limit is checked
+- ``entry``: the functions and classes that users call. ``inductor``: operator orders for Inductor
 """
 
 from __future__ import annotations

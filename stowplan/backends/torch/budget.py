@@ -24,26 +24,27 @@ from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.two_cuts import TwoCuts
 from stowplan.version import VERSION
 
-#: Sizes of the saved bytes for which minimum cuts are made, evenly between the least and the most.
+#: Minimum cuts are computed for so many limits on the saved bytes, spaced evenly between the least and the most.
 SIZES = 12
 
-#: How many of the parts in which two cuts differ go by the dearer cut: so many numbers, evenly from none to all.
+#: Two cuts differ in some independent parts. Choices are mixed from both cuts, with so many steps from all parts of one cut to
+#: all parts of the other.
 MIXTURES = 8
 
-#: Choices that are given to PyTorch's minimum cut and simulated as it would run them, at most.
+#: At most so many choices are passed to PyTorch's minimum cut and simulated as PyTorch would run them.
 SIMULATED = 16
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What PyTorch's partitioner makes of one choice of values that may be computed again."""
+    """One choice of values that may be recomputed, and what PyTorch's partitioner makes of it."""
 
     recomputed: frozenset[int]
-    """Indices into the solver's list of nodes."""
+    """Indices of these values in the solver's list of nodes."""
     peak: int
-    """Bytes that are live at once, at most, as far as they are counted."""
+    """The simulated peak, in bytes."""
     cost: int
-    """Of the operators that run again, in the unit of the reading."""
+    """Cost of the operators that run again, in the unit of the reading."""
 
 
 class Knapsack(CustomKnapsackSolver):
@@ -93,97 +94,107 @@ class Knapsack(CustomKnapsackSolver):
         try:
             reading = read(joint_graph, stock.forward_outputs(joint_graph), Counted())
             choices = list(_choices(reading, node_info, nodes))
-        except Exception as error:  # whatever is wrong with this graph, PyTorch has a solver for it
+        except Exception as error:  # Whatever the fault is, PyTorch's own solver can still be used.
             warn(f"{reason(error)}: PyTorch's own knapsack solver 'dp' is used")
             return stock.knapsack(memory, joint_graph, max_memory, nodes)
         chosen = self._chosen(choices, max_memory)
         return [at for at in range(len(nodes)) if at not in chosen.recomputed], sorted(chosen.recomputed)
 
     def _chosen(self, choices: list[Choice], budget: float) -> Choice:
-        """The cheapest choice within the peak; the first of them saves everything."""
+        """The cheapest choice within the allowed peak; the first of ``choices`` must be the one that saves everything."""
         least, most = min(choice.peak for choice in choices), choices[0].peak
         allowed = least + budget * (most - least) if self.memory is None else self.memory
         if least > allowed:
             warn(f"the least peak found is {least} bytes, and the limit is {self.memory}: the plan of that peak is taken")
-        within = [choice for choice in choices if choice.peak <= max(least, allowed)]
-        return min(within, key=lambda choice: (choice.cost, choice.peak))
+        affordable = [choice for choice in choices if choice.peak <= max(least, allowed)]
+        return min(affordable, key=lambda choice: (choice.cost, choice.peak))
 
     def uuid(self) -> Any:
-        """What PyTorch's caches know this solver by: plans depend on the version and the limit alone."""
+        """A key for PyTorch's caches: choices depend on nothing but the version and the limit."""
         return f"stowplan {VERSION} {self.memory}"
 
 
 def _choices(reading: Reading, node_info: Any, nodes: list[Any]) -> Iterator[Choice]:
-    """What PyTorch would make of several choices: first of saving everything, then of the best that minimum cuts suggest."""
+    """Yields simulated choices: first the one that saves everything, then those that minimum cuts suggest."""
     structure = build(reading.problem)
     moments = Moments(structure)
-    past = {*bits(moments.before[reading.border])}
+    forward_ops = {*bits(moments.before[reading.border])}
     owners = [reading.owner(node) for node in nodes]
     seen: set[frozenset[int]] = set()
     suggestions = [frozenset[int](), *_suggested(structure, moments, reading.border)]
-    for again in suggestions:
-        recomputed = frozenset(at for at, owner in enumerate(owners) if owner is None or owner in again)
+    for recomputed_ops in suggestions:
+        recomputed = frozenset(at for at, owner in enumerate(owners) if owner is None or owner in recomputed_ops)
         if recomputed not in seen:
             seen.add(recomputed)
             saved = stock.saved_values(reading.graph, node_info, [nodes[at] for at in recomputed])
-            yield _simulated(structure, reading, past, recomputed, saved)
+            yield _simulated(structure, reading, forward_ops, recomputed, saved)
 
 
 def _suggested(structure: Structure, moments: Moments, border: int) -> list[frozenset[int]]:
-    """Sets of operators to run again after the border: those on the frontier of peak and cost, as they would run alone."""
+    """Sets of operators to run again after the border, on the Pareto frontier of peak and cost."""
     insertion = Insertion(structure)
-    own = moments.own_bytes(border)
+    bytes_at_border = moments.own_bytes(border)
     least, most = moments.least_bytes(border), structure.ordering.peak(structure.order)
-    found: dict[frozenset[int], tuple[int, int]] = {}
+    peak_and_cost: dict[frozenset[int], tuple[int, int]] = {}
     for at in range(SIZES):
-        if moments.added_cost(border, least + (most - own - least) * at // SIZES) is None or moments.bracketing_cuts is None:
+        if (
+            moments.added_cost(border, least + (most - bytes_at_border - least) * at // SIZES) is None
+            or moments.bracketing_cuts is None
+        ):
             continue
         low, high = moments.bracketing_cuts
         cuts = TwoCuts(insertion, moments, border)
         parts = cuts.parts(low.again ^ high.again)
         count = len(parts)
         for number in {count * mixture // MIXTURES for mixture in range(MIXTURES + 1)}:
-            spread = [at for at in range(count) if (at + 1) * number // count > at * number // count]
-            for places in (range(number), spread):
-                again = frozenset(low.again ^ {op for place in places for op in parts[place]})
-                if again in found:
+            evenly = [at for at in range(count) if (at + 1) * number // count > at * number // count]
+            for chosen in (range(number), evenly):
+                again = frozenset(low.again ^ {op for place in chosen for op in parts[place]})
+                if again in peak_and_cost:
                     continue
                 live = cuts.live(cuts.sequence(again))
                 if live is not None:
-                    found[again] = int(live.max()), sum(structure.cost[op] for op in again)
+                    peak_and_cost[again] = int(live.max()), sum(structure.cost[op] for op in again)
     frontier: list[frozenset[int]] = []
     lowest = None
-    for again in sorted(found, key=lambda each: (found[each][1], found[each][0])):
-        peak, _ = found[again]
+    for again in sorted(peak_and_cost, key=lambda each: (peak_and_cost[each][1], peak_and_cost[each][0])):
+        peak, _ = peak_and_cost[again]
         if lowest is None or peak < lowest:
             lowest = peak
             frontier.append(again)
     step = max(1, -(-len(frontier) // SIMULATED))
-    # The lowest peak is among them.
+    # Counting from the end of the frontier keeps the set with the lowest peak.
     return frontier[::-1][::step]
 
 
-def _simulated(structure: Structure, reading: Reading, past: set[int], recomputed: frozenset[int], saved: list[Any]) -> Choice:
-    """Peak and cost if PyTorch saves these nodes, and computes again what else the backward pass reads.
+def _simulated(
+    structure: Structure, reading: Reading, forward_ops: set[int], recomputed: frozenset[int], saved: list[Any]
+) -> Choice:
+    """The choice with its peak and cost if PyTorch saves the given nodes and recomputes all else that the backward pass reads.
 
-    ``past`` are the operators that the forward pass runs.
+    Parameters
+    ----------
+    forward_ops
+        Operators that the forward pass runs.
+    saved
+        Nodes that PyTorch saves.
     """
     border = reading.border
     roots = {reading.tensor[root] for root in map(reading.root, saved) if root in reading.tensor}
-    kept = {value for value, tensor in enumerate(structure.tensor) if tensor in roots}
-    behind = [op for op in structure.order if op not in past and op != border]
-    again: set[int] = set()
-    waiting = list(behind)
+    saved_values = {value for value, tensor in enumerate(structure.tensor) if tensor in roots}
+    backward_ops = [op for op in structure.order if op not in forward_ops and op != border]
+    recomputed_ops: set[int] = set()
+    waiting = list(backward_ops)
     while waiting:
         for value in structure.needs[waiting.pop()]:
             writer = structure.writer[value]
-            if writer in past and structure.root[value] not in kept and writer not in again:
-                again.add(writer)
+            if writer in forward_ops and structure.root[value] not in saved_values and writer not in recomputed_ops:
+                recomputed_ops.add(writer)
                 waiting.append(writer)
-    forward = [op for op in structure.order if op in past]
-    plan = structure.made(in_stages(structure, [border], [forward, {*behind, *again}]))
-    return Choice(recomputed, plan.peak, sum(structure.cost[op] for op in again))
+    forward = [op for op in structure.order if op in forward_ops]
+    plan = structure.made(in_stages(structure, [border], [forward, {*backward_ops, *recomputed_ops}]))
+    return Choice(recomputed, plan.peak, sum(structure.cost[op] for op in recomputed_ops))
 
 
-#: For ``torch._functorch.config.activation_memory_budget_solver``: reads the budget as a share of the peak.
+#: A solver for ``torch._functorch.config.activation_memory_budget_solver``, which reads the budget as a share of the peak.
 knapsack = Knapsack()

@@ -1,4 +1,4 @@
-"""Regions of ``torch.utils.checkpoint``: what their user wants computed again for the backward pass is, and is not saved."""
+"""Regions of ``torch.utils.checkpoint`` inside of a graph: their values are recomputed for the backward pass, and not saved."""
 
 from __future__ import annotations
 
@@ -7,61 +7,62 @@ from typing import Any
 import torch
 
 from stowplan.backends.torch.private import partitioners
-from stowplan.backends.torch.reader import is_mutable, is_part
+from stowplan.backends.torch.reader import is_mutable, is_tuple_element
 from stowplan.frontends.torch_program import is_random
 
 
-def separated(graph: Any) -> Any:
-    """A graph in which nodes that are to be recomputed are there twice: one for each pass.
+def with_backward_copies(graph: Any) -> Any:
+    """Returns a graph in which each node that the user wants recomputed is duplicated, so that each pass has its own.
 
     Parameters
     ----------
     graph
-        Joint graph whose nodes say in ``meta["recompute"]`` what their user wants.
+        Joint graph whose nodes say in ``meta["recompute"]`` what the user wants.
 
     Returns
     -------
     torch.fx.Graph
-        Nodes that depend on tangents read the backward pass's, which say so in ``meta["stowplan_half"]``. What is random is
-        never computed again: it is saved.
+        Nodes that depend on tangents read the copies of the backward pass. The pass of a duplicated node is in
+        ``meta["stowplan_half"]``. Random operators are never duplicated; their values are saved.
     """
     new = torch.fx.Graph()
-    names: dict[Any, Any] = {}
-    again: dict[Any, Any] = {}
-    behind: set[Any] = set()
+    new_nodes: dict[Any, Any] = {}
+    backward_copies: dict[Any, Any] = {}
+    after_tangents: set[Any] = set()
     tagged: set[Any] = set()
 
-    def later(node: Any) -> Any:
-        """The backward pass's copy of a node; made when it is first asked for."""
+    def backward_copy(node: Any) -> Any:
+        """The copy of a node for the backward pass; it is created at the first call."""
         if node not in tagged:
-            return names[node]
-        if node not in again:
-            made = new.node_copy(node, later)
+            return new_nodes[node]
+        if node not in backward_copies:
+            made = new.node_copy(node, backward_copy)
             made.meta["stowplan_half"] = "backward"
-            again[node] = made
-        return again[node]
+            backward_copies[node] = made
+        return backward_copies[node]
 
     for node in graph.nodes:
         if node.op == "placeholder" and "tangents" in str(node.target):
-            behind.add(node)
-        if any(used in behind for used in node.all_input_nodes) and node.op != "output":
-            behind.add(node)
-            names[node] = new.node_copy(node, later)
+            after_tangents.add(node)
+        if any(used in after_tangents for used in node.all_input_nodes) and node.op != "output":
+            after_tangents.add(node)
+            new_nodes[node] = new.node_copy(node, backward_copy)
             continue
         if node.op == "output":
-            made = new.output(torch.fx.node.map_arg(node.args[0], names.__getitem__))
+            made = new.output(torch.fx.node.map_arg(node.args[0], new_nodes.__getitem__))
             made.meta = dict(node.meta)
             continue
-        names[node] = new.node_copy(node, names.__getitem__)
+        new_nodes[node] = new.node_copy(node, new_nodes.__getitem__)
         if _is_tagged(node, tagged):
             tagged.add(node)
-            names[node].meta["stowplan_half"] = "forward"
+            new_nodes[node].meta["stowplan_half"] = "forward"
     return new
 
 
 def _is_tagged(node: Any, tagged: set[Any]) -> bool:
+    """Whether the user wants a node recomputed, and it can be."""
     if node.op != "call_function" or not partitioners.must_recompute(node):
         return False
-    if is_part(node):
+    if is_tuple_element(node):
         return node.args[0] in tagged
     return not is_random(node) and not is_mutable(node) and node.meta.get("val") is not None

@@ -1,7 +1,7 @@
-"""What a run of a node of an ATen graph costs: floating-point operations, and bytes moved.
+"""Cost of running a node of an ATen graph: its floating-point operations, and the bytes that it moves.
 
-Formulas of operations are those of ``torch.utils.flop_counter``. Attention kernels that it does not know count as the two
-matrix products of their forward pass, and as the five of their backward pass.
+The numbers of operations are those of ``torch.utils.flop_counter``. Attention kernels that it does not know count as two matrix
+products in the forward pass, and as five in the backward pass.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from torch.utils import flop_counter
 from stowplan.backends.fallback import UnsupportedError
 from stowplan.frontends.torch_program import tensors_of
 
-#: Floating-point operations that run while a byte moves, by the type of device; else element-wise operators would cost nothing.
+#: How many floating-point operations take as long as moving one byte, by the type of device. Without this, element-wise
+#: operators would cost nothing.
 FLOPS_PER_BYTE = {"cpu": 5}
 OTHER_FLOPS_PER_BYTE = 100
 
-#: Losses that leave the storage of all terms under the number that they return: kernels of torch 2.13 on a CPU, measured.
+#: Losses whose result is a scalar in a storage as large as all of their terms, as measured with torch 2.13 on a CPU.
 _KEEP_TERMS = frozenset(f"aten.{name}" for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"))
 
 _FORMULAS: Any = flop_counter
 
-#: Sizes of symbols, in place of those that the model was traced with.
+#: Values of symbolic sizes to use instead of those with which the model was traced.
 SIZES: ContextVar[dict[Any, int] | None] = ContextVar("SIZES", default=None)
 
 
 def whole(number: Any) -> int:
-    """A size; of a symbolic one the size that the model was traced with.
+    """A size as an integer; for a symbolic size, its value in :data:`SIZES` or the value with which the model was traced.
 
     Raises
     ------
     UnsupportedError
-        Nothing is known of it before the program runs.
+        The size depends on data, so that it is not known before the program runs.
     """
     if isinstance(number, int):
         return number
     if symbols := SIZES.get():
         known = number.node.expr.xreplace(symbols)
-        # Bytes of the storage under an input that is a view may be a symbol of their own.
+        # The size of the storage under an input that is a view may be a separate symbol, which has no value in SIZES.
         if not getattr(known, "free_symbols", ()):
             return int(known)
     hint = getattr(getattr(number, "node", None), "hint", None)
@@ -52,12 +53,12 @@ def whole(number: Any) -> int:
 
 
 def shape(tensor: Any) -> tuple[int, ...]:
-    """Sizes of a tensor."""
+    """The sizes of a tensor as integers."""
     return tuple(whole(size) for size in tensor.shape)
 
 
 def storage_bytes(tensor: Any) -> int:
-    """Bytes of the storage that a tensor has, or is a view of."""
+    """Bytes of a tensor's storage, which is that of its base if the tensor is a view."""
     try:
         return whole(tensor.untyped_storage().nbytes())
     except (NotImplementedError, RuntimeError):
@@ -70,7 +71,7 @@ def tensor_bytes(tensor: Any) -> int:
 
 
 def written_bytes(node: Any) -> int:
-    """Bytes of the storage under the one tensor that a node returns."""
+    """Bytes of the storage of the tensor that a node returns."""
     value = node.meta["val"]
     if value.dim() == 0 and str(getattr(node.target, "overloadpacket", "")) in _KEEP_TERMS:
         return tensor_bytes(node.args[0].meta["val"])
@@ -78,13 +79,13 @@ def written_bytes(node: Any) -> int:
 
 
 def moved_bytes(node: Any) -> int:
-    """Bytes that a node reads and writes, each of its tensors once."""
+    """Bytes that a node reads and writes; each of its tensors counts once."""
     tensors = [tensor for used in (*node.all_input_nodes, node) for tensor in tensors_of(used.meta.get("val"))]
     return sum(map(tensor_bytes, tensors))
 
 
 def flops(node: Any) -> int:
-    """Floating-point operations of a run; 0 where nothing is known."""
+    """Floating-point operations of running a node once; 0 if there is no formula for its operator."""
     packet = getattr(node.target, "overloadpacket", node.target)
     formula = flop_counter.flop_registry.get(packet)
     if formula is None and "attention" not in str(packet):
@@ -97,6 +98,7 @@ def flops(node: Any) -> int:
 
 
 def _attention(node: Any, args: Any) -> int:
+    """Floating-point operations of an attention kernel that torch has no formula for."""
     is_backward = "backward" in str(node.target)
     four = [tuple(argument.shape) for argument in args if isinstance(argument, torch.Tensor) and argument.dim() == 4]
     if is_backward:
@@ -105,7 +107,7 @@ def _attention(node: Any, args: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """An argument or a value with tensors of known sizes in place of nodes."""
+    """An argument with tensors instead of nodes, and with integers instead of symbolic sizes."""
     if isinstance(value, torch.fx.Node):
         return _plain(value.meta.get("val"))
     if isinstance(value, torch.Tensor):
@@ -116,18 +118,18 @@ def _plain(value: Any) -> Any:
         return whole(value)
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
-    # Lists of a graph are of a type of their own.
+    # Lists in a graph have a type of torch's own, which is replaced by ``list``.
     if isinstance(value, list | tuple):
         return tuple(map(_plain, value)) if isinstance(value, tuple) else [*map(_plain, value)]
     return value
 
 
 def cost(node: Any, operations: int) -> int:
-    """Of a run, in floating-point operations: its own, and as many as take the time that its bytes take."""
+    """Cost of running a node once: its floating-point operations, plus as many as take the time of moving its bytes."""
     device = next((tensor.device.type for tensor in tensors_of(node.meta.get("val"))), "cpu")
     return operations + FLOPS_PER_BYTE.get(device, OTHER_FLOPS_PER_BYTE) * moved_bytes(node)
 
 
 def costs(nodes: Sequence[Any], flops: Sequence[int], _: Sequence[bool]) -> list[int]:
-    """Of each of several nodes."""
+    """The cost of running each of several nodes once; the default cost function."""
     return [cost(node, operations) for node, operations in zip(nodes, flops, strict=True)]

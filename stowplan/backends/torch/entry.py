@@ -1,6 +1,6 @@
-"""What users call: a back end for ``torch.compile``, a context for their own settings, and the partitioner alone.
+"""The public functions: a back end for ``torch.compile``, a context manager for Inductor, and the partitioner alone.
 
-Importing it loads no torch.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from stowplan.backends.torch.scopes import Scopes
 
 
-#: What is asked of :func:`~stowplan.backends.fallback.require`.
+#: Arguments of :func:`~stowplan.backends.fallback.require`: the feature, the modules that it needs, and the extra.
 NEEDED = ("planning for torch", ("torch",), "learned")
 
-#: Part of the time limit in which operators are measured, at most.
+#: With ``costs="profile"``, operators are measured for at most this share of the time limit.
 PROFILE_SHARE = 0.3
 
 
@@ -48,75 +48,81 @@ def partitioner(
     workers: int = 2,
     seed: int = 0,
 ) -> Partitioner:
-    """A partitioner for AOTAutograd: what is saved, what runs again and in which order, within a memory limit.
+    """Returns a partitioner for AOTAutograd, the part of ``torch.compile`` that traces forward and backward passes.
 
-    It is a ``partition_fn``, and a value of ``torch._inductor.config.custom_partitioner_fn``.
+    The partitioner cuts the joint graph of a forward and a backward pass in two. It decides which values the forward pass
+    saves, which operators run a second time in the backward pass, and in which order operators run, so that the bytes of live
+    tensors stay within a limit and as little work as possible is added. Pass it as ``partition_fn`` to AOTAutograd, or set
+    ``torch._inductor.config.custom_partitioner_fn`` to it.
 
     Parameters
     ----------
     memory
         Limit on the bytes of tensors that are live at once in a forward and backward pass, or text such as ``"4 GiB"``.
     parameters
-        Whether inputs of the graph count: parameters, buffers, and what the model is called with.
+        Whether inputs of the graph count: parameters, buffers, and the arguments of the model.
     gradients
         Whether the gradients that the backward pass returns count.
     outside
-        Bytes of the limit that are left for what lives beside the graphs: a loss outside of the model, say.
+        Bytes of the limit, or text, that are reserved for tensors outside of the graphs, such as those of a loss that is
+        computed outside of the model. If given, these bytes are not measured.
     time_limit
         Seconds of planning for each graph.
     strict
-        Whether a limit that is not met is an error; else a warning, and torch's own plan, or, where that may have other
-        gradients than eager, one that recomputes nothing.
+        Whether it is an error if the limit cannot be met. Otherwise a warning is issued, and torch's own plan is used, or, if
+        that could change gradients, a plan that recomputes nothing.
     graphs
-        How many graphs share the limit: graph breaks make several. What the graphs before have left is divided evenly among the
-        next one and those still to come, so that all together stay within the limit.
+        How many graphs share the limit; a model with graph breaks is compiled as several graphs. Each graph gets an equal share
+        of the bytes that earlier graphs have left, so that all graphs together stay within the limit.
     repeats
-        How often a graph runs before its backward pass: layers that are compiled one by one share a graph. The limit is one of
-        what all of them keep and what one takes at work.
+        How often a graph runs before its backward pass. Layers that are compiled one by one share one graph, which runs once
+        for each layer. The limit then holds for the bytes that all layers save, plus the peak of the layer that is running.
     costs
-        What is added least of: ``flops``; or time, by ``profile``, which runs each kind of operator that may run again a few
-        times, or by peak rates of a device: ``h100``, ``a100``, ``rtx-4090``, or the path of a TOML file such as theirs.
+        Which cost the plan should add least of. ``flops`` counts floating-point operations. ``profile`` measures time: it runs
+        each kind of operator that may be recomputed a few times. The name of a device (``h100``, ``a100``, ``rtx-4090``) or
+        the path of a TOML file of the same form estimates time by the device's peak rates.
     host
-        Limit on the bytes that may be sent to the host's memory; None or 0 for none. Costs are times then.
+        Limit on the bytes, or text, that may be sent to the host's memory; with None or 0 nothing is sent. It needs costs in
+        time, so not ``flops``.
     host_bandwidth
-        Bytes per second to the host, and back, or text such as ``"25 GB/s"``.
+        Bytes per second in each direction between device and host, or text such as ``"25 GB/s"``.
     workers, seed
-        As :func:`stowplan.solve` takes them.
+        See :func:`stowplan.solve`.
 
     Raises
     ------
     MissingDependencyError
-        Without torch.
+        Torch is not installed.
     UsageError, InputError
-        An argument of a wrong type or out of range; a device that is not known, or its file.
+        An argument has a wrong type or is out of range, a device is unknown, or the file of a device is invalid.
     """
     require(*NEEDED)
     options = Options(time_limit=time_limit, workers=workers, seed=seed)
-    where = _host(host, host_bandwidth, costs)
+    host_memory = _host(host, host_bandwidth, costs)
     is_measured = outside is None and graphs is None and repeats is None
     limit, graphs = size("a memory limit of {}", memory, 1), whole("{} graphs", 1 if graphs is None else graphs, 1)
     if repeats is not None:
         repeats = whole("{} repeats", repeats, 1)
-    beside = size("an outside of {}", 0 if outside is None else outside, 0)
-    if beside >= limit:
-        raise UsageError(f"found an outside of {beside} bytes, expected less than the memory limit of {limit}")
+    outside_bytes = size("an outside of {}", 0 if outside is None else outside, 0)
+    if outside_bytes >= limit:
+        raise UsageError(f"found an outside of {outside_bytes} bytes, expected less than the memory limit of {limit}")
     from stowplan.backends.torch.costs import costs as flops
     from stowplan.backends.torch.partition import Partitioner
     from stowplan.backends.torch.planning import Settings
     from stowplan.backends.torch.reader import Counted
-    from stowplan.backends.torch.seconds import Measured, Rates
+    from stowplan.backends.torch.seconds import MeasuredCosts, RateCosts
 
-    prices: Any = flops
+    cost_function: Any = flops
     if costs == "profile":
-        prices = Measured(PROFILE_SHARE * options.time_limit)
+        cost_function = MeasuredCosts(PROFILE_SHARE * options.time_limit)
     elif costs != "flops":
         if not isinstance(costs, str | Path):
             raise UsageError(f"found costs of {show(costs)}, expected flops, profile, or a device")
-        prices = Rates(device(costs))
+        cost_function = RateCosts(device(costs))
     return Partitioner(
         Settings(
-            limit=limit - beside,
-            outside=beside,
+            limit=limit - outside_bytes,
+            outside=outside_bytes,
             counted=Counted(flag("parameters {}", parameters), flag("gradients {}", gradients)),
             time_limit=options.time_limit,
             strict=flag("strict {}", strict),
@@ -125,15 +131,15 @@ def partitioner(
             is_measured=is_measured,
             workers=options.workers,
             seed=options.seed,
-            prices=prices,
-            is_timed=prices is not flops,
-            host=where,
+            cost_function=cost_function,
+            is_timed=cost_function is not flops,
+            host=host_memory,
         )
     )
 
 
 def _host(limit: int | str | None, bandwidth: float | str | None, costs: Any) -> HostMemory | None:
-    """What the arguments say of the host; None where nothing may be sent there."""
+    """Checks the arguments about the host; None if nothing may be sent there."""
     capacity = size("a host of {}", 0 if limit is None else limit, 0)
     if bandwidth is None:
         if capacity:
@@ -155,10 +161,10 @@ def _host(limit: int | str | None, bandwidth: float | str | None, costs: Any) ->
 
 
 class TrainingMemory:
-    """The memory that a training loop may take: a back end for ``torch.compile``, and the steps that it checks.
+    """A memory limit for a training loop: a back end for ``torch.compile`` that plans graphs within it and checks each step.
 
-    An object of this class is what ``torch.compile(model, backend=...)`` takes. All graphs that are compiled with it share the
-    limit. Steps open by themselves, from the first call of a compiled graph to the next one after a backward pass, or are said:
+    Pass an object of this class to ``torch.compile(model, backend=...)``, or call :meth:`compile`. All graphs that are compiled
+    with one object share its limit. Mark the steps of your loop:
 
         memory = TrainingMemory("4 GiB")
         model = memory.compile(model)
@@ -166,57 +172,68 @@ class TrainingMemory:
             with memory.step():
                 train(model, optimizer, batch)
 
-    Whatever operators of this thread allocate or use in a step counts: parameters, gradients, optimizers, losses, other models,
-    evaluation. The first steps run with the plans of least peak; then graphs are planned anew within what the steps leave.
+    Without ``memory.step()``, a step lasts from one call of a compiled graph to the first call after a backward pass.
+
+    All tensors that operators of this thread allocate or use in a step count: parameters, gradients, the state of optimizers,
+    losses, other models, evaluation. The first steps run with the plans that need the least memory, while the bytes that other
+    tensors need beside the graphs are measured. Then each graph is planned again within the bytes that are left, so that less
+    is recomputed.
 
     Parameters
     ----------
     memory
         Limit on the bytes of tensors that are live at once in a step, or text such as ``"4 GiB"``.
     parameters
-        Whether inputs of the graphs count (default: they do): parameters, buffers, and what the model is called with.
+        Whether inputs of the graphs count: parameters, buffers, and the arguments of the model. Default: they do.
     gradients
-        Whether the gradients that the backward pass returns count (default: they do).
+        Whether the gradients that the backward pass returns count. Default: they do.
     outside
-        Bytes of the limit, or text, that are left for what lives beside the graphs; None, the default, measures them.
+        Bytes of the limit, or text, that are reserved for tensors outside of the graphs. None, the default, measures them.
     time_limit
-        Seconds of planning for each graph (20); a pause in the first step, and in the step that is planned anew.
+        Seconds of planning for each graph, 20 by default. Training pauses for planning in the first step, and in the step in
+        which graphs are planned again.
     strict
-        Whether a step above the limit is an error (the default); else one warning, and the loop goes on.
+        Whether a step above the limit raises an error, which is the default. Otherwise one warning is issued, and the loop goes
+        on.
     graphs
-        How many graphs share the limit, in place of measuring (None).
+        How many graphs share the limit. None, the default, measures it.
     repeats
-        How often a graph runs before its backward pass, in place of measuring (None).
+        How often a graph runs before its backward pass. None, the default, measures it.
     costs
-        What plans add least of: ``"flops"``, the default; or time, by ``"profile"``, which runs each kind of operator a few
-        times, or by peak rates of a device: ``"h100"``, ``"a100"``, ``"rtx-4090"``, or the path of a TOML file such as theirs.
+        Which cost plans should add least of. ``"flops"``, the default, counts floating-point operations. ``"profile"`` measures
+        time: it runs each kind of operator a few times. The name of a device (``"h100"``, ``"a100"``, ``"rtx-4090"``) or the
+        path of a TOML file of the same form estimates time by the device's peak rates.
     host
-        Limit on the bytes, or text, that may be sent to the host's memory; None (the default) or 0: none. Costs must be times.
+        Limit on the bytes, or text, that may be sent to the host's memory. With None, the default, or 0 nothing is sent. It
+        needs costs in time, so not ``"flops"``.
     host_bandwidth
-        Bytes per second to the host, and back, or text such as ``"25 GB/s"``.
+        Bytes per second in each direction between device and host, or text such as ``"25 GB/s"``.
     inductor
-        Whether Inductor compiles both passes; else (the default) they run operator by operator, as ``aot_eager`` does. Inductor
-        fuses operators and may order them anew: the limit then is one of the graphs that it is given, and no step is checked.
+        Whether Inductor compiles both passes. By default they run operator by operator, as with torch's back end ``aot_eager``.
+        Inductor fuses operators and may change their order. The limit then holds for the graphs that Inductor receives, and
+        steps are not checked.
     margin
-        Bytes of the limit, or text, that plans leave free for what the loop may keep later. None, the default, takes the growth
-        of ten steps as measured, at least 1 % of the limit and at most 5 %.
+        Bytes of the limit, or text, that plans leave free for tensors that the loop may keep later. None, the default, takes
+        ten times what the loop was last measured to keep from one step to the next, but at least 1 % and at most 5 % of the
+        limit.
     check_every
-        Once all graphs are planned, operators are counted in each step whose number is a multiple (1: in all). CUDA's allocator
-        is read in all steps.
+        Once all graphs are planned, operators are counted only in steps whose number is a multiple of this. The default is 1:
+        every step. The peak of CUDA's allocator is read in all steps.
     hard
-        Whether CUDA's allocator may give this process no more than the limit (no). Out of memory is a MemoryLimitError then.
+        Whether CUDA's allocator refuses to allocate more than the limit for this process. Off by default. Running out of memory
+        then raises MemoryLimitError.
     workers, seed
-        As :func:`stowplan.solve` takes them (2 and 0).
+        See :func:`stowplan.solve`; 2 and 0 by default.
 
     Raises
     ------
     MissingDependencyError
-        Without torch.
+        Torch is not installed.
     UsageError, InputError
-        An argument of a wrong type or out of range; a device that is not known, or its file.
+        An argument has a wrong type or is out of range, a device is unknown, or the file of a device is invalid.
     """
 
-    # What torch says of errors begins with this name.
+    # Torch prints this name in its error messages.
     __name__ = "stowplan"
 
     def __init__(
@@ -255,8 +272,8 @@ class TrainingMemory:
             workers=workers,
             seed=seed,
         )
-        spare = None if margin is None else size("a margin of {}", margin, 0)
-        every = whole("check_every {}", check_every, 1)
+        margin_bytes = None if margin is None else size("a margin of {}", margin, 0)
+        checked_interval = whole("check_every {}", check_every, 1)
         if flag("inductor {}", inductor):
             _refuse_host(self.planner)
         if flag("hard {}", hard) and not _has_cuda():
@@ -264,29 +281,30 @@ class TrainingMemory:
         from stowplan.backends.torch import private
         from stowplan.backends.torch.scopes import Scopes
 
-        # Kernels of Inductor make tensors unseen.
-        self._scopes = None if inductor else Scopes(self.planner, spare, every, hard)
+        # A dispatch mode cannot see the tensors that Inductor's kernels allocate, so that steps cannot be checked.
+        self._scopes = None if inductor else Scopes(self.planner, margin_bytes, checked_interval, hard)
         if self._scopes is not None:
             itself = weakref.ref(self)
-            self._scopes.is_given = lambda: private.is_given_to_compile(itself())
+            self._scopes.is_used_by_compile = lambda: private.is_passed_to_compile(itself())
 
     def __call__(self, graph_module: Any, example_inputs: Any, **options: Any) -> Any:
-        """Compile a graph; torch.compile calls this."""
+        """Compile a graph; ``torch.compile`` calls this."""
         from stowplan.backends.torch import private
 
         if self._scopes is None:
             return self._or_eager(graph_module, private.compile_with_inductor, example_inputs, self.planner, **options)
         scopes = self._scopes
 
-        def compiled(inputs: Any, variant: Any) -> Any:
+        def compile_graph(inputs: Any, variant: Any) -> Any:
             def wrap(run: Any, is_backward: bool) -> Any:
                 return lambda arguments: scopes.run_pass(variant, is_backward, run, arguments)
 
             return self._or_eager(graph_module, private.compile_passes, inputs, self.planner, wrap)
 
-        return scopes.watched(compiled, example_inputs, private.code_key())
+        return scopes.checked(compile_graph, example_inputs, private.code_key())
 
     def _or_eager(self, graph_module: Any, make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """The compiled graph, or its eager form if it cannot be planned."""
         try:
             return make(graph_module, *arguments, **options)
         except UnsupportedError as error:
@@ -294,48 +312,50 @@ class TrainingMemory:
             return graph_module.forward
 
     def compile(self, model: Any, **options: Any) -> Any:
-        """As ``torch.compile(model, backend=self, **options)``."""
+        """Returns ``torch.compile(model, backend=self, **options)``."""
         import torch
 
         return torch.compile(model, backend=self, **options)
 
     def step(self) -> contextlib.AbstractContextManager[None]:
-        """A step: all that runs inside counts, and the limit is checked at every operator, or on CUDA around every graph.
+        """A context manager for one training step: all operators that run inside count.
+
+        The limit is checked at every operator, or, on CUDA, around every graph.
 
         Raises
         ------
         UsageError
-            Inside of another step of this memory, or with Inductor.
+            The step is inside of another step of this memory, or graphs are compiled with Inductor.
         MemoryLimitError
-            When more than the limit is live, if that is an error.
+            More bytes than the limit are live, and the memory is strict.
         """
-        return self._watched().said()
+        return self._checked_scopes().explicit()
 
     def least(self, step: Callable[[], Any], count: int = 3) -> int:
-        """The smallest ``memory`` that a training step runs within, in bytes, with 1 % to spare.
+        """Measures the smallest ``memory`` that a training step runs within; returns bytes, with 1 % to spare.
 
         Parameters
         ----------
         step
-            Called without arguments: a whole step with its loss and its optimizer. It is run, and so changes the model.
+            A function without arguments that runs one training step, with its loss and its optimizer. It trains the model.
         count
-            How often; an optimizer makes its state in the first step, so that the second takes more.
+            How often the step runs. An optimizer allocates its state in the first step, so that the second one needs more.
         """
-        return self._watched().measure_least(step, whole("a count of {} steps", count, 1))
+        return self._checked_scopes().measure_least(step, whole("a count of {} steps", count, 1))
 
-    def _watched(self) -> Scopes:
+    def _checked_scopes(self) -> Scopes:
         if self._scopes is None:
             raise UsageError("found a step with Inductor, expected graphs that run operator by operator: it is not counted")
         return self._scopes
 
     @property
     def reports(self) -> list[GraphReport]:
-        """What came of each graph, in the order of plans."""
+        """A report for each plan that was made, in the order in which the plans were made."""
         return self.planner.reports
 
     @property
     def report(self) -> TrainingReport:
-        """What came of the steps so far."""
+        """A report about the training steps so far and about the plans."""
         from stowplan.backends.torch.report import StepsReport, TrainingReport
 
         scopes = self._scopes
@@ -343,7 +363,7 @@ class TrainingMemory:
         return TrainingReport(steps=steps, graphs=[*self.reports], least=scopes.fitting.least() if scopes else None)
 
 
-#: The same under the name that it has in ``torch.compile(model, backend=backend(memory="4 GiB"))``.
+#: The same class, named for ``torch.compile(model, backend=backend(memory="4 GiB"))``.
 backend = TrainingMemory
 
 
@@ -360,17 +380,19 @@ def _refuse_host(planner: Partitioner) -> None:
 
 @contextlib.contextmanager
 def memory_limit(memory: int | str, **options: Any) -> Iterator[Partitioner]:
-    """Inductor plans what is compiled inside within a memory limit; its own settings stay.
+    """A context manager in which Inductor plans graphs within a memory limit; Inductor's other settings stay as they are.
+
+    ``torch.compile`` compiles a model when the model is first called, so call it inside of the context.
 
     Parameters
     ----------
     memory, options
-        As :func:`partitioner` takes them. A compiled model is compiled when it is first called: call it inside.
+        See :func:`partitioner`.
 
     Yields
     ------
     Partitioner
-        With ``reports``.
+        Its ``reports`` has a report for each graph.
     """
     planner = partitioner(memory, **options)
     _refuse_host(planner)

@@ -1,9 +1,10 @@
-"""Plans of the graphs of a training loop: of least peak at first, and then within what the steps leave.
+"""Plans the graphs of a training loop: first for the least peak, then within the bytes that the steps leave free.
 
-A plan of least peak is the best start: it is within the limit wherever any plan is, whatever lives beside the graph. Once the
-steps bring nothing new, each graph is planned anew within what :mod:`~stowplan.backends.torch.timeline` says is left, less a
-margin for what the loop may keep later. Where that fails, or gains nothing, the plan of least peak stays; where what lives
-outside grows beyond the limit, all graphs return to it and are planned again.
+The first plan of a graph has the least peak, because such a plan is within the limit if any plan is, whatever lives beside the
+graph. As soon as steps measure nothing new, each graph is planned again within the bytes that
+:mod:`~stowplan.backends.torch.timeline` says are free, less a margin for tensors that the loop may keep later. If that fails,
+or if the new plan adds no less, the plan of least peak stays. If the tensors outside of the graphs grow until the limit is
+exceeded, all graphs return to the plan of least peak, and are planned again later.
 """
 
 from __future__ import annotations
@@ -14,69 +15,93 @@ from typing import Any
 
 from stowplan.backends.fallback import MemoryLimitError, reason, warn
 from stowplan.backends.torch import private
-from stowplan.backends.torch.partition import Partitioner, Task
-from stowplan.backends.torch.preserved import preserved
+from stowplan.backends.torch.global_state import preserve_global_state
+from stowplan.backends.torch.partition import Partitioner, PlanRequest
 from stowplan.backends.torch.report import SPARE
 from stowplan.backends.torch.timeline import Phase, Planned, Timeline
-from stowplan.backends.torch.uses import Part, Stage, Use, Variant
+from stowplan.backends.torch.uses import SpecializedGraph, Stage, Use, Variant
 
-#: A margin that is not said: this part of the limit at least and at most, and the growth of so many steps as the last.
+#: The default margin: at least and at most these shares of the limit, and between them so many times the growth of the last
+#: step.
 LEAST_MARGIN, MOST_MARGIN, GROWTH_STEPS = 0.01, 0.05, 10
 
-#: Steps that bring nothing new before graphs are planned anew, where parameters were updated, and where they never were.
-QUIET, QUIET_WITHOUT_UPDATE = 1, 2
+#: How many steps in a row must measure nothing new before graphs are planned again: once parameters were updated, and before
+#: that.
+QUIET_STEPS, QUIET_STEPS_WITHOUT_UPDATE = 1, 2
 
-#: A phase is news if its rest grew by more than this part of the limit.
-NEWS = 0.002
+#: A phase counts as new if its remainder grew by more than this share of the limit.
+NEWS_SHARE = 0.002
 
-#: No smaller peak than this part of the limit is sought for the first steps.
-AMPLE = 0.25
+#: The search for the plan of the first steps ends at a peak of this share of the limit.
+AMPLE_SHARE = 0.25
 
-#: The limit while the smallest is measured.
+#: The limit while the smallest possible limit is measured.
 NO_LIMIT = 1 << 62
 
 
 class Fitting:
-    """The graphs of one memory.
+    """The graphs of one ``TrainingMemory``, with their plans.
 
     Parameters
     ----------
+    limit
+        Memory limit of a step, in bytes.
     margin
-        Bytes of the limit that plans leave free; None for what is measured.
+        Bytes of the limit that plans leave free; None to measure how much the loop keeps from step to step.
     """
 
     def __init__(self, planner: Partitioner, limit: int, margin: int | None):
         self.planner, self.limit, self.margin = planner, limit, margin
         self.is_measured = planner.settings.is_measured
         self.timeline = Timeline()
-        self.parts: list[Part] = []
-        self.base = self.drift = self.quiet = 0
-        """Bytes live when the step began, growth since the one before, and how many steps brought nothing new."""
+        self.graphs: list[SpecializedGraph] = []
+        self.base = self.growth = self.quiet_steps = 0
+        """Bytes that were live when the step began, their growth since the step before, and how many steps in a row measured
+        nothing new."""
         self.is_updated = False
-        """Whether parameters were ever changed."""
+        """Whether parameters were ever updated."""
 
     def begin(self, live: int) -> None:
-        """A step begins with so many bytes live: choose graphs to plan anew, or return to the plans of least peak."""
-        self.drift, self.base = max(0, live - self.base), live
-        if any(part.fitted for part in self.parts) and self.timeline.peak(self.base, self._plans()) > self.limit:
-            self._restart(Stage.MEASURED)
-        if self.limit < NO_LIMIT and self.quiet >= (QUIET if self.is_updated else QUIET_WITHOUT_UPDATE):
-            known = self.timeline.graphs()
-            for part in self.parts:
-                if part.stage is Stage.MEASURED and part.key in known:
-                    part.stage = Stage.DUE
+        """Called when a step begins: marks graphs that are to be planned again, or returns to the plans of least peak.
 
-    def learn(self, phase: Phase, rest: int) -> bool:
-        """Take in the rest of a phase; whether that is news that plans depend on."""
-        return self.timeline.record(phase, rest) > NEWS * self.limit and phase.depends_on_plans
+        Parameters
+        ----------
+        live
+            Bytes that are live now.
+        """
+        self.growth, self.base = max(0, live - self.base), live
+        if any(graph.fitted for graph in self.graphs) and self.timeline.peak(self.base, self._plans()) > self.limit:
+            self._restart(Stage.MEASURED)
+        if self.limit < NO_LIMIT and self.quiet_steps >= (QUIET_STEPS if self.is_updated else QUIET_STEPS_WITHOUT_UPDATE):
+            known = self.timeline.measured_graphs()
+            for graph in self.graphs:
+                if graph.stage is Stage.MEASURED and graph.key in known:
+                    graph.stage = Stage.DUE
+
+    def learn(self, phase: Phase, remainder: int) -> bool:
+        """Record the remainder of a phase; returns whether it is new and plans depend on it."""
+        return self.timeline.record(phase, remainder) > NEWS_SHARE * self.limit and phase.depends_on_plans
 
     def add(
-        self, compile_graph: Callable[[Any, Variant], Any], key: Any, code: Any, inputs: Any, instead: Part | None = None
-    ) -> Part:
-        """Compile a graph that is new, with the plan of least peak; where torch cannot, take another in its place."""
-        part = Part(compile_graph, key, code)
+        self,
+        compile_graph: Callable[[Any, Variant], Any],
+        key: Any,
+        code: Any,
+        inputs: Any,
+        instead: SpecializedGraph | None = None,
+    ) -> SpecializedGraph:
+        """Compile a new graph with the plan of least peak.
+
+        Parameters
+        ----------
+        key, code
+            Keys of the graph and of the code that it was compiled from.
+        instead
+            The graph to use if torch cannot compile the new one.
+        """
+        graph = SpecializedGraph(compile_graph, key, code)
         try:
-            self._seek_least(part, inputs)
+            self._seek_least(graph, inputs)
         except MemoryLimitError:
             raise
         except Exception as error:
@@ -84,80 +109,82 @@ class Fitting:
                 raise
             warn(f"torch.compile compiles a graph for no sizes of its own: {reason(error)}: its first plan is used")
             return instead
-        self.parts.append(part)
-        return part
+        self.graphs.append(graph)
+        return graph
 
-    def prepare(self, part: Part, inputs: Any, uses: list[Use]) -> None:
-        """Plan a graph anew if it is due: outside of backward passes, while none of its uses waits."""
-        if part.stage is Stage.STALE:
-            self._seek_least(part, inputs)
-        if part.stage is not Stage.DECIDED and private.is_selectively_checkpointed():
-            # What its mode keeps of a pass is beside the graph, and depends on the plan.
-            part.stage = Stage.DECIDED
+    def prepare(self, graph: SpecializedGraph, inputs: Any, uses: list[Use]) -> None:
+        """Plan a graph again if it is due, unless a backward pass runs or one of its uses waits for one."""
+        if graph.stage is Stage.STALE:
+            self._seek_least(graph, inputs)
+        if graph.stage is not Stage.DECIDED and private.is_selectively_checkpointed():
+            # The mode of selective checkpointing keeps tensors outside of the graph, and which ones depends on the plan.
+            graph.stage = Stage.DECIDED
         if (
-            part.stage is not Stage.DUE
+            graph.stage is not Stage.DUE
             or private.is_in_backward()
-            or any(use.variant.part is part and use.waits for use in uses)
+            or any(use.variant.graph is graph and use.is_waiting for use in uses)
         ):
             return
-        part.stage = Stage.DECIDED
-        others = {other.key for other in self.parts if other.stage is Stage.DUE}
-        plans, limit = self._plans(), self.limit - self.free
-        left = self.timeline.left(part.key, limit, self.base, plans, others)
+        graph.stage = Stage.DECIDED
+        still_due = {other.key for other in self.graphs if other.stage is Stage.DUE}
+        plans, limit = self._plans(), self.limit - self.margin_bytes
+        allowance = self.timeline.allowance(graph.key, limit, self.base, plans, still_due)
         try:
-            variant = self._compiled(part, inputs, Task(part.key, left, self.timeline.uses(part.key)))
+            variant = self._compiled(graph, inputs, PlanRequest(graph.key, allowance, self.timeline.uses(graph.key)))
         except MemoryLimitError:
             return
-        except Exception as error:  # a number that changes from step to step, say, has no value where a graph is traced again
+        except Exception as error:  # For example, a number that changes in each step has no value when a graph is traced again.
             warn(f"torch.compile compiles a graph only once: {reason(error)}: its plan of least peak stays")
             return
-        if variant.planned is not None and variant.cost < part.least.cost:
-            peaks = [self.timeline.peak(self.base, each) for each in (plans, plans | {part.key: variant.planned})]
-            part.fitted = variant if peaks[1] <= max(limit, peaks[0]) else None
+        if variant.planned is not None and variant.cost < graph.least.cost:
+            peaks = [self.timeline.peak(self.base, each) for each in (plans, plans | {graph.key: variant.planned})]
+            graph.fitted = variant if peaks[1] <= max(limit, peaks[0]) else None
 
     def forget(self, limit: int, stage: Stage) -> None:
-        """Begin anew with another limit; graphs run with plans of least peak."""
-        self.limit, self.timeline, self.quiet, self.is_updated = limit, Timeline(), 0, False
+        """Discard all measurements and set another limit; graphs return to the plans of least peak."""
+        self.limit, self.timeline, self.quiet_steps, self.is_updated = limit, Timeline(), 0, False
         self._restart(stage)
 
     def _restart(self, stage: Stage) -> None:
-        for part in self.parts:
-            part.fitted, part.stage = None, stage if part.least.planned else Stage.DECIDED
+        for graph in self.graphs:
+            graph.fitted, graph.stage = None, stage if graph.least.planned else Stage.DECIDED
 
     @property
-    def free(self) -> int:
+    def margin_bytes(self) -> int:
         """Bytes of the limit that plans leave free."""
         if self.margin is not None:
             return self.margin
-        measured = max(LEAST_MARGIN * self.limit, GROWTH_STEPS * self.drift)
+        measured = max(LEAST_MARGIN * self.limit, GROWTH_STEPS * self.growth)
         return math.ceil(min(MOST_MARGIN * self.limit, measured))
 
     def least(self) -> int | None:
-        """The smallest limit that the steps so far would have run within; None before one has ended."""
-        plans = {part.key: part.least.planned for part in self.parts if part.least.planned is not None}
-        fixed = max((rest for phase, rest in self.timeline.rests.items() if not phase.depends_on_plans), default=0)
+        """The smallest limit, in bytes, within which the steps so far would have run; None before a step has ended."""
+        plans = {graph.key: graph.least.planned for graph in self.graphs if graph.least.planned is not None}
+        fixed = max(
+            (remainder for phase, remainder in self.timeline.remainders.items() if not phase.depends_on_plans), default=0
+        )
         most = max(self.timeline.peak(self.base, plans), self.base + fixed)
-        return math.ceil(most * SPARE) if self.timeline.rests else None
+        return math.ceil(most * SPARE) if self.timeline.remainders else None
 
-    def _seek_least(self, part: Part, inputs: Any) -> None:
-        enough = 0 if self.limit == NO_LIMIT else int(AMPLE * self.limit)
-        part.least = self._compiled(part, inputs, Task(part.key, enough=enough) if self.is_measured else None)
-        part.stage = Stage.MEASURED if part.least.planned else Stage.DECIDED
+    def _seek_least(self, graph: SpecializedGraph, inputs: Any) -> None:
+        enough = 0 if self.limit == NO_LIMIT else int(AMPLE_SHARE * self.limit)
+        graph.least = self._compiled(graph, inputs, PlanRequest(graph.key, enough=enough) if self.is_measured else None)
+        graph.stage = Stage.MEASURED if graph.least.planned else Stage.DECIDED
 
-    def _compiled(self, part: Part, inputs: Any, task: Task | None) -> Variant:
-        variant = Variant(part)
-        self.planner.task = task
+    def _compiled(self, graph: SpecializedGraph, inputs: Any, request: PlanRequest | None) -> Variant:
+        variant = Variant(graph)
+        self.planner.request = request
         try:
-            # Modes would count what is traced.
-            with private.without_modes(), preserved():
-                variant.function = part.compile_graph(inputs, variant)
+            # Without this, dispatch modes would count the tensors of tracing.
+            with private.without_modes(), preserve_global_state():
+                variant.function = graph.compile_graph(inputs, variant)
         finally:
-            self.planner.task = None
+            self.planner.request = None
         variant.results = self.planner.results
-        if task is not None:
-            variant.planned, variant.cost = task.planned, task.cost
+        if request is not None:
+            variant.planned, variant.cost = request.planned, request.cost
         return variant
 
     def _plans(self) -> dict[Hashable, Planned]:
-        plans = {part.key: part.current.planned for part in self.parts}
+        plans = {graph.key: graph.current.planned for graph in self.graphs}
         return {key: plan for key, plan in plans.items() if plan is not None}

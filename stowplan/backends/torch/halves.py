@@ -1,7 +1,7 @@
-"""A plan's runs as the graphs of a forward and a backward pass.
+"""Writes a plan as the graphs of a forward and a backward pass.
 
-A new joint graph is written run by run: an operator that runs again is a node once more. How its two passes are cut apart, and
-how the forward pass hands over what the backward pass needs, is AOTAutograd's business and left to torch's own function.
+A new joint graph is written, one node for each run of an operator: an operator that runs twice becomes two nodes. Torch's own
+function then cuts this graph into the two passes and passes the saved values from one to the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from stowplan.backends.torch import offload
 from stowplan.backends.torch.private import OrderedSet, partitioners
-from stowplan.backends.torch.reader import Reading, ignores_statistics, is_part
+from stowplan.backends.torch.reader import Reading, ignores_statistics, is_tuple_element
 from stowplan.frontends.torch_program import is_random
 from stowplan.models.rematerialization.plan import Plan
 
@@ -27,21 +27,21 @@ def split(
     num_fwd_outputs: int,
     static_lifetime_input_indices: Iterable[int] | None = None,
 ) -> tuple[Any, Any]:
-    """Modules of the forward and the backward pass.
+    """Writes the modules of the forward and the backward pass.
 
     Parameters
     ----------
     module
-        The joint module that the reading is of.
+        The joint module from which the reading was made.
     plan
-        Runs of operators, the border among them, and moves.
+        Runs of operators, including the border, and moves of values to the host and back.
     num_fwd_outputs, static_lifetime_input_indices
-        As the partitioner was given them.
+        As AOTAutograd passes them to a partitioner.
 
     Returns
     -------
     (torch.fx.GraphModule, torch.fx.GraphModule)
-        As AOTAutograd expects them of a partitioner.
+        The forward and the backward module, as AOTAutograd expects them of a partitioner.
     """
     writer = _Writer(reading)
     for action, number in plan.steps():
@@ -54,7 +54,7 @@ def split(
     primals = [node for node in graph.nodes if node.op == "placeholder" and "tangents" not in str(node.target)]
     static = set(static_lifetime_input_indices or ())
     extract = partitioners._extract_fwd_bwd_modules
-    # Objects that are no tensors can be saved from torch 2.13 on; no graph that is read has any.
+    # From torch 2.13 on, objects other than tensors can be saved; the reader accepts no graph that has any.
     opaque: dict[str, Any] = {"saved_opaque_nodes": []} if "saved_opaque_nodes" in signature(extract).parameters else {}
     halves: tuple[Any, Any] = extract(
         joint,
@@ -64,14 +64,15 @@ def split(
         num_fwd_outputs=num_fwd_outputs,
         static_lifetime_input_nodes=OrderedSet(node for at, node in enumerate(primals) if at in static),
     )
-    _draw_once(*halves)
+    _remove_repeated_draws(*halves)
     return halves
 
 
-def _draw_once(forward: Any, backward: Any) -> None:
-    """Take random operators of the forward pass out of the backward pass.
+def _remove_repeated_draws(forward: Any, backward: Any) -> None:
+    """Remove random operators of the forward pass from the backward pass.
 
-    Torch's function leaves them in where what they read is saved: nobody reads what they draw, but the generator goes on.
+    Torch's function keeps them there if their operands are saved. Nothing reads the numbers that they draw, but drawing them
+    would advance the generator.
     """
     drawn = {node.name for node in forward.graph.nodes if node.op == "call_function" and is_random(node)}
     for node in reversed(list(backward.graph.nodes)):
@@ -82,62 +83,65 @@ def _draw_once(forward: Any, backward: Any) -> None:
 
 
 class _Writer:
-    """The new graph while it is written."""
+    """The new joint graph while it is being written."""
 
     def __init__(self, reading: Reading):
         self.reading = reading
         self.graph = torch.fx.Graph()
-        self.now: dict[Any, Any] = {}
-        """New node of the latest instance of a value that is no view."""
+        self.latest: dict[Any, Any] = {}
+        """From a node that is no view to the new node that computed its value last."""
         self.views: dict[tuple[Any, Any], Any] = {}
-        """New node of a view of an instance, of those made in this pass."""
-        self.early: set[Any] = set()
+        """From a view and the new node of its base to the new node of the view; only views of the current pass."""
+        self.forward_nodes: set[Any] = set()
         """New nodes of the forward pass."""
         self.saved: dict[Any, None] = {}
+        """New nodes of the forward pass that the backward pass reads: tensors, in the order in which they are first read."""
         self.symbols: dict[Any, None] = {}
+        """The same for sizes."""
         self.is_backward = False
         self.forward_outputs: list[Any] = []
-        self.parts: dict[Any, list[Any]] = {}
-        self.sizes: dict[int, list[Any]] = {}
-        """Symbols that can be made once an operator has run."""
+        self.tuple_elements: dict[Any, list[Any]] = {}
+        self.symbols_after: dict[int, list[Any]] = {}
+        """From an operator to the nodes of sizes that can be computed once it has run."""
         self.roots: dict[int, list[Any]] = {}
-        """Nodes of a tensor of the problem."""
+        """From a tensor of the problem to its nodes."""
         for root, tensor in reading.tensor.items():
             self.roots.setdefault(tensor, []).append(root)
-        self.sent: dict[int, tuple[Any, Any]] = {}
-        """Of a tensor on its way to the host the new node of the copy, and of what is copied."""
-        self.hosts: dict[int, Any] = {}
-        """New node of a tensor on the host."""
+        self.in_transit: dict[int, tuple[Any, Any]] = {}
+        """From a tensor that is being copied to the host to the new nodes of the copy and of the value that is copied."""
+        self.on_host: dict[int, Any] = {}
+        """From a tensor to the new node of its copy on the host."""
         self.fetched: dict[Any, list[Any]] = {}
-        """Of the new node of a fetch that nobody waited for the nodes whose value it is."""
+        """From the new node of a fetch that nothing has waited for yet to the nodes whose value it fetches."""
         for node in reading.graph.nodes:
             if node.op == "placeholder":
-                self.now[node] = self._copy(node)
-            elif is_part(node) and node not in reading.base and node not in reading.symbols:
-                self.parts.setdefault(node.args[0], []).append(node)
+                self.latest[node] = self._copy(node)
+            elif is_tuple_element(node) and node not in reading.base and node not in reading.symbols:
+                self.tuple_elements.setdefault(node.args[0], []).append(node)
         self._prepare_symbols()
 
     def _prepare_symbols(self) -> None:
-        after: dict[Any, int] = {}
+        """Copy the nodes of sizes that are known from the start, and find after which operator each other size is known."""
+        ready_after: dict[Any, int] = {}
         for node in self.reading.graph.nodes:
             if node not in self.reading.symbols or node.op == "placeholder":
                 continue
-            ready = -1
+            last_owner = -1
             for used in node.all_input_nodes:
-                owner = after.get(used) if used in after else self.reading.owner(used)
-                ready = max(ready, -1 if owner is None else owner)
-            after[node] = ready
-            if ready < 0:
-                self.now[node] = self._copy(node)
+                owner = ready_after.get(used) if used in ready_after else self.reading.owner(used)
+                last_owner = max(last_owner, -1 if owner is None else owner)
+            ready_after[node] = last_owner
+            if last_owner < 0:
+                self.latest[node] = self._copy(node)
             else:
-                self.sizes.setdefault(ready, []).append(node)
+                self.symbols_after.setdefault(last_owner, []).append(node)
 
     def run(self, number: int) -> None:
-        """Write a run of an operator, or go from the forward to the backward pass."""
+        """Write a run of an operator; a run of the border begins the backward pass."""
         if number == self.reading.border:
             self.forward_outputs = [self._value(output) for output in self.reading.forward_outputs]
-            # Copies end within the pass in which they began.
-            for tensor in list(self.sent):
+            # Copies end in the pass in which they began.
+            for tensor in list(self.in_transit):
                 self._wait(tensor)
             for nodes in list(self.fetched.values()):
                 self._value(nodes[0])
@@ -147,78 +151,82 @@ class _Writer:
         if number in self.reading.arrival:
             return
         node = self.reading.nodes[number]
-        made = self._copy(node)
-        self.now[node] = made
-        for part in self.parts.get(node, ()):
-            self.now[part] = self._copy(part)
-        for symbol in self.sizes.pop(number, ()):
-            self.now[symbol] = self._copy(symbol)
+        new = self._copy(node)
+        self.latest[node] = new
+        for element in self.tuple_elements.get(node, ()):
+            self.latest[element] = self._copy(element)
+        for symbol in self.symbols_after.pop(number, ()):
+            self.latest[symbol] = self._copy(symbol)
 
     def move(self, action: str, tensor: int) -> None:
-        """Write a step of a value's way to the host, or back."""
+        """Write a move of a value to the host or back: the action is ``send``, ``wait`` or ``fetch``."""
         nodes = self.roots[tensor]
         if action == "send":
             value = self._value(nodes[0])
-            self.sent[tensor] = self._call(offload.send, (value,)), value
+            self.in_transit[tensor] = self._call(offload.send, (value,)), value
         elif action == "fetch":
             device = nodes[0].meta["val"].device
-            fetched = self._call(offload.fetch, (self._shared(self.hosts[tensor], self.saved), device))
+            fetched = self._call(offload.fetch, (self._shared(self.on_host[tensor], self.saved), device))
             self.fetched[fetched] = nodes
-            self.now |= dict.fromkeys(nodes, fetched)
-        elif tensor in self.sent:
+            self.latest |= dict.fromkeys(nodes, fetched)
+        elif tensor in self.in_transit:
             self._wait(tensor)
 
     def _wait(self, tensor: int) -> None:
-        sent, value = self.sent.pop(tensor)
-        self.hosts[tensor] = self._call(offload.wait, (sent, value), offload.host_value(self.roots[tensor][0].meta["val"]))
+        in_transit, value = self.in_transit.pop(tensor)
+        self.on_host[tensor] = self._call(
+            offload.wait, (in_transit, value), offload.host_value(self.roots[tensor][0].meta["val"])
+        )
 
     def _call(self, function: Any, args: tuple[Any, ...], value: Any = None) -> Any:
-        """New node of a function of ours."""
-        made = self.graph.call_function(function, args)
-        made.meta["val"] = value
+        """Write a call of a function of :mod:`~stowplan.backends.torch.offload`."""
+        new = self.graph.call_function(function, args)
+        new.meta["val"] = value
         if not self.is_backward:
-            self.early.add(made)
-        return made
+            self.forward_nodes.add(new)
+        return new
 
     def finish(self) -> tuple[Any, list[Any], list[Any]]:
-        """The graph with its outputs, and what is saved of tensors and of sizes."""
+        """Write the outputs; returns the graph, the tensors that are saved, and the sizes that are saved."""
         outputs = [*self.forward_outputs, *(self._value(output) for output in self.reading.backward_outputs)]
         (last,) = (node for node in self.reading.graph.nodes if node.op == "output")
         self.graph.output(tuple(outputs)).meta = dict(last.meta)
         return self.graph, list(self.saved), list(self.symbols)
 
     def _copy(self, node: Any) -> Any:
+        """Write a node once more, with the current values of its operands."""
         ignored = [used for used in node.all_input_nodes if self.is_backward and ignores_statistics(node, used)]
         stand_ins = dict.fromkeys(ignored, node.args[1] if ignored else None)
-        made = self.graph.node_copy(node, lambda used: self._value(stand_ins.get(used, used)))
+        new = self.graph.node_copy(node, lambda used: self._value(stand_ins.get(used, used)))
         if not self.is_backward:
-            self.early.add(made)
-        return made
+            self.forward_nodes.add(new)
+        return new
 
     def _value(self, node: Any) -> Any:
-        """New node that a reader of a node's value reads, right now."""
+        """The new node from which a reader gets the value of a node at this point."""
         if not isinstance(node, torch.fx.Node):
             return node
         if node.op == "get_attr":
-            if node not in self.now:
-                self.now[node] = self.graph.node_copy(node)
-            return self.now[node]
+            if node not in self.latest:
+                self.latest[node] = self.graph.node_copy(node)
+            return self.latest[node]
         if node in self.reading.base:
             return self._view(node)
-        made = self.now[node]
-        if made in self.fetched:
-            nodes = self.fetched.pop(made)
-            made = self._call(offload.arrive, (made,), nodes[0].meta["val"])
-            self.now |= dict.fromkeys(nodes, made)
-        return self._shared(made, self.symbols if node in self.reading.symbols else self.saved)
+        new = self.latest[node]
+        if new in self.fetched:
+            nodes = self.fetched.pop(new)
+            new = self._call(offload.arrive, (new,), nodes[0].meta["val"])
+            self.latest |= dict.fromkeys(nodes, new)
+        return self._shared(new, self.symbols if node in self.reading.symbols else self.saved)
 
-    def _shared(self, made: Any, saved: dict[Any, None]) -> Any:
-        """A new node that is read, saved for the backward pass where that reads one of the forward pass."""
-        if self.is_backward and made in self.early and not (made.op == "placeholder" and "tangents" in str(made.target)):
-            saved[made] = None
-        return made
+    def _shared(self, new: Any, saved: dict[Any, None]) -> Any:
+        """Note that a new node is read; if the backward pass reads a node of the forward pass, the value is saved."""
+        if self.is_backward and new in self.forward_nodes and not (new.op == "placeholder" and "tangents" in str(new.target)):
+            saved[new] = None
+        return new
 
     def _view(self, node: Any) -> Any:
+        """The new node of a view of the current value of its base; it is written once in each pass."""
         instance = self._value(self.reading.root(node))
         if (node, instance) not in self.views:
             self.views[node, instance] = self._copy(node)

@@ -1,4 +1,4 @@
-"""An order of our own among those that Inductor tries for the least peak of memory; it keeps the least by its own estimate."""
+"""Adds an operator order of stowplan's to those that Inductor tries; Inductor keeps the one with the lowest estimated peak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
 from stowplan.backends.fallback import require
-from stowplan.backends.search import OrderReport, SearchOptions, ordered
+from stowplan.backends.search import OrderReport, SearchOptions, find_order
 from stowplan.backends.torch.entry import NEEDED
 from stowplan.kernel.context import Options
 from stowplan.log import LOGGER
@@ -16,10 +16,10 @@ from stowplan.models.operator_order.problem import Op, Problem, Tensor
 
 
 class _Order:
-    """A method for ``reorder_for_peak_memory``."""
+    """A method for Inductor's ``reorder_for_peak_memory``: it takes a list of nodes and returns them in a new order."""
 
     def __init__(self, options: Options):
-        # Inductor logs the names of its methods.
+        # Inductor writes the names of its methods into its log.
         self.__name__ = "stowplan"
         self.options = options
         self.reports: list[OrderReport] = []
@@ -27,7 +27,7 @@ class _Order:
     def __call__(self, nodes: list[Any]) -> list[Any]:
         try:
             return self._ordered(nodes)
-        except Exception as error:  # whatever is wrong with this graph, it has an order
+        except Exception as error:  # Whatever the fault is, the graph can keep its order.
             LOGGER.warning("inductor order: %s: %s: the order given is kept", type(error).__name__, error)
             return list(nodes)
 
@@ -36,41 +36,41 @@ class _Order:
 
         began = time.monotonic()
         problem = problem_of(nodes, set(inductor_graph().get_output_names()))
-        plan, report = ordered(problem, self.options, began)
+        plan, report = find_order(problem, self.options, began)
         self.reports.append(report)
         return [nodes[number] for number in plan.order]
 
 
 def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
-    """Nodes of Inductor's scheduler, with its planning information, as a problem of operator order.
+    """Builds a problem of operator order from nodes of Inductor's scheduler.
 
     Parameters
     ----------
     nodes
-        ``BaseSchedulerNode`` with ``mpi_node``.
+        ``BaseSchedulerNode`` with the memory planning information in ``mpi_node``.
     outputs
-        Names of buffers that the graph returns.
+        Names of the buffers that the graph returns.
     """
     tensors: list[Tensor] = []
-    number: dict[str, int] = {}
+    index_of_buffer: dict[str, int] = {}
     inputs: list[int] = []
 
     def add(buffer: Any) -> int:
         name = buffer.get_name()
-        if name not in number:
+        if name not in index_of_buffer:
             plan = buffer.mpi_buffer
-            number[name] = len(tensors)
+            index_of_buffer[name] = len(tensors)
             tensors.append(Tensor(id=name, size=max(plan.size_alloc, plan.size_free)))
-        return number[name]
+        return index_of_buffer[name]
 
     writes = [tuple(dict.fromkeys(add(buffer) for buffer in node.get_outputs())) for node in nodes]
-    written = {tensor for row in writes for tensor in row}
+    written = {tensor for read in writes for tensor in read}
     reads = []
     for node in nodes:
-        row = [add(buffer) for buffer in node.mpi_node.pred_buffers]
-        inputs += [tensor for tensor in row if tensor not in written]
-        reads.append(tuple(dict.fromkeys(row)))
-    place = {node: at for at, node in enumerate(nodes)}
+        read = [add(buffer) for buffer in node.mpi_node.pred_buffers]
+        inputs += [tensor for tensor in read if tensor not in written]
+        reads.append(tuple(dict.fromkeys(read)))
+    index = {node: at for at, node in enumerate(nodes)}
     return Problem(
         tensors=tuple(tensors),
         ops=tuple(
@@ -82,9 +82,9 @@ def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
             for at, node in enumerate(nodes)
         ),
         inputs=tuple(dict.fromkeys(inputs)),
-        outputs=tuple(number[name] for name in sorted(outputs) if name in number),
+        outputs=tuple(index_of_buffer[name] for name in sorted(outputs) if name in index_of_buffer),
         precedences=tuple(
-            dict.fromkeys((place[other], at) for node, at in place.items() for other in node.mpi_node.pred_nodes)
+            dict.fromkeys((index[other], at) for node, at in index.items() for other in node.mpi_node.pred_nodes)
         ),
         name="inductor",
     )
@@ -92,28 +92,29 @@ def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
 
 @contextlib.contextmanager
 def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) -> Iterator[list[OrderReport]]:
-    """What Inductor compiles inside runs in the order of least peak by its own estimate, one of ours among those it tries.
+    """A context manager in which Inductor also tries an operator order of stowplan's for each graph that it compiles.
 
-    Nothing is taken from its caches meanwhile: they do not know of the order.
+    Inductor keeps the order with the lowest peak by its own estimate, so that the estimated peak never gets worse. Its caches
+    are off inside, because their keys do not include the order.
 
     Parameters
     ----------
     time_limit
         Seconds for each graph.
     search
-        ``deterministic``, ``seed`` and ``workers``, as :func:`stowplan.solve` takes them.
+        ``deterministic``, ``seed`` and ``workers``; see :func:`stowplan.solve`.
 
     Yields
     ------
     list of OrderReport
-        One for each graph so far. A graph that fails keeps its order, and the logger ``stowplan`` says why.
+        A report for each graph so far. If ordering a graph fails, it keeps its order, and the logger ``stowplan`` says why.
 
     Raises
     ------
     MissingDependencyError
-        Without torch.
+        Torch is not installed.
     UsageError
-        An argument of a wrong type or out of range.
+        An argument has a wrong type or is out of range.
     """
     options = Options(time_limit=time_limit, **search)
     require(*NEEDED)
@@ -134,7 +135,7 @@ def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) ->
 
 
 def _methods(function: Callable[..., Any]) -> list[Any] | None:
-    """The list of methods that is the function's default."""
+    """The list of methods that is a default argument of the function; None if this version of torch has none."""
     for default in function.__defaults__ or ():
         if isinstance(default, list) and all(callable(one) for one in default):
             return default

@@ -1,7 +1,8 @@
-"""The most bytes of tensors that are live while code runs: storages are counted when they come and when they go.
+"""Measures the most bytes of tensors that are live while code runs, by counting storages when they are created and released.
 
-A dispatch mode sees every operator of a thread, and with it every storage that an operator reads or makes. Bytes that a kernel
-allocates for itself while it runs are not seen. On CUDA the allocator keeps the same numbers at no cost (:class:`Allocator`).
+A *storage* is torch's block of memory under one or more tensors. A dispatch mode sees every operator of a thread, and with it
+every storage that an operator reads or creates. It does not see the bytes that a kernel allocates internally while it runs. On
+CUDA, the allocator has these numbers at no cost (:class:`Allocator`).
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ import torch
 from stowplan.backends.torch.private import DispatchMode, storage_key, tree_leaves
 from stowplan.errors import UsageError
 
-#: Storages of copies on the host that were sent there: they are no part of what a device has.
+#: Keys of storages on the host that are copies of values on a device; they do not count as bytes of the device.
 _ON_HOST: set[int] = set()
 
 
-def name_host(tensor: Any) -> None:
-    """Say that a storage is a copy on the host, before any mode counts it."""
+def mark_host_copy(tensor: Any) -> None:
+    """Mark a tensor's storage as a copy on the host; call this before any dispatch mode counts it."""
     storage = tensor.untyped_storage()
     _ON_HOST.add(storage_key(storage))
     weakref.finalize(storage, _ON_HOST.discard, storage_key(storage))
 
 
 def storage_of(tensor: Any) -> Any:
-    """The storage of a tensor; None where it has none, or none on this machine, or is a copy on the host."""
+    """The storage of a tensor; None if it has no storage, is on the device ``meta``, or is a copy on the host."""
     try:
         storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
@@ -37,26 +38,28 @@ def storage_of(tensor: Any) -> Any:
 
 
 class Peaks(NamedTuple):
-    """Most bytes that were live at once."""
+    """The most bytes that were live at once."""
 
     device: int
+    """Bytes of all tensors, without the copies on the host."""
     host: int
-    """Of copies that were sent to the host, which are not among the others."""
+    """Bytes of the copies that were sent to the host."""
 
 
 class Storages(DispatchMode):  # type: ignore[misc]
-    """A dispatch mode that counts storages.
+    """A dispatch mode that counts the bytes of live storages.
 
     Attributes
     ----------
     live, peak
         Bytes that are live now, and the most since :meth:`reset`.
     found
-        Bytes that were met by an operator that did not make them: they were live before, as if from the start.
+        Bytes of storages that were found late: an operator used them and had not created them. They are counted as if they had
+        been live from the start.
     owner
-        Of whom it counts, a weak reference; None where somebody enters it and leaves it.
+        Weak reference to the object for which this mode counts; None if the mode is used as a context manager.
     host_live, host_peak
-        The same as ``live`` and ``peak`` of copies on the host.
+        Like ``live`` and ``peak``, for the copies on the host.
     """
 
     supports_higher_order_operators = True
@@ -64,20 +67,20 @@ class Storages(DispatchMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.is_counting = True
-        """Else operators run as without it."""
-        self.finds = True
-        """Whether what an operator uses counts, or only what it makes."""
+        """If false, operators run without being counted."""
+        self.counts_operands = True
+        """Whether operands of operators count, or only their results."""
         self.sizes: dict[int, int] = {}
-        self.on_more: Callable[[], None] = lambda: None
-        """Called behind an operator that made the peak higher."""
+        self.on_new_peak: Callable[[], None] = lambda: None
+        """Called after an operator that raised the peak."""
         self.owner: Any = None
         self.live = self.peak = self.found = self.host_live = self.host_peak = 0
         self.met: dict[int, int] = {}
-        """Of storages that were found and are still live, by their keys, the bytes found up to then."""
+        """Live storages that were found late: from the key of each to the value of ``found`` after it."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled code runs as compiled: without this torch would run the model's own code instead."""
+        """Lets compiled code run under this mode; otherwise torch would run the model's uncompiled code instead."""
         return True
 
     def reset(self) -> None:
@@ -85,7 +88,13 @@ class Storages(DispatchMode):  # type: ignore[misc]
         self.peak = self.live
 
     def add(self, tensor: Any, is_counted: bool = True) -> None:
-        """Count a tensor's storage, or remember that it does not count, unless it is known."""
+        """Count a tensor's storage, unless it was counted before.
+
+        Parameters
+        ----------
+        is_counted
+            If false, remember the storage as one that does not count.
+        """
         if not isinstance(tensor, torch.Tensor):
             return
         try:
@@ -97,19 +106,19 @@ class Storages(DispatchMode):  # type: ignore[misc]
             return
         size = storage.nbytes() if is_counted else 0
         if key in _ON_HOST:
-            # Whoever sees it first, it was made by a step.
+            # Copies on the host count separately, whichever operator uses them first.
             self.sizes[key], size = 0, storage.nbytes()
             self.host_live += size
             self.host_peak = max(self.host_peak, self.host_live)
-            weakref.finalize(storage, self._gone_from_host, key, size)
+            weakref.finalize(storage, self._released_on_host, key, size)
             return
         self.sizes[key] = size
         self.live += size
         self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._gone, key)
+        weakref.finalize(storage, self._released, key)
 
     def find(self, tensor: Any, is_counted: bool = True) -> None:
-        """Meet a tensor that was there before, unless it is known: it was there when the peak was."""
+        """Count a tensor that existed before, unless it was counted; its bytes are added to the peak, too."""
         peak, live, count = self.peak, self.live, len(self.sizes)
         self.add(tensor, is_counted)
         if len(self.sizes) > count:
@@ -117,19 +126,22 @@ class Storages(DispatchMode):  # type: ignore[misc]
             self.found += self.live - live
             self.met[storage_key(tensor.untyped_storage())] = self.found
 
-    def found_before(self, until: int) -> int:
-        """Bytes of what was found since this was last asked for, up to so many bytes found in all, and is still live.
+    def pop_found(self, until: int) -> int:
+        """Bytes that were found since the last call of this method and are still live.
 
-        They were live before they were found, too.
+        Parameters
+        ----------
+        until
+            Only storages that were found before ``found`` exceeded this number count.
         """
         met, self.met = self.met, {}
         return sum(self.sizes.get(key, 0) for key, found in met.items() if found <= until)
 
-    def _gone(self, key: int) -> None:
+    def _released(self, key: int) -> None:
         self.live -= self.sizes.pop(key, 0)
         self.met.pop(key, None)
 
-    def _gone_from_host(self, key: int, size: int) -> None:
+    def _released_on_host(self, key: int, size: int) -> None:
         del self.sizes[key]
         self.host_live -= size
 
@@ -137,18 +149,18 @@ class Storages(DispatchMode):  # type: ignore[misc]
         if not self.is_counting:
             return func(*args, **(kwargs or {}))
         peak = self.peak
-        for tensor in _tensors((args, tuple((kwargs or {}).values()))) if self.finds else ():
+        for tensor in _tensors((args, tuple((kwargs or {}).values()))) if self.counts_operands else ():
             self.find(tensor)
         out = func(*args, **(kwargs or {}))
         for tensor in _tensors((out,)):
             self.add(tensor)
         if self.peak > peak:
-            self.on_more()
+            self.on_new_peak()
         return out
 
 
 def _tensors(values: Any) -> Iterator[Any]:
-    """Tensors among arguments, or in lists of them; a pytree would be slower by far."""
+    """Tensors among arguments, also within lists and tuples. Torch's pytrees would be much slower."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -157,13 +169,14 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 
 class Allocator:
-    """What torch's caching allocator says of a CUDA device, in the form of :class:`Storages`; reading it costs nothing.
+    """Reads the statistics of torch's caching allocator for a CUDA device, with the interface of :class:`Storages`.
 
-    Bytes are those of allocated blocks: of tensors, rounded to 512, and of what kernels ask for while they run.
+    It counts the bytes of allocated blocks: those of tensors, rounded up to 512 bytes, and those that kernels allocate while
+    they run. Reading the statistics costs almost nothing.
     """
 
     found = host_live = host_peak = 0
-    finds = True
+    counts_operands = True
 
     def __init__(self, device: Any):
         self.device = device
@@ -183,14 +196,14 @@ class Allocator:
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def find(self, tensor: Any, is_counted: bool = True) -> None:
-        """Nothing is to be done: the allocator knows all tensors."""
+        """Does nothing, because the allocator counts all tensors."""
 
-    def found_before(self, until: int) -> int:
-        """Nothing is found late."""
+    def pop_found(self, until: int) -> int:
+        """Returns 0, because the allocator finds no tensor late."""
         return 0
 
     def cap(self, limit: int) -> None:
-        """Let this process allocate no more bytes than a limit."""
+        """Have the allocator refuse to allocate more than this many bytes for this process."""
         total = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), self.device)
 
@@ -198,38 +211,38 @@ class Allocator:
 def existing_tensors() -> list[Any]:
     """All tensors that exist in this process, whoever holds them."""
     gc.collect()
-    # What asks for an attribute may run code of others.
+    # ``isinstance`` reads the attribute ``__class__``, which may run code of other packages.
     return [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
 
 
 def measure_peak(step: Callable[[], Any], *present: Any) -> int:
-    """Most bytes of tensors that are live at once while a function runs.
+    """Returns the most bytes of tensors that are live at once while a function runs.
 
     Parameters
     ----------
     step
-        Called once, without arguments: ``lambda: train_step(model, optimizer, batch)``, say.
+        A function without arguments, such as ``lambda: train_step(model, optimizer, batch)``; it is called once.
     present
-        Modules, optimizers, tensors, and lists, tuples or dictionaries of them. With none, all tensors that exist count,
-        whoever holds them: models, optimizers, batches. With some, these count, and what ``step`` uses, but
-        nothing else that happens to exist.
+        Modules, optimizers, tensors, and lists, tuples or dictionaries of them. Without any, all tensors of this process count:
+        those of models, optimizers, batches. Otherwise only the tensors in these objects and the tensors that ``step``
+        uses or creates count.
 
     Returns
     -------
     int
-        Bytes of storages; what kernels need inside is not seen, nor what other threads run. Copies that a plan sent to the
+        Bytes of storages. Memory inside of kernels and tensors of other threads are not seen. Copies that a plan sends to the
         host do not count.
 
     Raises
     ------
     UsageError
-        Something that is named is none of these.
+        An argument is of another type.
     """
     return measure_peaks(step, *present).device
 
 
 def measure_peaks(step: Callable[[], Any], *present: Any) -> Peaks:
-    """As :func:`measure_peak`, with the bytes of copies on the host, apart."""
+    """Like :func:`measure_peak`, but returns the bytes on the device and those of copies on the host."""
     mode = Storages()
     for tensor in [each for item in present for each in _named(item)] if present else existing_tensors():
         mode.add(tensor)
@@ -239,7 +252,7 @@ def measure_peaks(step: Callable[[], Any], *present: Any) -> Peaks:
 
 
 def _named(item: Any) -> list[Any]:
-    """Tensors of what is named."""
+    """The tensors in an object."""
     if isinstance(item, torch.nn.Module):
         return [*item.parameters(), *item.buffers()]
     if isinstance(item, torch.optim.Optimizer):

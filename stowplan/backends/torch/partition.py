@@ -1,4 +1,4 @@
-"""The partitioner that AOTAutograd and Inductor call with a joint graph."""
+"""The partitioner that AOTAutograd and Inductor call with a joint graph of a forward and a backward pass."""
 
 from __future__ import annotations
 
@@ -13,99 +13,116 @@ import torch
 
 from stowplan.backends.fallback import MemoryLimitError, reason, warn
 from stowplan.backends.torch import stock
-from stowplan.backends.torch.checkpoints import separated
+from stowplan.backends.torch.allowance import (
+    Allowance,
+    bytes_held_by_caller,
+    footprint,
+    repeated_allowance,
+    savable,
+    tangent_bytes,
+    with_reservations,
+)
+from stowplan.backends.torch.checkpoints import with_backward_copies
 from stowplan.backends.torch.costs import SIZES, whole
+from stowplan.backends.torch.global_state import preserve_global_state
 from stowplan.backends.torch.halves import split
 from stowplan.backends.torch.offload import with_host
 from stowplan.backends.torch.planning import Choice, Chooser, GraphReport, Settings
-from stowplan.backends.torch.preserved import preserved
 from stowplan.backends.torch.private import CustomPartitionerFn, code_key, config, fx_graph_cse, partitioners
 from stowplan.backends.torch.reader import Reading, read, sequence_of
-from stowplan.backends.torch.rooms import Rooms, copies, given_bytes, limited, savable, taken, tangent_bytes
 from stowplan.backends.torch.timeline import Planned
 from stowplan.models.rematerialization.structure import build
 
 #: Versions of torch that the tests of this back end passed with.
 VERSIONS = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
-#: How many times larger than those planned for sizes may be: the first at which the plan is within the limit.
+#: Factors by which symbolic sizes may grow before torch compiles the graph again; the first one is used at which the plan is
+#: still within the limit.
 LARGER = (16, 8, 4, 2, 1)
 
 
-def complaint() -> str:
-    """What is wrong with the installed version of torch, in one line; empty where it is one that is known."""
+def unsupported_version() -> str:
+    """A line that says that the installed version of torch is not supported; empty if it is supported."""
     installed = str(torch.__version__)
-    known = ".".join(installed.split(".")[:2]) in VERSIONS
-    return "" if known else f"found torch {installed}, expected {', '.join(VERSIONS)}"
+    is_supported = ".".join(installed.split(".")[:2]) in VERSIONS
+    return "" if is_supported else f"found torch {installed}, expected {', '.join(VERSIONS)}"
 
 
 @dataclass
-class Task:
-    """A plan for steps that are measured."""
+class PlanRequest:
+    """Asks the partitioner for a plan of one graph of a training loop whose steps are measured, and receives the result."""
 
     graph: Any
-    """What tells graphs apart."""
-    rooms: Rooms | None = None
-    """None for the plan of least peak, with which the first steps run."""
-    uses: int = 1
-    """How many uses of graphs are there at once, at most: the host's bytes are shared among them."""
+    """Key of the graph."""
+    allowance: Allowance | None = None
+    """How many bytes the graph may use; None asks for the plan of least peak, with which the first steps run."""
+    concurrent_uses: int = 1
+    """How many forward passes of graphs wait for their backward pass at once, at most; they share the host's bytes."""
     planned: Planned | None = None
-    """What came of it; None where there is no plan."""
+    """The result: the memory that the plan uses; None if there is no plan."""
     cost: int = 0
+    """The result: the cost that the plan adds, in floating-point operations or picoseconds."""
     enough: int = 0
-    """Bytes of a peak below which no smaller one is sought."""
+    """A plan whose peak is at most this many bytes is good enough, and the search for a lower peak ends."""
 
 
 class Partitioner(CustomPartitionerFn):
-    """A partitioner that stays within a memory limit; made by :func:`stowplan.backends.torch.partitioner`.
+    """A partitioner that stays within a memory limit; :func:`stowplan.backends.torch.partitioner` constructs it.
 
     Attributes
     ----------
     reports
-        Of each graph planned so far.
+        A report for each plan that was made so far.
     """
 
     def __init__(self, settings: Settings):
         self.settings = settings
         self.reports: list[GraphReport] = []
-        self.task: Task | None = None
-        """What is asked for right now, where steps are measured."""
+        self.request: PlanRequest | None = None
+        """The request that the next call serves; None if steps are not measured."""
         self.results = 0
-        """How many results the caller of the graph that was last cut in two gets of its forward pass."""
-        self._parts: dict[Any, GraphReport] = {}
-        """Of each graph of those that share the limit."""
+        """How many outputs of the last forward pass go to its caller; the values that are saved follow them."""
+        self._report_of: dict[Any, GraphReport] = {}
+        """The latest report of each graph that shares the limit."""
 
     def planned(self) -> list[GraphReport]:
-        """Of the graphs that share the limit."""
-        return [*self._parts.values()]
+        """The latest reports of the graphs that share the limit."""
+        return [*self._report_of.values()]
 
     def uuid(self) -> Any:
-        """Never the same: plans depend on time and on other graphs, so that nothing compiled is taken from a cache."""
+        """A key for torch's caches. It is different in each call, because plans depend on time and on other graphs."""
         return uuid.uuid4().hex
 
     def __call__(self, gm: Any, joint_inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Forward and backward module of a joint module.
+        """Cuts a joint module into a forward and a backward module.
+
+        Parameters
+        ----------
+        gm
+            ``torch.fx.GraphModule`` with the joint graph.
+        joint_inputs, kwargs
+            As AOTAutograd passes them to a partitioner.
 
         Raises
         ------
         MemoryLimitError
-            The limit cannot be met, or no plan was found in time; unless a warning was asked for.
+            The limit cannot be met, or no plan was found in time, and the settings are strict.
         UnsupportedError
-            No plan was made, and those of torch have other gradients than eager.
+            The graph cannot be planned, and torch's own plans could compute other gradients than eager mode.
         """
-        why = complaint()
+        why = unsupported_version()
         self.results = kwargs["num_fwd_outputs"]
         try:
             if not why:
-                with preserved():
+                with preserve_global_state():
                     return self._plan(gm, joint_inputs, kwargs)
         except MemoryLimitError as error:
             if self.settings.strict:
                 raise
             why = str(error)
-        except Exception as error:  # whatever is wrong with this graph, torch has a plan for it
+        except Exception as error:  # Whatever the fault is, torch's own partitioner can still compile the graph.
             why = reason(error)
-        modules, instead = stock.handed_over(gm, joint_inputs, kwargs)
+        modules, instead = stock.safe_modules(gm, joint_inputs, kwargs)
         warn(f"{why}: {instead}")
         return modules
 
@@ -113,46 +130,52 @@ class Partitioner(CustomPartitionerFn):
         began = time.monotonic()
         module = prepared(gm)
         count = kwargs["num_fwd_outputs"]
-        reading = read(module.graph, count, self.settings.counted, self.settings.prices)
+        reading = read(module.graph, count, self.settings.counted, self.settings.cost_function)
         before = time.monotonic()
         modules = stock.partition(gm, joint_inputs, kwargs)
         stock_seconds = time.monotonic() - before
-        task, repeats = self.task, self.settings.repeats or 1
+        request, repeats = self.request, self.settings.repeats or 1
         static = set(kwargs.get("static_lifetime_input_indices") or ()) if self.settings.counted.parameters else set()
-        key, limit = (task.graph, self.settings.limit) if task else self._share()
-        host, hosted = self.settings.host, reading
+        key, limit = (request.graph, self.settings.limit) if request else self._share()
+        host, with_transfers = self.settings.host, reading
         if host is not None:
-            share = host.limit // (task.uses if task else repeats) if task or repeats > 1 else self._host_share(key)
-            hosted = with_host(reading, share, host.bandwidth)
+            share = (
+                host.limit // (request.concurrent_uses if request else repeats)
+                if request or repeats > 1
+                else self._host_share(key)
+            )
+            with_transfers = with_host(reading, share, host.bandwidth)
 
         def chooser(graph: Reading) -> Chooser:
             return Chooser(
                 graph,
-                room.limit,
+                available.limit,
                 self.settings,
                 sequence_of(graph, [half.graph for half in modules]),
                 lambda should_stop: stock.plans(gm, graph, joint_inputs, kwargs, should_stop=should_stop),
                 stock_seconds,
                 began,
-                uses=max(row.waiting + row.runs for row in room.rows),
+                uses=max(row.waiting + row.runs for row in available.rows),
             )
 
-        def rooms(other: Reading) -> Rooms:
-            return copies(other, repeats, limit, static)
+        def allowance(other: Reading) -> Allowance:
+            return repeated_allowance(other, repeats, limit, static)
 
-        room = (task and task.rooms) or rooms(reading)
-        if task and task.rooms is None:
-            choice = chooser(reading).first(task.enough)
+        available = (request and request.allowance) or allowance(reading)
+        if request and request.allowance is None:
+            choice = chooser(reading).choose_for_first_steps(request.enough)
             if choice.report.peak > limit:
                 try:
-                    choice = chooser(hosted).choose(keep_own=False)
+                    choice = chooser(with_transfers).choose(keep_stock=False)
                 except MemoryLimitError as error:
-                    # Whoever calls the graph may hold less than what is proven assumes.
-                    if error.bound - given_bytes(reading, static) > self.settings.limit:
+                    # The bound assumes that the caller holds all inputs, results and tangents; it may have released some.
+                    if error.bound - bytes_held_by_caller(reading, static) > self.settings.limit:
                         raise
         else:
-            is_alone = not task and repeats == 1
-            choice = chooser(limited(hosted, room)).choose(keep_own=is_alone and kwargs.get("compiler") == "inductor")
+            is_alone = not request and repeats == 1
+            choice = chooser(with_reservations(with_transfers, available)).choose(
+                keep_stock=is_alone and kwargs.get("compiler") == "inductor"
+            )
         if not choice.is_stock:
             modules = split(
                 module,
@@ -161,21 +184,23 @@ class Partitioner(CustomPartitionerFn):
                 num_fwd_outputs=count,
                 static_lifetime_input_indices=kwargs.get("static_lifetime_input_indices"),
             )
-        self._guard(module, count, choice, limit, rooms)
-        # Only what is certain to run is told, and takes a part of the limit.
-        if task:
+        self._guard(module, count, choice, limit, allowance)
+        # The graph takes its share of the limit only here, when nothing can fail any more.
+        if request:
             inputs = reading.problem.tensors[0].size
-            task.planned = Planned(taken(choice.reading, choice.plan), inputs, tangent_bytes(reading), savable(reading))
-            task.cost = choice.report.added_cost
-        self._parts[key] = choice.report
+            request.planned = Planned(footprint(choice.reading, choice.plan), inputs, tangent_bytes(reading), savable(reading))
+            request.cost = choice.report.added_cost
+        self._report_of[key] = choice.report
         self.reports.append(choice.report)
         return modules
 
-    def _guard(self, module: Any, count: int, choice: Choice, limit: int, rooms: Callable[[Reading], Rooms]) -> None:
-        """Have torch compile anew for sizes so large that the plan may be above the limit."""
+    def _guard(self, module: Any, count: int, choice: Choice, limit: int, allowance: Callable[[Reading], Allowance]) -> None:
+        """Adds guards, so that torch compiles the graph again for sizes at which this plan could be above the limit."""
         values = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
-        dynamic = [size for value in values for size in getattr(value, "shape", [value]) if isinstance(size, torch.SymInt)]
-        symbols = {size.node.expr: size for size in dynamic if size.node.expr.is_Symbol}
+        symbolic_sizes = [
+            size for value in values for size in getattr(value, "shape", [value]) if isinstance(size, torch.SymInt)
+        ]
+        symbols = {size.node.expr: size for size in symbolic_sizes if size.node.expr.is_Symbol}
 
         def peak(sizes: dict[Any, int]) -> int:
             SIZES.set(sizes)
@@ -183,24 +208,27 @@ class Partitioner(CustomPartitionerFn):
             if choice.reading.arrival and self.settings.host is not None:
                 reading = with_host(reading, self.settings.host.limit, self.settings.host.bandwidth)
             plan = build(reading.problem).made(choice.plan.sequence, choice.plan.moves or ())
-            return rooms(reading).peak(taken(reading, plan))
+            return allowance(reading).peak(footprint(reading, plan))
 
-        # What larger sizes take on the host is not planned.
-        for times in () if not symbols else LARGER[-1:] if choice.plan.moves else LARGER:
-            largest = {symbol: times * whole(size) for symbol, size in symbols.items()}
-            if times == 1 or copy_context().run(peak, largest) <= limit:
+        # With moves to the host no larger size is allowed, because the bytes on the host are planned for these sizes only.
+        for factor in () if not symbols else LARGER[-1:] if choice.plan.moves else LARGER:
+            largest = {symbol: factor * whole(size) for symbol, size in symbols.items()}
+            if factor == 1 or copy_context().run(peak, largest) <= limit:
                 break
         for symbol, size in symbols.items():
-            # It is so; that it was asked becomes a guard.
+            # The comparison is true now. Evaluating it makes torch record it as a guard.
             bool(size <= largest[symbol])
 
     def _share(self) -> tuple[Any, int]:
-        """What tells graphs apart, and this one's part of the limit: of what others left, as much as each to come."""
-        # The same code compiled again, for other sizes, say, takes the place of what it was.
+        """Key of the graph that is being compiled, and its share of the limit in bytes.
+
+        The bytes that other graphs have left are divided evenly among this graph and those that are still expected.
+        """
+        # If the same code is compiled again, for example for other sizes, the new graph replaces the old one.
         key = code_key()
-        of_others = [report.peak for other, report in self._parts.items() if other != key]
-        left = self.settings.graphs - len(of_others)
-        if left < 1:
+        of_others = [report.peak for other, report in self._report_of.items() if other != key]
+        remaining_graphs = self.settings.graphs - len(of_others)
+        if remaining_graphs < 1:
             raise MemoryLimitError(
                 f"the model is compiled as {len(of_others) + 1} graphs or more, expected {self.settings.graphs}: "
                 f"say how many share the limit, graphs={len(of_others) + 1}",
@@ -208,32 +236,32 @@ class Partitioner(CustomPartitionerFn):
                 0,
                 0,
             )
-        return key, (self.settings.limit - sum(of_others)) // left
+        return key, (self.settings.limit - sum(of_others)) // remaining_graphs
 
     def _host_share(self, key: Any) -> int:
-        """This graph's part of the host's bytes, as of the limit."""
+        """This graph's share of the host's bytes, divided in the same way as the limit."""
         assert self.settings.host is not None
-        of_others = [report.host_bytes for other, report in self._parts.items() if other != key]
-        return max(0, self.settings.host.limit - sum(of_others)) // (self.settings.graphs - len(of_others))
+        sent_by_others = [report.host_bytes for other, report in self._report_of.items() if other != key]
+        return max(0, self.settings.host.limit - sum(sent_by_others)) // (self.settings.graphs - len(sent_by_others))
 
 
 def prepared(gm: Any, separate: bool = True) -> Any:
-    """A copy of a joint module as torch's own partitioner would begin with it: no dead code, nothing computed twice.
+    """Copies a joint module and simplifies the copy as torch's own partitioner does: without dead code and common expressions.
 
     Parameters
     ----------
     separate
-        Whether what a user wants recomputed is there twice, once for each pass.
+        Whether nodes that the user wants recomputed are duplicated, so that each pass has its own.
     """
     module = torch.fx.GraphModule(gm, stock.copied(gm.graph))
     module.graph.eliminate_dead_code()
     if config.cse:
         module.graph = fx_graph_cse(module.graph)
-    for node in stock.written_behind(module.graph):
+    for node in stock.inputs_written_after_forward(module.graph):
         for user in node.users:
             if str(user.meta.get("partitioner_tag")).endswith("forward"):
                 user.meta["stowplan_half"] = "forward"
     if separate and partitioners.has_recomputable_ops(module):
         partitioners.cleanup_recompute_tags(module, is_default_partition=False)
-        module.graph = separated(module.graph)
+        module.graph = with_backward_copies(module.graph)
     return module

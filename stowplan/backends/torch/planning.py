@@ -1,4 +1,8 @@
-"""A plan of one joint graph within a limit: torch's own, the portfolio's from those on, and what is proven where none fits."""
+"""Finds the plan of one joint graph that adds the least work within a memory limit.
+
+Plans of torch's own partitioner come first. The candidates of :func:`stowplan.solve` start from them and search for better
+ones. If no plan is within the limit, the error says which peak is possible and what is proven.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ import msgspec
 
 from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch import costs, stock
-from stowplan.backends.torch.offload import HostMemory, as_run
-from stowplan.backends.torch.reader import Counted, Prices, Reading
+from stowplan.backends.torch.offload import HostMemory, with_sends_ended
+from stowplan.backends.torch.reader import CostFunction, Counted, Reading
 from stowplan.document import Document
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND
 from stowplan.kernel.context import FAMILIES
@@ -26,38 +30,41 @@ from stowplan.portfolio.rematerialization import peaks
 from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.result import Result
 
-#: Part of the time left for torch's plans at lower budgets.
+#: Share of the remaining time in which torch's partitioner may make plans at lower budgets.
 STOCK_SHARE = 0.3
 
-#: For saying what is possible, seconds and part of the time limit, at least.
-LEAST_LEFT, LEAST_SHARE = 3.0, 0.5
+#: If no plan fits, the search for the lowest possible peak takes at least so many seconds, and at least this share of the
+#: limit.
+MIN_DIAGNOSIS_SECONDS, DIAGNOSIS_SHARE = 3.0, 0.5
 
-#: For the plan of the first steps, seconds at least, and part of the time; and how far its peak may be above the least.
-LEAST_FIRST, FIRST_SHARE, SLACK = 2.0, 0.15, 1.05
+#: The search for the plan of the first steps takes at least so many seconds, and this share of the remaining time; the peak of
+#: the plan may be this factor above the least peak.
+MIN_FIRST_SECONDS, FIRST_SHARE, PEAK_SLACK = 2.0, 0.15, 1.05
 
-#: As many uses of a graph may wait at once, as far as the plan of the first steps is concerned: what it saves at the border
-#: counts so often beside what its backward pass takes.
-USES = 4
+#: How many forward passes of a graph are assumed to wait for their backward pass when the plan of the first steps is chosen.
+#: The bytes that the plan saves count so many times.
+ASSUMED_USES = 4
 
-#: Planning ends where the best plan adds no more than this part beyond the bound.
+#: The search ends once this gap between the best plan and the bound is reached.
 GAP = 0.005
 
-#: Seconds below which a heuristic is alone in this process, and which: others would hardly have started.
-LEAST_SEARCH = 1.0
+#: With less time than so many seconds one heuristic runs alone, in this process: other processes would hardly have started. The
+#: heuristic depends on whether values may be sent to the host.
+MIN_PORTFOLIO_SECONDS = 1.0
 QUICK, QUICK_WITH_HOST = ("search",), ("offload",)
 
-#: Seconds of the search at least, where reading the graph has taken all the time there was.
-SHORTEST = 0.1
+#: The search takes at least so many seconds, even if reading the graph has used up the time limit.
+MIN_SEARCH_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the partitioner was asked for."""
+    """The options of a partitioner."""
 
     limit: int
-    """Bytes of the graphs."""
+    """Bytes that the graphs may use."""
     outside: int = 0
-    """Bytes beside them, within the limit of a step."""
+    """Bytes of a step that are reserved for tensors outside of the graphs; they are not part of ``limit``."""
     counted: Counted = field(default_factory=Counted)
     time_limit: float = 20.0
     """Seconds for each graph."""
@@ -68,80 +75,92 @@ class Settings:
     repeats: int | None = None
     """How often a graph runs before its backward pass."""
     is_measured: bool = False
-    """Whether what lives beside graphs, and how often they run, is measured in the first steps."""
+    """Whether the first steps measure how many bytes live beside the graphs, and how often each graph runs."""
     workers: int = 2
     seed: int = 0
-    prices: Prices = costs.costs
-    """What a run of an operator costs."""
+    cost_function: CostFunction = costs.costs
+    """The cost of running an operator once."""
     is_timed: bool = False
-    """Whether that is in picoseconds."""
+    """Whether costs are in picoseconds rather than floating-point operations."""
     host: HostMemory | None = None
-    """Where values may be sent."""
+    """Memory of the host to which values may be sent; None if there is none."""
 
 
 class GraphReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What came of one graph. Peaks are bytes of tensors that are live at once, as far as they count: of all its repeats."""
+    """A report about the plan of one graph.
+
+    Peaks are the largest number of bytes of tensors that are live at once, of those tensors that count against the limit. If
+    the graph runs several times before its backward pass, they cover all these runs.
+    """
 
     operators: int
+    """How many operators the joint graph has."""
     limit: int
-    """Bytes: this graph's part of the limit."""
+    """This graph's share of the memory limit, in bytes."""
     stock_peak: int | None
-    """Of torch's own plan at the budget that is set; None where that breaks a rule (it reads what was written over, say)."""
+    """Peak of the plan that torch's own partitioner makes at the budget that is set, in bytes. None if that plan is not valid,
+    for example because it reads a value that was overwritten."""
     peak: int
+    """Peak of the plan, in bytes."""
     added_flops: int
-    """Floating-point operations beyond those of each operator once."""
+    """Floating-point operations of the plan beyond those of running each operator once."""
     added_runs: int
+    """How many runs of operators the plan adds."""
     added_cost: int
-    """In floating-point operations, where moved bytes count as those that take as long; or in picoseconds."""
+    """Cost that the plan adds: picoseconds, or floating-point operations, in which moved bytes count as the operations that
+    take as long."""
     added_share: float
-    """The same as a part of what all operators of both passes cost, each run once."""
+    """``added_cost`` divided by the cost of all operators of both passes, each run once."""
     added_seconds: float | None = None
-    """Of a step; None where costs are floating-point operations."""
+    """Seconds that the plan adds to a step; None if costs are floating-point operations."""
     bound: int
-    """No plan within the limit adds less."""
+    """Proven lower bound on ``added_cost``: no plan within the limit adds less."""
     saved: int
-    """Bytes that live from the forward to the backward pass, with inputs and results."""
+    """Bytes that are live between the forward and the backward pass, including inputs and results."""
     host_bytes: int = 0
-    """The most that are on the host at once; of repeats, what all of them send there."""
+    """The most bytes that are on the host at once. If the graph runs several times before its backward pass, the bytes of all
+    these runs."""
     stalled_seconds: float | None = None
-    """Of a step, in which copies are waited for; None without a host."""
+    """Seconds of a step in which operators wait for copies; None if nothing may be sent to the host."""
     source: str
-    """What found the plan: ``stock`` where it stayed torch's own."""
+    """The candidate that found the plan; ``stock`` if it is the plan of torch's own partitioner."""
     seconds: float
+    """Seconds of planning."""
     format: str = "stowplan.torch.graph.report"
     version: int = 1
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A plan of a graph, and what is said of it."""
+    """A plan of a graph, with its report."""
 
     reading: Reading
-    """The graph that the plan is of."""
+    """The graph and its problem."""
     plan: Plan
     report: GraphReport
     is_stock: bool
-    """Whether torch's own modules at the budget that is set are this plan."""
+    """Whether the plan equals that of torch's own partitioner at the budget that is set, so that torch's modules can be
+    used."""
 
 
 class Chooser:
-    """Finds the plan that adds least within a limit.
+    """Finds the plan of a joint graph that adds the least cost within a limit.
 
     Parameters
     ----------
     reading
-        The joint graph.
+        The joint graph and its problem.
     limit
         Bytes.
-    own
-        Runs of torch's own plan at the budget that is set.
-    others
-        Its plans at other budgets, as long as what it is given says that there is time.
+    stock_plan
+        The plan of torch's own partitioner at the budget that is set, as a sequence of operators; None if it cannot be read.
+    more_stock_plans
+        Makes torch's plans at other budgets. Its argument is a function that says whether to stop.
     stock_seconds
-        That each of torch's plans takes.
+        Seconds that torch's partitioner needs for a plan.
     began
         When the time limit began, by ``time.monotonic``.
     uses
-        How many uses of the graph there are at once, each with bytes of its own on the host.
+        How many forward passes of the graph wait for their backward pass at once. Each one has its own bytes on the host.
     """
 
     def __init__(
@@ -149,116 +168,129 @@ class Chooser:
         reading: Reading,
         limit: int,
         settings: Settings,
-        own: Sequence[int] | None,
-        others: Callable[[Callable[[], bool]], Iterator[stock.Stock]],
+        stock_plan: Sequence[int] | None,
+        more_stock_plans: Callable[[Callable[[], bool]], Iterator[stock.StockPlan]],
         stock_seconds: float,
         began: float,
         uses: int = 1,
     ):
         self.reading, self.limit, self.settings, self.uses = reading, limit, settings, uses
-        self.others, self.stock_seconds, self.began = others, stock_seconds, began
-        self.free: Structure = build(reading.problem)
-        self.own = self._verified("stock", own)
+        self.more_stock_plans, self.stock_seconds, self.began = more_stock_plans, stock_seconds, began
+        self.unlimited: Structure = build(reading.problem)
+        self.stock_plan = self._verified("stock", stock_plan)
         self.is_infeasible = False
-        """It is proven that no plan is within the limit."""
+        """Whether it is proven that no plan is within the limit."""
 
-    def choose(self, keep_own: bool) -> Choice:
-        """The plan; with ``keep_own`` torch's own stays where it is within the limit.
+    def choose(self, keep_stock: bool) -> Choice:
+        """Finds the plan.
+
+        Parameters
+        ----------
+        keep_stock
+            Whether torch's own plan is used unchanged if it is within the limit.
 
         Raises
         ------
         MemoryLimitError
-            No plan was found; says whether it is proven that there is none.
+            No plan was found; the message says whether it is proven that there is none.
         """
-        if self.own is not None:
-            if keep_own and self.own.peak <= self.limit:
-                return self._choice(self.own, "stock", 0)
-            # Never above torch's own peak, however much is allowed.
-            self.limit = min(self.limit, max(self.own.peak, 1))
-        plans = self._plans_at_hand()
+        if self.stock_plan is not None:
+            if keep_stock and self.stock_plan.peak <= self.limit:
+                return self._choice(self.stock_plan, "stock", 0)
+            # The plan never needs more memory than torch's own, even if the limit allows more.
+            self.limit = min(self.limit, max(self.stock_plan.peak, 1))
+        plans = self._starting_plans()
         best = min(plans, key=lambda name: (plans[name].objective, plans[name].peak), default=None)
         if best is not None and plans[best].objective == 0:
             return self._choice(plans[best], best, 0)
-        if bounds.load_bound(self.free) <= self.limit:
-            choice = self._searched(plans)
+        if bounds.load_bound(self.unlimited) <= self.limit:
+            choice = self._search_from(plans)
             if choice is not None:
                 return choice
-        return self._choice(self._least_peak(), "least peak", 0)
+        return self._choice(self._plan_of_least_peak(), "least peak", 0)
 
-    def first(self, enough: int) -> Choice:
-        """A plan of small peak that saves little, for steps in which it is measured what lives beside the graph.
+    def choose_for_first_steps(self, enough: int) -> Choice:
+        """Finds a plan with a low peak that saves few bytes, for the steps in which the bytes beside the graph are measured.
 
         Parameters
         ----------
         enough
-            Bytes of a peak below which no smaller one is sought.
+            A peak of this many bytes is low enough; the search for a lower one ends.
         """
-        seconds = max(LEAST_FIRST, FIRST_SHARE * self._left()) / 2
-        known = [] if self.own is None else [[*dict.fromkeys(self.own.sequence)]]
+        seconds = max(MIN_FIRST_SECONDS, FIRST_SHARE * self._seconds_left()) / 2
+        starting_orders = [] if self.stock_plan is None else [[*dict.fromkeys(self.stock_plan.sequence)]]
         problem, border = self.reading.problem, self.reading.border
-        plan = self.free.made(self.free.order)
+        plan = self.unlimited.made(self.unlimited.order)
         if plan.peak > enough:
-            plan, _ = peaks.least_peak(problem, known, seconds, enough=enough)
-        # Of plans whose peak is not far above that one with few bytes at the border is sought.
+            plan, _ = peaks.least_peak(problem, starting_orders, seconds, enough=enough)
+        # A second search looks for a plan that saves few bytes, among plans whose peak is not far above that of the first.
         op, sizes = problem.ops[border], problem.tensors
-        stays = sum(sizes[tensor].size for tensor in {*problem.inputs, *op.reads, *op.writes})
-        between = Reservation(size=max(0, int(max(enough, SLACK * plan.peak)) - stays), since=border, until=border)
-        frugal, _ = peaks.least_peak(msgspec.structs.replace(problem, reserved=(between,)), known, seconds)
-        plans = [plan, self.free.made(frugal.sequence)]
-        given = self.free.made(self.free.order)
-        if given.peak <= max(enough, SLACK * plan.peak):
-            plans.append(given)
+        always_at_border = sum(sizes[tensor].size for tensor in {*problem.inputs, *op.reads, *op.writes})
+        saved_bytes = Reservation(
+            size=max(0, int(max(enough, PEAK_SLACK * plan.peak)) - always_at_border), since=border, until=border
+        )
+        frugal, _ = peaks.least_peak(msgspec.structs.replace(problem, reserved=(saved_bytes,)), starting_orders, seconds)
+        plans = [plan, self.unlimited.made(frugal.sequence)]
+        original = self.unlimited.made(self.unlimited.order)
+        if original.peak <= max(enough, PEAK_SLACK * plan.peak):
+            plans.append(original)
 
         def rank(made: Plan) -> tuple[bool, int, int]:
-            # Less at the border is no gain where the backward pass then takes far more, such as behind a frozen model.
-            at_border, *behind = _from_border(problem, made, border)
-            return made.peak > self.limit, USES * at_border + max([at_border, *behind]), made.objective
+            # Saving fewer bytes gains nothing if the backward pass then needs far more, for example behind a frozen model.
+            at_border, *after_border = _live_from_border(problem, made, border)
+            return made.peak > self.limit, ASSUMED_USES * at_border + max([at_border, *after_border]), made.objective
 
         return self._choice(min(plans, key=rank), "first steps", 0)
 
-    def _plans_at_hand(self) -> dict[str, Plan]:
-        """The order given and torch's plans, as far as they are within the limit."""
-        given = self.free.made(self.free.order)
-        plans = {"given": given, **({} if self.own is None else {"stock": self.own})}
+    def _starting_plans(self) -> dict[str, Plan]:
+        """The original order and torch's plans, by name, as far as they are within the limit."""
+        given = self.unlimited.made(self.unlimited.order)
+        plans = {"given": given, **({} if self.stock_plan is None else {"stock": self.stock_plan})}
         plans = {name: plan for name, plan in plans.items() if plan.peak <= self.limit}
         if any(plan.objective == 0 for plan in plans.values()):
             return plans
-        until = time.monotonic() + STOCK_SHARE * self._left()
-        # Another plan of torch's takes as long as the one at hand did.
-        for made in self.others(lambda: time.monotonic() + self.stock_seconds >= until):
+        until = time.monotonic() + STOCK_SHARE * self._seconds_left()
+        # Another plan of torch's partitioner is assumed to take as long as the first one.
+        for made in self.more_stock_plans(lambda: time.monotonic() + self.stock_seconds >= until):
             name = f"stock at {made.budget}"
             plan = self._verified(name, made.sequence)
             if plan is not None and plan.peak <= self.limit:
                 plans[name] = plan
         return plans
 
-    def _searched(self, plans: dict[str, Plan]) -> Choice | None:
-        """The portfolio's plan, from those at hand on; None where it has none."""
-        result = self._solved(msgspec.structs.replace(self.reading.problem, limit=self.limit), plans, self._left())
+    def _search_from(self, plans: dict[str, Plan]) -> Choice | None:
+        """The best plan that :func:`stowplan.solve` finds when it starts from the given plans; None if it finds none."""
+        result = self._solve(msgspec.structs.replace(self.reading.problem, limit=self.limit), plans, self._seconds_left())
         self.is_infeasible = result.status == "infeasible"
         return None if result.plan is None else self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
 
-    def _solved(self, problem: Problem, plans: dict[str, Plan], seconds: float) -> Result[Plan]:
-        """What the portfolio makes of a problem, from plans at hand on."""
+    def _solve(self, problem: Problem, plans: dict[str, Plan], seconds: float) -> Result[Plan]:
+        """Solves a problem; candidates start from the given plans."""
         return solve(
             problem,
-            time_limit=max(SHORTEST, seconds),
-            candidates=FAMILIES if seconds >= LEAST_SEARCH else QUICK if problem.channel is None else QUICK_WITH_HOST,
+            time_limit=max(MIN_SEARCH_SECONDS, seconds),
+            candidates=FAMILIES if seconds >= MIN_PORTFOLIO_SECONDS else QUICK if problem.channel is None else QUICK_WITH_HOST,
             plans={name: msgspec.structs.replace(plan, problem=problem.digest) for name, plan in plans.items()},
             workers=self.settings.workers,
             seed=self.settings.seed,
             gap=GAP,
         )
 
-    def _least_peak(self) -> Plan:
-        """A plan within the limit that was found by its small peak; an error that says what is possible where none was."""
-        seconds = max(LEAST_LEFT, self._left(), LEAST_SHARE * self.settings.time_limit)
-        own = [] if self.own is None else [[*dict.fromkeys(self.own.sequence)]]
-        plan, bound = peaks.least_peak(self.reading.problem, own, seconds, enough=self.limit)
+    def _plan_of_least_peak(self) -> Plan:
+        """Searches for the lowest possible peak, in case that gives a plan within the limit.
+
+        Raises
+        ------
+        MemoryLimitError
+            Even the lowest peak that was found is above the limit.
+        """
+        seconds = max(MIN_DIAGNOSIS_SECONDS, self._seconds_left(), DIAGNOSIS_SHARE * self.settings.time_limit)
+        stock_plan = [] if self.stock_plan is None else [[*dict.fromkeys(self.stock_plan.sequence)]]
+        plan, bound = peaks.least_peak(self.reading.problem, stock_plan, seconds, enough=self.limit)
         if plan.peak <= self.limit:
-            mended = Insertion(self.free).repaired(plan.sequence, self.limit)
-            plans = [plan] if mended is None else [plan, self.free.made(mended)]
-            return min(plans, key=lambda made: made.objective)
+            mended = Insertion(self.unlimited).repaired(plan.sequence, self.limit)
+            plans = [plan] if mended is None else [plan, self.unlimited.made(mended)]
+            return min(plans, key=lambda candidate: candidate.objective)
         text = f"the least peak found is {plan.peak} bytes, and the limit is {self.limit}"
         is_proven = bound > self.limit
         why = f"proven: no plan is below {bound}" if is_proven else f"no plan found in time; none is below {bound}"
@@ -267,29 +299,29 @@ class Chooser:
         raise MemoryLimitError(f"{text} ({why})", self.limit, plan.peak, bound)
 
     def _verified(self, name: str, sequence: Sequence[int] | None) -> Plan | None:
-        """A sequence as a plan without a limit; None where there is none, or it breaks a rule."""
+        """A sequence of operators as a plan; None if there is no sequence, or if the verifier rejects the plan."""
         if sequence is None:
             return None
-        plan = self.free.made(sequence)
-        found = verify(self.free.problem, plan)
-        if not found.ok:
-            LOGGER.info("torch: the plan %s breaks a rule: %s", name, found.violations[0])
-        return plan if found.ok else None
+        plan = self.unlimited.made(sequence)
+        result = verify(self.unlimited.problem, plan)
+        if not result.ok:
+            LOGGER.info("torch: the plan %s breaks a rule: %s", name, result.violations[0])
+        return plan if result.ok else None
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return self.settings.time_limit - (time.monotonic() - self.began)
 
     def _choice(self, plan: Plan, source: str, bound: int) -> Choice:
         reading = self.reading
-        plan = as_run(reading, plan)
+        plan = with_sends_ended(reading, plan)
         sequence = list(plan.sequence)
-        is_stock = self.own is not None and sequence == list(self.own.sequence) and not plan.moves
-        figures = verify(self.free.problem, plan).figures
+        is_stock = self.stock_plan is not None and sequence == list(self.stock_plan.sequence) and not plan.moves
+        figures = verify(self.unlimited.problem, plan).figures
         seconds_of = reading.unit / PS_PER_SECOND
         report = GraphReport(
             operators=len(reading.nodes),
             limit=self.limit,
-            stock_peak=None if self.own is None else self.own.peak,
+            stock_peak=None if self.stock_plan is None else self.stock_plan.peak,
             peak=plan.peak,
             added_flops=reading.added_flops(sequence),
             added_runs=len(sequence) - len(reading.nodes),
@@ -297,7 +329,7 @@ class Chooser:
             added_share=plan.objective / max(1, sum(op.cost for op in reading.problem.ops)),
             added_seconds=plan.objective * seconds_of if self.settings.is_timed else None,
             bound=min(bound, plan.objective) * reading.unit,
-            saved=_from_border(reading.problem, plan, reading.border)[0],
+            saved=_live_from_border(reading.problem, plan, reading.border)[0],
             host_bytes=self.uses * figures.get("host_peak", 0),
             stalled_seconds=figures["stalls"] * seconds_of if "stalls" in figures else None,
             source="stock" if is_stock else source,
@@ -306,7 +338,7 @@ class Chooser:
         return Choice(reading, plan, report, is_stock)
 
 
-def _from_border(problem: Problem, plan: Plan, border: int) -> list[int]:
-    """Live bytes at the border, and at each step behind it."""
+def _live_from_border(problem: Problem, plan: Plan, border: int) -> list[int]:
+    """Live bytes at the border between the passes, and at each step after it."""
     live = load_bytes(problem, plan)
     return list(live[list(plan.steps()).index(("run", border)) :]) if live else [0]

@@ -1,6 +1,7 @@
-"""Names that torch keeps private; the other modules of this back end import them from here.
+"""Private names of torch; all other modules of this back end import them from here, so that a new version breaks one file.
 
-Two reach into what these name: ``halves`` calls a function of the partitioner, and ``scopes`` reads versions of tensors.
+There are two exceptions: ``halves`` calls a private function of torch's partitioner, and ``scopes`` reads the versions of
+tensors.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ DispatchMode: Any = modes.TorchDispatchMode
 
 _C: Any = torch._C
 
-#: No backward pass runs.
+#: Value of :func:`backward_task` if no backward pass runs.
 NO_TASK = -1
 
 
 def weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """A function that calls a method as long as somebody has its object."""
+    """A function that calls a method as long as the method's object exists; it does not keep the object alive."""
     reference = weakref.WeakMethod(method)
 
     def call() -> None:
@@ -47,50 +48,50 @@ def weakly(method: Callable[[], None]) -> Callable[[], None]:
 
 
 def storage_key(storage: Any) -> int:
-    """What tells a storage from all others that exist at the same time."""
+    """A key that is unique among the storages that exist at the same time."""
     return int(storage._cdata)
 
 
 def code_key() -> int | None:
-    """What tells the code apart that is compiled right now; None where that is not known."""
+    """A key of the code that ``torch.compile`` is compiling now; None if it is not known."""
     return getattr(CompileContext.current_compile_id(), "frame_id", None)
 
 
 def backward_task() -> int:
-    """The backward pass that the autograd engine runs in this thread right now; NO_TASK for none."""
+    """The identifier of the backward pass that the autograd engine runs in this thread; NO_TASK if none runs."""
     return int(_C._current_graph_task_id())
 
 
 def is_in_backward() -> bool:
-    """Whether the autograd engine runs a backward pass in this thread right now."""
+    """Whether the autograd engine is running a backward pass in this thread."""
     return backward_task() != NO_TASK
 
 
-def is_given_to_compile(backend: Any) -> bool:
-    """Whether torch.compile was called with a back end."""
+def is_passed_to_compile(backend: Any) -> bool:
+    """Whether ``torch.compile`` was called with this back end."""
     from torch._dynamo.eval_frame import cached_backends
 
     return any(getattr(each, "compiler_fn", each) is backend for each in [*cached_backends.values()])
 
 
 def at_end_of_backward(function: Callable[[], None]) -> None:
-    """Have a function called when the backward pass that runs now has ended."""
+    """Call a function when the backward pass that is running has ended."""
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(function)
 
 
 def keeps_graph() -> bool:
-    """Whether the backward pass that runs now was asked to keep what the forward pass saved."""
+    """Whether the backward pass that is running keeps the saved values (``retain_graph``)."""
     return bool(_C._autograd._get_current_graph_task_keep_graph())
 
 
 def has_saved_tensor_hooks() -> bool:
-    """Whether hooks (checkpointing, say) take what a forward pass saves right now."""
+    """Whether hooks on saved tensors are active, such as those of checkpointing."""
     return _C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def is_selectively_checkpointed() -> bool:
-    """Whether a mode of torch.utils.checkpoint keeps results of some operators right now, or hands them out again."""
+    """Whether a dispatch mode of selective checkpointing is active, which keeps the results of some operators."""
     from torch.utils import checkpoint
 
     kinds = checkpoint._CachingTorchDispatchMode, checkpoint._CachedTorchDispatchMode
@@ -98,9 +99,9 @@ def is_selectively_checkpointed() -> bool:
 
 
 def compiled_node(results: Any) -> Any:
-    """The autograd node of a compiled graph that made results; None where nothing needs gradients.
+    """The autograd node of the compiled graph that returned these results; None if no result needs gradients.
 
-    A result that is a view was made of one of the graph's, one node further.
+    If a result is a view of an output of the graph, the node is one step behind it.
     """
     every: list[Any] = [tensor.grad_fn for tensor in tree_leaves(results) if isinstance(tensor, torch.Tensor)]
     nodes = [node for node in every if node is not None]
@@ -109,7 +110,7 @@ def compiled_node(results: Any) -> Any:
 
 
 def parameters_behind(tensors: Any) -> list[Any]:
-    """Parameters that tensors were made of by operators outside of compiled graphs."""
+    """Parameters from which operators outside of compiled graphs computed these tensors."""
     parameters, seen = [], set()
     nodes = [tensor.grad_fn for tensor in tensors if isinstance(tensor, torch.Tensor)]
     while nodes:
@@ -123,22 +124,22 @@ def parameters_behind(tensors: Any) -> list[Any]:
 
 
 def dispatch_modes() -> list[Any]:
-    """The dispatch modes of this thread, the outermost last."""
+    """The stack of dispatch modes of this thread; the last one sees operators first."""
     return list(modes._get_current_dispatch_mode_stack())
 
 
 def without_modes() -> Any:
-    """A context in which no dispatch mode sees operators."""
+    """A context manager in which no dispatch mode sees operators."""
     return modes._disable_current_modes()
 
 
 def put_below(mode: Any, is_over: Callable[[Any], bool]) -> None:
-    """Enter a mode below all others of this thread, so that none of those takes it along when it leaves.
+    """Push a dispatch mode below all others of this thread, so that none of them removes it when it exits.
 
     Parameters
     ----------
     is_over
-        Says of which modes nobody has use any more: they leave.
+        A function that says whether a mode is no longer needed; such modes are removed.
     """
     above = []
     while dispatch_modes():
@@ -149,15 +150,15 @@ def put_below(mode: Any, is_over: Callable[[Any], bool]) -> None:
 
 
 def compile_passes(module: Any, inputs: Any, partition: Any, wrap: Callable[[Any, bool], Any]) -> Any:
-    """Have AOTAutograd make a function of a graph, whose passes run operator by operator.
+    """Compile a graph with AOTAutograd into a function whose passes run operator by operator.
 
     Parameters
     ----------
     partition
-        Cuts the joint graph in two.
+        The partitioner, which cuts the joint graph in two.
     wrap
-        Is given the function of a pass and whether that is the backward one, and returns what is to run in its place; both
-        take a list of arguments.
+        A function of the function that runs a pass and of a flag that is true for the backward pass. It returns the function to
+        run instead; both take a list of arguments.
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
@@ -181,7 +182,7 @@ def compile_passes(module: Any, inputs: Any, partition: Any, wrap: Callable[[Any
 
 
 def compile_with_inductor(module: Any, inputs: Any, partition: Any, **options: Any) -> Any:
-    """Have Inductor compile a graph whose passes a partitioner of ours makes."""
+    """Compile a graph with Inductor and the given partitioner."""
     from torch._inductor.compile_fx import compile_fx
 
     with inductor_config().patch(custom_partitioner_fn=partition):
@@ -189,28 +190,34 @@ def compile_with_inductor(module: Any, inputs: Any, partition: Any, **options: A
 
 
 def inductor_config() -> Any:
-    """Inductor's settings."""
+    """The module with Inductor's settings."""
     from torch._inductor import config as settings
 
     return settings
 
 
 def inductor_memory() -> Any:
-    """Inductor's module that orders nodes for a small peak."""
+    """Inductor's module that orders nodes for a low peak."""
     from torch._inductor import memory
 
     return memory
 
 
 def inductor_graph() -> Any:
-    """The graph that Inductor lowers right now."""
+    """The graph that Inductor is lowering."""
     from torch._inductor.virtualized import V
 
     return V.graph
 
 
 def on_compilation(function: Callable[[], Any]) -> Callable[[], None]:
-    """Have a function called when torch.compile begins to compile something, for any back end; returns what ends that."""
+    """Call a function whenever ``torch.compile`` begins to compile something, for any back end.
+
+    Returns
+    -------
+    Callable
+        A function that ends these calls.
+    """
     from torch._dynamo.callback import callback_handler
 
     def began(_: Any) -> None:
@@ -219,7 +226,7 @@ def on_compilation(function: Callable[[], Any]) -> Callable[[], None]:
     callback_handler.register_start_callback(began)
 
     def end() -> None:
-        # Whoever resets torch.compile has forgotten it already.
+        # A reset of ``torch.compile`` has removed the callback already.
         if began in callback_handler.start_callbacks:
             callback_handler.remove_start_callback(began)
 

@@ -1,9 +1,11 @@
-"""The joint graph of a forward and a backward pass, as AOTAutograd makes it, as a problem of rematerialization.
+"""Turns the joint graph of a forward and a backward pass, which AOTAutograd traces, into a problem of rematerialization.
 
-An operator is a node that makes tensors; parts of a tuple belong to it. A view is none: whoever reads it reads its base, and it
-is made anew wherever it is needed. Between the passes one more operator runs, the *border*: it reads what the forward pass
-returns, and writes the tangents. Both stay from there on: the caller holds them. What is live across it is saved for the
-backward pass. Inputs are there from the start to the end.
+Each node of the graph that creates tensors becomes an operator; the elements of a tuple belong to the node that returns the
+tuple. A view is no operator: an operator that reads a view reads its base, and the view is created again wherever it is needed.
+
+One operator is added between the passes, the *border*. It reads the results of the forward pass and writes the *tangents*, the
+gradients with which the backward pass is called. Both stay live from then on, because the caller holds them. Every value that
+is live across the border is saved for the backward pass. Inputs are live from the start to the end.
 """
 
 from __future__ import annotations
@@ -21,69 +23,75 @@ from stowplan.backends.torch.private import HigherOrderOperator, storage_key
 from stowplan.frontends.torch_program import arguments, is_random, is_written, schema_of, tensors_of, warn_of_unknown
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 
-#: All costs together stay below this; those of larger graphs are counted in a larger unit.
+#: The sum of all costs stays below this; costs of larger graphs are counted in a larger unit.
 MOST_COST = 1 << 46
 
-#: Higher-order operators that compute, and do nothing else.
-_PLAIN_HIGHER_ORDER = ("flex_attention", "flex_attention_backward", "triton_kernel_wrapper_functional")
+#: Higher-order operators without side effects.
+_PURE_HIGHER_ORDER = ("flex_attention", "flex_attention_backward", "triton_kernel_wrapper_functional")
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What a limit is a limit of."""
+    """Which tensors count against the memory limit, besides those inside of the graph."""
 
     parameters: bool = True
-    """Whether inputs of the graph count: parameters, buffers, and what the model is called with."""
+    """Whether inputs of the graph count: parameters, buffers, and the arguments of the model."""
     gradients: bool = True
-    """Whether what the backward pass returns counts."""
+    """Whether the gradients that the backward pass returns count."""
 
 
 @dataclass
 class Reading:
-    """A joint graph and its problem."""
+    """A joint graph with its problem of rematerialization, and how nodes and operators correspond."""
 
     graph: Any
-    """``torch.fx.Graph``."""
+    """The joint graph, a ``torch.fx.Graph``."""
     forward_outputs: list[Any]
+    """Nodes of the results of the forward pass."""
     backward_outputs: list[Any]
+    """Nodes of the gradients that the backward pass returns; None for an input without a gradient."""
     problem: Problem = field(init=False)
     unit: int = 1
-    """Costs of the problem are in so many floating-point operations, or picoseconds."""
+    """Costs of the problem are multiples of this many floating-point operations, or picoseconds."""
     nodes: list[Any] = field(default_factory=list)
-    """[operators] node; None for the border."""
+    """[operators] The node of each operator; None for the border."""
     flops: list[int] = field(default_factory=list)
-    """[operators] floating-point operations, without those that stand for moved bytes."""
+    """[operators] Floating-point operations of each operator, without those that stand for moved bytes."""
     number: dict[Any, int] = field(default_factory=dict)
-    """Operator of a node."""
+    """From a node to the index of its operator."""
     tensor: dict[Any, int] = field(default_factory=dict)
-    """Number of the problem's tensor of a root."""
+    """From a root (see :meth:`root`) to the index of its tensor in the problem."""
     base: dict[Any, Any] = field(default_factory=dict)
-    """Of a view the node that it is a view of."""
+    """From a view to the node of which it is a view."""
     symbols: set[Any] = field(default_factory=set)
-    """Nodes whose values are sizes, not tensors."""
+    """Nodes whose values are sizes rather than tensors."""
     inputs: list[Any] = field(default_factory=list)
-    """Placeholders that are there from the start."""
+    """Placeholders of tensors that exist from the start."""
     tangents: list[Any] = field(default_factory=list)
+    """Placeholders of the tangents."""
     border: int = 0
-    """Number of the border among the operators."""
+    """Index of the border among the operators."""
     arrival: tuple[int, ...] = ()
-    """That of the operator right before it that writes the tangents, where that is one of its own."""
+    """Index of the operator right before the border that writes the tangents; empty if the border writes them itself."""
 
     def root(self, node: Any) -> Any:
-        """The node whose bytes a node's value has: an operator, a part of one, or an input."""
+        """The node that allocates the bytes of a node's value: an operator, an element of its tuple, or an input."""
         while node in self.base:
             node = self.base[node]
         return node
 
     def owner(self, node: Any) -> int | None:
-        """Operator that makes a value; None for inputs and constants."""
+        """Index of the operator that creates a value; None for inputs and constants."""
         node = self.root(node)
-        if is_part(node):
+        if is_tuple_element(node):
             node = node.args[0]
         return self.number.get(node)
 
     def input_bytes(self) -> dict[int, int]:
-        """Bytes of the inputs that are tensors, by their numbers among all inputs; of those that share storage the first's."""
+        """Bytes of each input that is a tensor, by its index among all inputs.
+
+        Inputs that share a storage count once, at the first of them.
+        """
         seen: set[Any] = set()
         sizes = {}
         placeholders = (node for node in self.graph.nodes if node.op == "placeholder")
@@ -95,52 +103,56 @@ class Reading:
         return sizes
 
     def added_flops(self, sequence: Iterable[int]) -> int:
-        """Floating-point operations of a sequence beyond those of each operator once."""
+        """Floating-point operations of a sequence of operators beyond those of running each operator once."""
         return sum(self.flops[number] for number in sequence) - sum(self.flops)
 
 
-def is_part(node: Any) -> bool:
-    """Whether a node is a part of a tuple."""
+def is_tuple_element(node: Any) -> bool:
+    """Whether a node picks an element of a tuple."""
     return node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node)
 
 
 def is_mutable(node: Any) -> bool:
-    """Whether a node writes over one of its arguments."""
+    """Whether a node overwrites one of its arguments."""
     return bool(getattr(schema_of(node), "is_mutable", False))
 
 
-#: Of operators' nodes, their floating-point operations and whether they never run again, what a run of each costs.
-Prices = Callable[[Sequence[Any], Sequence[int], Sequence[bool]], list[int]]
+#: A function of the nodes of operators, their floating-point operations, and flags that are true for operators that never run
+#: again. It returns the cost of running each operator once.
+CostFunction = Callable[[Sequence[Any], Sequence[int], Sequence[bool]], list[int]]
 
 
-def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted(), prices: Prices = costs.costs) -> Reading:
-    """The problem of a joint graph.
+def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted(), cost_function: CostFunction = costs.costs) -> Reading:
+    """Reads a joint graph and builds its problem of rematerialization.
 
     Parameters
     ----------
     graph
-        ``torch.fx.Graph`` of ATen operators with values in ``meta["val"]``: primals and tangents in, outputs of the forward
-        pass and then gradients out.
+        ``torch.fx.Graph`` of ATen operators with values in ``meta["val"]``. Its inputs are primals (parameters and arguments)
+        and tangents; its outputs are those of the forward pass, followed by the gradients.
     num_fwd_outputs
-        How many of its outputs are the forward pass's.
-    prices
-        In floating-point operations, or in picoseconds.
+        How many outputs belong to the forward pass.
+    counted
+        Which tensors count against the limit.
+    cost_function
+        Cost of operators, in floating-point operations or in picoseconds.
 
     Raises
     ------
     UnsupportedError
-        It has effects that cannot be moved, or sizes that depend on data.
+        The graph has side effects that cannot be moved, or sizes that depend on data.
     """
     (last,) = (node for node in graph.nodes if node.op == "output")
     outputs = list(last.args[0])
     reading = Reading(graph, outputs[:num_fwd_outputs], outputs[num_fwd_outputs:])
     for node in graph.nodes:
         _classify(reading, node)
-    _Builder(reading, counted, prices).build()
+    _Builder(reading, counted, cost_function).build()
     return reading
 
 
 def _classify(reading: Reading, node: Any) -> None:
+    """Add a node to the reading as an input, a tangent, a size, a view, or an operator."""
     if node.op in ("get_attr", "output"):
         return
     if node.op not in ("placeholder", "call_function"):
@@ -159,11 +171,11 @@ def _classify(reading: Reading, node: Any) -> None:
         else:
             reading.inputs.append(node)
         return
-    if is_part(node):
-        whole = node.args[0]
-        if whole in reading.base:
-            reading.base[node] = reading.base[whole]
-        elif whole in reading.symbols:
+    if is_tuple_element(node):
+        tuple_node = node.args[0]
+        if tuple_node in reading.base:
+            reading.base[node] = reading.base[tuple_node]
+        elif tuple_node in reading.symbols:
             reading.symbols.add(node)
         return
     _check(node)
@@ -179,8 +191,9 @@ def _classify(reading: Reading, node: Any) -> None:
 
 
 def _check(node: Any) -> None:
+    """Raise UnsupportedError if an operator has side effects, or reads a number out of a tensor."""
     name = str(node.target)
-    if isinstance(node.target, HigherOrderOperator) and not name.endswith(_PLAIN_HIGHER_ORDER):
+    if isinstance(node.target, HigherOrderOperator) and not name.endswith(_PURE_HIGHER_ORDER):
         raise UnsupportedError(f"{name} cannot be moved")
     if name.startswith("aten._local_scalar_dense"):
         raise UnsupportedError("a number is read out of a tensor")
@@ -188,11 +201,11 @@ def _check(node: Any) -> None:
 
 
 def _viewed(node: Any) -> Any:
-    """The argument that all of a node's value is a view of; None where it has bytes of its own."""
-    made = tensors_of(node.meta.get("val"))
+    """The argument of which a node's value is a view; None if the node allocates bytes."""
+    own_tensors = tensors_of(node.meta.get("val"))
     for used in node.all_input_nodes:
-        given = tensors_of(used.meta.get("val"))
-        if made and given and all(_share(own, other) for own in made for other in given):
+        used_tensors = tensors_of(used.meta.get("val"))
+        if own_tensors and used_tensors and all(_share(one, other) for one in own_tensors for other in used_tensors):
             return used
     return None
 
@@ -202,10 +215,10 @@ def _share(one: Any, other: Any) -> bool:
 
 
 class _Builder:
-    """Makes the tensors, operators and precedences of a reading's problem."""
+    """Builds the tensors, operators and precedences of a reading's problem."""
 
-    def __init__(self, reading: Reading, counted: Counted, prices: Prices):
-        self.reading, self.counted, self.prices = reading, counted, prices
+    def __init__(self, reading: Reading, counted: Counted, cost_function: CostFunction):
+        self.reading, self.counted, self.cost_function = reading, counted, cost_function
         self.tensors: list[Tensor] = []
         self.tensor = reading.tensor
         self.ops: list[Op] = []
@@ -219,39 +232,45 @@ class _Builder:
         free = set() if self.counted.gradients else gradients
         resident = self._inputs()
         writes = [self._written(node, free) for node in reading.nodes[:-1]]
-        arrived = [self._add(node, costs.storage_bytes(node.meta["val"])) for node in reading.tangents]
+        tangent_tensors = [self._add(node, costs.storage_bytes(node.meta["val"])) for node in reading.tangents]
         reads = [self._read(node) for node in reading.nodes[:-1]]
         self._order()
         reading.flops = [*(costs.flops(node) for node in reading.nodes[:-1]), 0]
         is_fixed = [self._is_fixed(node) for node in reading.nodes[:-1]]
-        spent = self.prices(reading.nodes[:-1], reading.flops[:-1], is_fixed)
-        reading.unit = max(1, -(-sum(spent) // MOST_COST))
+        costs_of_runs = self.cost_function(reading.nodes[:-1], reading.flops[:-1], is_fixed)
+        reading.unit = max(1, -(-sum(costs_of_runs) // MOST_COST))
         returned = {reading.root(node) for node in reading.forward_outputs if isinstance(node, torch.fx.Node)}
-        held = [self.tensor[root] for root in returned if root in self.tensor]
-        # What the forward pass returns stays until the end: running its operator again frees nothing.
-        self.precedences |= {(op, reading.border): None for op, made in enumerate(writes) if made and {*made} <= {*held}}
-        stays = []
-        for tensor in held:
+        results = [self.tensor[root] for root in returned if root in self.tensor]
+        # Results of the forward pass stay live until the end, so that running their operators again would free nothing.
+        self.precedences |= {(op, reading.border): None for op, row in enumerate(writes) if row and {*row} <= {*results}}
+        returned_views = []
+        for tensor in results:
             base = self.tensors[tensor]
             self.tensors.append(Tensor(id=f"{base.id} returned", size=0, alias_of=tensor))
-            stays.append(len(self.tensors) - 1)
+            returned_views.append(len(self.tensors) - 1)
         for number, node in enumerate(reading.nodes[:-1]):
             self.ops.append(
                 Op(
                     id=node.name,
                     reads=tuple(reads[number]),
                     writes=tuple(writes[number]),
-                    cost=-(-spent[number] // reading.unit),
+                    cost=-(-costs_of_runs[number] // reading.unit),
                     once=is_fixed[number],
                     kind=str(node.target),
                 )
             )
-        self.ops.append(Op(id="border", reads=tuple(held), writes=(*arrived, *stays), once=True, kind="border"))
+        self.ops.append(
+            Op(id="border", reads=tuple(results), writes=(*tangent_tensors, *returned_views), once=True, kind="border")
+        )
         reading.problem = Problem(
             tensors=tuple(self.tensors),
             ops=tuple(self.ops),
             inputs=tuple(resident),
-            outputs=tuple(dict.fromkeys([*stays, *arrived, *(self.tensor[root] for root in gradients if root in self.tensor)])),
+            outputs=tuple(
+                dict.fromkeys(
+                    [*returned_views, *tangent_tensors, *(self.tensor[root] for root in gradients if root in self.tensor)]
+                )
+            ),
             free_inputs=False,
             precedences=tuple(self.precedences),
             name="torch",
@@ -263,12 +282,12 @@ class _Builder:
         return self.tensor[root]
 
     def _inputs(self) -> list[int]:
-        """One tensor for all inputs: they are there all the time, so that nothing depends on who reads them."""
+        """One tensor for all inputs: they are live all the time, so that it does not matter which operator reads which."""
         total = sum(self.reading.input_bytes().values()) if self.counted.parameters else 0
         return [self._add("inputs", total)]
 
     def _written(self, node: Any, free: set[Any]) -> list[int]:
-        """Tensors of an operator: of a tuple one for each part, also of those that nobody takes."""
+        """Indices of the tensors that an operator writes: one for each element of a tuple, even if nothing reads it."""
         value = node.meta.get("val")
         if is_mutable(node) or value is None:
             return []
@@ -276,7 +295,7 @@ class _Builder:
             return [self._add(node, 0 if node in free else costs.written_bytes(node))]
         parts: dict[int, list[Any]] = {}
         for user in node.users:
-            if is_part(user):
+            if is_tuple_element(user):
                 parts.setdefault(user.args[1], []).append(user)
         written = []
         for at, item in enumerate(value):
@@ -290,20 +309,21 @@ class _Builder:
         return written
 
     def _read(self, node: Any) -> list[int]:
+        """Indices of the tensors that an operator reads."""
         numbers: dict[int, None] = {}
         for used in node.all_input_nodes:
             root = self.reading.root(used)
             if root in self.tensor:
                 numbers[self.tensor[root]] = None
             elif root in self.reading.number:
-                # A whole tuple is read, or the token of an operator without results.
+                # The operator reads a tuple rather than one of its elements, or the token of an operator without results.
                 raise UnsupportedError(f"{node.name} reads all results of {root.name} at once")
         return list(numbers)
 
     # ------------------------------------------------------------------------------------------------ effects and their order
 
     def _is_fixed(self, node: Any) -> bool:
-        """Whether an operator may not run again."""
+        """Whether an operator must run exactly once."""
         policy = str(node.meta.get("recompute", ""))
         return (
             is_random(node)
@@ -314,26 +334,27 @@ class _Builder:
         )
 
     def _order(self) -> None:
+        """Add precedences: operators that belong to one pass, random operators and collectives in their order, and writes."""
         reading = self.reading
-        behind = self._behind_tangents()
+        behind_tangents = self._behind_tangents()
         chains: dict[str, int] = {}
         for number, node in enumerate(reading.nodes[:-1]):
             half = node.meta.get("stowplan_half") or _half(node)
             if half is None and (is_random(node) or is_mutable(node)):
-                half = "backward" if number in behind else "forward"
+                half = "backward" if number in behind_tangents else "forward"
             if half == "forward":
                 self.precedences[number, reading.border] = None
             elif half == "backward":
                 self.precedences[reading.border, number] = None
-            for kind, is_one in (("random", is_random(node)), ("collective", is_collective(node))):
-                if is_one:
+            for kind, is_of_kind in (("random", is_random(node)), ("collective", is_collective(node))):
+                if is_of_kind:
                     if kind in chains:
                         self.precedences[chains[kind], number] = None
                     chains[kind] = number
         self._order_writes()
 
     def _order_writes(self) -> None:
-        """Who reads what is written over does so before, or after, as in the graph."""
+        """Operators that read a value that some operator overwrites stay before or after that operator, as in the graph."""
         reading = self.reading
         written: dict[Any, list[int]] = {}
         for number, node in enumerate(reading.nodes[:-1]):
@@ -349,7 +370,7 @@ class _Builder:
                         self.precedences[other, number] = None
 
     def _behind_tangents(self) -> set[int]:
-        """Operators that need a tangent."""
+        """Indices of the operators that depend on a tangent."""
         seen = set(self.reading.tangents)
         numbers = set()
         for node in self.reading.graph.nodes:
@@ -361,7 +382,7 @@ class _Builder:
 
 
 def _half(node: Any) -> str | None:
-    """The pass that a node has to be in, where AOTAutograd or its user says so."""
+    """The pass, ``forward`` or ``backward``, in which AOTAutograd or the user requires a node to run; None if neither does."""
     tag = str(node.meta.get("partitioner_tag"))
     if tag in ("must_be_in_forward", "must_be_in_backward"):
         return tag.removeprefix("must_be_in_")
@@ -371,9 +392,10 @@ def _half(node: Any) -> str | None:
 
 
 def ignores_statistics(node: Any, root: Any) -> bool:
-    """Whether an operator's other results are the same whatever this input is: a batch norm in training, and its statistics.
+    """Whether an input of an operator only serves to update running statistics, as in a batch norm in training.
 
-    Where it runs again, its weight stands in for them: another call of the model may have written over them by then.
+    If such an operator runs again, its weight is passed instead of the statistics, because another call of the model may have
+    overwritten them by then.
     """
     if str(getattr(node, "target", "")) != "aten._native_batch_norm_legit_functional.default" or not node.args[5]:
         return False
@@ -385,7 +407,7 @@ def ignores_statistics(node: Any, root: Any) -> bool:
 
 
 def is_collective(node: Any) -> bool:
-    """Whether all processes of a job have to run a node in one order."""
+    """Whether a node is a collective operation, which all processes of a job must run in the same order."""
     return str(getattr(node.target, "namespace", "")).startswith("_c10d")
 
 
@@ -397,12 +419,17 @@ def _storage_key(value: Any, node: Any) -> Any:
 
 
 def sequence_of(reading: Reading, halves: Sequence[Any]) -> list[int] | None:
-    """The runs of a forward and a backward graph that a partitioner made of this joint graph; None where one never runs.
+    """The sequence of operators that a forward and a backward graph run, which a partitioner made from this joint graph.
 
     Parameters
     ----------
     halves
-        Two ``torch.fx.Graph`` whose nodes have the names of those of the joint graph.
+        Two ``torch.fx.Graph`` whose nodes have the names of the nodes of the joint graph.
+
+    Returns
+    -------
+    list of int or None
+        Indices of operators; None if some operator never runs.
     """
     named = {node.name: number for node, number in reading.number.items()}
     runs = [[named[node.name] for node in half.nodes if node.op == "call_function" and node.name in named] for half in halves]

@@ -1,4 +1,4 @@
-"""What is said of the steps of a training loop: how many were checked, the largest, and, in an error, what would do."""
+"""Reports about the steps of a training loop, and the text of the error for a step above the limit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from stowplan.backends.torch.planning import GraphReport
 if TYPE_CHECKING:
     from stowplan.backends.torch.scopes import Scopes
 
-#: What a suggested limit has beyond what was measured: plans that are made anew may differ by that.
+#: A suggested limit is this factor above the measured peak, because a new plan may differ from the measured one.
 SPARE = 1.01
 
 
 class State(Enum):
-    """Where a step is."""
+    """The state of the current step."""
 
     IDLE = "no scope is open"
     UNCOMPILED = "torch.compile began to compile something, and no graph came of it yet"
@@ -33,32 +33,36 @@ class State(Enum):
 
 
 class StepsReport(msgspec.Struct, kw_only=True):
-    """What was seen of the steps so far. A step is a scope: from a first call of a graph to the next, or as its user said."""
+    """A report about the steps so far.
+
+    A step lasts as long as ``with memory.step():``, or from one call of a graph to the first call after a backward pass.
+    """
 
     limit: int
-    """Bytes."""
+    """The memory limit, in bytes."""
     count: int = 0
     """How many steps began."""
     checked: int = 0
-    """In how many of them what is live was counted."""
+    """In how many steps live bytes were counted."""
     by: str = "storages"
-    """What counted: ``storages`` for the live storages that a dispatch mode sees, ``allocator`` for CUDA's own peak."""
+    """How bytes were counted: ``storages`` counts the live storages that a dispatch mode sees, ``allocator`` is the peak of
+    CUDA's allocator."""
     largest: int = 0
-    """The most bytes of any step that was checked, with all that was live: parameters, gradients, optimizers, other models."""
+    """The largest peak of any step that was checked, in bytes: parameters, gradients, optimizers and other models included."""
     outside: int = 0
-    """Of the last step that was checked, bytes that were live when it began."""
+    """Bytes that were live when the last checked step began."""
     warnings: list[str] = []
-    """What could not be checked."""
+    """One line for each thing that could not be checked."""
 
 
 class TrainingReport(msgspec.Struct, kw_only=True):
-    """What came of a training loop so far."""
+    """A report about a training loop so far."""
 
     steps: StepsReport
     graphs: list[GraphReport]
-    """Each plan that was made, in their order."""
+    """A report for each plan that was made, in the order in which the plans were made."""
     least: int | None
-    """The smallest limit that the steps so far would have run within; None before a step has ended."""
+    """The smallest limit, in bytes, within which the steps so far would have run; None before a step has ended."""
 
     def __str__(self) -> str:
         steps = self.steps
@@ -76,22 +80,28 @@ class TrainingReport(msgspec.Struct, kw_only=True):
 
 
 def refusal(scopes: Scopes, peak: int) -> str:
-    """Why a step is above the limit, and what would do, in one line."""
+    """One line that says why a step is above the limit, and what to do.
+
+    Parameters
+    ----------
+    peak
+        Bytes that were live in the step.
+    """
     text = f"a step took {peak} bytes, and the limit is {scopes.limit}: "
-    graphs = scopes.planner.planned()
-    planned, saved = (sum(getattr(report, name) for report in graphs) for name in ("peak", "saved"))
+    reports = scopes.planner.planned()
+    planned, saved = (sum(getattr(report, name) for report in reports) for name in ("peak", "saved"))
     variant, *_, waiting = scopes.phase or (None, [])
-    is_fitted = any(part.fitted is not None for part in scopes.fitting.parts)
-    if not scopes.fitting.parts:
+    is_fitted = any(graph.fitted is not None for graph in scopes.fitting.graphs)
+    if not scopes.fitting.graphs:
         return text + "torch.compile made no graph of the model, so that nothing was planned: it runs as eager"
     if variant is None and not waiting:
         doing = "of a step without gradients" if scopes.state is State.EVALUATION else "of what runs between the graphs"
         return text + f"no plan lowers that {doing}: take a smaller batch, keep fewer results, or say a larger memory"
-    if graphs and not scopes.settings.is_measured:
+    if reports and not scopes.settings.is_measured:
         text += f"graphs are planned to take {planned}, and are beside a loss with {saved}: "
         return text + f"say outside={peak - planned}, at most {peak - saved}, or compute the loss in the model"
     if is_fitted:
-        margin = peak - scopes.limit + scopes.fitting.free
+        margin = peak - scopes.limit + scopes.fitting.margin_bytes
         return text + f"more was live outside of the graphs than in the steps before: say margin={margin}"
     least = scopes.fitting.least()
     if least is None:
@@ -102,7 +112,7 @@ def refusal(scopes: Scopes, peak: int) -> str:
 
 @contextlib.contextmanager
 def naming_out_of_memory(scopes: Scopes) -> Iterator[None]:
-    """A device without memory is a MemoryLimitError with the numbers."""
+    """A context manager that turns torch's out-of-memory error into a MemoryLimitError, which says how many bytes are live."""
     try:
         yield
     except torch.OutOfMemoryError as error:

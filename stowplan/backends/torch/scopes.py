@@ -1,16 +1,19 @@
-"""Training steps as scopes: what is live in each is counted, and graphs are planned within what the steps leave.
+"""Training steps: counts the live bytes in each step, checks the limit, and has graphs planned within the bytes that are left.
 
-A scope is said by its user (``with memory.step():``), or opens by itself: at the first call of a compiled graph, and at the
-next call that comes after a backward pass. Such a scope has no end that could be seen: what runs behind its backward pass may
-belong to others. There an optimizer is certain to be a part of it, and above the limit an error; whatever else is a warning,
-once. In a scope that its user says all that runs is a part of it. The first scopes run with the plans of least peak, while
-:mod:`~stowplan.backends.torch.timeline` records what lives beside the graphs. Then :mod:`~stowplan.backends.torch.fitting`
-plans graphs anew within what is left. A plan changes only between scopes, and never within a backward pass: what is
-checkpointed must run again as it ran.
+A step is called a *scope* here. The user opens it (``with memory.step():``), or it opens by itself at the first call of a
+compiled graph, and again at the first call after a backward pass. The end of a scope that opened by itself cannot be seen: code
+that runs after its backward pass may belong to other models. Only optimizers are certain to be a part of it, so that they raise
+an error above the limit; everything else after the backward pass causes one warning. In a scope that the user opens, everything
+that runs is a part of the step.
 
-torch.compile restores the set of dispatch keys when a compiled function returns, not the stack of modes: a mode that enters an
-empty stack inside sleeps afterwards. So the mode that counts enters when the memory is made, outside of what is compiled, and
-stays there, below the modes of others.
+The first scopes run with the plans of least peak, while :mod:`~stowplan.backends.torch.timeline` records how many bytes live
+beside the graphs. Then :mod:`~stowplan.backends.torch.fitting` plans graphs again within the bytes that are left. A plan
+changes only between scopes, and never within a backward pass, because a checkpointed region must run a second time exactly as
+it ran the first time.
+
+``torch.compile`` restores the set of dispatch keys when a compiled function returns, but not the stack of dispatch modes. A
+mode that is pushed onto an empty stack inside of a compiled function is therefore inactive afterwards. For that reason the mode
+that counts is pushed when the memory is constructed, outside of compiled code, and stays below all other modes.
 """
 
 from __future__ import annotations
@@ -32,26 +35,26 @@ from stowplan.backends.torch.measure import Allocator, Storages
 from stowplan.backends.torch.partition import Partitioner
 from stowplan.backends.torch.report import SPARE, State, StepsReport, naming_out_of_memory, refusal
 from stowplan.backends.torch.timeline import Phase
-from stowplan.backends.torch.uses import Moment, Part, Running, Stage, Use, Variant, storage_keys
+from stowplan.backends.torch.uses import EndedPhase, RunningPhase, SpecializedGraph, Stage, Use, Variant, storage_keys
 from stowplan.errors import UsageError
 
-#: For how many sizes a graph is planned; those that come later have the plan of least peak, for symbols.
+#: A graph gets its own plans for at most so many combinations of symbolic sizes. Other sizes use the plan of least peak.
 MOST_SIZES = 8
 
 _ALL: weakref.WeakSet[Scopes] = weakref.WeakSet()
 
 
 class Scopes:
-    """The steps of one memory.
+    """The training steps of one ``TrainingMemory``.
 
     Parameters
     ----------
     margin
-        Bytes of the limit that plans leave free; None for what is measured.
+        Bytes of the limit that plans leave free; None to measure how much the loop keeps from step to step.
     check_every
-        Once all graphs are planned, operators are counted in each scope whose number is a multiple.
+        Once all graphs are planned, operators are counted only in scopes whose number is a multiple of this.
     hard
-        Whether the process may allocate no more on CUDA.
+        Whether CUDA's allocator refuses to allocate more than the limit.
     """
 
     def __init__(self, planner: Partitioner, margin: int | None = None, check_every: int = 1, hard: bool = False):
@@ -59,47 +62,47 @@ class Scopes:
         self.fitting = Fitting(planner, self.settings.limit + self.settings.outside, margin)
         self.check_every, self.hard = check_every, hard
         self.state = State.IDLE
-        self.is_said = self.is_warned = False
-        """Whether the scope that is open was said by the user; whether a limit was passed, of which is warned once."""
+        self.is_explicit = self.is_warned = False
+        """Whether the user opened the scope that is open; whether the warning about the limit, which comes once, was issued."""
         self.report = StepsReport(limit=self.limit)
         self.uses: list[Use] = []
-        self.trained: dict[int, Any] = {}
-        """Weak references to parameters, and the versions that they had, by identity."""
-        self.phase: Running | None = None
-        self.moments: list[Moment] = []
+        self.trained_parameters: dict[int, Any] = {}
+        """Weak references to the parameters that graphs train, with their versions at the end of the last scope, by ``id``."""
+        self.phase: RunningPhase | None = None
+        self.ended_phases: list[EndedPhase] = []
         self.is_stepping = False
         """Whether an optimizer steps right now."""
-        self.unsure = 0
-        """The most bytes since torch.compile began to compile what no graph came of yet."""
+        self.unattributed_peak = 0
+        """The peak since ``torch.compile`` began to compile something of which there is no graph yet."""
         self.task = private.NO_TASK
-        """The last backward pass in which one of the graphs ran."""
-        self.is_given: Callable[[], bool] = lambda: True
-        """Whether torch.compile was given the memory."""
+        """The identifier of the last backward pass in which one of the graphs ran."""
+        self.is_used_by_compile: Callable[[], bool] = lambda: True
+        """Tells whether the memory was passed to ``torch.compile``."""
         self.meter: Storages | Allocator = Storages()
         self.meter.owner = weakref.ref(self)
-        self.meter.on_more = private.weakly(self.check)
-        self.meter.finds = False  # What runs before the first step may belong to others.
+        self.meter.on_new_peak = private.weakly(self.check)
+        self.meter.counts_operands = False  # Operators that run before the first step may belong to other models.
         _ALL.add(self)
-        private.put_below(self.meter, _is_over)
+        private.put_below(self.meter, _is_obsolete)
         forget = private.on_compilation(private.weakly(self.compilation_began))
         weakref.finalize(self, forget)
 
     # ------------------------------------------------------------------------------------------------ scopes
 
     @contextlib.contextmanager
-    def said(self) -> Iterator[None]:
-        """A scope that its user says."""
-        if self.is_said:
+    def explicit(self) -> Iterator[None]:
+        """A context manager for a scope that the user opens."""
+        if self.is_explicit:
             raise UsageError("found a step inside of a step of the same memory, expected one after the other")
         self._close()
-        self.is_said = True
+        self.is_explicit = True
         try:
             with self._counted(), naming_out_of_memory(self):
                 self._open(State.EVALUATION)
                 yield
                 self._close()
         finally:
-            self.is_said, self.state, self.phase = False, State.IDLE, None
+            self.is_explicit, self.state, self.phase = False, State.IDLE, None
 
     def _counted(self) -> Any:
         """A context in which operators of this thread are counted."""
@@ -113,62 +116,66 @@ class Scopes:
 
     @property
     def is_counting(self) -> bool:
-        """Whether what is live counts in this scope."""
+        """Whether live bytes are counted in this scope."""
         return not isinstance(self.meter, Storages) or self.meter.is_counting
 
     def _open(self, state: State) -> None:
         self._close()
-        self.state, self.moments = state, []
+        self.state, self.ended_phases = state, []
         self.report.count += 1
         self.task = private.NO_TASK
         if isinstance(self.meter, Storages):
-            is_settled = all(part.stage is Stage.DECIDED for part in self.fitting.parts)
+            is_settled = all(part.stage is Stage.DECIDED for part in self.fitting.graphs)
             self.meter.is_counting = not is_settled or self.report.count % self.check_every == 0
         self.report.checked += self.is_counting
-        self.meter.found_before(0)
+        self.meter.pop_found(0)
         self.fitting.begin(self.meter.live)
         self._begin_phase()
 
     def _close(self) -> None:
-        """The scope that is open, if one is, ends: what was measured in it is known from now on."""
+        """Ends the scope that is open, if there is one, and records its phases in the timeline."""
         if self.state in (State.IDLE, State.UNCOMPILED):
             return
         self._end_phase()
         state, self.state, is_news = self.state, State.IDLE, False
         if self.is_counting:
-            # What is met where it is not certain to be a part of the step does not count.
-            found = max((moment.found for moment in self.moments if moment.is_certain), default=0)
-            before = self.meter.found_before(found)
-            self.fitting.base += before
-            for moment in self.moments:
-                # What an operator met later had been there.
-                late = max(0, found - moment.found)
-                is_news |= self.fitting.learn(moment.phase, moment.rest + late - before)
-                if moment.is_certain:
-                    self._check_bytes(moment.most + late, is_certain=True)
+            # Tensors that were found after the last phase that certainly belongs to the step do not count.
+            found = max((ended.found for ended in self.ended_phases if ended.is_certain), default=0)
+            found_earlier = self.meter.pop_found(found)
+            self.fitting.base += found_earlier
+            for ended in self.ended_phases:
+                # Tensors that were found in later phases were live in this one as well.
+                late = max(0, found - ended.found)
+                is_news |= self.fitting.learn(ended.phase, ended.remainder + late - found_earlier)
+                if ended.is_certain:
+                    self._check_bytes(ended.peak + late, is_certain=True)
             self.report.outside = self.fitting.base
         if state in (State.BACKWARD, State.UPDATING):
-            self.fitting.quiet = 0 if is_news else self.fitting.quiet + 1
-        for key, (ref, version) in self.trained.items():
+            self.fitting.quiet_steps = 0 if is_news else self.fitting.quiet_steps + 1
+        for key, (ref, version) in self.trained_parameters.items():
             now = getattr(ref(), "_version", version)
             self.fitting.is_updated |= now != version
-            self.trained[key] = ref, now
+            self.trained_parameters[key] = ref, now
 
-    def _called(self, arguments: tuple[Any, ...]) -> None:
-        """A graph is called: another scope may begin with it."""
-        trained = [each for each in arguments if isinstance(each, torch.nn.Parameter) and each.requires_grad]
-        new = (each for each in trained if id(each) not in self.trained or self.trained[id(each)][0]() is None)
-        self.trained |= {id(each): (weakref.ref(each), each._version) for each in new}
+    def _on_call(self, arguments: tuple[Any, ...]) -> None:
+        """Called when a graph is called; a new scope may begin with the call."""
+        trained_parameters = [each for each in arguments if isinstance(each, torch.nn.Parameter) and each.requires_grad]
+        new = (
+            each
+            for each in trained_parameters
+            if id(each) not in self.trained_parameters or self.trained_parameters[id(each)][0]() is None
+        )
+        self.trained_parameters |= {id(each): (weakref.ref(each), each._version) for each in new}
         self._choose_meter(arguments)
         for tensor in arguments:
             self.meter.find(tensor, self.settings.counted.parameters)
-        for tensor in (*trained, *(before := private.parameters_behind(arguments))):
+        for tensor in (*trained_parameters, *(behind_views := private.parameters_behind(arguments))):
             self.meter.find(tensor.grad)
-        for tensor in before:
+        for tensor in behind_views:
             self.meter.find(tensor, self.settings.counted.parameters)
         has_gradients = torch.is_grad_enabled()
-        if not self.is_said and not private.is_in_backward():
-            is_over = self.state in (State.BACKWARD, State.UPDATING) and not any(use.waits for use in self.uses)
+        if not self.is_explicit and not private.is_in_backward():
+            is_over = self.state in (State.BACKWARD, State.UPDATING) and not any(use.is_waiting for use in self.uses)
             if self.state is State.IDLE or is_over or (self.state is State.EVALUATION and has_gradients):
                 for other in [*_ALL]:
                     if other is not self:
@@ -178,12 +185,16 @@ class Scopes:
             self.state = State.FORWARD
 
     def yield_to(self, other: Scopes) -> None:
-        """Another memory opens a scope: that of this one ends if its step is over, or if its model was compiled again."""
-        is_over = self.state is not State.FORWARD and not any(use.waits for use in self.uses)
-        if not self.is_said and (is_over or self.trained.keys() & other.trained.keys()):
+        """Another memory opens a scope:
+
+        drop this one's scope if its step is over, or if its model was compiled with the other.
+        """
+        is_over = self.state is not State.FORWARD and not any(use.is_waiting for use in self.uses)
+        if not self.is_explicit and (is_over or self.trained_parameters.keys() & other.trained_parameters.keys()):
             self.state, self.phase = State.IDLE, None
 
     def _choose_meter(self, arguments: tuple[Any, ...]) -> None:
+        """Use CUDA's allocator as the meter once a graph is called with tensors on CUDA."""
         device = next((each.device for each in arguments if isinstance(each, torch.Tensor) and each.is_cuda), None)
         if device is not None and isinstance(self.meter, Storages):
             self.meter.is_counting = False
@@ -193,22 +204,22 @@ class Scopes:
                 self.meter.cap(self.limit)
 
     def compilation_began(self) -> None:
-        """torch.compile compiles something; perhaps nothing comes of it."""
-        if self.state is State.IDLE and not self.fitting.parts and self.is_given():
-            self.state, self.unsure = State.UNCOMPILED, 0
-            self.meter.finds = True
+        """Called when ``torch.compile`` begins to compile something, of which there may never be a graph."""
+        if self.state is State.IDLE and not self.fitting.graphs and self.is_used_by_compile():
+            self.state, self.unattributed_peak = State.UNCOMPILED, 0
+            self.meter.counts_operands = True
 
     # ------------------------------------------------------------------------------------------------ phases
 
     def _begin_phase(self, variant: Variant | None = None, use: Use | None = None, is_backward: bool = False) -> None:
         self._end_phase()
-        self.uses = [each for each in self.uses if each.waits]
+        self.uses = [each for each in self.uses if each.is_waiting]
         if self.state is not State.IDLE:
             self.meter.reset()
             waiting = [each for each in self.uses if each is not use]
-            self.phase = Running(variant, use, is_backward, self.meter.live, waiting)
-            # Tensors of others that are used where it is not certain to be a part of the step do not count.
-            self.meter.finds = self._is_certain()
+            self.phase = RunningPhase(variant, use, is_backward, self.meter.live, waiting)
+            # Outside of the step, operators may use tensors of other models, which do not count.
+            self.meter.counts_operands = self._is_certain()
 
     def _end_phase(self) -> None:
         if self.phase is None:
@@ -216,32 +227,43 @@ class Scopes:
         self.check()
         if self.phase is None:
             return
-        variant, use, is_backward, first, waiting = self.phase
+        variant, use, is_backward, bytes_at_start, waiting = self.phase
         if use is not None and is_backward and not use.is_over:
-            # The pass keeps it for another.
+            # ``retain_graph`` keeps the saved values for another backward pass.
             waiting = [*waiting, use]
-        counts = Counter(each.variant.part.key for each in waiting)
+        counts = Counter(each.variant.graph.key for each in waiting)
         planned = variant.planned if variant else None
-        phase = Phase(variant.part.key if variant and planned else None, is_backward, tuple(counts.items()))
-        peak = most = self._peak()
+        phase = Phase(variant.graph.key if variant and planned else None, is_backward, tuple(counts.items()))
+        peak = beside_graph = self._peak()
         if planned is not None:
-            begun, taken = planned.inputs, planned.taken.forward
+            at_start, footprint = planned.inputs, planned.footprint.forward
             if is_backward:
-                # What a plan is said to keep may be more than what it does.
-                begun, taken = planned.constant + (use.own if use else planned.own), planned.taken.backward
-            most = max(first - begun, peak - taken)
-        kept = sum(each.own for each in waiting if each.variant.planned)
-        gone = sum(each.gone for each in {*waiting, use} if each is not None)
-        is_certain = self.is_said or phase.depends_on_plans or self.state is not State.BACKWARD
-        self.moments.append(Moment(phase, most - kept - self.fitting.base + gone, peak, self.meter.found, is_certain))
+                # The plan counts at least as many saved bytes as the use really keeps.
+                at_start, footprint = (
+                    planned.constant + (use.kept_bytes if use else planned.kept_bytes),
+                    planned.footprint.backward,
+                )
+            beside_graph = max(bytes_at_start - at_start, peak - footprint)
+        kept_by_waiting = sum(each.kept_bytes for each in waiting if each.variant.planned)
+        released = sum(each.released_bytes for each in {*waiting, use} if each is not None)
+        is_certain = self.is_explicit or phase.depends_on_plans or self.state is not State.BACKWARD
+        self.ended_phases.append(
+            EndedPhase(phase, beside_graph - kept_by_waiting - self.fitting.base + released, peak, self.meter.found, is_certain)
+        )
         self.phase = None
 
     def run_pass(self, variant: Variant, is_backward: bool, function: Any, arguments: list[Any]) -> Any:
-        """Run a pass of a graph."""
+        """Run the forward or the backward pass of a graph, and begin and end the phases around it.
+
+        Parameters
+        ----------
+        function
+            Runs the pass; it takes the list of arguments.
+        """
         use: Use | None
         if is_backward:
             keys = storage_keys(arguments)
-            of_graph = [each for each in reversed(self.uses) if each.variant.part is variant.part and not each.is_over]
+            of_graph = [each for each in reversed(self.uses) if each.variant.graph is variant.graph and not each.is_over]
             use = next((each for each in of_graph if each.keys & keys), of_graph[0] if of_graph else None)
             self.task = private.backward_task()
             private.at_end_of_backward(self._backward_ended)
@@ -252,15 +274,15 @@ class Scopes:
             use.step = self.report.count
         self._begin_phase(variant, use, is_backward)
         with naming_out_of_memory(self):
-            made = function(arguments)
+            results = function(arguments)
         if use is not None and not is_backward:
-            use.ran(made)
+            use.forward_ended(results)
             self._end_phase()
             self.uses.append(use)
         elif use is not None and not private.keeps_graph():
             use.end()
         self._begin_phase()
-        return made
+        return results
 
     def _backward_ended(self) -> None:
         self.task = private.NO_TASK
@@ -268,66 +290,70 @@ class Scopes:
 
     # ------------------------------------------------------------------------------------------------ graphs
 
-    def watched(self, compile_graph: Callable[[Any, Variant], Any], inputs: Any, code: Any) -> Callable[..., Any]:
-        """A compiled graph whose steps are within the limit.
+    def checked(self, compile_graph: Callable[[Any, Variant], Any], inputs: Any, code: Any) -> Callable[..., Any]:
+        """Compiles a graph and returns a function that runs it and checks the limit.
 
         Parameters
         ----------
         compile_graph
-            Makes it, for inputs, and for the variant that its passes are of.
+            Compiles the graph for given inputs; its passes report to the given variant.
+        inputs
+            Example inputs of the graph.
         code
-            What it was compiled from: the same for several graphs that share repeats.
+            Key of the code that the graph was compiled from.
 
-        Raises
-        ------
-        MemoryLimitError
-            When it is called, or in its backward pass: a step went above the limit, and that is an error.
+        Returns
+        -------
+        Callable
+            The compiled graph. It, or its backward pass, raises MemoryLimitError if a step is above the limit and the memory is
+            strict.
         """
         for scopes in [*_ALL]:
             if scopes.state is State.UNCOMPILED:
                 scopes.state = State.IDLE
         key = object()
-        whole = self.fitting.add(compile_graph, (key, ()), code, inputs)
-        parts: dict[tuple[int, ...], Part] = {(): whole}
+        generic = self.fitting.add(compile_graph, (key, ()), code, inputs)
+        by_sizes: dict[tuple[int, ...], SpecializedGraph] = {(): generic}
 
         def run(*arguments: Any) -> Any:
-            if self._repeats_more(code):
-                return whole.least.function(*arguments)
-            self._called(arguments)
-            part, sizes = whole, tuple(size for size in arguments if type(size) is int)
-            if torch.is_grad_enabled() and whole.least.planned:
-                if sizes not in parts and len(parts) <= MOST_SIZES:
-                    parts[sizes] = self.fitting.add(compile_graph, (key, sizes), code, arguments, instead=whole)
-                part = parts.get(sizes, whole)
-                # A use that a loop keeps from an earlier step, by retain_graph, say, has its own plan until it goes.
-                self.fitting.prepare(part, arguments, [use for use in self.uses if use.step == self.report.count])
+            if self._exceeds_repeats(code):
+                return generic.least.function(*arguments)
+            self._on_call(arguments)
+            graph, sizes = generic, tuple(size for size in arguments if type(size) is int)
+            if torch.is_grad_enabled() and generic.least.planned:
+                if sizes not in by_sizes and len(by_sizes) <= MOST_SIZES:
+                    by_sizes[sizes] = self.fitting.add(compile_graph, (key, sizes), code, arguments, instead=generic)
+                graph = by_sizes.get(sizes, generic)
+                # Only uses of this step prevent a new plan. A use from an earlier step, which ``retain_graph`` may keep, has
+                # its own plan until it ends.
+                self.fitting.prepare(graph, arguments, [use for use in self.uses if use.step == self.report.count])
             with self._counted() as entered:
                 if entered is not None:
                     text = "a graph runs in another thread than the one that made its memory"
                     self._warn_once(f"{text}: graphs alone count there, and steps that are said there")
-                results = part.current.function(*arguments)
-            self._returned(results)
+                results = graph.current.function(*arguments)
+            self._on_return(results)
             return results
 
         return run
 
-    def _returned(self, results: Any) -> None:
-        """A call of a graph has returned: hooks have taken what they take."""
+    def _on_return(self, results: Any) -> None:
+        """Called when a graph has returned its results; hooks on saved tensors have run by then."""
         if self.phase is not None:
-            self.phase = self.phase._replace(waiting=[use for use in self.phase.waiting if use.waits])
+            self.phase = self.phase._replace(waiting=[use for use in self.phase.waiting if use.is_waiting])
         use = self.uses[-1] if self.uses else None
-        if use is not None and use.waits and not use.saved.keys and (node := private.compiled_node(results)) is not None:
+        if use is not None and use.is_waiting and not use.saved.keys and (node := private.compiled_node(results)) is not None:
             weakref.finalize(node, use.end)
 
     def measure_least(self, step: Callable[[], Any], count: int) -> int:
-        """The smallest limit that a step runs within, by running it with plans of least peak, and no limit."""
+        """Runs a step with the plans of least peak and without a limit; returns the smallest limit that it needs, in bytes."""
         limit, report = self.limit, self.report
         self._close()
         self.report = StepsReport(limit=limit)
         self.fitting.forget(NO_LIMIT, Stage.STALE)
         try:
             for _ in range(count):
-                with self.said():
+                with self.explicit():
                     step()
             return math.ceil(self.report.largest * SPARE)
         finally:
@@ -336,22 +362,23 @@ class Scopes:
 
     # ------------------------------------------------------------------------------------------------ limits
 
-    def _repeats_more(self, code: Any) -> bool:
-        """Whether code is used more often than was said, where that is a warning; it is said once."""
+    def _exceeds_repeats(self, code: Any) -> bool:
+        """Whether a graph runs more often before its backward pass than ``repeats`` says; reports that once."""
         most = self.settings.repeats
         if most is None or not torch.is_grad_enabled() or private.is_in_backward():
             return False
-        uses = 1 + sum(use.waits for use in self.uses if use.variant.part.code == code)
+        uses = 1 + sum(use.is_waiting for use in self.uses if use.variant.graph.code == code)
         if uses > most and not self.is_warned:
-            self._refuse(f"a graph runs {uses} times before its backward pass, expected {most}: say repeats={uses}", 0)
+            self._raise_or_warn(f"a graph runs {uses} times before its backward pass, expected {most}: say repeats={uses}", 0)
         return uses > most
 
     def _peak(self) -> int:
-        parameters = [] if self.settings.counted.gradients else [ref() for ref, _ in self.trained.values()]
+        """The meter's peak in bytes, less the gradients of parameters if they do not count."""
+        parameters = [] if self.settings.counted.gradients else [ref() for ref, _ in self.trained_parameters.values()]
         return self.meter.peak - sum(int(each.nbytes) for each in parameters if each is not None)
 
     def check(self) -> None:
-        """Raise the error, or warn once, where this step is above a limit."""
+        """Raise the error, or warn once, if this step is above the limit of the device or of the host."""
         if self.state is State.IDLE or not self.is_counting:
             return
         host, host_peak = self.settings.host, self.meter.host_peak
@@ -360,40 +387,44 @@ class Scopes:
                 f"a step took {host_peak} bytes on the host, and its limit is {host.limit}: say how many share it, outside=0, "
             )
             text += f"graphs={len(self.planner.planned())} or repeats={max(1, len(self.uses))}"
-            self._refuse(text, host_peak)
+            self._raise_or_warn(text, host_peak)
         peak, is_certain = self._peak(), self._is_certain()
         if self.state is State.UNCOMPILED:
-            # That it was a step is known once a backward pass makes something, which need not be above what was before.
-            self.unsure = peak = max(peak, self.unsure)
+            # Only a backward pass shows that this is a step. It may begin after the peak, so the peak is remembered.
+            self.unattributed_peak = peak = max(peak, self.unattributed_peak)
             self.meter.reset()
         self._check_bytes(peak, is_certain)
 
     def _is_certain(self) -> bool:
-        """Whether what runs now is known to be a part of a step."""
+        """Whether the operator that runs now is certain to be a part of a step."""
         task = private.backward_task()
         if self.state is State.UNCOMPILED:
             if task != private.NO_TASK:
                 self._warn_once("torch.compile made no graph of the model: it runs as eager, and its steps are only checked")
             return self.is_stepping or task != private.NO_TASK
-        if self.is_said or self.state is not State.BACKWARD or task == self.task != private.NO_TASK:
+        if self.is_explicit or self.state is not State.BACKWARD or task == self.task != private.NO_TASK:
             return True
         return self.phase is not None and (self.phase.variant is not None or bool(self.phase.waiting))
 
     def is_in_use(self) -> bool:
-        """Whether any parameter of the graphs exists; else what runs belongs to others."""
-        return self.is_said or not self.trained or any(ref() is not None for ref, _ in self.trained.values())
+        """Whether the scopes are still needed: the user opened one, or some trained parameter still exists."""
+        return (
+            self.is_explicit
+            or not self.trained_parameters
+            or any(ref() is not None for ref, _ in self.trained_parameters.values())
+        )
 
     def _check_bytes(self, peak: int, is_certain: bool) -> None:
         self.report.largest = max(self.report.largest, peak if is_certain else 0)
         if peak <= self.limit or not self.is_in_use() or self.is_warned:
             return
         if is_certain:
-            self._refuse(refusal(self, peak), peak)
+            self._raise_or_warn(refusal(self, peak), peak)
         elif self.state is not State.UNCOMPILED:
             text = f"{peak} bytes were live behind a backward pass, and the limit is {self.limit}"
             self._warn_once(f"{text}: only inside of memory.step() is that known to be a part of a step", of="behind")
 
-    def _refuse(self, text: str, peak: int) -> None:
+    def _raise_or_warn(self, text: str, peak: int) -> None:
         if self.settings.strict:
             self.state, self.phase = State.IDLE, None
             raise MemoryLimitError(text, self.limit, peak, 0)
@@ -401,13 +432,13 @@ class Scopes:
         warn(text)
 
     def _warn_once(self, text: str, of: str = "") -> None:
-        if not any((of or text) in said for said in self.report.warnings):
+        if not any((of or text) in explicit for explicit in self.report.warnings):
             self.report.warnings.append(text)
             warn(text)
 
 
-def _is_over(mode: Any) -> bool:
-    """Whether a mode is one that counts for steps that nobody has any more, or whose parameters are gone."""
+def _is_obsolete(mode: Any) -> bool:
+    """Whether a dispatch mode counts for scopes that no longer exist, or whose parameters were all released."""
     scopes = mode.owner() if isinstance(mode, Storages) and mode.owner is not None else mode
     return scopes is None or (isinstance(scopes, Scopes) and not scopes.is_in_use())
 

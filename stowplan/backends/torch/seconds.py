@@ -1,8 +1,8 @@
-"""Costs in time: operators' picoseconds by peak rates of a device, or measured, each kind of operator on its own.
+"""Cost of operators in picoseconds, estimated from the peak rates of a device or measured for each kind of operator.
 
-By rates an operator takes as long as its arithmetic or its bytes, whichever takes longer. Measured are operators that may run
-again, on made-up tensors of their inputs' shapes: no more is there at once than while the operator runs in the model. Random
-numbers are not drawn and nothing of the model is touched.
+The estimate is the time of an operator's arithmetic or of moving its bytes, whichever is longer (a roofline model). Only
+operators that may run again are measured. They run on sample tensors with the shapes of their operands, so that no more memory
+is needed than when the operator runs in the model. Measuring draws no random numbers and does not touch the model.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from stowplan.backends.torch.private import no_dispatch, tree_map
 from stowplan.frontends.torch_program import tensors_of
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND, duration_ps
 
-#: Runs of an operator that are measured together, since a device may run behind the program; how often; and seconds at most.
+#: So many runs of an operator are timed together, because a device may run asynchronously; so many times; and for at most so
+#: many seconds.
 RUNS, TIMES, MOST_SECONDS = 4, 3, 0.05
 
 
-class Rates:
-    """Prices by the rates of a device."""
+class RateCosts:
+    """A cost function that uses the peak rates of a device."""
 
     def __init__(self, device: Device):
         self.device = device
 
     def __call__(self, nodes: Sequence[Any], flops: Sequence[int], _: Sequence[bool]) -> list[int]:
         """Picoseconds of each node."""
-        return [self._price(node, operations) for node, operations in zip(nodes, flops, strict=True)]
+        return [self._duration(node, operations) for node, operations in zip(nodes, flops, strict=True)]
 
-    def _price(self, node: Any, operations: int) -> int:
+    def _duration(self, node: Any, operations: int) -> int:
         tensors = [tensor for used in (*node.all_input_nodes, node) for tensor in tensors_of(used.meta.get("val"))]
         kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors if tensor.is_floating_point()]
         if kinds[:1] == ["float32"] and torch.get_float32_matmul_precision() != "highest" and "tf32" in self.device.compute:
@@ -43,40 +44,43 @@ class Rates:
         return max(duration_ps(operations, rate), duration_ps(moved_bytes(node), self.device.bandwidth))
 
 
-class Measured:
-    """Prices by measurement; kinds of operators are measured once.
+class MeasuredCosts:
+    """A cost function that measures each kind of operator once.
 
     Parameters
     ----------
     seconds
-        Of measuring for each graph. What there is no time for, or cannot run on its own, costs as many as its floating-point
-        operations and bytes, by what those of the others were measured to take.
+        Seconds of measuring for each graph. Operators that are not measured in that time, or that cannot run alone, are
+        estimated from their floating-point operations and bytes, scaled by the measured operators.
     """
 
     def __init__(self, seconds: float):
         self.seconds = seconds
-        self.known: dict[Any, int | None] = {}
-        """Picoseconds; None where it failed."""
+        self.durations: dict[Any, int | None] = {}
+        """Picoseconds of each kind of operator; None if measuring it failed."""
 
     def __call__(self, nodes: Sequence[Any], flops: Sequence[int], is_fixed: Sequence[bool]) -> list[int]:
-        """Picoseconds of each node; of those that are fixed an estimate."""
+        """Picoseconds of each node; an estimate for nodes that never run again."""
         until = time.monotonic() + self.seconds
         measured: list[int | None] = []
         for node, fixed in zip(nodes, is_fixed, strict=True):
             key = _kind(node)
-            if not fixed and key not in self.known and time.monotonic() < until:
-                self.known[key] = _measured(node)
-            measured.append(None if fixed else self.known.get(key))
+            if not fixed and key not in self.durations and time.monotonic() < until:
+                self.durations[key] = _measure(node)
+            measured.append(None if fixed else self.durations.get(key))
         estimates = [cost(node, operations) for node, operations in zip(nodes, flops, strict=True)]
-        known = [(ps, estimate) for ps, estimate in zip(measured, estimates, strict=True) if ps is not None]
-        scale = sum(ps for ps, _ in known), sum(estimate for _, estimate in known)
+        durations = [(ps, estimate) for ps, estimate in zip(measured, estimates, strict=True) if ps is not None]
+        scale = sum(ps for ps, _ in durations), sum(estimate for _, estimate in durations)
         if not scale[1]:
             scale = 1, 1
         return [estimate * scale[0] // scale[1] if ps is None else ps for ps, estimate in zip(measured, estimates, strict=True)]
 
 
 def _kind(node: Any) -> str:
-    """What tells operators apart that take as long: the operator, and its arguments with shapes in place of tensors."""
+    """A key that is equal for operators that take the same time:
+
+    the operator, and its arguments with shapes instead of tensors.
+    """
 
     def described(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
@@ -88,35 +92,38 @@ def _kind(node: Any) -> str:
     return str((str(node.target), tree_map(described, (tuple(node.args), dict(node.kwargs)))))
 
 
-def _measured(node: Any) -> int | None:
-    """Picoseconds of a run, the least of several; None where it does not run on its own."""
+def _measure(node: Any) -> int | None:
+    """Picoseconds of the shortest of several runs of an operator; None if it cannot run alone."""
     try:
         with no_dispatch(), torch.no_grad():
-            args, kwargs = tree_map(_made, (tuple(node.args), dict(node.kwargs)))
+            args, kwargs = tree_map(_sample_argument, (tuple(node.args), dict(node.kwargs)))
             devices = {tensor.device.type for tensor in tensors_of(node.meta.get("val"))}
             wait: Any = torch.accelerator.synchronize if devices - {"cpu", "meta"} else lambda: None
             run: Any = node.target
             run(*args, **kwargs)
             wait()
-            least, until = float("inf"), time.perf_counter() + MOST_SECONDS
+            shortest, until = float("inf"), time.perf_counter() + MOST_SECONDS
             for _ in range(TIMES):
                 began = time.perf_counter()
                 for _ in range(RUNS):
                     run(*args, **kwargs)
                 wait()
                 now = time.perf_counter()
-                least = min(least, (now - began) / RUNS)
+                shortest = min(shortest, (now - began) / RUNS)
                 if now > until:
                     break
-    except Exception:  # whatever an operator needs that is not there, its price is an estimate
+    except Exception:  # Whatever the operator needs to run, its cost is then estimated.
         return None
-    return max(1, int(least * PS_PER_SECOND))
+    return max(1, int(shortest * PS_PER_SECOND))
 
 
-def _made(value: Any) -> Any:
-    """An argument of an operator, with a made-up tensor in place of a node: ones, and zeros where they may be indices."""
+def _sample_argument(value: Any) -> Any:
+    """An argument of an operator with sample tensors instead of nodes.
+
+    Tensors of floating-point numbers contain ones. Others contain zeros, because they may be indices.
+    """
     if isinstance(value, torch.fx.Node):
-        return _made(value.meta.get("val"))
+        return _sample_argument(value.meta.get("val"))
     if isinstance(value, torch.Tensor):
         sizes, strides = shape(value), tuple(map(whole, value.stride()))
         length = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if 0 not in sizes else 0

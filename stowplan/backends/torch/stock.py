@@ -1,4 +1,4 @@
-"""What torch's own partitioners would do: plans at several budgets, as sequences of a reading's operators, and a right one."""
+"""Plans of torch's own partitioners: at several budgets, and a safe one for graphs that cannot be planned here."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from stowplan.backends.torch.private import OrderedSet, config, dp_knapsack, par
 from stowplan.backends.torch.reader import Reading, is_mutable, sequence_of
 from stowplan.frontends.torch_program import is_random
 
-#: Budgets that are tried below the one that is set, the most promising first.
+#: Values of ``activation_memory_budget`` that are tried besides the one that is set, the most promising first.
 BUDGETS = (0.15, 0.3, 0.1, 0.5, 0.2, 0.05, 0.7)
 
 
-class Stock(NamedTuple):
-    """A plan of torch's own."""
+class StockPlan(NamedTuple):
+    """A plan of torch's own partitioner."""
 
     budget: float
+    """The value of ``activation_memory_budget``."""
     modules: tuple[Any, Any]
-    """Forward and backward."""
+    """The forward and the backward module."""
     sequence: list[int] | None
-    """Runs of operators; None where the reading does not know them all."""
+    """Indices of the operators in the order in which they run; None if some operator of the reading never runs."""
 
 
 def copied(graph: Any) -> Any:
-    """A graph of the same nodes; what they know is shared."""
+    """Copies a graph; the values in the nodes' ``meta`` are shared."""
     new = torch.fx.Graph()
     output = new.graph_copy(graph, {})
     (last,) = (node for node in graph.nodes if node.op == "output")
@@ -36,18 +37,18 @@ def copied(graph: Any) -> Any:
 
 
 def partition(module: Any, joint_inputs: Any, kwargs: dict[str, Any], budget: float | None = None) -> tuple[Any, Any]:
-    """Forward and backward module of torch's own partitioner; the joint module stays as it is.
+    """Returns the forward and the backward module of torch's own partitioner, and leaves the joint module unchanged.
 
     Parameters
     ----------
     budget
-        Part of the activations to save; None takes the one that is set.
+        Share of the activations to save; None uses the value that is set in torch.
     """
-    # The partitioner writes into the nodes.
-    own = torch.fx.GraphModule(module, copied(module.graph))
+    # The partitioner changes the nodes of the graph that it is given.
+    copy = torch.fx.GraphModule(module, copied(module.graph))
     changes = {} if budget is None else {"activation_memory_budget": budget}
     with config.patch(changes):
-        halves: tuple[Any, Any] = partitioners.min_cut_rematerialization_partition(own, joint_inputs, **kwargs)
+        halves: tuple[Any, Any] = partitioners.min_cut_rematerialization_partition(copy, joint_inputs, **kwargs)
     return halves
 
 
@@ -58,40 +59,40 @@ def plans(
     kwargs: dict[str, Any],
     budgets: Sequence[float] = BUDGETS,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Stock]:
-    """Its plans at these budgets, as long as there is time."""
+) -> Iterator[StockPlan]:
+    """Yields the plans of torch's own partitioner at several budgets, until ``should_stop`` returns true."""
     for budget in budgets:
         if should_stop():
             return
         try:
             modules = partition(module, joint_inputs, kwargs, budget)
-        except Exception:  # its solvers fail on some graphs; then there is no plan of theirs to compare with
+        except Exception:  # Torch's solvers fail on some graphs; there is no plan for this budget then.
             continue
-        yield Stock(budget, modules, sequence_of(reading, [half.graph for half in modules]))
+        yield StockPlan(budget, modules, sequence_of(reading, [half.graph for half in modules]))
 
 
-def handed_over(module: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tuple[tuple[Any, Any], str]:
-    """Modules of torch's own that have eager's gradients, and what they are called.
+def safe_modules(module: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tuple[tuple[Any, Any], str]:
+    """Returns modules of torch's own that compute the gradients of eager mode, and a phrase for a warning that describes them.
 
-    Its plans draw random numbers again, and read again what is written over meanwhile (pytorch#190758, #197039): where there is
-    either, nothing is recomputed.
+    Torch's min-cut partitioner may draw random numbers a second time, and may read values again that were overwritten in
+    between (pytorch#190758, #197039). If the graph has either, torch's default partitioner is used, which recomputes nothing.
 
     Raises
     ------
     UnsupportedError
-        Its user wants something recomputed that writes over an input.
+        The user requires recomputation in a graph that overwrites a value.
     """
-    writes = any(map(is_mutable, module.graph.nodes)) or bool(written_behind(module.graph))
+    writes = any(map(is_mutable, module.graph.nodes)) or bool(inputs_written_after_forward(module.graph))
     if not writes and not any(map(is_random, module.graph.nodes)):
         return partition(module, joint_inputs, kwargs), "torch's own plan is kept"
     if writes and partitioners.has_recomputable_ops(module):
         raise UnsupportedError("what is to be recomputed may read what is written over meanwhile")
-    options = {name: given for name, given in kwargs.items() if name != "compiler"}
+    options = {name: value for name, value in kwargs.items() if name != "compiler"}
     return partitioners.default_partition(module, joint_inputs, **options), "nothing is recomputed"
 
 
-def written_behind(joint: Any) -> list[Any]:
-    """Inputs that AOTAutograd writes over behind the forward pass, with what that returns."""
+def inputs_written_after_forward(joint: Any) -> list[Any]:
+    """Inputs that AOTAutograd overwrites after the forward pass with one of its results."""
     (last,) = (node for node in joint.nodes if node.op == "output")
     written = [getattr(description, "mutated_input", None) for description in last.meta.get("desc") or ()]
     inputs = (node for node in joint.nodes if node.op == "placeholder")
@@ -99,9 +100,9 @@ def written_behind(joint: Any) -> list[Any]:
 
 
 def forward_outputs(joint: Any) -> int:
-    """How many of the outputs of a joint graph are those of the forward pass: gradients follow them.
+    """Returns how many outputs of a joint graph belong to the forward pass; the gradients follow them.
 
-    An input without a gradient has an output that is not described.
+    The output for an input without a gradient has no description.
 
     Raises
     ------
@@ -116,7 +117,7 @@ def forward_outputs(joint: Any) -> int:
 
 
 def saved_values(joint: Any, node_info: Any, recomputable: Sequence[Any]) -> list[Any]:
-    """Nodes that torch's minimum cut saves where these may be computed again, as for budgets below 1."""
+    """Nodes that torch's minimum cut saves if the given nodes may be computed again, as it does for budgets below 1."""
     options = partitioners.MinCutOptions(
         ban_if_used_far_apart=False,
         ban_if_long_fusible_chains=False,
@@ -129,6 +130,6 @@ def saved_values(joint: Any, node_info: Any, recomputable: Sequence[Any]) -> lis
 
 
 def knapsack(memory: list[float], joint: Any, most: float, nodes: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """Indices of the nodes to save and of the others, by the sum of their bytes: torch's own solver ``dp``."""
+    """Returns the indices of the nodes to save and of the others, by torch's own knapsack solver ``dp``."""
     _, saved, recomputed = dp_knapsack(memory, [partitioners.estimate_runtime(node) for node in nodes], most)
     return saved, recomputed

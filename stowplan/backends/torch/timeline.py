@@ -1,10 +1,11 @@
-"""How many bytes a step takes beside its graphs, moment by moment, and what that leaves for each graph.
+"""How many bytes a training step uses beside its graphs in each phase, and how many bytes that leaves for each graph.
 
-A *phase* of a step is the time in which one pass of a graph runs, or none does, while certain uses of graphs wait for their
-backward pass. The most bytes that were live in a phase are the sum of four: what was live when the step began (*base*), what
-the graph that runs was planned to take, what each waiting use keeps, and the *rest*: a loss outside of the model, other models,
-an optimizer's temporary tensors. The rest of a phase stays as it is when graphs are planned anew, so that the peak of a step
-with other plans is known before it runs.
+A *use* of a graph is one forward pass, until the end of its backward pass. A *phase* of a step is the time in which one pass of
+a graph runs, or no graph runs, while certain uses wait for their backward pass. The peak of a phase is the sum of four numbers
+of bytes: those that were live when the step began (*base*), those that the running graph was planned to use, those that the
+waiting uses keep, and the *remainder*: a loss outside of the model, other models, temporary tensors of an optimizer. The
+remainder of a phase does not change when graphs are planned again, so that the peak of a step with other plans can be computed
+before the step runs.
 """
 
 from __future__ import annotations
@@ -14,93 +15,114 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stowplan.backends.torch.rooms import Rooms, Row, Taken
+from stowplan.backends.torch.allowance import Allowance, Footprint, PhaseLimit
 
 
 class Planned(NamedTuple):
-    """What the plan of a graph takes."""
+    """The memory that the plan of a graph uses."""
 
-    taken: Taken
+    footprint: Footprint
     inputs: int
-    """Bytes of what is there when the graph is called."""
+    """Bytes of the inputs, which are live when the graph is called."""
     tangents: int
+    """Bytes of the gradients with which the backward pass is called."""
     savable: frozenset[int] = frozenset()
-    """Positions of the results that a plan may save for the backward pass."""
+    """Indices of the results that a plan may save for the backward pass."""
 
     @property
-    def own(self) -> int:
-        """Bytes that a use keeps while it waits, beside its inputs."""
-        return max(0, self.taken.kept - self.constant)
+    def kept_bytes(self) -> int:
+        """Bytes that a use keeps while it waits for its backward pass, without its inputs."""
+        return max(0, self.footprint.at_border - self.constant)
 
     @property
     def constant(self) -> int:
-        """Bytes at the border that no use keeps while it waits."""
+        """Bytes that are live between the passes but that a waiting use does not keep: inputs and tangents."""
         return self.inputs + self.tangents
 
 
 class Phase(NamedTuple):
-    """A time of a step."""
+    """A phase of a step; the module's docstring defines it."""
 
     active: Hashable
-    """The graph that runs; None where none does."""
+    """Key of the graph that runs; None if no graph runs."""
     is_backward: bool
+    """Whether the graph runs its backward pass."""
     waiting: tuple[tuple[Hashable, int], ...]
-    """Graphs with uses that wait, and how many."""
+    """Keys of graphs with waiting uses, each with the number of its waiting uses."""
 
     @property
     def depends_on_plans(self) -> bool:
-        """Whether a graph runs or waits."""
+        """Whether a graph runs or a use waits, so that plans change the peak of this phase."""
         return self.active is not None or bool(self.waiting)
 
-    def taken(self, plans: Mapping[Hashable, Planned]) -> int:
-        """Bytes of graphs with these plans."""
-        kept = sum(count * plans[graph].own for graph, count in self.waiting if graph in plans)
+    def footprint(self, plans: Mapping[Hashable, Planned]) -> int:
+        """Bytes that the running graph and the waiting uses need with these plans."""
+        waiting_bytes = sum(count * plans[graph].kept_bytes for graph, count in self.waiting if graph in plans)
         if self.active not in plans:
-            return kept
-        taken = plans[self.active].taken
-        return kept + (taken.backward if self.is_backward else taken.forward)
+            return waiting_bytes
+        footprint = plans[self.active].footprint
+        return waiting_bytes + (footprint.backward if self.is_backward else footprint.forward)
 
 
 @dataclass
 class Timeline:
-    """Phases that were measured."""
+    """The phases that were measured so far."""
 
-    rests: dict[Phase, int] = field(default_factory=dict)
-    """Most bytes beside the base and the graphs, by phase."""
+    remainders: dict[Phase, int] = field(default_factory=dict)
+    """The largest remainder of each phase, in bytes."""
 
-    def record(self, phase: Phase, rest: int) -> float:
-        """Take in the rest of a phase; bytes by which it is above the largest so far, infinite where the phase is new."""
-        known = self.rests.get(phase)
-        self.rests[phase] = rest if known is None else max(rest, known)
-        return math.inf if known is None else rest - known
+    def record(self, phase: Phase, remainder: int) -> float:
+        """Record the remainder of a phase.
+
+        Returns
+        -------
+        float
+            Bytes by which the remainder is above the largest one so far; infinite if the phase is new.
+        """
+        largest = self.remainders.get(phase)
+        self.remainders[phase] = remainder if largest is None else max(remainder, largest)
+        return math.inf if largest is None else remainder - largest
 
     def peak(self, base: int, plans: Mapping[Hashable, Planned]) -> int:
-        """Bytes of a step with these plans, of the phases on which plans have an influence."""
-        rests = ((phase, rest) for phase, rest in self.rests.items() if phase.depends_on_plans)
-        return max((base + rest + phase.taken(plans) for phase, rest in rests), default=0)
+        """Peak of a step with these plans, in bytes, over the phases that depend on plans."""
+        remainders = ((phase, remainder) for phase, remainder in self.remainders.items() if phase.depends_on_plans)
+        return max((base + remainder + phase.footprint(plans) for phase, remainder in remainders), default=0)
 
-    def graphs(self) -> set[Hashable]:
-        """Graphs whose backward pass was measured."""
-        return {phase.active for phase in self.rests if phase.is_backward}
+    def measured_graphs(self) -> set[Hashable]:
+        """Keys of the graphs whose backward pass was measured."""
+        return {phase.active for phase in self.remainders if phase.is_backward}
 
     def uses(self, graph: Hashable) -> int:
-        """How many uses of graphs are there at once, at most, while one of this graph is."""
-        involved = (phase for phase in self.rests if graph in {phase.active, *dict(phase.waiting)})
+        """The largest number of uses, of any graph, in a phase in which this graph runs or waits."""
+        involved = (phase for phase in self.remainders if graph in {phase.active, *dict(phase.waiting)})
         return max((sum(count for _, count in phase.waiting) + (phase.active is not None) for phase in involved), default=1)
 
-    def left(
+    def allowance(
         self, graph: Hashable, limit: int, base: int, plans: Mapping[Hashable, Planned], open_graphs: set[Hashable]
-    ) -> Rooms:
-        """Room of a graph within a limit; what is left is shared with other graphs that are planned anew after it."""
-        own, rows = plans[graph], []
-        for phase, rest in self.rests.items():
+    ) -> Allowance:
+        """How many bytes a graph may use in each phase.
+
+        Parameters
+        ----------
+        graph
+            Key of the graph.
+        limit, base
+            Memory limit of the step, and bytes that are live when it begins.
+        plans
+            The current plans.
+        open_graphs
+            Other graphs that are still to be planned; the free bytes of a phase are divided evenly among those that it
+            involves.
+        """
+        plan, limits = plans[graph], []
+        for phase, remainder in self.remainders.items():
             count = dict(phase.waiting).get(graph, 0)
             if not count and phase.active != graph:
                 continue
             involved = {phase.active, *(other for other, _ in phase.waiting)} & (open_graphs | {graph})
-            slack = (limit - base - rest - phase.taken(plans)) // len(involved)
-            present = count * own.own
+            share_of_slack = (limit - base - remainder - phase.footprint(plans)) // len(involved)
+            present = count * plan.kept_bytes
             if phase.active == graph:
-                present += own.taken.backward if phase.is_backward else own.taken.forward
-            rows.append(Row(count, phase.active == graph, phase.is_backward, present + slack))
-        return Rooms(limit, own.constant, tuple(rows))
+                present += plan.footprint.backward if phase.is_backward else plan.footprint.forward
+            limits.append(PhaseLimit(count, phase.active == graph, phase.is_backward, present + share_of_slack))
+        return Allowance(limit, plan.constant, tuple(limits))

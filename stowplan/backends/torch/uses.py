@@ -1,7 +1,8 @@
-"""Graphs as they are compiled, and uses of them: what a forward pass saved, and whether it is still there.
+"""Compiled graphs and their uses: which values a forward pass has saved, and whether these values are still live.
 
-A use *waits* for its backward pass while something of what its forward pass saved is live. That is observed, not assumed: hooks
-such as those of ``torch.utils.checkpoint`` take what is saved away at once, and ``retain_graph`` keeps it for another pass.
+A *use* of a graph is one forward pass, until the end of its backward pass. It *waits* for its backward pass while any value
+that it saved is live. That is observed rather than assumed: hooks such as those of ``torch.utils.checkpoint`` release saved
+values at once, and ``retain_graph`` keeps them for another backward pass.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from stowplan.backends.torch.timeline import Phase, Planned
 
 
 class Stage(Enum):
-    """How far the planning of a graph is."""
+    """How far the planning of a graph has come."""
 
     STALE = "the plan of least peak is to be sought again when the graph is called"
     MEASURED = "it runs with the plan of least peak, while what lives beside it is measured"
@@ -28,37 +29,37 @@ class Stage(Enum):
 
 
 class Variant:
-    """A graph as it was compiled with one plan."""
+    """A graph that was compiled with one plan."""
 
-    def __init__(self, part: Part):
-        self.part = part
+    def __init__(self, graph: SpecializedGraph):
+        self.graph = graph
         self.function: Callable[..., Any] = lambda *_: None
         self.planned: Planned | None = None
-        """None where there is no plan: the graph has no backward pass, say."""
+        """The memory that the plan uses; None if there is no plan, for example because the graph has no backward pass."""
         self.cost = 0
-        """What the plan adds."""
+        """The cost that the plan adds."""
         self.results = 0
-        """How many of the forward pass's results its caller gets; what is saved comes behind them."""
+        """How many outputs of the forward pass go to its caller; the values that are saved follow them."""
 
 
-class Part:
-    """A graph for some sizes of its inputs: with the plan of least peak, and, later, with one that adds less."""
+class SpecializedGraph:
+    """A graph for some sizes of its inputs: first with the plan of least peak, later with a plan that recomputes less."""
 
     def __init__(self, compile_graph: Callable[[Any, Variant], Any], key: Any, code: Any):
         self.compile_graph, self.key, self.code = compile_graph, key, code
         self.least: Variant = Variant(self)
         self.fitted: Variant | None = None
-        """Planned within what a step leaves; None before, and where the plan of least peak is kept."""
+        """The variant that was planned within the bytes that a step leaves. None before that, and if the first plan is kept."""
         self.stage = Stage.MEASURED
 
     @property
     def current(self) -> Variant:
-        """As the graph is to run now."""
+        """The variant that runs now."""
         return self.fitted or self.least
 
 
 class _Bytes:
-    """Bytes of storages that are live."""
+    """Counts the bytes of some storages, and how many of these bytes are still live."""
 
     def __init__(self, storages: Iterable[Any]):
         self.keys: set[int] = set()
@@ -66,25 +67,25 @@ class _Bytes:
         self.add(storages)
 
     def add(self, storages: Iterable[Any]) -> None:
-        """Count more of them."""
+        """Count more storages."""
         for storage in storages:
             if storage_key(storage) not in self.keys:
                 self.keys.add(storage_key(storage))
                 self.total += storage.nbytes()
                 self.live += storage.nbytes()
-                weakref.finalize(storage, self._gone, storage.nbytes())
+                weakref.finalize(storage, self._released, storage.nbytes())
 
-    def _gone(self, size: int) -> None:
+    def _released(self, size: int) -> None:
         self.live -= size
 
 
 class Use:
-    """A forward pass of a graph, up to the end of its backward pass.
+    """One forward pass of a graph, until the end of its backward pass.
 
     Parameters
     ----------
     arguments
-        What the forward pass is called with; nothing of it is held.
+        Arguments of the forward pass; no reference to them is kept.
     """
 
     def __init__(self, variant: Variant, arguments: list[Any]):
@@ -92,70 +93,78 @@ class Use:
         self.step = 0
         """The number of the step that it began in."""
         self.keys = storage_keys(arguments)
-        """Of storages that the backward pass may be called with."""
+        """Keys of the storages with which the backward pass may be called."""
         self.saved = _Bytes(())
-        self.own = 0
-        """Bytes of what is saved and of results, as far as they are no arguments."""
-        self.others = _Bytes(_storages(each for each in arguments if not isinstance(each, torch.nn.Parameter)).values())
+        """The values that the forward pass saved, without its arguments and results."""
+        self.kept_bytes = 0
+        """Bytes of saved values and results, without those that are arguments."""
+        self.caller_tensors = _Bytes(_storages(each for each in arguments if not isinstance(each, torch.nn.Parameter)).values())
 
-    def ran(self, made: Any) -> None:
-        """The forward pass has made its results, with what it saves behind them."""
+    def forward_ended(self, returned: Any) -> None:
+        """Record the outputs of the forward pass: its results, followed by the values that it saves."""
         count, planned = self.variant.results, self.variant.planned
-        results, saved = _storages(made[:count]), _storages(made[count:])
+        results, saved = _storages(returned[:count]), _storages(returned[count:])
         self.saved = _Bytes(each for key, each in saved.items() if key not in results.keys() | self.keys)
-        self.own = self.saved.total + sum(each.nbytes() for key, each in results.items() if key not in self.keys)
+        self.kept_bytes = self.saved.total + sum(each.nbytes() for key, each in results.items() if key not in self.keys)
         savable = planned.savable if planned else frozenset()
-        self.others.add(_storages(made[at] for at in range(count) if at in savable).values())
+        self.caller_tensors.add(_storages(returned[at] for at in range(count) if at in savable).values())
         self.keys = set(saved)
         if not self.saved.keys:
-            # Nothing tells how long it waits, but its node in the graph of autograd; hooks may have taken that away.
+            # If nothing is saved, only the autograd node of the pass shows how long the use waits, and hooks may have removed
+            # it.
             self.is_over = has_saved_tensor_hooks()
 
     @property
-    def waits(self) -> bool:
-        """Whether the backward pass is to come."""
+    def is_waiting(self) -> bool:
+        """Whether the backward pass is still expected."""
         return not self.is_over and (not self.saved.keys or self.saved.live > 0)
 
     @property
-    def gone(self) -> int:
-        """Bytes of arguments and results that nobody holds any more; with another plan they might be saved, and live."""
-        return self.others.total - self.others.live
+    def released_bytes(self) -> int:
+        """Bytes of arguments and results that the caller has released. Another plan might save them, so that they stay live."""
+        return self.caller_tensors.total - self.caller_tensors.live
 
     def end(self) -> None:
-        """Nothing that was saved is needed any more."""
+        """The backward pass is over: no saved value is needed any more."""
         self.is_over = True
 
 
-class Running(NamedTuple):
-    """A phase that is not over."""
+class RunningPhase(NamedTuple):
+    """The phase of a step that is running."""
 
     variant: Variant | None
-    """The graph that runs; None where none does."""
+    """The graph that runs; None if no graph runs."""
     use: Use | None
+    """The use of the graph that runs."""
     is_backward: bool
-    first: int
-    """Bytes live when it began."""
+    """Whether the backward pass of the graph runs."""
+    bytes_at_start: int
+    """Bytes that were live when the phase began."""
     waiting: list[Use]
+    """The uses that wait for their backward pass."""
 
 
-class Moment(NamedTuple):
-    """A phase that is over."""
+class EndedPhase(NamedTuple):
+    """A phase of a step that has ended."""
 
     phase: Phase
-    rest: int
-    most: int
-    """Bytes live at most."""
+    remainder: int
+    """Bytes beside the graphs and beside those that were live when the step began."""
+    peak: int
+    """The most bytes that were live."""
     found: int
-    """Bytes found up to then."""
+    """Bytes of tensors that were found late, up to the end of the phase; see
+    :class:`~stowplan.backends.torch.measure.Storages`."""
     is_certain: bool
-    """Whether it is known to be a part of the step."""
+    """Whether the phase is certain to be a part of the step."""
 
 
 def storage_keys(values: Iterable[Any]) -> set[int]:
-    """What tells the storages of tensors apart; holds none of them."""
+    """Keys of the storages of all tensors among the values; they keep no storage alive."""
     return set(_storages(values))
 
 
 def _storages(values: Iterable[Any]) -> dict[int, Any]:
+    """The storages of all tensors among the values, by key."""
     found = (storage_of(value) for value in values if isinstance(value, torch.Tensor))
     return {storage_key(storage): storage for storage in found if storage is not None}

@@ -1,17 +1,22 @@
-"""XLA: plans become compiler options, and what the compiler made of them comes back.
+"""Back end for XLA: tunes compiler options that decide which values are in fast memory.
 
-Importing it loads neither jax nor a solver: what compiles does so in a process of its own. What XLA calls things on a chip is
-the ``[xla]`` table of its target. Each file knows only those above it in this list:
+XLA's *memory-space assignment* puts values into fast memory one by one. Compiler options change the order in which it does so,
+and how early it fetches values. The tuner compiles a program, learns from XLA's cycle estimates, and proposes the next options.
+A *preview* is a compilation that ends right after the memory-space assignment, which takes a small part of the time.
 
-- ``sharding``, ``workload``: what is sent to another process and rebuilt there
-- ``dumps``, ``child``: the files of a compile; the process that compiles. Requests and answers are lines of JSON
-- ``store``, ``process``, ``compiler``: results on disk; the parent's side of a child; children side by side
+Importing this package loads neither jax nor a solver, because programs are compiled in other processes. XLA's names for the
+memories of a chip are in the ``[xla]`` table of its target. A file imports only files that come before it in this list:
+
+- ``sharding``, ``workload``: functions and arguments in a form that can be sent to another process
+- ``dumps``, ``child``: the files that a compilation writes; the process that compiles, with requests and answers as lines of
+  JSON
+- ``store``, ``process``, ``compiler``: results on disk; the parent's side of a child process; several child processes
 - ``knobs``: options of the compiler
-- ``collectives``, ``score``: what a result costs
-- ``evidence``, ``experience``: what all trials of a program have shown, and what earlier programs have
-- ``proposals``: ways of finding the next setting. To add one, write a ``Way`` and give it a line in ``WAYS``
-- ``bandit``: what is left, and what to try next; previews
-- ``tuning``, ``run``, ``entry``: what came of a run; the run; what users call
+- ``collectives``, ``score``: cycles of collective operations; cycles of a compiled module
+- ``evidence``, ``experience``: what all trials of a program have shown; what earlier programs have shown
+- ``proposals``: strategies that propose the next options. To add one, write a ``Way`` and add it to ``WAYS``
+- ``bandit``: the budget, the choice of what to try next, and previews
+- ``tuning``, ``run``, ``entry``: the result of tuning; the tuning loop; the functions that users call
 """
 
 from __future__ import annotations

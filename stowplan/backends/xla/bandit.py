@@ -1,6 +1,7 @@
-"""What a run may still spend, and what to try next with it: a bandit over arms, that between settings and flags, and previews.
+"""The budget of a run, a multi-armed bandit that chooses what to try next, and the search among settings by previews.
 
-Of many settings of a program, tried up to the memory-space assignment, :class:`Search` finds those worth a whole compile.
+Settings of the best program are one arm of the bandit, and each flag is another. :class:`SettingSearch` previews many settings
+of a program and finds those that are worth a full compilation.
 """
 
 from __future__ import annotations
@@ -20,192 +21,214 @@ from stowplan.backends.xla.proposals import Proposal, Way
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
 
-#: Previews that are chosen together: the next ones begin from the best of them.
+#: So many previews are chosen together; the next ones start from the best of them.
 BATCH = 4
 
-#: Previews that take a compile's time together, about; measured were 9 to 40 of a program's compile.
+#: About so many previews take as long as one full compilation; measured were 9 to 40, depending on the program.
 PREVIEWS_OF_A_COMPILE = 20
 
-#: Compiles' worth of time between two compiles of settings, that one included: the rest goes to previews.
+#: Time of one round of the loop, in compilations: one for the compilation itself, and the rest for previews.
 ROUND = 1.6
 
-#: Settings that one way proposes for a batch.
-_FORMS = 2
+#: At most so many settings of a batch come from the same way.
+_SETTINGS_OF_A_WAY = 2
 
-#: Previews that are predicted anew when a compile has shown more.
-_AGAIN = 16
+#: After each compilation, so many of the best previews are predicted again with the new cycles.
+_PREDICTED_AGAIN = 16
 
-#: Makes previews of some settings, in their order.
+#: A function that makes previews of settings, in their order.
 Previewer = Callable[[Sequence[Knobs]], list[Compiled]]
 
 
 @dataclass
 class Budget:
-    """The budget of one run, and what is spent of it."""
+    """The budget of one run, and how much of it is used."""
 
     compiles: int
-    """At most, the default's included."""
+    """The largest number of compilations, including the default."""
     deadline: Deadline
     jobs: int = 1
-    """Compiles side by side."""
+    """How many compilations run at the same time."""
     compiled: int = 0
+    """How many compilations were made."""
     previewed: int = 0
+    """How many previews were made."""
 
     @property
     def left(self) -> float:
-        """In compiles."""
+        """The rest of the budget, in compilations."""
         return self.compiles - self.compiled - self.previewed / PREVIEWS_OF_A_COMPILE
 
     @property
     def is_open(self) -> bool:
-        """Whether there is anything left for a compile, and time."""
+        """Whether the budget and the time allow another compilation."""
         return self.left >= 1 and not self.deadline.expired
 
     @property
     def side_by_side(self) -> int:
-        """Compiles that come next."""
+        """How many compilations run in the next round."""
         return max(1, min(self.jobs, int(self.left)))
 
     @property
     def previews(self) -> int:
-        """Previews before them that are within the budget; a few where there are none to choose from."""
+        """How many previews the budget allows before these compilations; a few if there are none yet."""
         return max(0 if self.previewed else BATCH, round(PREVIEWS_OF_A_COMPILE * (self.left - self.side_by_side)))
 
     @property
     def previews_of_a_round(self) -> int:
-        """Those of which one setting is chosen, so that each of the compiles left has as many."""
+        """How many previews to make in this round, so that all remaining rounds have equally many."""
         rounds = max(1, round(self.left / ROUND))
         return min(self.previews, max(BATCH, int(PREVIEWS_OF_A_COMPILE * (self.left - rounds) / rounds)))
 
     @property
     def out_of_time(self) -> str:
-        """Why there is no time left."""
+        """Why there is no time left: ``cancelled`` or ``time_limit``."""
         return "cancelled" if self.deadline.was_cancelled else "time_limit"
 
 
-#: How many tries what an arm is worth before anything is known of it counts for.
+#: The prior of an arm counts as so many tries.
 PRIOR_TRIES = 2.0
-#: Weight of what is not known of an arm against what is, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
-_CURIOSITY = 0.35
+#: Weight of the exploration term, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
+_EXPLORATION_WEIGHT = 0.35
 
-#: What the best preview, and a flag, are worth before anything is known of them: shares of compiles that were better than the
-#: incumbent.
-_KNOBS_WORTH, _FLAG_WORTH = 0.6, 0.3
-#: How much more that is for a flag for each part of the default's cycles that its preview saves.
-_WORTH_OF_A_GAIN = 6.0
-#: Part of the default's cycles for which a flag comes before settings, by itself.
-_FIRST_GAIN = 0.005
-#: Part of what settings save that counts beside flags: it is lost where a flag wins later.
+#: Prior win rates of the best preview and of a flag: shares of compilations that were better than the incumbent.
+_KNOBS_PRIOR, _FLAG_PRIOR = 0.6, 0.3
+#: The prior win rate of a flag grows by this times the share of the default's cycles that it is expected to save.
+_PRIOR_PER_GAIN = 6.0
+#: A flag that is expected to save this share of the default's cycles is tried alone, before any settings.
+_MIN_GAIN_OF_A_FLAG = 0.005
+#: The share of what settings save that counts when they are compared with flags, because it is lost if a flag wins later.
 SETTINGS_KEPT = 0.5
 
 
 @dataclass(eq=False)
 class Arm:
-    """Something to try again and again, and what it has been worth."""
+    """An arm of the bandit, with the results of its tries."""
 
     name: str
     wins: float
+    """How many of its tries were better than the incumbent, including the prior."""
     tries: float = PRIOR_TRIES
 
     def index(self, total: float) -> float:
-        """What it promises, of ``total`` tries of all arms."""
-        return self.wins / self.tries + _CURIOSITY * math.sqrt(math.log(max(total, 2.0)) / self.tries)
+        """The upper confidence bound of its win rate after ``total`` tries of all arms."""
+        return self.wins / self.tries + _EXPLORATION_WEIGHT * math.sqrt(math.log(max(total, 2.0)) / self.tries)
 
 
 def by_promise(arms: Iterable[Arm]) -> list[Arm]:
-    """Arms, those that promise most first."""
-    known = [*arms]
-    total = sum(arm.tries for arm in known)
-    return sorted(known, key=lambda arm: -arm.index(total))
+    """The arms in the order of their upper confidence bounds, the highest first."""
+    all_arms = [*arms]
+    total = sum(arm.tries for arm in all_arms)
+    return sorted(all_arms, key=lambda arm: -arm.index(total))
 
 
 class FlagToTry(NamedTuple):
-    """A flag that may be tried."""
+    """A flag that was not tried yet."""
 
     options: Mapping[str, Option]
+    """The compiler options that it sets."""
     expected: Improvement
-    """What it saves of the default's cycles by itself."""
+    """The share of the default's cycles that it is expected to save by itself."""
     promised: float
-    """What its preview says of that."""
+    """The same by its preview alone."""
     preview: Compiled | None = None
-    """That of the flag alone, where it has been made."""
+    """The preview of the flag alone; None if there is none."""
 
 
 class Bandit:
-    """Settings of the best program, again and again, and flags, each once."""
+    """Chooses between settings of the best program, which may be tried many times, and flags, which are tried once each."""
 
     def __init__(self) -> None:
-        self.knobs = Arm("knobs", PRIOR_TRIES * _KNOBS_WORTH)
+        self.knobs = Arm("knobs", PRIOR_TRIES * _KNOBS_PRIOR)
         self.flags: dict[Arm, FlagToTry] = {}
-        """Those not tried yet."""
+        """The flags that were not tried yet."""
         self.knobs_save = 0.0
-        """What the first compile of a setting is expected to save of the default's cycles."""
+        """The share of the default's cycles that the first compilation of a setting is expected to save."""
         self._knob_tries = 0
 
     def add(self, name: str, flag: FlagToTry, worth: float = 0.0) -> None:
-        """A flag that may be tried, worth more the more of the default's cycles it is expected to save."""
-        self.flags[Arm(name, PRIOR_TRIES * min(_FLAG_WORTH + _WORTH_OF_A_GAIN * worth, 1.0))] = flag
+        """Add a flag; ``worth`` is the share of the default's cycles that it is expected to save."""
+        self.flags[Arm(name, PRIOR_TRIES * min(_FLAG_PRIOR + _PRIOR_PER_GAIN * worth, 1.0))] = flag
 
     def learn(self, known: Mapping[str, tuple[float, float]]) -> None:
-        """Count wins and tries of earlier programs, by the names of the arms."""
+        """Add wins and tries of earlier programs, given by the names of the arms."""
         for arm in (self.knobs, *self.flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
 
     def count(self, arm: Arm, is_better: bool) -> None:
-        """A compile of an arm, and whether it was better than all before."""
+        """Count a compilation of an arm, and whether it was better than all earlier ones."""
         arm.tries += 1
         arm.wins += is_better
         self._knob_tries += arm is self.knobs
 
     def first(self, saved: float) -> list[Arm]:
-        """What comes before all else: flags by themselves, which take no previews but their own, the best mean first.
+        """The arms that come before all others: flags that are tried alone, those with the highest expected saving first.
 
-        Before them stand settings, where as much work is expected to save more by these. A flag by itself has to save more than
-        settings have ``saved`` already, as a part of the default's cycles.
+        A flag is tried alone if it is expected to save more than settings have saved already. Settings come before these flags
+        if the same amount of work is expected to save more with them.
+
+        Parameters
+        ----------
+        saved
+            Share of the default's cycles that settings have saved.
         """
-        flags = {arm: flag.expected for arm, flag in self.flags.items() if flag.expected.saved >= _FIRST_GAIN + saved}
+        flags = {arm: flag.expected for arm, flag in self.flags.items() if flag.expected.saved >= _MIN_GAIN_OF_A_FLAG + saved}
         first = sorted(flags, key=lambda arm: -flags[arm].mean)
         knobs_save = SETTINGS_KEPT / ROUND * self.knobs_save / (1 + self._knob_tries)
         is_behind = any(expected.saved >= knobs_save for expected in flags.values())
         return first if is_behind or not first else [self.knobs, *first]
 
     def order(self, first: list[Arm], count: int) -> list[Arm]:
-        """Arms to choose ``count`` compiles from, ``first`` and then by promise.
+        """The arms from which to choose ``count`` compilations: those of ``first``, then by their upper confidence bounds.
 
-        Few at a time: each of them takes previews.
+        The list is short, because each arm needs previews.
         """
         arms = [*first, *(arm for arm in by_promise([self.knobs, *self.flags]) if arm not in first)]
         return arms[: max(arms.index(self.knobs), count) + 1]
 
 
-class Search:
-    """Settings of one program.
+class SettingSearch:
+    """Searches for good settings of one program by previews.
 
     Parameters
     ----------
     evidence
-        What its compiles have shown.
+        Results of the program's compilations.
     ways
-        Ways of setting knobs, each with its arm.
-    chance
-        Of what is chosen by lot.
+        Strategies that propose settings, each with its arm.
+    generator
+        Source of all random choices.
     """
 
-    def __init__(self, evidence: Evidence, ways: dict[Arm, Way], chance: random.Random):
+    def __init__(self, evidence: Evidence, ways: dict[Arm, Way], generator: random.Random):
         self.evidence = evidence
         self._ways = ways
-        self._chance = chance
+        self._generator = generator
         self._tried: set[Knobs] = set()
         self._assignments: set[str] = set()
         self._previewed: list[tuple[Proposal, Trial]] = []
         self.refusals: list[str] = []
-        """What the compiler said of settings that it refuses, each once."""
+        """The compiler's messages about settings that it refused, without repetitions."""
 
     def preview(self, count: int, make: Previewer, given: Sequence[Proposal] = ()) -> int:
-        """Make at most so many previews, those that are given first, the others from the best so far on; how many were made.
+        """Make previews: of given settings first, then of settings that are proposed from the best one so far.
 
-        A setting whose assignment is that of another is not looked at again.
+        A setting whose memory-space assignment equals that of another is ignored.
+
+        Parameters
+        ----------
+        count
+            The largest number of previews.
+        make
+            Makes the previews.
+        given
+            Settings to preview first.
+
+        Returns
+        -------
+        int
+            How many previews were made.
         """
         made, waiting = 0, [proposal for proposal in given if proposal.knobs not in self._tried]
         while made < count:
@@ -218,69 +241,77 @@ class Search:
             if not chosen:
                 break
             made += len(chosen)
-            for (tried, proposal), compiled in zip(chosen.values(), make([*chosen]), strict=True):
+            for (arm, proposal), compiled in zip(chosen.values(), make([*chosen]), strict=True):
                 trial = self.take(proposal, compiled)
-                if tried is not None:
-                    tried.tries += 1
-                    tried.wins += trial is not None and best is not None and trial.score.total < best.score.total
+                if arm is not None:
+                    arm.tries += 1
+                    arm.wins += trial is not None and best is not None and trial.score.total < best.score.total
         return made
 
     def _propose(self, chosen: dict[Knobs, tuple[Arm | None, Proposal]], size: int, best: Trial) -> None:
-        """Fill up what is chosen to ``size``, by the ways that promise most."""
+        """Add proposals of the most promising ways until ``size`` settings are chosen."""
         for arm in by_promise(self._ways):
-            proposed = self._ways[arm](self.evidence, best, self._chance)
+            proposed = self._ways[arm](self.evidence, best, self._generator)
             new = (proposal for proposal in proposed if proposal.knobs not in self._tried and proposal.knobs not in chosen)
-            for proposal in islice(new, min(_FORMS, size - len(chosen))):
+            for proposal in islice(new, min(_SETTINGS_OF_A_WAY, size - len(chosen))):
                 chosen[proposal.knobs] = arm, proposal
             if len(chosen) >= size:
                 return
 
     def take(self, proposal: Proposal, compiled: Compiled) -> Trial | None:
-        """Note a preview; None where the compiler refuses the setting, or another has its assignment."""
+        """Record a preview; returns None if the compiler refused the setting, or if another one has the same assignment."""
         self._tried.add(proposal.knobs)
         if compiled.error not in ("", *self.refusals):
             self.refusals.append(compiled.error)
-        if compiled.error or not self._notes(compiled):
+        if compiled.error or not self._note_assignment(compiled):
             return None
         trial = self.evidence.preview(proposal.knobs, compiled)
         self._previewed.append((proposal, trial))
         return trial
 
-    def _notes(self, compiled: Compiled) -> bool:
-        """Note an assignment; whether it is new."""
+    def _note_assignment(self, compiled: Compiled) -> bool:
+        """Record a memory-space assignment; returns whether it is new."""
         is_new = compiled.assignment_digest not in self._assignments
         self._assignments.add(compiled.assignment_digest)
         return is_new
 
     def add(self, knobs: Knobs, compiled: Compiled) -> Trial:
-        """Take a compile into the evidence, and predict the best previews anew with what it shows."""
-        self._notes(compiled)
+        """Add a compilation to the evidence, and predict the best previews again with its cycles."""
+        self._note_assignment(compiled)
         trial = self.evidence.add(knobs, compiled)
         self.drop(knobs)
         self._previewed.sort(key=lambda pair: pair[1].score.total)
-        again = ((proposal, self.evidence.preview(proposal.knobs, old.compiled)) for proposal, old in self._previewed[:_AGAIN])
-        self._previewed[:_AGAIN] = [*again]
+        predicted_again = (
+            (proposal, self.evidence.preview(proposal.knobs, old.compiled))
+            for proposal, old in self._previewed[:_PREDICTED_AGAIN]
+        )
+        self._previewed[:_PREDICTED_AGAIN] = [*predicted_again]
         return trial
 
     def drop(self, knobs: Knobs) -> None:
-        """Forget a preview, whose setting has been compiled, whatever came of it."""
+        """Remove the preview of a setting that has been compiled, successfully or not."""
         self._tried.add(knobs)
         self._previewed = [pair for pair in self._previewed if pair[0].knobs != knobs]
 
     @property
     def best(self) -> Trial | None:
-        """The best of all compiles and previews that settings can start from."""
+        """The best compilation or preview; new settings are proposed from it. None if there is none."""
         compiled = [self.evidence.incumbent] if self.evidence.trials else []
         return min((*compiled, *(trial for _, trial in self._previewed)), key=lambda trial: trial.score.total, default=None)
 
-    def worth_compiling(self, now: int, optimism: float = 0.0) -> list[Proposal]:
-        """Settings with previews, with what they are expected to save of ``now`` cycles.
+    def worth_compiling(self, incumbent_cycles: int, optimism: float = 0.0) -> list[Proposal]:
+        """Settings with previews, the best first, each with the cycles that it is expected to save.
 
-        The best stand first, or with optimism those that may be best: that part of what a prediction may be off by counts.
+        Parameters
+        ----------
+        incumbent_cycles
+            Cycles of the incumbent.
+        optimism
+            Share of the uncertainty of a preview that is subtracted from its cycles when settings are ranked.
         """
 
-        def hoped(pair: tuple[Proposal, Trial]) -> float:
+        def optimistic_cycles(pair: tuple[Proposal, Trial]) -> float:
             return pair[1].score.total - optimism * (pair[1].deviation or 0.0)
 
-        ranked = sorted(self._previewed, key=hoped)
-        return [proposal._replace(gain=float(now - trial.score.total)) for proposal, trial in ranked]
+        ranked = sorted(self._previewed, key=optimistic_cycles)
+        return [proposal._replace(gain=float(incumbent_cycles - trial.score.total)) for proposal, trial in ranked]

@@ -1,10 +1,10 @@
-"""The process that compiles. It alone imports jax; it reads requests and writes answers, one JSON object a line.
+"""The child process that compiles. Only this process imports jax; requests and answers are JSON objects, one on each line.
 
-Run as ``python -m stowplan.backends.xla.child REQUESTS ANSWERS`` with two inherited file descriptors. First comes a request to
-lower (:class:`Lower`), answered by a digest of what is to be compiled; then any number of requests to compile
-(:class:`Compile`), each answered when its files are written. A process that is asked for previews (:class:`Preview`) does not
-lower: it forks for each of them, since a compile cannot be interrupted but by ending its process. It ends with its requests, or
-with its parent.
+Run it as ``python -m stowplan.backends.xla.child REQUESTS ANSWERS`` with two inherited file descriptors. The first request
+lowers the function (:class:`Lower`); its answer is a digest of the lowered program. Any number of requests to compile follow
+(:class:`Compile`); each is answered when its files are written. For previews (:class:`Preview`) the process does not lower
+anything itself, but forks once for each preview, because a compilation can only be interrupted by ending its process. The
+process ends when there are no more requests, or when its parent ends.
 """
 
 from __future__ import annotations
@@ -32,61 +32,67 @@ from stowplan.backends.xla.sharding import Partition, build_mesh, loads
 from stowplan.backends.xla.workload import ArrayShape, Workload, shapes_of
 from stowplan.errors import UsageError
 
-#: What one may say to a compiler: a flag's value.
+#: The value of a compiler option.
 Option = str | bool | int | float
 
-#: Seconds between looks at what the compiler has written so far.
-_WATCH = 0.02
+#: Seconds between checks of the files that the compiler has written.
+_POLL_SECONDS = 0.02
 
 
 class Lower(msgspec.Struct, frozen=True, tag="lower"):
-    """Import, trace and lower."""
+    """A request to import, trace and lower a function."""
 
     workload: Workload
     topology: str
+    """Name of the topology of devices, for jax."""
     config: str = ""
-    """Configuration of the chip, where it is not libtpu's default."""
+    """Configuration of the chip; empty for libtpu's default."""
 
 
 class Compile(msgspec.Struct, frozen=True, tag="compile"):
-    """Compile what was lowered, and write its four files into a folder."""
+    """A request to compile the lowered program, and to write its four files into a folder."""
 
     options: dict[str, Option]
+    """Compiler options."""
     folder: str
 
 
 class Preview(msgspec.Struct, frozen=True, tag="preview"):
-    """Compile to the memory-space assignment and no further: nine tenths of a compile come after it."""
+    """A request for previews: compilations that end after memory-space assignment, before nine tenths of the work."""
 
     lower: Lower
     asked: list[Compile]
+    """The options and the folder of each preview."""
     jobs: int
-    """How many of them side by side."""
+    """How many previews run at the same time."""
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """It worked."""
+    """The answer to a request that succeeded."""
 
     digest: str = ""
+    """Digest of the lowered program."""
     processor_seconds: float = 0.0
+    """CPU time of the request."""
     seconds: float = 0.0
     resident_bytes: int = 0
-    """Most memory that the process has had."""
+    """Peak resident memory of the process."""
     hbm_bytes: int = 0
-    """What the program has in slow memory at most, where the compiler said it."""
+    """The most bytes that the program has in slow memory; 0 if the compiler did not report it."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """It did not; the message is the compiler's or the tracer's own."""
+    """The answer to a request that failed."""
 
     message: str
+    """The message of the compiler or of the tracer."""
     stage: str
-    """``place`` (devices, their mesh, what is partitioned over it), ``import``, ``trace``, ``compile``, or ``end`` of the
-    process that made a preview."""
+    """The stage that failed: ``place`` (devices, their mesh, and partitions over it), ``import``, ``trace``, ``compile``, or
+    ``end`` if the process of a preview ended without an answer."""
 
 
 class Previewed(msgspec.Struct, frozen=True, tag="previewed"):
-    """Answers to a request for previews, in its order."""
+    """The answers to a request for previews, in the order of the request."""
 
     answers: list[Done | Failed]
 
@@ -101,7 +107,7 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
     for line in requests:
         request = msgspec.json.decode(line, type=Request)
         if isinstance(request, Preview):
-            _say(answers, Previewed(_previews(request)))
+            _send(answers, Previewed(_previews(request)))
             continue
         stage = _Stage()
         began, processor = time.monotonic(), time.process_time()
@@ -113,35 +119,35 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
             else:
                 answer = Done(hbm_bytes=_compile(lowered, request))
         except (Exception, SystemExit) as error:
-            # A module may end its interpreter when it is imported; the answer says so.
+            # A module may call ``sys.exit`` when it is imported, which is reported like an error.
             answer = _failed(error, stage)
         if isinstance(answer, Done):
             answer = _measured(answer, began, processor)
-        _say(answers, answer)
+        _send(answers, answer)
 
 
 @dataclass
 class _Stage:
-    """How far a request has come."""
+    """The current stage of a request, for error messages."""
 
     name: str = "compile"
 
 
 def _lower(request: Lower, stage: _Stage) -> tuple[Any, str]:
-    """What is to be compiled, and its digest."""
+    """Lowers a function; returns the lowered program and its digest."""
     stage.name = "place"
     devices = _devices(request)
     mesh = request.workload.mesh and build_mesh(request.workload.mesh, devices)
     stage.name = "import"
     loaded = load(request.workload, devices, mesh)
     stage.name = "trace"
-    lowered = _lowered(*loaded, devices, mesh)
+    lowered = _lower_function(*loaded, devices, mesh)
     stage.name = "compile"
     return lowered, hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
 
 def _previews(request: Preview) -> list[Done | Failed]:
-    """A fork for each; jax is imported once, libtpu, which starts threads, in the forks alone."""
+    """Makes previews, each in a fork. Jax is imported before forking; libtpu, which starts threads, only in the forks."""
     importlib.import_module("jax.numpy")
     importlib.import_module("jax.experimental.topologies")
 
@@ -158,15 +164,15 @@ def _previews(request: Preview) -> list[Done | Failed]:
             running[reader] = number, child
         for reader in select.select([*running], [], [])[0]:
             number, child = running.pop(reader)
-            with os.fdopen(reader, "rb") as said:
-                answer = said.read()
+            with os.fdopen(reader, "rb") as stream:
+                answer = stream.read()
             os.waitpid(child, 0)
-            answers[number] = _kept(request.asked[number], answer)
+            answers[number] = _answer_of_preview(request.asked[number], answer)
     return [answers[number] for number in range(len(request.asked))]
 
 
-def _kept(asked: Compile, answer: bytes) -> Done | Failed:
-    """A preview's answer, after its process has ended, and the files that go with it."""
+def _answer_of_preview(asked: Compile, answer: bytes) -> Done | Failed:
+    """The answer of a preview whose process has ended; writes the files of the preview."""
     result = msgspec.json.decode(answer, type=Done | Failed) if answer else Failed("the compiling process ended", "end")
     try:
         if isinstance(result, Done):
@@ -179,17 +185,17 @@ def _kept(asked: Compile, answer: bytes) -> Done | Failed:
 
 
 def _dump_of(asked: Compile) -> Path:
-    """Where a preview has its dumps; its compiler writes until the process has ended."""
+    """The folder for a preview's dumps, into which the compiler writes until its process has ended."""
     return Path(asked.folder) / "dump"
 
 
 def _preview(lower: Lower, asked: Compile, writer: int) -> NoReturn:
-    """Compile in a process of its own, which ends as soon as the assignment is written down, or the compile has failed."""
+    """Compile in a forked process, which ends once the memory-space assignment is dumped or the compilation has failed."""
     _end_with_parent()
-    began, said, stage = time.monotonic(), threading.Lock(), _Stage()
+    began, answer_lock, stage = time.monotonic(), threading.Lock(), _Stage()
 
     def end(answer: Done | Failed) -> NoReturn:
-        said.acquire()
+        answer_lock.acquire()
         os.write(writer, msgspec.json.encode(answer))
         os._exit(0)
 
@@ -200,7 +206,7 @@ def _preview(lower: Lower, asked: Compile, writer: int) -> NoReturn:
         try:
             lowered.compile(compiler_options=_options(asked, str(dump)))
         except Exception as error:
-            # What fails after the assignment is none of a preview's business.
+            # A failure after the memory-space assignment does not matter for a preview.
             if not is_assigned(dump):
                 fail(error)
 
@@ -211,14 +217,15 @@ def _preview(lower: Lower, asked: Compile, writer: int) -> NoReturn:
         compiling = threading.Thread(target=run, daemon=True)
         compiling.start()
         while not is_assigned(dump) and compiling.is_alive():
-            time.sleep(_WATCH)
-        # Code generation has begun: what else is to be done is done when this process has ended.
+            time.sleep(_POLL_SECONDS)
+        # Code generation has begun. The parent reads the dumps after this process has ended.
         end(_measured(Done(digest), began, 0.0))
     except (Exception, SystemExit) as error:
         fail(error)
 
 
 def _measured(answer: Done, began: float, processor: float) -> Done:
+    """The answer with times since the given moments, and with the peak memory of this process."""
     return msgspec.structs.replace(
         answer,
         processor_seconds=time.process_time() - processor,
@@ -227,7 +234,7 @@ def _measured(answer: Done, began: float, processor: float) -> Done:
     )
 
 
-def _say(answers: IO[bytes], answer: Answer) -> None:
+def _send(answers: IO[bytes], answer: Answer) -> None:
     answers.write(msgspec.json.encode(answer) + b"\n")
     answers.flush()
 
@@ -237,14 +244,15 @@ def _failed(error: BaseException, stage: _Stage) -> Failed:
 
 
 def _message(error: BaseException, stage: str) -> str:
+    """Text of an error; for one in the user's code it begins with the file and the line."""
     text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
     if stage in ("place", "compile") or isinstance(error, UsageError):
         return text
-    # Where in the user's own code it went wrong.
+    # The last frame that is neither in this package nor in the standard library is in the user's code.
     foreign = (os.path.dirname(__file__), sysconfig.get_path("stdlib"), "<")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
-    own = [frame for frame in frames if not frame.filename.startswith(foreign)]
-    return f"{own[-1].filename}:{own[-1].lineno}: {text}" if own else text
+    user_frames = [frame for frame in frames if not frame.filename.startswith(foreign)]
+    return f"{user_frames[-1].filename}:{user_frames[-1].lineno}: {text}" if user_frames else text
 
 
 def _resident_bytes() -> int:
@@ -261,7 +269,7 @@ def _devices(request: Lower) -> Any:
 
 
 def load(workload: Workload, devices: Any, mesh: Any) -> tuple[Any, Any, tuple[int, ...], Any]:
-    """Function, arguments, donated positions, and shardings of the results."""
+    """Loads a workload; returns its function, its arguments, positions of donated arguments, and shardings of the results."""
     sys.path[:0] = [path for path in workload.search_path if path not in sys.path]
     if workload.pickled:
         import base64
@@ -282,6 +290,7 @@ def load(workload: Workload, devices: Any, mesh: Any) -> tuple[Any, Any, tuple[i
 
 
 def _attribute(reference: str) -> Any:
+    """The attribute that ``module:attribute`` names."""
     module, _, path = reference.partition(":")
     value: Any = importlib.import_module(module)
     for name in path.split("."):
@@ -289,12 +298,12 @@ def _attribute(reference: str) -> Any:
     return value
 
 
-def _lowered(function: Any, arguments: Any, donated: tuple[int, ...], outputs: Any, devices: Any, mesh: Any) -> Any:
+def _lower_function(function: Any, arguments: Any, donated: tuple[int, ...], outputs: Any, devices: Any, mesh: Any) -> Any:
     import jax
 
-    shapes, own = shapes_of(arguments)
-    if mesh is None and own is not None:
-        mesh = build_mesh(own, devices)
+    shapes, mesh_of_arguments = shapes_of(arguments)
+    if mesh is None and mesh_of_arguments is not None:
+        mesh = build_mesh(mesh_of_arguments, devices)
     struct: Any = jax.ShapeDtypeStruct
     placed = jax.tree.map(
         lambda leaf: struct(leaf.dims, leaf.dtype, sharding=_sharding(leaf.partition, devices, mesh)),
@@ -319,7 +328,7 @@ def _options(request: Compile, dump: str) -> dict[str, Option]:
 
 
 def _compile(lowered: Any, request: Compile) -> int:
-    """Write the files; what the program has in slow memory, bytes."""
+    """Compile and write the files; returns the most bytes that the program has in slow memory."""
     folder = Path(request.folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix="dump.") as dump:
         compiled = lowered.compile(compiler_options=_options(request, dump))
@@ -329,7 +338,7 @@ def _compile(lowered: Any, request: Compile) -> int:
 
 
 def _end_with_parent() -> None:
-    """End this process once its parent has: a compile cannot be interrupted, and nobody would wait for it."""
+    """End this process when its parent has ended, because nothing else would stop a running compilation."""
     parent = os.getppid()
 
     def watch() -> None:

@@ -1,8 +1,9 @@
-"""Collectives of a compiled module, for which XLA estimates no cycles: bytes over the links between chips.
+"""Estimates cycles of collective operations, for which XLA has no estimate: bytes divided by the bandwidth of links between
+chips.
 
-On one host the devices of a group are taken as a ring. Every device sends and receives both ways at once, but for a permutation
-or a group of two, which use one link each way. What other instructions take while an asynchronous collective is under way is
-not waited for. Latencies, synchronisation, and links that several collectives share at once are not counted.
+The devices of a group are assumed to form a ring. Every device sends and receives in both directions at once, except in a
+permutation or in a group of two, which use one link in each direction. While an asynchronous collective is running, other
+instructions hide its time. Latencies, synchronization, and links that several collectives share are not modelled.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from stowplan.frontends.hlo.walk import IN_LINE
 from stowplan.hardware.targets import Target, xla_chip
 from stowplan.hardware.targets.toml_files import duration_ps
 
-#: How often the larger of operand and result goes once around the ring.
-_ROUNDS = {"all-gather": 1, "reduce-scatter": 1, "all-to-all": 1, "collective-permute": 1, "all-reduce": 2}
+#: How many times the larger of operand and result travels around the ring.
+_RING_ROUNDS = {"all-gather": 1, "reduce-scatter": 1, "all-to-all": 1, "collective-permute": 1, "all-reduce": 2}
 
 #: Sizes of groups as HLO writes them: ``{{0,1},{2,3}}``, ``[2,2]<=[4]``, or axes of a mesh, ``mesh['a'=2,'b'=2] {'a'}``.
 _GROUPS = re.compile(
@@ -29,9 +30,10 @@ _GROUPS = re.compile(
 
 
 def collective_cycles(module: HloModule, target: Target) -> dict[str, int]:
-    """Cycles that one run of each collective makes its device wait, by the instruction's name; a start has those of its pair.
+    """From the name of an instruction to the cycles for which its device waits in one run of the collective.
 
-    Collectives stand alone, in fusions, and in what is called asynchronously.
+    An instruction may be a collective, or a fusion or an asynchronous call that contains one. The cycles of an asynchronous
+    collective are those of its start instruction.
     """
     bandwidth, cycles = xla_chip(target).link_bandwidth, dict[str, int]()
     if bandwidth is None or module.attributes.get("num_partitions", "1") == "1":
@@ -39,13 +41,14 @@ def collective_cycles(module: HloModule, target: Target) -> dict[str, int]:
     for name, placed in placed_instructions(module).items():
         collective = _collective(placed.instruction, module)
         if collective is not None:
-            moved = duration_ps(_moved(placed, collective, module), bandwidth)
-            cycles[name] = max(0, round(moved / target.cycles_ps(1_000_000) * 1_000_000) - _hidden(placed))
+            moved = duration_ps(_bytes_moved(placed, collective, module), bandwidth)
+            cycles[name] = max(0, round(moved / target.cycles_ps(1_000_000) * 1_000_000) - _hidden_cycles(placed))
     return cycles
 
 
 def _collective(instruction: Instruction, module: HloModule) -> Instruction | None:
-    if instruction.opcode.removesuffix("-start") in _ROUNDS:
+    """The collective that an instruction is or contains; None if there is none."""
+    if instruction.opcode.removesuffix("-start") in _RING_ROUNDS:
         return instruction
     if instruction.opcode in IN_LINE:
         return None
@@ -53,22 +56,23 @@ def _collective(instruction: Instruction, module: HloModule) -> Instruction | No
     return next((collective for part in inner if (collective := _collective(part, module)) is not None), None)
 
 
-def _moved(placed: Placed, collective: Instruction, module: HloModule) -> int:
-    """Bytes that one link of a device carries one way."""
+def _bytes_moved(placed: Placed, collective: Instruction, module: HloModule) -> int:
+    """Bytes that one link of a device carries in one direction."""
     kind, shape = collective.opcode.removesuffix("-start"), placed.instruction.shape
     if placed.instruction.opcode.endswith("-start") and isinstance(shape, TupleShape) and len(shape.parts) > 1:
         shape = shape.parts[1]
-    given = sum(leaf.bytes for leaf in placed.operand_shapes())
-    made = sum(leaf.bytes for _, leaf in shape.leaves)
+    operand_bytes = sum(leaf.bytes for leaf in placed.operand_shapes())
+    result_bytes = sum(leaf.bytes for _, leaf in shape.leaves)
     if kind == "collective-permute":
-        return given
-    # A reduction that keeps a part alone is fused with what takes that part.
-    rounds = 1 if 2 * made <= given else _ROUNDS[kind]
+        return operand_bytes
+    # An all-reduce whose result is at most half as large is fused with a slice, and works like a reduce-scatter.
+    rounds = 1 if 2 * result_bytes <= operand_bytes else _RING_ROUNDS[kind]
     size = _group_size(collective, module)
-    return rounds * max(given, made) * (size - 1) // (size * min(2, size - 1)) if size > 1 else 0
+    return rounds * max(operand_bytes, result_bytes) * (size - 1) // (size * min(2, size - 1)) if size > 1 else 0
 
 
 def _group_size(collective: Instruction, module: HloModule) -> int:
+    """How many devices take part in a collective."""
     match = _GROUPS.search(collective.attributes_text)
     if match is None:
         return int(module.attributes["num_partitions"])
@@ -78,8 +82,8 @@ def _group_size(collective: Instruction, module: HloModule) -> int:
     return int(match["size"] or match["ids"].count(",") + 1)
 
 
-def _hidden(placed: Placed) -> int:
-    """Cycles of what stands between an asynchronous start and its done."""
+def _hidden_cycles(placed: Placed) -> int:
+    """Cycles of the instructions between the start and the end of an asynchronous collective."""
     start, following = placed.instruction, placed.computation.instructions
     if not start.opcode.endswith("-start"):
         return 0

@@ -1,4 +1,4 @@
-"""XLA as a function from compiler options to a compiled module: one child process, many compiles, results kept on disk."""
+"""XLA as a function from compiler options to a compiled module; it compiles in child processes and stores results on disk."""
 
 from __future__ import annotations
 
@@ -20,42 +20,43 @@ from stowplan.deadline import Deadline
 from stowplan.errors import TimeLimitError, UsageError
 from stowplan.hardware.targets import xla_chip
 
-#: Seconds that one compile may take, and bytes of memory that the compiling process may have, unless told otherwise.
+#: Default limits: seconds for one compilation, and bytes of memory of a compiling process.
 COMPILE_LIMIT, MEMORY_LIMIT = 900.0, 16 << 30
 
-#: A child that has grown beyond this (bytes) is replaced before the next compile: libtpu keeps some memory of each.
+#: A child process with more memory than this, in bytes, is replaced before the next compilation, because libtpu leaks some
+#: memory.
 _REPLACE_ABOVE = 4 << 30
 
-#: What is run to compile; two numbers of inherited descriptors follow, see :mod:`stowplan.backends.xla.child`.
+#: Command that starts a child process; the numbers of two inherited descriptors follow, see :mod:`stowplan.backends.xla.child`.
 CHILD_COMMAND: tuple[str, ...] = (sys.executable, "-m", "stowplan.backends.xla.child")
 
 
 class Compiler:
-    """Compiles one workload ahead of time, again and again; a context manager.
+    """Compiles one workload ahead of time with many different options. It is a context manager.
 
     Parameters
     ----------
     workload
-        What is compiled.
+        The function to compile, with the shapes of its arguments.
     target
-        Name of the machine, see :func:`stowplan.hardware.targets.xla_chip`.
+        Name of the target machine, see :func:`stowplan.hardware.targets.xla_chip`.
     folder
-        Where results are kept and looked for; a temporary one where None.
+        Folder in which results are stored and looked up; by default a temporary one.
     compile_limit
-        Seconds that one compile may take.
+        Seconds that one compilation may take.
     memory_limit
-        Bytes that the compiling process may have.
+        Bytes of memory that a compiling process may use.
     options
-        Options of every compile, beside those that it is asked for.
+        Options of all compilations, in addition to those of each one.
     command
-        What is run to compile, in place of :data:`CHILD_COMMAND`.
+        Command that starts a child process; :data:`CHILD_COMMAND` by default.
 
     Raises
     ------
     MissingDependencyError
-        Without jax or libtpu.
+        Jax or libtpu is not installed.
     UsageError
-        A target that XLA does not compile for, or limits that are not positive.
+        XLA does not compile for the target, or a limit is not positive.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Compiler:
         self.workload = workload
         self.target = target
         self.options = dict(options or {})
-        """Options of every compile."""
+        """Options of all compilations."""
         self.versions = versions()
         self._chip = xla_chip(target)
         self._compile_limit = compile_limit
@@ -88,9 +89,9 @@ class Compiler:
         self._store: WorkloadStore | None = None
         self._digest = ""
         self.compiles = 0
-        """Compiles that were run, not found; previews are not among them."""
+        """How many compilations were run; results that were found and previews do not count."""
         self.processor_seconds = 0.0
-        """What those and the previews took."""
+        """CPU time of compilations and previews."""
 
     def __enter__(self) -> Compiler:
         return self
@@ -99,7 +100,7 @@ class Compiler:
         self.close()
 
     def close(self) -> None:
-        """End the child and remove a temporary folder."""
+        """End all child processes and remove the temporary folder, if there is one."""
         for process in self._idle:
             process.end()
         self._idle.clear()
@@ -109,14 +110,14 @@ class Compiler:
             self._temporary.cleanup()
 
     def start(self, deadline: Deadline | None = None) -> WorkloadStore:
-        """Lower the workload, once; where its results are kept.
+        """Lower the workload, unless that was done already; returns the store of its results.
 
         Raises
         ------
         CompileError
             The function cannot be imported or traced.
         TimeLimitError
-            It took longer than a compile may take, or than the deadline allows.
+            Lowering took longer than a compilation may take, or than the deadline allows.
         """
         if self._store is None:
             with self._process(deadline or Deadline()):
@@ -125,42 +126,42 @@ class Compiler:
         return self._store
 
     def find(self, options: Mapping[str, Option]) -> Compiled | None:
-        """The kept result for these options, if there is one."""
+        """The stored result for these options; None if there is none."""
         return self.start().find(result_key({**self.options, **options}, self.versions, self._chip.machine))
 
     def compile(self, options: Mapping[str, Option], deadline: Deadline | None = None) -> Compiled:
-        """The result for these options: found, or compiled now.
+        """Returns the result for these options: a stored one, or a new one.
 
         Returns
         -------
         Compiled
-            With the compiler's message in ``error``, where it refuses these options or the program; that is kept, too.
+            If the compiler refuses these options or the program, ``error`` is its message; such a result is stored as well.
 
         Raises
         ------
         TimeLimitError
-            The compile took longer than it may, or than the deadline allows; also when that was cancelled.
+            The compilation took longer than it may, or than the deadline allows, or the run was cancelled.
         CompileError
             The compiling process used more memory than it may, or died.
         """
         deadline = deadline or Deadline()
         options = {**self.options, **options}
         store = self.start(deadline)
-        kept = self.find(options)
-        if kept is not None:
-            return kept
+        stored = self.find(options)
+        if stored is not None:
+            return stored
         with store.scratch() as scratch, self._process(deadline) as process:
             try:
                 answer = process.ask(Compile(dict(options), str(scratch)), deadline)
             except AbortError as aborted:
-                # libtpu ends its process where others raise; it would do so again, so that this is a result, too.
+                # libtpu ends its process instead of raising an error. It would do so again, so this is stored as a result.
                 answer = Failed(str(aborted), "compile")
             with self._lock:
                 self.compiles += 1
             return store.keep(scratch, self._record(options, answer))
 
     def _record(self, options: Mapping[str, Option], answer: Answer) -> Record:
-        """How a result was made, by what was answered; its time is counted."""
+        """The record of a result, from the answer of the child process; its CPU time is counted."""
         if isinstance(answer, Done):
             with self._lock:
                 self.processor_seconds += answer.processor_seconds
@@ -169,7 +170,13 @@ class Compiler:
     def compile_all(
         self, wanted: Sequence[Mapping[str, Option]], deadline: Deadline | None = None
     ) -> list[Compiled | CompileError | TimeLimitError]:
-        """Several results side by side, each in a process of its own, in the order asked; errors stand in their places."""
+        """Compiles with several sets of options at the same time, each in its own process.
+
+        Returns
+        -------
+        list
+            For each set of options, in their order, the result or the error.
+        """
 
         def one(options: Mapping[str, Option]) -> Compiled | CompileError | TimeLimitError:
             try:
@@ -183,42 +190,42 @@ class Compiler:
             return list(pool.map(one, wanted))
 
     def previews(self, wanted: Sequence[Mapping[str, Option]], deadline: Deadline | None = None) -> list[Compiled]:
-        """What the memory-space assignment comes to with each of some options, in the order asked; no module has cycles.
+        """Makes previews, that is, compilations that end after memory-space assignment; they have no cycles.
 
-        Each takes a small part of a compile's time, for the compile ends there. They are made side by side, as many as there
-        are cores, and kept, as results are.
+        A preview takes a small part of the time of a compilation. As many run at the same time as there are cores. Previews are
+        stored like other results.
 
         Returns
         -------
         list of Compiled
-            With a message in ``error`` where there is no preview.
+            A result for each set of options, in their order; ``error`` has a message if there is no preview.
 
         Raises
         ------
         TimeLimitError, CompileError
-            As of :meth:`compile`.
+            See :meth:`compile`.
         """
         deadline = deadline or Deadline()
         store = self.start(deadline)
-        asked = [{**self.options, **options} for options in wanted]
+        all_options = [{**self.options, **options} for options in wanted]
         results = {}
         with contextlib.ExitStack() as stack:
             new = []
-            for number, options in enumerate(asked):
-                kept = store.find(result_key(options, self.versions, self._chip.machine), preview=True)
-                if kept is None:
+            for number, options in enumerate(all_options):
+                stored = store.find(result_key(options, self.versions, self._chip.machine), preview=True)
+                if stored is None:
                     new.append((number, options, stack.enter_context(store.scratch())))
                 else:
-                    results[number] = kept
+                    results[number] = stored
             compiles = [Compile(options, str(scratch)) for _, options, scratch in new]
             for (number, options, scratch), answer in zip(new, self._ask_previews(compiles, deadline), strict=True):
                 if isinstance(answer, Done) and answer.digest != self._digest:
                     raise CompileError(self._lowered_differently())
                 record = self._record(options, answer)
-                # A process that died may not do so again.
+                # If a process died, that may have been by chance, so the result is not stored.
                 is_kept = isinstance(answer, Done) or answer.stage != "end"
                 results[number] = store.keep(scratch, record, preview=True) if is_kept else Compiled(scratch, record)
-        return [results[number] for number in range(len(asked))]
+        return [results[number] for number in range(len(all_options))]
 
     def _ask_previews(self, compiles: list[Compile], deadline: Deadline) -> list[Done | Failed]:
         if not compiles:
@@ -232,7 +239,7 @@ class Compiler:
 
     @contextlib.contextmanager
     def _process(self, deadline: Deadline) -> Iterator[CompilingProcess]:
-        """A process that has lowered the workload; it is kept for the next compile unless something went wrong."""
+        """A process that has lowered the workload; it is used for the next compilation as well, unless something failed."""
         with self._lock:
             process = self._idle.pop() if self._idle else None
         if process is not None and process.resident > _REPLACE_ABOVE:
@@ -275,7 +282,7 @@ class Compiler:
 def record_of(
     answer: Answer, options: Mapping[str, Option], compiled_by: Mapping[str, str], machine: str, digest: str
 ) -> Record:
-    """How a result was made, by what was answered."""
+    """The record of a result, from the answer of a child process."""
     done = answer if isinstance(answer, Done) else Done()
     return Record(
         options=dict(sorted(options.items())),
@@ -290,7 +297,7 @@ def record_of(
 
 
 def not_lowered(answer: Failed, name: str, machine: str) -> UsageError | CompileError:
-    """What to raise where a function did not come as far as its compile."""
+    """The error to raise if a function could not be lowered."""
     if answer.stage == "place":
         return UsageError(f"{name} on {machine}: {answer.message}")
     return CompileError(f"{name}: cannot {answer.stage} the function: {answer.message}")

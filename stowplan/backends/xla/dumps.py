@@ -1,4 +1,4 @@
-"""What the compiler dumps of a compile, and the four files that are kept of it."""
+"""The files that the compiler dumps during a compilation, and the four files of a result that are made from them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 PROGRAM = "program.hlo.txt.gz"
 """The scheduled module before memory-space assignment."""
 ASSIGNED, OFFSETS = "assigned.hlo.txt.gz", "assigned.fastmem.txt.gz"
-"""The module after it, and its allocations in fast memory."""
+"""The module after memory-space assignment, and its allocations in fast memory."""
 COMPILED = "compiled.hlo.txt.gz"
-"""The module after code generation, with estimated cycles; its sliced copies are no longer told apart."""
+"""The module after code generation, with estimated cycles; sliced copies can no longer be told apart in it."""
 
-#: Options by which the child has the compiler write those files.
+#: Compiler options that make the compiler dump its files.
 DUMPED = ("xla_dump_to", "xla_dump_hlo_as_text")
 
 #: Stages before and after the assignment.
@@ -29,14 +29,17 @@ _FAST_ALLOCATION = re.compile(r"allocation \d+: size \d+, color [1-9]\d*,")
 
 
 def write_assigned(dump: Path, folder: Path) -> None:
-    """Write what is known once the memory-space assignment is done: the program, the module after it, its allocations."""
+    """Write the files that exist after memory-space assignment:
+
+    the program, the module after assignment, and its allocations.
+    """
     _write(folder / PROGRAM, slim(_dumped(dump, _BEFORE)))
     _write(folder / ASSIGNED, slim(_dumped(dump, "after_optimizations")))
     _write(folder / OFFSETS, fast_allocations(_dumped(dump, "after_optimizations-buffer-assignment")))
 
 
 def hbm_bytes(dump: Path) -> int:
-    """What the program has in slow memory at most, arguments and results included, as the compiler says; else 0."""
+    """The most bytes in slow memory, including arguments and results, as the compiler reports; 0 if it does not."""
     paths = sorted(dump.glob("*.after_optimizations-memory-usage-report.txt"), key=lambda path: path.stat().st_size)
     total = _HBM.search(paths[-1].read_text()) if paths else None
     return 0 if total is None else int(total[1])
@@ -48,21 +51,22 @@ def write_compiled(text: str, folder: Path) -> None:
 
 
 def is_assigned(dump: Path) -> bool:
-    """Whether the assignment is done and written down: a file that comes after those of :func:`write_assigned` is there.
+    """Whether the memory-space assignment is done and dumped.
 
-    The compiler makes small helper modules on the way, so that it has to be that of the largest module.
+    That is so if the dump that follows those of :func:`write_assigned` exists for the largest module; the compiler also
+    compiles small helper modules.
     """
     modules = sorted(dump.glob("*.before_optimizations.txt"), key=lambda path: path.stat().st_size)
     return bool(modules) and Path(str(modules[-1]).replace(".before_optimizations.", f".{_AFTER}.")).exists()
 
 
 def assignment_digest(folder: str | Path) -> str:
-    """Digest of the module as the assignment left it, of a result's folder."""
+    """Digest of the module after memory-space assignment, in the folder of a result."""
     return hashlib.sha256(gzip.decompress((Path(folder) / ASSIGNED).read_bytes())).hexdigest()
 
 
 def _dumped(folder: Path, stage: str) -> str:
-    """The largest module of a stage: small ones are helpers that the compiler makes on the way."""
+    """Text of the largest module of a stage; smaller ones are helpers that the compiler makes."""
     paths = sorted(folder.glob(f"*.{stage}.txt"), key=lambda path: path.stat().st_size)
     if not paths:
         raise RuntimeError(f"this libtpu wrote no dump '{stage}', from which the plan is read")
@@ -70,14 +74,14 @@ def _dumped(folder: Path, stage: str) -> str:
 
 
 def slim(text: str) -> str:
-    """HLO text without source locations, which are half of it."""
+    """HLO text without source locations, which make up half of it."""
     head, _, rest = text.partition("\n")
     start = re.search(r"(?m)^(?:%|ENTRY)", rest)
     return head + "\n" + _ATTRIBUTES.sub("", _METADATA.sub("", rest[start.start() :] if start else rest))
 
 
 def fast_allocations(assignment: str) -> str:
-    """The allocations of a buffer assignment that lie in a memory space of their own."""
+    """The allocations of a buffer assignment that are in fast memory."""
     blocks = _ALLOCATION.split(assignment.partition("\n\nHloLiveRange")[0])
     return "".join(block for block in blocks if _FAST_ALLOCATION.match(block))
 

@@ -1,4 +1,4 @@
-"""The loop: compile, learn what the compile cost, set knobs again; the best of all compiles, XLA's default among them."""
+"""The public functions for tuning: they run the loop and return the best of all compilations, including XLA's default."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from stowplan.errors import UsageError
 from stowplan.hardware.costs.signatures import LatencyTable, Predictor
 from stowplan.hardware.targets import load_target
 
-#: Compiles unless told otherwise, the default and all in slow memory included.
+#: Default number of compilations, including XLA's default and the one with everything in slow memory.
 COMPILES = 10
 
-#: What one compile takes: cores, and bytes of memory.
+#: What one compilation needs: cores, and bytes of memory.
 _CORES_OF_A_COMPILE, _MEMORY_OF_A_COMPILE = 2, 4 << 30
 
 
@@ -38,32 +38,33 @@ def tune(
     out_shardings: Any = None,
     **options: Any,
 ) -> Tuning:
-    """Options with which XLA compiles a JAX function to fewer cycles, by its own estimates.
+    """Finds compiler options with which a JAX function needs fewer cycles, by XLA's own estimates.
 
     Parameters
     ----------
     function
-        What ``jax.jit`` takes; not yet jitted. It is sent to a compiling process, and may be a closure.
+        A function for ``jax.jit``, not jitted yet. It is sent to another process, and may be a closure.
     arguments
-        Trees of arrays or ``jax.ShapeDtypeStruct``; only shapes, types and shardings count.
+        Trees of arrays or ``jax.ShapeDtypeStruct``; only shapes, types and shardings matter.
     donate_argnums, out_shardings
         As in ``jax.jit``.
     options
-        As of :func:`tune_workload`.
+        Keyword arguments of :func:`tune_workload`.
 
     Returns
     -------
     Tuning
-        With ``compiler_options`` to compile with, and all trials.
+        The ``compiler_options`` to compile with, and all trials.
 
     Raises
     ------
     MissingDependencyError
-        Without jax or libtpu.
+        Jax or libtpu is not installed.
     CompileError
-        A function that does not trace, or that XLA does not compile even by default; the message is its own, shortened.
+        The function cannot be traced, or XLA does not compile it even with default options. The message is jax's or XLA's,
+        shortened.
     UsageError
-        Arguments that make no sense.
+        An argument is not valid.
     """
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     return tune_workload(of_function(function, *arguments, donated=donated, out_shardings=out_shardings), **options)
@@ -86,48 +87,51 @@ def tune_workload(
     on_progress: Callable[[TuningProgress], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Tuning:
-    """Tune a workload; :func:`tune` with the arguments said by name.
+    """Finds compiler options for a workload; :func:`tune` does the same for a function of this process.
 
     Parameters
     ----------
     workload
-        What is compiled.
+        The function to compile, with the shapes of its arguments.
     target
-        Machine, by the name of its target.
+        Name of the target machine.
     compiles
-        Compiles at most, those found in ``folder`` included, so that a run taken up again ends where it would have ended.
+        The largest number of compilations. Results that are found in ``folder`` count, so that a run that is continued ends
+        where it would have ended.
     time_limit
-        Seconds; a compile under way when they are over is ended. None for no limit.
+        Seconds; a compilation that is running when they are over is stopped. None for no limit.
     folder
-        Where results are kept: a run that was interrupted goes on there, and other runs of the function share them.
+        Folder for results. A run that was interrupted continues from them, and other runs of the same function use them.
     seed
-        Of what is chosen by lot.
+        Seed of all random choices.
     jobs
-        Compiles side by side; 0 for as many as cores and memory allow. Trials depend on it: the next ones are chosen together.
+        How many compilations run at the same time; 0 for as many as cores and memory allow. Trials depend on this number,
+        because that many are chosen together.
     compile_limit
-        Seconds that one compile may take.
+        Seconds that one compilation may take.
     table, predictor
-        Cycles known beforehand, and what predicts others; nothing, and the one of the package, where None.
+        Cycles that are known beforehand (default: none), and a model that predicts other cycles (default: the one of this
+        package).
     experience
-        What earlier programs taught; what comes with the package where None.
+        Results of earlier programs; by default those that come with this package.
     compiler_options
-        The user's own, kept in every compile and in the result.
+        Options of your own for every compilation; they are also part of the result.
     on_progress
-        Called after each compile.
+        Is called after each compilation.
     cancel
-        Setting this event returns the best so far.
+        Ends the run with the best result so far once it is set.
 
     Returns
     -------
     Tuning
-        Trials in the order they were made.
+        The trials in the order in which they were made, and the best options.
 
     Raises
     ------
     CompileError, MissingDependencyError, UsageError
-        As of :func:`tune`.
+        See :func:`tune`.
     TimeLimitError
-        The time was over before XLA's default was compiled.
+        The time limit was reached before XLA's default was compiled.
     """
     whole("{} compiles", compiles, least=1)
     whole("seed {}", seed, least=0)
@@ -135,9 +139,9 @@ def tune_workload(
     number("a limit of {} s for one compile", compile_limit, least=0, or_least=False)
     if time_limit is not None:
         number("a time limit of {} s", time_limit, least=0, or_least=False)
-    taken = sorted({*KNOB_OPTIONS, *DUMPED} & {*(compiler_options or {})})
-    if taken:
-        raise UsageError(f"found compiler option {taken[0]}, expected another: tuning sets it")
+    reserved_options = sorted({*KNOB_OPTIONS, *DUMPED} & {*(compiler_options or {})})
+    if reserved_options:
+        raise UsageError(f"found compiler option {reserved_options[0]}, expected another: tuning sets it")
     machine = load_target(target)
     with Compiler(
         workload,
@@ -152,6 +156,6 @@ def tune_workload(
 
 
 def jobs_that_fit() -> int:
-    """Compiles that cores and free memory allow side by side: each keeps some two cores busy."""
+    """How many compilations cores and free memory allow at the same time; each one keeps about two cores busy."""
     memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(len(os.sched_getaffinity(0)) // _CORES_OF_A_COMPILE, memory // _MEMORY_OF_A_COMPILE))

@@ -1,4 +1,4 @@
-"""What all compiles of a program have shown: the latency table they fill, and what moving a tensor would change by it."""
+"""The results of all compilations of one program: a latency table, and predictions of what moving a tensor would change."""
 
 from __future__ import annotations
 
@@ -18,52 +18,55 @@ from stowplan.hardware.costs.signatures import Assignment, LatencyTable, Predict
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import Target
 
-#: What is less than this part of a program's time is not worth a compile.
-_LITTLE = 0.002
+#: A gain below this share of a program's cycles is not worth a compilation.
+_MIN_SHARE = 0.002
 
-#: A program that takes no more than this part of fast memory has room to spare.
-_SPARE = 0.875
+#: A program that uses no more than this share of fast memory has room to spare.
+_FULL_SHARE = 0.875
 
 
 class Trial(NamedTuple):
-    """A setting, and what the compiler made of it."""
+    """A setting with its compilation or preview."""
 
     knobs: Knobs
     compiled: Compiled
     assignment: Assignment
-    """Copies and collectives with cycles by their bytes, as they are scored."""
+    """The memories and cycles of steps; cycles of copies and collectives are computed from their bytes, as in the score."""
     score: Score
     has_fast_memory: bool = True
+    """Whether anything is in fast memory."""
     deviation: float | None = None
-    """Of a preview, whose cycles are predicted: how far off they may be. None where they are the compiler's own."""
+    """For a preview, whose cycles are predicted: the uncertainty of the cycles. None for a compilation."""
 
 
 class Move(NamedTuple):
-    """A tensor taken to fast memory for all its uses, or out of it, and what that would change."""
+    """Moving a tensor to fast memory for all of its uses, or out of it, and the predicted effect."""
 
     tensor: int
     to_fast: bool
+    """Whether it moves to fast memory."""
     cycles: float
-    """Change of the program's cycles, all runs; negative is a gain. That others lose their place by it is not in it."""
+    """Change of the program's cycles over all runs of its steps; negative is a gain. Effects on other tensors, which may lose
+    their place, are not included."""
     deviation: float
-    """How far off that may be; 0 where every pattern was measured."""
+    """Uncertainty of the change; 0 if every pattern was measured."""
 
 
 class Evidence:
-    """Trials of one program, in the order they were made.
+    """The trials of one program, in the order in which they were made, and what they show.
 
     Parameters
     ----------
     compiled
-        Any result of the program: it names the module before memory-space assignment.
+        Any result of the program; it has the module before memory-space assignment.
     target
-        What it is compiled for.
+        The machine for which it is compiled.
     table
-        Entries known from other programs; this program's are added to a copy.
+        Cycles from other programs; those of this program are added to a copy.
     predictor
-        What predicts the cycles of patterns that no compile has shown; the package's for the chip where None.
+        Predicts the cycles of patterns that no compilation has shown; by default this package's model for the chip.
     pace
-        Cycles over those of the roofline, for steps of which nothing else is known.
+        Ratio of real cycles to those of the roofline model, for steps of which nothing else is known.
     """
 
     def __init__(
@@ -75,27 +78,27 @@ class Evidence:
         pace: float = 1.0,
     ):
         self.program_text = compiled.program_path.read_bytes()
-        """Of the file that the program was read from."""
+        """Contents of the file from which the program was read."""
         module = read_module(compiled.program_path)
         self.program = scored_program(module)
         self.signatures = sign_steps(module, self.program)
         self.scorer = Scorer(self.program, target)
         self.values = values_of(self.program)
-        """XLA's names of the values of each tensor."""
+        """[tensors] XLA's names of the values in the tensor."""
         self.table = table.copy() if table is not None else LatencyTable()
         self.trials: list[Trial] = []
         self._pace = pace
-        self._known: dict[str, int] = {}
-        """Cycles of steps by name, of the last compile that had them."""
+        self._known_cycles: dict[str, int] = {}
+        """From the name of a step to its cycles in the last compilation that had it."""
         self.all_slow: Trial | None = None
-        """The first trial with nothing in fast memory, where there is one."""
+        """The first trial with nothing in fast memory; None if there is none."""
         self.parameters = _parameters(module, self.program)
-        """Tensors that are given to the program; constants are not among them."""
+        """Tensors that are inputs of the program; constants are not among them."""
         self.deadline = Deadline()
-        """When to stop looking for what to try next."""
+        """When strategies must stop searching for proposals."""
         self.costs = SignatureCosts(self.signatures, self.table, predictor or shipped(target.predictor))
         self._masks_of: dict[str, dict[int, int]] = {}
-        """For each step the pattern of each tensor's leaves."""
+        """From a step and a tensor to the bits of the tensor's leaves in the step's pattern of memories."""
         for step in self.program.steps:
             signature = self.signatures.get(step.name)
             if signature is not None:
@@ -104,19 +107,19 @@ class Evidence:
                     masks[step.uses[use].tensor] = masks.get(step.uses[use].tensor, 0) | mask
 
     def add(self, knobs: Knobs, compiled: Compiled) -> Trial:
-        """Read a result and take it into the table."""
+        """Read a compilation, and add its cycles to the table."""
         module = self.scorer.read(compiled)
         trial = Trial(knobs, compiled, module.assignment(self.signatures), self.scorer.score(module), module.has_fast_memory)
         self.table.add(trial.assignment, self.signatures)
-        self._known.update(module.cycles)
+        self._known_cycles.update(module.cycles)
         self.trials.append(trial)
         if self.all_slow is None and not self.fast_tensors(trial.assignment):
             self.all_slow = trial
         return trial
 
     def preview(self, knobs: Knobs, compiled: Compiled) -> Trial:
-        """What is expected of a setting by its memory-space assignment: cycles as the table and its predictions have them."""
-        known = self._known
+        """The expected score of a setting, from its memory-space assignment and cycles of the table or predicted cycles."""
+        known = self._known_cycles
         if not self.trials:
             roofline = self.scorer.roofline_cycles(compiled)
             known = {name: round(self._pace * cycles) for name, cycles in roofline.items()}
@@ -126,14 +129,17 @@ class Evidence:
 
     @cached_property
     def pace(self) -> float:
-        """Cycles of the first compile over those of the roofline."""
+        """Ratio of the first compilation's cycles to those of the roofline model."""
         roofline = self.scorer.roofline_cycles(self.trials[0].compiled)
-        measured = sum(step.weight * self._known.get(step.name, 0) for step in self.program.steps)
+        measured = sum(step.weight * self._known_cycles.get(step.name, 0) for step in self.program.steps)
         return measured / max(1.0, sum(step.weight * roofline[step.name] for step in self.program.steps))
 
     @property
     def incumbent(self) -> Trial:
-        """The best trial that settings can start from, the first of equals: where the assignment is off, no order counts."""
+        """The best trial from which other settings can start, the first of equals.
+
+        The trial without memory-space assignment is left out, because an order has no effect there.
+        """
         ordered = [trial for trial in self.trials if trial.knobs != ALL_SLOW]
         return min(ordered or self.trials, key=lambda trial: trial.score.total)
 
@@ -143,10 +149,10 @@ class Evidence:
         return int(self.scorer.target.fast_memory.capacity)
 
     def features(self, trial: Trial) -> tuple[float, ...]:
-        """What a trial shows of the program, each number about between 0 and 1.
+        """Numbers that describe the program by a trial, each roughly between 0 and 1.
 
-        Size (cycles, steps), parts of the time (stalls, copies, matrix products), part of the traffic that is served from
-        fast memory, and part of that memory which is taken.
+        They are its size (cycles, steps), shares of its time (stalls, copies, matrix products), the share of its traffic that
+        fast memory serves, and the share of fast memory that is in use.
         """
         placed, total = trial.assignment.steps, max(trial.score.total, 1)
         products = moved = fast = 0
@@ -169,14 +175,14 @@ class Evidence:
         )
 
     def why_nothing(self) -> str:
-        """Why settings have nothing to gain here, by the incumbent; empty where they may have."""
+        """Why settings have nothing to gain here, judging by the incumbent; empty if they may gain something."""
         trial = self.incumbent
         total = max(trial.score.total, 1)
         spare, stalls = 1 - trial.score.fast_bytes / self.capacity, trial.score.stall_cycles / total
-        # What is given to the program comes from slow memory once, wherever it is read.
+        # Inputs have to be read from slow memory once in any case, so moving them is no gain.
         moves = (move for move in self.moves(trial) if move.tensor not in self.parameters)
         gains = sum(max(0.0, -move.cycles) for move in moves) / total
-        if spare < 1 - _SPARE or stalls > _LITTLE or gains > _LITTLE:
+        if spare < 1 - _FULL_SHARE or stalls > _MIN_SHARE or gains > _MIN_SHARE:
             return ""
         return f"{spare:.0%} of the fast memory is free, {stalls:.2%} of the time is waits, other places would save {gains:.2%}"
 
@@ -191,27 +197,27 @@ class Evidence:
         }
 
     def moves(self, trial: Trial) -> list[Move]:
-        """What taking each tensor out of fast memory, or into it, would change by the table and its predictions; best first.
+        """Predicts the effect of moving each tensor out of fast memory or into it; the best moves come first.
 
-        A tensor that stands in fast memory for some of its uses only can be moved both ways. Whether there is room for it is
-        for the compiler to find out.
+        A tensor that is in fast memory for only some of its uses can be moved both ways. Whether there is room for it is not
+        considered; the compiler finds that out.
         """
         changes: dict[tuple[int, bool], tuple[float, float]] = {}
         for name, masks in self._masks_of.items():
             placement = trial.assignment.steps.get(name)
             if placement is None or placement.cycles is None or not self.costs.is_known(name):
                 continue
-            asked = [
+            candidates = [
                 (tensor, to_fast, pattern)
                 for tensor, mask in masks.items()
                 for to_fast, pattern in ((False, placement.pattern & ~mask), (True, placement.pattern | mask))
                 if pattern != placement.pattern
             ]
-            if not asked:
+            if not candidates:
                 continue
-            predicted, _ = self.costs.predict(name, [pattern for *_, pattern in asked])
+            predicted, _ = self.costs.predict(name, [pattern for *_, pattern in candidates])
             weight = self.signatures[name].weight
-            for at, (tensor, to_fast, _) in enumerate(asked):
+            for at, (tensor, to_fast, _) in enumerate(candidates):
                 cycles, variance = changes.get((tensor, to_fast), (0.0, 0.0))
                 cycles += weight * (float(predicted.cycles[at]) - placement.cycles)
                 variance += (weight * float(predicted.high[at] - predicted.low[at]) / 2) ** 2
@@ -222,9 +228,10 @@ class Evidence:
         return sorted(moves, key=lambda move: (move.cycles, move.tensor, move.to_fast))
 
     def waiting_cost(self, tensor: int) -> float:
-        """Cycles that a tensor's place is worth on average from the program's start to its first use.
+        """Cycles that a tensor's bytes of fast memory are worth from the program's start to the tensor's first use.
 
-        All of fast memory for all of the time is worth what XLA's default saves against all in slow memory.
+        Fast memory as a whole is worth the cycles that XLA's default saves against everything in slow memory; each byte and
+        each moment has an equal share of them.
         """
         if self.all_slow is None:
             return 0.0
@@ -234,22 +241,23 @@ class Evidence:
 
     @cached_property
     def _first_uses(self) -> dict[int, float]:
-        """Moment at which each tensor is first used, as a share of the default's cycles."""
-        first, now = dict[int, float](), 0.0
+        """From a tensor to the moment of its first use, as a share of the default's cycles."""
+        first_use, clock = dict[int, float](), 0.0
         default = self.trials[0].assignment.steps
         for step in self.program.steps:
             for use in step.uses:
-                first.setdefault(use.tensor, now)
+                first_use.setdefault(use.tensor, clock)
             placement = default.get(step.name)
-            now += step.weight * (placement.cycles or 0) if placement is not None else 0
-        return {tensor: moment / max(now, 1.0) for tensor, moment in first.items()}
+            clock += step.weight * (placement.cycles or 0) if placement is not None else 0
+        return {tensor: moment / max(clock, 1.0) for tensor, moment in first_use.items()}
 
     def names(self, tensors: Iterable[int]) -> frozenset[str]:
-        """XLA's names of all values of some tensors."""
+        """XLA's names of all values in some tensors."""
         return frozenset(name for tensor in tensors for name in self.values[tensor])
 
 
 def _parameters(module: HloModule, program: Program) -> set[int]:
+    """Tensors of the program's parameters."""
     names = (
         instruction.name + index_text(index)
         for instruction in module.entry.instructions

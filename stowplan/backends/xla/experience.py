@@ -1,7 +1,7 @@
-"""What earlier programs taught: how often settings, and which flags, made programs like this one faster.
+"""Results of earlier programs: how often settings and flags have made similar programs faster.
 
-A program is described by what its default compile shows. A flag counts for a new program as often as it won on earlier ones,
-each weighed by how alike both are, so that the loop begins where those succeeded.
+A program is described by features of its default compilation. The wins of a flag on earlier programs count for a new program,
+each weighted by the similarity of the two programs, so that tuning begins with what has worked before.
 """
 
 from __future__ import annotations
@@ -19,58 +19,59 @@ from stowplan.document import Document
 FORMAT = "stowplan.xla.experience"
 VERSION = 1
 
-#: What comes with the package, written by ``benchmarks/xla/tuning.py --learn``.
+#: The file that comes with this package; ``benchmarks/xla/tuning.py --learn`` writes it.
 SHIPPED = Path(__file__).with_name("experience.json")
 
-#: Distance of features at which a program counts for less than two thirds.
+#: Width of the Gaussian kernel on the distance of features: at this distance a program counts for 0.61.
 _WIDTH = 0.25
-#: What a program on another chip counts for.
+#: Factor for programs on another chip.
 _OTHER_CHIP = 0.3
-#: Tries that all earlier programs together count for, at most, for each way.
+#: The tries of all earlier programs together count for at most so many, for each way.
 _MOST_TRIES = 6.0
-#: What a preview counts for beside what a flag saved on a program just like this one.
+#: Weight of a preview, relative to the result of a flag on an identical program.
 _PREVIEW = 0.25
 
 
 class Improvement(NamedTuple):
-    """Part of a program's cycles that a flag, or a setting, is expected to save."""
+    """The share of a program's cycles that a flag or a setting is expected to save."""
 
     saved: float
-    """Losses count nothing: whoever tries it keeps the better one."""
+    """The expectation if losses count as 0, because the better of both programs is kept."""
     mean: float
-    """Losses count as such."""
+    """The expectation with losses."""
 
 
 class EarlierProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A program that was tuned before."""
 
     family: str
-    """Kind of network: what is left out to measure what others teach."""
+    """Kind of network. Programs of the same family are left out when the benefit of other programs is measured."""
     target: str
+    """Name of the target machine."""
     features: tuple[float, ...]
     """See :meth:`stowplan.backends.xla.evidence.Evidence.features`."""
     ways: dict[str, tuple[int, int]]
-    """For ``knobs`` and each flag how often it was better than all before, and how often it was tried."""
+    """For ``knobs`` and for each flag: how often it was better than all earlier compilations, and how often it was tried."""
     gains: dict[str, float] = {}
-    """Part of the default's cycles that each flag saved by itself, and the first ``knobs`` against the best before it; below 0
-    where it cost some."""
+    """The share of the default's cycles that each flag saved by itself, and that the first setting (``knobs``) saved compared
+    with the best compilation before it; negative for a loss."""
 
 
 class Experience(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Programs that were tuned before."""
+    """Results of programs that were tuned before."""
 
     programs: tuple[EarlierProgram, ...] = ()
     format: str = FORMAT
     version: int = VERSION
 
     def without(self, families: Collection[str]) -> Experience:
-        """All but some families."""
+        """The results without programs of some families."""
         return Experience(programs=tuple(program for program in self.programs if program.family not in families))
 
     def about(self, target: str, features: tuple[float, ...]) -> dict[str, tuple[float, float]]:
-        """Wins and tries of each way, as if it had been tried on a program with these features."""
+        """Weighted numbers of wins and tries of each flag and of ``knobs``, for a program with these features."""
         counts: dict[str, tuple[float, float]] = {}
-        for program, weight in self._weighed(target, features):
+        for program, weight in self._weighted_programs(target, features):
             for way, (wins, tries) in program.ways.items():
                 before = counts.get(way, (0.0, 0.0))
                 counts[way] = before[0] + weight * wins, before[1] + weight * tries
@@ -81,24 +82,33 @@ class Experience(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
         }
 
     def improvement(self, way: str, target: str, features: tuple[float, ...], promised: float | None) -> Improvement:
-        """What a flag, or the first setting, is expected to save of a program with these features.
+        """The share of its cycles that a flag, or the first setting, is expected to save on a program with these features.
 
-        Means over what a preview promises, where that says anything, and what it saved on earlier programs, each weighed by
-        how alike both are.
+        It is the mean of the savings on earlier programs, weighted by similarity, and of the saving that a preview promises.
+
+        Parameters
+        ----------
+        promised
+            The saving by the preview; None if previews show nothing about this flag.
         """
-        weighed = [] if promised is None else [(_PREVIEW, promised)]
-        weighed += [(weight, program.gains[way]) for program, weight in self._weighed(target, features) if way in program.gains]
-        all_weights = sum(weight for weight, _ in weighed) or 1.0
-        saved = sum(weight * max(0.0, gain) for weight, gain in weighed) / all_weights
-        return Improvement(saved, sum(weight * gain for weight, gain in weighed) / all_weights)
+        weighted_gains = [] if promised is None else [(_PREVIEW, promised)]
+        weighted_gains += [
+            (weight, program.gains[way])
+            for program, weight in self._weighted_programs(target, features)
+            if way in program.gains
+        ]
+        all_weights = sum(weight for weight, _ in weighted_gains) or 1.0
+        saved = sum(weight * max(0.0, gain) for weight, gain in weighted_gains) / all_weights
+        return Improvement(saved, sum(weight * gain for weight, gain in weighted_gains) / all_weights)
 
-    def _weighed(self, target: str, features: tuple[float, ...]) -> Iterator[tuple[EarlierProgram, float]]:
+    def _weighted_programs(self, target: str, features: tuple[float, ...]) -> Iterator[tuple[EarlierProgram, float]]:
+        """The earlier programs, each with its similarity to a program with these features."""
         for program in self.programs:
-            apart = math.dist(program.features, features) / _WIDTH
-            yield program, math.exp(-apart * apart / 2) * (1.0 if program.target == target else _OTHER_CHIP)
+            distance = math.dist(program.features, features) / _WIDTH
+            yield program, math.exp(-distance * distance / 2) * (1.0 if program.target == target else _OTHER_CHIP)
 
 
 @cache
 def shipped() -> Experience:
-    """What comes with the package."""
+    """The results that come with this package."""
     return Experience.load(SHIPPED)

@@ -1,12 +1,13 @@
-"""Options of the compiler: knobs (what its memory-space assignment looks at first and last, and when it fetches), and flags.
+"""The compiler options that the tuner sets: knobs of the memory-space assignment, and flags that change the program before it.
 
-XLA assigns values to fast memory one by one, in an order of its own. ``xla_tpu_msa_sort_order_overrides`` moves values to the
-front or the back of that order. It forbids and forces nothing: a value moved to the back still gets what place is left.
-``xla_tpu_preferred_prefetch_overrides`` says how early values of some size are fetched.
+XLA's memory-space assignment puts values into fast memory one by one, in an order that it computes. The option
+``xla_tpu_msa_sort_order_overrides`` moves values to the front or the back of that order. It neither forbids nor forces
+anything: a value at the back is still placed if there is room left. The option ``xla_tpu_preferred_prefetch_overrides`` says
+how early values of some size are fetched.
 
-Flags change the program before its memory-space assignment: fusions, or what kernels keep of fast memory. Each gives a program
-of its own, with other names and another default, for which settings are found anew. Which of them act on a chip is a property
-of its target.
+Flags change the program before its memory-space assignment, such as its fusions, or how much fast memory kernels reserve. Each
+flag makes another program, with other names of values and another default, for which settings are searched again. The target of
+a chip says which flags have an effect on it.
 """
 
 from __future__ import annotations
@@ -20,28 +21,30 @@ from stowplan.backends.xla.child import Option
 from stowplan.hardware.program import Program
 from stowplan.hardware.targets import FlagName, XlaChip
 
-#: Option of the compiler that takes the order, a text proto ``MsaSortOrderOverrides``.
+#: Option for the order, a text proto ``MsaSortOrderOverrides``.
 ORDER_OPTION = "xla_tpu_msa_sort_order_overrides"
 
-#: Option of the compiler that takes the prefetches, a text proto ``PreferredPrefetchOverrides``.
+#: Option for prefetches, a text proto ``PreferredPrefetchOverrides``.
 PREFETCH_OPTION = "xla_tpu_preferred_prefetch_overrides"
 
 #: Option that turns the assignment off: everything stays in slow memory.
 ASSIGNMENT_OPTION = "xla_msa_enable"
 
-#: KiB of CMEM that the assignment may use; for fast memories that are one with the kernels' there is none that acts.
+#: Option for the KiB of CMEM that the assignment may use. There is no such option for chips whose kernels share the fast
+#: memory.
 CAPACITY_OPTION = "xla_tpu_max_cmem_used_by_memory_space_assignment"
 
-#: KiB of fast memory that kernels keep for themselves; the assignment has what is left.
+#: Option for the *scoped limit*: the KiB of fast memory that are reserved for kernels. The assignment may use the rest.
 SCOPED_OPTION = "xla_tpu_scoped_vmem_limit_kib"
 
-#: For how many times its own time a copy had best run beside the program. The larger, the earlier it begins.
+#: Option for the preferred ratio of the time in which a copy may run to the time that it takes. The larger, the earlier it
+#: begins.
 OVERLAP_OPTION = "xla_msa_preferred_overlap_to_async_copy_ratio"
 
-#: In how many slices a value may be fetched; 0 for whole ones.
+#: Option for the number of slices in which a value may be fetched; 0 fetches values in one piece.
 SLICES_OPTION = "xla_tpu_sliced_prefetch_max_slices"
 
-#: Options that are knobs, which nobody else may.
+#: Options that the tuner sets, so that users must not set them.
 KNOB_OPTIONS = (
     ORDER_OPTION,
     PREFETCH_OPTION,
@@ -55,29 +58,32 @@ _VALUE = re.compile(r"(?P<name>[^{}]+)(?:\{(?P<index>[0-9,]+)\})?")
 _SPECIAL = re.compile(r"[.+*?()|\[\]{}$]|(?P<not_alone>[\\^])")
 
 
-#: Flags and their values, sorted.
+#: Flags with their values, sorted by name.
 Flags = tuple[tuple[str, Option], ...]
 
 
 class Knobs(msgspec.Struct, frozen=True):
-    """Values in XLA's names, ``"fusion.5"`` or ``"fusion.5{1}"``, and the compiler's other options."""
+    """One setting of the tuner. Values have XLA's names, such as ``"fusion.5"`` or, inside of a tuple, ``"fusion.5{1}"``."""
 
     first: frozenset[str] = frozenset()
-    """Assigned before all others."""
+    """Values that are assigned before all others."""
     last: frozenset[str] = frozenset()
-    """Assigned after all others; a value that is in both is moved to the front."""
+    """Values that are assigned after all others; a value in both sets is moved to the front."""
     options: tuple[tuple[str, Option], ...] = ()
-    """Options besides the order and the prefetches, sorted."""
+    """Options other than the order and the prefetches, sorted by name."""
     flags: Flags = ()
-    """Options that change the program before its memory-space assignment, sorted: names of values hold among equal flags."""
+    """Options that change the program before its memory-space assignment.
+
+    Names of values are valid only with the same flags.
+    """
     eager: tuple[int, float] = (0, 0.0)
-    """Values of at least so many bytes are fetched how early within what is possible, from 0 (late) to 1; 0 bytes for XLA's
-    choice."""
+    """A size in bytes, and how early values of at least this size are fetched, from 0 (late) to 1 (as early as possible). A
+    size of 0 leaves it to XLA."""
     preload: str = ""
-    """Input of the program to be in fast memory before it starts (cross-program prefetch); XLA's choice where empty."""
+    """The input of the program that is in fast memory before it starts (cross-program prefetch); if empty, XLA chooses."""
 
     def compiler_options(self) -> dict[str, Option]:
-        """What ``jax``'s ``lowered.compile(compiler_options=...)`` takes; equal settings give equal options."""
+        """The options for ``lowered.compile(compiler_options=...)`` of jax; equal settings give equal options."""
         texts = {
             ORDER_OPTION: order_overrides(self.first, self.last - self.first, self.preload),
             PREFETCH_OPTION: eagerness_override(*self.eager),
@@ -85,17 +91,17 @@ class Knobs(msgspec.Struct, frozen=True):
         return dict(self.flags) | dict(self.options) | {name: text for name, text in texts.items() if text}
 
     def moved(self, *, first: Iterable[str] = (), last: Iterable[str] = ()) -> Knobs:
-        """This setting with some values moved to the front or the back, away from where they were."""
+        """This setting with some values moved to the front or the back."""
         to_first = frozenset(first)
         to_last = frozenset(last) - to_first
         return msgspec.structs.replace(self, first=(self.first - to_last) | to_first, last=(self.last - to_first) | to_last)
 
     def without_names(self) -> Knobs:
-        """This setting without what it says of single values, for a program that has others."""
+        """This setting without its names of values, for a program that has other names."""
         return msgspec.structs.replace(self, first=frozenset(), last=frozenset(), preload="")
 
     def with_flags(self, flags: Mapping[str, Option]) -> Knobs:
-        """This setting with some flags set, for another program: without what it says of single values."""
+        """This setting with some more flags. They make another program, so names of values are left out."""
         merged = tuple(sorted({**dict(self.flags), **flags}.items()))
         return msgspec.structs.replace(self.without_names(), flags=merged)
 
@@ -104,23 +110,23 @@ class Knobs(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, options=tuple(sorted({**dict(self.options), name: value}.items())))
 
     def within(self, capacity: int) -> Knobs:
-        """This setting with no more than so many bytes of fast memory, in whole KiB."""
+        """This setting with a limit on fast memory in bytes, rounded down to whole KiB."""
         return self.with_option(CAPACITY_OPTION, str(capacity >> 10))
 
     @property
     def capacity(self) -> int | None:
-        """Bytes of fast memory that it allows; None for the compiler's own limit."""
+        """The limit on fast memory in bytes; None for the compiler's own limit."""
         kib = dict(self.options).get(CAPACITY_OPTION)
         return None if kib is None else int(kib) << 10
 
     @property
     def overlap(self) -> float | None:
-        """The overlap ratio that copies should have; None for the compiler's own."""
+        """The preferred overlap ratio of copies; None for the compiler's own."""
         ratio = dict(self.options).get(OVERLAP_OPTION)
         return None if ratio is None else float(ratio)
 
     def describe(self) -> str:
-        """A few words for people; empty for XLA's own plan."""
+        """A short description for users; empty for XLA's own plan."""
         options = dict(self.options)
         last = self.last - self.first
         flags = [f"{name.removeprefix('xla_')}={str(value).lower()}" for name, value in self.flags]
@@ -144,12 +150,12 @@ ALL_SLOW = Knobs(options=((ASSIGNMENT_OPTION, False),))
 
 
 def order_overrides(first: Iterable[str], last: Iterable[str], preload: str = "") -> str:
-    """The text proto that moves values to the front and the back; empty where there are none.
+    """The text proto that moves values to the front and the back; empty if there are none.
 
-    ``preload`` comes before all others, in the order of what is fetched before the program starts, too.
+    The value ``preload`` comes before all others, also in the order of cross-program prefetches.
 
-    One entry for each place in a tuple, its names in one expression: XLA looks entries up one by one, and a thousand of them
-    treble the time of a compile.
+    All names with the same index in a tuple share one entry with a regular expression, because XLA searches entries one by one:
+    a thousand entries make a compilation three times as long.
     """
     entries = []
     fetched = {preload} if preload else set()
@@ -178,6 +184,7 @@ def eagerness_override(size: int, eagerness: float) -> str:
 
 
 def _split(value: str) -> tuple[str, str]:
+    """The name of an instruction and the index in its tuple; raises ValueError for text of another form."""
     match = _VALUE.fullmatch(value)
     if match is None:
         raise ValueError(f"found value {value!r}, expected NAME or NAME{{INDEX}}")
@@ -185,9 +192,10 @@ def _split(value: str) -> tuple[str, str]:
 
 
 def _quoted(name: str) -> str:
-    """A name as an RE2 expression inside a text proto: a character class needs no backslash, which the proto would take.
+    """A name as an RE2 expression inside of a text proto.
 
-    What cannot stand alone in a class is escaped for both.
+    Special characters are put into character classes, because backslashes would have to be escaped for the proto as well.
+    Characters that cannot be alone in a class are escaped for both.
     """
     return _SPECIAL.sub(
         lambda match: f"\\\\{match[0] if match[0] == '^' else 2 * match[0]}" if match["not_alone"] else f"[{match[0]}]", name
@@ -195,7 +203,7 @@ def _quoted(name: str) -> str:
 
 
 def values_of(program: Program) -> dict[int, tuple[str, ...]]:
-    """XLA's names of the values in each tensor's storage; the path of loops and calls in a name is left out."""
+    """From a tensor to XLA's names of the values in its storage, without the path of loops and calls."""
     values: dict[int, dict[str, None]] = {number: {} for number in range(len(program.tensors))}
     for number, tensor in enumerate(program.tensors):
         for name in tensor.members or (tensor.name,):
@@ -204,9 +212,9 @@ def values_of(program: Program) -> dict[int, tuple[str, ...]]:
 
 
 def as_flags(options: Mapping[str, Option]) -> str:
-    """Options as flags: the value of ``LIBTPU_INIT_ARGS``, or arguments in a shell.
+    """Options as command-line flags, for ``LIBTPU_INIT_ARGS`` or for a shell.
 
-    A flag with blanks stands in single quotes, which libtpu understands as a shell does.
+    A flag with spaces is in single quotes, which libtpu interprets as a shell does.
     """
     import shlex
 
@@ -216,16 +224,16 @@ def as_flags(options: Mapping[str, Option]) -> str:
     )
 
 
-#: A scoped limit halfway between XLA's own and one that lost little or won: it may be better than both.
+#: Name of the flag that sets the scoped limit halfway between XLA's own and another one.
 BETWEEN = "scoped_between"
 
-#: Flags whose preview shows only what they cost: a larger scoped limit leaves less memory to assign, and what kernels of larger
-#: tiles save is not seen.
+#: Flags whose previews show only what they cost. A larger scoped limit leaves less memory to assign, which a preview shows; it
+#: also makes kernels with larger tiles faster, which a preview does not show.
 UNSEEN = frozenset({"scoped_double"})
 
 
 def flags_of(chip: XlaChip) -> dict[str, Mapping[str, Option]]:
-    """Options of each flag that is worth a try on a chip, in the order of its target."""
+    """The flags that have an effect on a chip, with the options that they set, in the order of its target."""
     scoped = (chip.scoped or 0) >> 10
     known: dict[FlagName, Mapping[str, Option]] = {
         "scoped_half": {SCOPED_OPTION: str(scoped // 2)},
@@ -238,11 +246,19 @@ def flags_of(chip: XlaChip) -> dict[str, Mapping[str, Option]]:
 
 
 def between(chip: XlaChip, capacity: int, flag: Mapping[str, Option]) -> dict[str, Option] | None:
-    """Options of the scoped limit halfway between XLA's own and a flag's; none for flags that set none, and for limits that
-    leave more than half of the fast memory to the rest, of which XLA's own leaves ``capacity`` bytes."""
+    """Options that set the scoped limit halfway between XLA's own and that of a flag.
+
+    Returns None for a flag that sets no scoped limit, and for one that raises it but leaves more than half of the memory to the
+    assignment.
+
+    Parameters
+    ----------
+    capacity
+        Bytes of fast memory that XLA's own scoped limit leaves to the assignment.
+    """
     if chip.scoped is None or SCOPED_OPTION not in flag:
         return None
-    own, limit = chip.scoped >> 10, int(flag[SCOPED_OPTION])
-    if own < limit < (capacity + chip.scoped >> 10) // 2:
+    default_limit, limit = chip.scoped >> 10, int(flag[SCOPED_OPTION])
+    if default_limit < limit < (capacity + chip.scoped >> 10) // 2:
         return None
-    return {SCOPED_OPTION: str((own + limit) // 2)}
+    return {SCOPED_OPTION: str((default_limit + limit) // 2)}

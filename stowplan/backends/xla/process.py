@@ -1,4 +1,4 @@
-"""The compiling process from its parent's side: pipes to it, its limits, and what it says when it dies."""
+"""The parent's side of a compiling process: pipes to it, its limits, and its last output if it dies."""
 
 from __future__ import annotations
 
@@ -19,35 +19,47 @@ from stowplan.process_memory import resident
 
 _POLL = 0.25
 
-#: How libtpu says why it ends the process.
+#: The line in which libtpu says why it ends the process.
 _CHECK = re.compile(r"Check failed: [^\n]*")
 
 
 class CompileError(StowplanError):
-    """XLA refused, or the function could not be traced; the message is its own, shortened."""
+    """XLA refused to compile, or the function could not be traced; the message is that of XLA or jax, shortened."""
 
     def __init__(self, message: str):
         super().__init__(brief(message))
 
 
 class AbortError(CompileError):
-    """libtpu found something that it takes for impossible, and ended the process."""
+    """An internal check of libtpu failed, and it ended the process."""
 
 
 class CompilingProcess:
-    """A compiling process, the pipes to it, and its limits; it is ended by whatever goes wrong."""
+    """A compiling process with pipes and limits; any error ends it.
+
+    Parameters
+    ----------
+    command
+        Command that starts it.
+    accelerator
+        Type of the accelerator, for libtpu.
+    memory_limit, compile_limit
+        Bytes of memory that it may use, and seconds for each request.
+    name
+        Name of the workload, for messages.
+    """
 
     def __init__(self, command: tuple[str, ...], accelerator: str, memory_limit: int, compile_limit: float, name: str):
         self._memory_limit = memory_limit
         self._compile_limit = compile_limit
         self._name = name
         self.resident = 0
-        """Most memory that it has had, bytes."""
+        """Peak resident memory of the process, in bytes."""
         self.is_alive = True
-        """Whether it can be asked."""
+        """Whether the process can serve requests."""
         request_end, self._requests = os.pipe()
         self._answers, answer_end = os.pipe()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
         environment = {
             **os.environ,
             "JAX_PLATFORMS": "cpu",
@@ -64,7 +76,7 @@ class CompilingProcess:
             self._process = subprocess.Popen(
                 [*command, str(request_end), str(answer_end)],
                 stdin=subprocess.DEVNULL,
-                stdout=self._said,
+                stdout=self._output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(request_end, answer_end),
                 env=environment,
@@ -76,14 +88,14 @@ class CompilingProcess:
         self._buffer = b""
 
     def ask(self, request: Request, deadline: Deadline) -> Answer:
-        """Its answer to a request.
+        """Send a request and return the answer.
 
         Raises
         ------
         TimeLimitError
-            It took longer than one compile may take, or than the deadline allows.
+            The answer took longer than one compilation may take, or than the deadline allows.
         CompileError
-            It used more memory than it may, or died.
+            The process used more memory than it may, or died.
         """
         if not self.is_alive:
             raise CompileError(f"{self._name}: the compiling process has ended")
@@ -104,14 +116,14 @@ class CompilingProcess:
         return answer
 
     def _send(self, request: Request) -> None:
-        """Hand over a request; one to a dead process is answered by :meth:`_receive`."""
+        """Send a request. If the process is dead, :meth:`_receive` reports that."""
         data = memoryview(msgspec.json.encode(request) + b"\n")
         with contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[os.write(self._requests, data) :]
 
     def _receive(self, limit: Deadline) -> Answer | None:
-        """The answer; None when the limit is over first."""
+        """Receive the answer; None if the time limit is reached first."""
         while b"\n" not in self._buffer:
             if limit.expired:
                 return None
@@ -128,17 +140,18 @@ class CompilingProcess:
         return answer
 
     def _ended(self) -> CompileError:
+        """The error for a process that has ended, with its last output."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
-        self._said.seek(0)
-        words = self._said.read()[-20_000:].decode(errors="replace").strip()
+        self._output.seek(0)
+        words = self._output.read()[-20_000:].decode(errors="replace").strip()
         check = _CHECK.search(words)
         if check is not None:
             return AbortError(f"libtpu ended: {check[0]}")
         return CompileError(f"the compiling process ended: {words[-2000:] or f'exit status {self._process.returncode}'}")
 
     def end(self) -> None:
-        """Kill it, whatever it does."""
+        """Kill the process and close the pipes."""
         if not self.is_alive:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -147,4 +160,4 @@ class CompilingProcess:
         self.is_alive = False
         for descriptor in (self._requests, self._answers):
             os.close(descriptor)
-        self._said.close()
+        self._output.close()

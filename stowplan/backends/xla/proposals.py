@@ -1,6 +1,7 @@
-"""Settings worth a compile: each way of finding one looks at the evidence so far and proposes the next.
+"""Strategies (*ways*) that propose the next settings from the evidence so far.
 
-A plan of ours says what goes first and what last; small corrections of the best setting so far move what its own cycles blame.
+Some follow a plan of stowplan: it decides which values are assigned first and which last. Others make small corrections to the
+best setting so far: they move the tensors whose memory costs it most, by its own cycles.
 """
 
 from __future__ import annotations
@@ -20,31 +21,32 @@ from stowplan.kernel.solve import solve
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 
-#: Seconds that a plan may take; the heuristics' plan is within a percent by then, and a compile takes longer.
+#: Seconds for a plan; by then the heuristics are within a percent of their best plan, and a compilation takes longer.
 PLAN_SECONDS = 6.0
 
-#: What it gets where the time is nearly over.
-_LEAST_SECONDS = 0.2
+#: The same if the time limit is nearly reached.
+_MIN_SECONDS = 0.2
 
 
-class Planned(NamedTuple):
-    """A plan of ours, and the problem it is for."""
+class HeuristicPlan(NamedTuple):
+    """A plan that heuristics have found, with its problem."""
 
     problem: Problem
     plan: Plan
 
     @property
     def tensors(self) -> set[int]:
-        """Tensors that some step finds in fast memory."""
+        """Tensors that are in fast memory for at least one step."""
         uses = [use.tensor for step in self.problem.steps for use in step.uses]
         return {uses[number] for number in self.plan.fast_uses}
 
 
-def planned(evidence: Evidence, chance: random.Random, start: Trial, capacity: int | None = None) -> Planned:
-    """A plan of the heuristics; the same for equal evidence and seed, unless the evidence's deadline cuts it short.
+def heuristic_plan(evidence: Evidence, generator: random.Random, start: Trial, capacity: int | None = None) -> HeuristicPlan:
+    """Finds a plan with heuristics; it is the same for equal evidence and seed unless the deadline stops the search.
 
-    It has XLA's freedoms, begins from what XLA made of ``start``, within that trial's capacity or ``capacity`` bytes, is no
-    worse than XLA's plan by what the trials have shown, and differs from it only where that gains something.
+    The plan may do all that XLA may do. The search starts from XLA's plan in the trial ``start``, so that the result is no
+    worse by the cycles that are known, and differs from it only if that gains something. Fast memory is limited to ``capacity``
+    bytes, or to the limit of that trial.
     """
     problem = with_freedoms(
         make_problem(
@@ -59,116 +61,120 @@ def planned(evidence: Evidence, chance: random.Random, start: Trial, capacity: i
     result = solve(
         problem,
         hint=hint,
-        time_limit=min(PLAN_SECONDS, max(evidence.deadline.remaining, _LEAST_SECONDS)),
+        time_limit=min(PLAN_SECONDS, max(evidence.deadline.remaining, _MIN_SECONDS)),
         candidates=["heuristic"],
         workers=1,
         deterministic=True,
-        seed=chance.randrange(1 << 30),
+        seed=generator.randrange(1 << 30),
         cancel=evidence.deadline.cancelled,
     )
-    # All in main memory is a plan.
+    # There always is a plan: everything in slow memory.
     assert result.plan is not None
-    return Planned(problem, result.plan)
+    return HeuristicPlan(problem, result.plan)
 
 
-#: Moves of one correction: few at a time, since each changes what XLA does with all that follow.
+#: Numbers of moves in one correction. They are small, because each move changes where XLA puts all later values.
 STEPS = (8, 4, 16, 2, 32, 64)
 
-#: A program that is slower than this without fast memory can do without little of it.
-_WORTH_MUCH = 1.15
+#: If a program needs more than so many times its cycles without fast memory, it can do without little of it.
+_VALUABLE_RATIO = 1.15
 
-#: Inputs that are tried as the one that is there before the program starts.
-MOST_PRELOADS = 2
+#: At most so many inputs are tried as the one that is in fast memory before the program starts.
+MAX_PRELOADS = 2
 
-#: Bytes of fast memory that are worth a try.
-_LEAST_CAPACITY = 1 << 16
+#: Smaller limits on fast memory, in bytes, are not tried.
+_MIN_CAPACITY = 1 << 16
 
-#: Shares of the fast memory that the incumbent takes, for which a plan is made.
-_FITS = (0.75, 0.875, 0.5, 0.25)
+#: Plans are made for these shares of the fast memory that the incumbent uses.
+_CAPACITY_SHARES = (0.75, 0.875, 0.5, 0.25)
 
-#: What saves a smaller part of a program's time is not worth a compile.
-_LEAST_GAIN = 0.001
+#: A saving below this share of a program's cycles is not worth a compilation.
+_MIN_GAIN = 0.001
 
-#: Orders by lot that are looked at for new ones: a small program has few.
-_DRAWS = 20
+#: At most so many random orders are drawn to find a new one; a small program has few.
+_MAX_DRAWS = 20
 
-#: From how many bytes on values are fetched how early.
-_EAGER = ((1 << 16, 0.5), (1 << 20, 0.9), (1 << 16, 1.0))
+#: Settings that are tried for early fetching: the least size in bytes, and the eagerness.
+_EAGERNESS_SETTINGS = ((1 << 16, 0.5), (1 << 20, 0.9), (1 << 16, 1.0))
 
-#: Overlap ratios that are tried in place of XLA's own, and the largest.
-_OVERLAPS, _MOST_OVERLAP = (10.0, 4.0), 100.0
+#: Overlap ratios that are tried instead of XLA's own, and the largest.
+_OVERLAP_RATIOS, _MAX_OVERLAP_RATIO = (10.0, 4.0), 100.0
 
 
 class Proposal(NamedTuple):
-    """A setting and what is expected of it."""
+    """A setting, with what it is expected to save."""
 
     way: str
+    """Name of the strategy, or of the flag, that proposes it."""
     knobs: Knobs
     gain: float = 0.0
-    """Cycles that it is expected to save against the incumbent; an order's effect is never certain."""
+    """Cycles that it is expected to save compared with the incumbent; the effect of an order is never certain."""
 
 
-#: One way of setting knobs: the settings that it would propose from a trial or a preview on, the most promising first;
-#: the first that are new are taken.
+#: A strategy: a function of the evidence, a trial or preview to start from, and a random generator. It yields settings, the
+#: most promising first; the caller uses the first ones that are new.
 Way = Callable[[Evidence, Trial, random.Random], Iterator[Proposal]]
 
 
-def plans(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """A plan under everything measured so far, from the incumbent's on: what XLA keeps and the plan does not goes last.
+def follow_plan(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """Follow a plan that is made with all cycles measured so far: tensors that XLA has in fast memory, but the plan has not, go
+    last.
 
-    Other forms put to the front what the plan keeps and XLA does not, or all that it keeps, and to the back all that it does
-    not keep.
+    Further proposals also put tensors to the front that the plan has in fast memory, all of them or only those that XLA has
+    not, and all other tensors to the back.
     """
-    fast = planned(evidence, chance, trial).tensors
+    fast = heuristic_plan(evidence, generator, trial).tensors
     front = msgspec.structs.replace(trial.knobs, first=evidence.names(fast), last=frozenset(), preload="")
     unwanted = evidence.fast_tensors(trial.assignment) - fast
     yield Proposal("plan", trial.knobs.moved(last=evidence.names(unwanted)))
-    yield Proposal("plan", _towards(evidence, trial, fast))
+    yield Proposal("plan", _towards_plan(evidence, trial, fast))
     yield Proposal("plan", front)
     yield Proposal("plan", front.moved(last=evidence.names(unwanted)))
     yield Proposal("plan", front.moved(last=evidence.names(set(evidence.values) - fast)))
 
 
-def _towards(evidence: Evidence, trial: Trial, fast: set[int]) -> Knobs:
-    """A trial's setting, moved to keep some tensors and no others: what it lacks goes first, what it has besides goes last."""
-    kept = evidence.fast_tensors(trial.assignment)
-    return trial.knobs.moved(first=evidence.names(fast - kept), last=evidence.names(kept - fast))
+def _towards_plan(evidence: Evidence, trial: Trial, fast: set[int]) -> Knobs:
+    """The setting of a trial, changed so that only the tensors ``fast`` are in fast memory:
+
+    missing ones go first, others last.
+    """
+    in_fast_memory = evidence.fast_tensors(trial.assignment)
+    return trial.knobs.moved(first=evidence.names(fast - in_fast_memory), last=evidence.names(in_fast_memory - fast))
 
 
-def capacities(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent within less fast memory than it takes.
+def limit_capacity(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """The incumbent with a limit on fast memory below what it uses.
 
-    The order cannot keep a value out where there is room for all. Less room can: what goes last then finds none, and what is
-    larger than all of it never does.
+    If there is room for all values, an order cannot keep any value out of fast memory. A limit can: values that go last find no
+    room, and values larger than the limit never do.
     """
     knobs, used = trial.knobs, trial.score.fast_bytes
     if knobs.capacity is not None:
         parts = [round(knobs.capacity * factor) for factor in (0.75, 1.5, 0.5, 1.25)]
-    elif _worth(evidence) > _WORTH_MUCH:
+    elif _worth_of_fast_memory(evidence) > _VALUABLE_RATIO:
         parts = [3 * used // 4, used // 2, 7 * used // 8, used // 4]
     else:
         parts = [used // 4, used // 2, used // 8, 3 * used // 4]
     for part in parts:
-        if _LEAST_CAPACITY <= part <= evidence.capacity:
+        if _MIN_CAPACITY <= part <= evidence.capacity:
             yield Proposal("capacity", knobs.within(part))
 
 
-def fitted(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent within less fast memory, moved to a plan that was made for so little: what the plan would still keep goes
-    first, and what it would not goes last."""
+def fit_to_capacity(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """The incumbent with a limit on fast memory, changed to follow a plan that was made for this limit."""
     tried = {earlier.knobs.capacity for earlier in evidence.trials}
-    for share in _FITS:
+    for share in _CAPACITY_SHARES:
         part = min(round(share * trial.score.fast_bytes), evidence.capacity) >> 10 << 10
-        if part >= _LEAST_CAPACITY and part not in tried:
-            fast = planned(evidence, chance, trial, part).tensors
-            yield Proposal("fit", _towards(evidence, trial, fast).within(part))
+        if part >= _MIN_CAPACITY and part not in tried:
+            fast = heuristic_plan(evidence, generator, trial, part).tensors
+            yield Proposal("fit", _towards_plan(evidence, trial, fast).within(part))
 
 
-def tightened(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with all that fast memory harms at the back, and no more room than the rest takes.
+def move_harmful_last(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """The incumbent with all tensors at the back that make it slower in fast memory, and no more room than the others use.
 
-    Either alone does less: what goes last still gets what place is left, and less room by itself takes it from anything. Other
-    forms take away only the half, or the quarter, that does most harm.
+    Neither change does this alone: tensors at the back are still placed if there is room, and a limit alone may push out any
+    tensor. Further proposals only move the half, or the quarter, that does the most harm.
     """
     harmful = [move for move in evidence.moves(trial) if not move.to_fast and move.cycles < 0]
     if not harmful:
@@ -177,89 +183,90 @@ def tightened(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterat
     for part in (1, 2, 4):
         chosen = harmful[: -(-len(harmful) // part)]
         left = evidence.scorer.most_bytes(plan, {move.tensor for move in chosen})
-        if _LEAST_CAPACITY <= left < evidence.capacity:
+        if _MIN_CAPACITY <= left < evidence.capacity:
             knobs = trial.knobs.moved(last=evidence.names(move.tensor for move in chosen))
-            # Rounded up: the rest has to fit.
+            # The limit is rounded up, because the other tensors have to fit.
             yield Proposal("tighten", knobs.within(left + 1023), -sum(move.cycles for move in chosen))
 
 
-def _worth(evidence: Evidence) -> float:
-    """Cycles of all in slow memory over those of the default: how much fast memory is worth to the program."""
+def _worth_of_fast_memory(evidence: Evidence) -> float:
+    """Ratio of the cycles with everything in slow memory to those of the default: how much fast memory is worth."""
     return evidence.all_slow.score.total / evidence.trials[0].score.total if evidence.all_slow is not None else 0.0
 
 
-def preloads(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with another input in fast memory before the program starts: those that save most cycles there."""
+def preload_input(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """The incumbent with another input in fast memory before the program starts: those that save the most cycles there."""
     gains = []
     for move in evidence.moves(trial):
         if move.to_fast and move.tensor in evidence.parameters:
-            # It is there from the start on, not from its first use on.
+            # The input occupies fast memory from the start of the program, not only from its first use.
             cycles = move.cycles + evidence.waiting_cost(move.tensor)
             gains.append((-cycles, evidence.values[move.tensor][0]))
-    for gain, name in sorted(gains, reverse=True)[:MOST_PRELOADS]:
-        if gain >= _LEAST_GAIN * trial.score.total:
+    for gain, name in sorted(gains, reverse=True)[:MAX_PRELOADS]:
+        if gain >= _MIN_GAIN * trial.score.total:
             yield Proposal("preload", msgspec.structs.replace(trial.knobs, preload=name), gain)
 
 
-def overlaps(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with copies that begin earlier, where it waits for copies.
+def overlap_copies(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """The incumbent with copies that begin earlier, if it waits for copies.
 
-    XLA has a copy begin about so early that the program has twice the copy's time to do beside it. That is too late where
-    copies queue, and what then waits shows in the stalls alone.
+    XLA begins a copy so early that about twice its own time is left. That is too late if copies queue behind each other, which
+    only shows in the stalls.
     """
     if not waits(trial):
         return
     ratio = trial.knobs.overlap
-    for larger in _OVERLAPS if ratio is None else (3 * ratio,):
-        if larger <= _MOST_OVERLAP:
+    for larger in _OVERLAP_RATIOS if ratio is None else (3 * ratio,):
+        if larger <= _MAX_OVERLAP_RATIO:
             yield Proposal("overlap", trial.knobs.with_option(OVERLAP_OPTION, f"{larger:g}"))
 
 
 def waits(trial: Trial) -> bool:
-    """Whether a trial waits for copies for a part of its time that is worth a compile."""
-    return trial.score.stall_cycles >= _LEAST_GAIN * trial.score.total
+    """Whether a trial waits for copies long enough to be worth a compilation."""
+    return trial.score.stall_cycles >= _MIN_GAIN * trial.score.total
 
 
-def corrections(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with the moves that its own cycles recommend most."""
-    yield from _corrected("correct", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
+def correct_incumbent(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """The incumbent with the moves that save the most by its own cycles."""
+    yield from _with_moves("correct", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
 
 
-def explorations(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with the moves that may be worth most: expected gain and what is not known of it."""
+def explore_moves(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """The incumbent with the moves that may save the most, by the expected gain plus its uncertainty."""
     moves = [move for move in evidence.moves(trial) if move.cycles - move.deviation < 0]
     moves.sort(key=lambda move: (move.cycles - move.deviation, move.tensor, move.to_fast))
-    yield from _corrected("explore", evidence, trial, moves)
+    yield from _with_moves("explore", evidence, trial, moves)
 
 
-def returns(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """Another trial than the incumbent, corrected: what to do where the incumbent's own corrections are used up."""
+def correct_other_trials(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """Trials other than the incumbent with their corrections, for when the incumbent's own corrections are used up."""
     for other in sorted(evidence.trials, key=lambda other: other.score.total)[1:4]:
-        yield from _corrected("return", evidence, other, [move for move in evidence.moves(other) if move.cycles < 0])
+        yield from _with_moves("return", evidence, other, [move for move in evidence.moves(other) if move.cycles < 0])
 
 
-def perturbations(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with a few tensors moved by lot, among those that stand in its way or in fast memory."""
+def perturb_order(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """The incumbent with a few random tensors moved to the front or the back."""
     tensors = sorted(evidence.values)
     for share in (0.02, 0.05, 0.1):
-        chosen = [tensor for tensor in tensors if chance.random() < share] or [chance.choice(tensors)]
-        first = [tensor for tensor in chosen if chance.random() < 0.5]
+        chosen = [tensor for tensor in tensors if generator.random() < share] or [generator.choice(tensors)]
+        first = [tensor for tensor in chosen if generator.random() < 0.5]
         last = [tensor for tensor in chosen if tensor not in first]
         yield Proposal("perturb", trial.knobs.moved(first=evidence.names(first), last=evidence.names(last)))
 
 
-def draws(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """An order by lot, 5 to 50 % of all tensors moved, with the incumbent's other options."""
+def draw_order(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """A random order in which 5 to 50 % of all tensors are moved, with the incumbent's other options."""
     tensors = sorted(evidence.values)
-    for _ in range(_DRAWS):
-        share = chance.uniform(0.05, 0.5)
-        sides = {tensor: chance.random() < 0.5 for tensor in tensors if chance.random() < share}
+    for _ in range(_MAX_DRAWS):
+        share = generator.uniform(0.05, 0.5)
+        sides = {tensor: generator.random() < 0.5 for tensor in tensors if generator.random() < share}
         first = evidence.names(tensor for tensor, side in sides.items() if side)
         last = evidence.names(tensor for tensor, side in sides.items() if not side)
         yield Proposal("draw", msgspec.structs.replace(trial.knobs, first=first, last=last, preload=""))
 
 
-def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) -> Iterator[Proposal]:
+def _with_moves(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) -> Iterator[Proposal]:
+    """The setting of a trial with the first few moves, for several numbers of moves."""
     for count in (*STEPS, len(moves)):
         if count > len(moves):
             continue
@@ -271,44 +278,45 @@ def _corrected(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) ->
         yield Proposal(way, knobs, -sum(move.cycles for move in chosen))
 
 
-def eager(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with large values fetched earlier or later, where it waits for copies."""
+def fetch_earlier(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """The incumbent with other times at which large values are fetched, if it waits for copies."""
     if waits(trial):
-        for setting in _EAGER:
+        for setting in _EAGERNESS_SETTINGS:
             yield Proposal("eager", msgspec.structs.replace(trial.knobs, eager=setting))
 
 
-def whole(evidence: Evidence, trial: Trial, chance: random.Random) -> Iterator[Proposal]:
-    """The incumbent with values fetched whole, not in slices, each of which is a copy of its own."""
+def fetch_unsliced(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
+    """The incumbent with values fetched in one piece rather than in slices, each of which is a separate copy."""
     yield Proposal("whole", trial.knobs.with_option(SLICES_OPTION, "0"))
 
 
 class KnobWay(NamedTuple):
-    """A way, and what is known of it."""
+    """A strategy with its name and its prior win rate."""
 
     name: str
-    """What its trials are called."""
+    """The name of its trials."""
     way: Way
     knob: KnobName
-    """What has to act on a chip for it."""
+    """The knob that must have an effect on a chip."""
     worth: float
-    """What it is worth before anything is known of a program: its share of compiles that were better than the incumbent."""
+    """Its prior win rate: the share of its compilations that were better than the incumbent on earlier programs."""
 
 
-#: Ways of setting knobs (``benchmarks/xla/tuning.py`` prints the shares).
+#: All strategies; ``benchmarks/xla/tuning.py`` prints their win rates.
 WAYS = (
-    KnobWay("tighten", tightened, "capacity", 0.3),
-    KnobWay("capacity", capacities, "capacity", 0.35),
-    KnobWay("plan", plans, "order", 0.2),
-    KnobWay("fit", fitted, "capacity", 0.28),
-    KnobWay("correct", corrections, "order", 0.346),
-    KnobWay("explore", explorations, "order", 0.1),
-    KnobWay("preload", preloads, "preload", 0.38),
-    KnobWay("return", returns, "order", 0.1),
-    KnobWay("perturb", perturbations, "order", 0.3),
-    KnobWay("draw", draws, "order", 0.3),
-    # Less than its share: it can save the stalls alone, so others, which save cycles, come first where they are as good.
-    KnobWay("overlap", overlaps, "overlap", 0.345),
-    KnobWay("eager", eager, "eagerness", 0.2),
-    KnobWay("whole", whole, "slices", 0.2),
+    KnobWay("tighten", move_harmful_last, "capacity", 0.3),
+    KnobWay("capacity", limit_capacity, "capacity", 0.35),
+    KnobWay("plan", follow_plan, "order", 0.2),
+    KnobWay("fit", fit_to_capacity, "capacity", 0.28),
+    KnobWay("correct", correct_incumbent, "order", 0.346),
+    KnobWay("explore", explore_moves, "order", 0.1),
+    KnobWay("preload", preload_input, "preload", 0.38),
+    KnobWay("return", correct_other_trials, "order", 0.1),
+    KnobWay("perturb", perturb_order, "order", 0.3),
+    KnobWay("draw", draw_order, "order", 0.3),
+    # This is less than its measured win rate. It can save stalls only, so strategies that save cycles come first if equally
+    # good.
+    KnobWay("overlap", overlap_copies, "overlap", 0.345),
+    KnobWay("eager", fetch_earlier, "eagerness", 0.2),
+    KnobWay("whole", fetch_unsliced, "slices", 0.2),
 )

@@ -1,4 +1,4 @@
-"""One run: compile XLA's default, learn what the compile cost, and set knobs again, until the budget is spent."""
+"""The tuning loop: compiles XLA's default, learns from its cycles, and tries other options until the budget is used up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from stowplan.backends.xla.bandit import PREVIEWS_OF_A_COMPILE, PRIOR_TRIES, Arm, Bandit, Budget, FlagToTry, Search
+from stowplan.backends.xla.bandit import PREVIEWS_OF_A_COMPILE, PRIOR_TRIES, Arm, Bandit, Budget, FlagToTry, SettingSearch
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.evidence import Evidence, Trial
 from stowplan.backends.xla.experience import Experience, Improvement
@@ -21,35 +21,37 @@ from stowplan.errors import InputError, TimeLimitError, brief
 from stowplan.hardware.costs.signatures import LatencyTable, Predictor
 from stowplan.hardware.targets import Target, xla_chip
 
-#: After so many compiles it is said where there is nothing to gain.
-_ENOUGH_TO_TELL = 2
+#: After so many trials the loop may stop because there is nothing to gain.
+_MIN_TRIALS_TO_STOP = 2
 
-#: Where no preview promises this part of the incumbent's cycles, so many more are made.
-_LEAST_GAIN, _MORE = 0.001, 8
-#: What a flag's preview may lose of the default's cycles, and of the incumbent's with settings found for it.
-_MOST_LOST, _LEAST_OF_A_FLAG = 0.1, 0.0
-#: What may be lost by a scoped limit for the one between it and XLA's own to be tried, and what that saves beside it, about:
-#: parts of the default's cycles.
-_LOST_BESIDE, _SAVED_BETWEEN = 0.01, 0.02
-#: Part of what a prediction may be off by that is hoped for where none promises anything.
+#: If no preview promises to save this share of the incumbent's cycles, so many more previews are made.
+_MIN_GAIN, _EXTRA_PREVIEWS = 0.001, 8
+#: A flag is not tried if its preview loses more than this share of the default's cycles. With settings that were found for the
+#: flag, it must save this share of the incumbent's cycles.
+_MAX_LOSS_OF_A_FLAG, _MIN_GAIN_OF_A_FLAG = 0.1, 0.0
+#: If a scoped limit loses no more than this share of the default's cycles, the limit halfway between it and XLA's own is tried
+#: as well. It is expected to save this share more.
+_MAX_LOSS_OF_A_LIMIT, _EXPECTED_SAVING_BETWEEN = 0.01, 0.02
+#: If no preview promises anything, previews are ranked by cycles less this share of their uncertainty.
 _OPTIMISM = 0.25
 
 
 class Run:
-    """One run, as far as it has come.
+    """One run of the tuner.
 
     Parameters
     ----------
     compiler, target
-        What compiles, and what for.
+        The compiler, and the machine for which it compiles.
     budget
-        What it may spend.
-    chance
-        Of what is chosen by lot.
+        How many compilations and how much time the run may use.
+    generator
+        Source of all random choices.
     on_progress
-        Called after each compile.
+        Is called after each compilation.
     table, predictor
-        Cycles known beforehand, and what predicts others; nothing, and the one of the package, where None.
+        Cycles that are known beforehand (default: none), and a model that predicts other cycles (default: the one of this
+        package).
     """
 
     def __init__(
@@ -57,28 +59,28 @@ class Run:
         compiler: Compiler,
         target: Target,
         budget: Budget,
-        chance: random.Random,
+        generator: random.Random,
         on_progress: Callable[[TuningProgress], None] | None = None,
         table: LatencyTable | None = None,
         predictor: Predictor | None = None,
     ):
-        self._compiler, self._target, self._budget, self._chance = compiler, target, budget, chance
+        self._compiler, self._target, self._budget, self._generator = compiler, target, budget, generator
         self._on_progress, self._table, self._predictor = on_progress, table, predictor
         self._chip = xla_chip(target)
         self._bandit = Bandit()
-        self._programs: dict[Flags, Search] = {}
-        """By the flags that make a program; the same for flags that make the same."""
+        self._programs: dict[Flags, SettingSearch] = {}
+        """From flags to the program that they make; flags that make the same program share one entry."""
         self._trials: list[tuple[TrialRecord, Knobs]] = []
         self._best = 0
         self._notes: list[str] = []
 
     def tune(self, experience: Experience) -> Tuning:
-        """The default, where fast memory may harm all in slow memory, then the loop.
+        """Compile the default, then everything in slow memory if fast memory can do harm on this chip, then run the loop.
 
         Raises
         ------
         CompileError
-            XLA does not compile the program even by default.
+            XLA does not compile the program even with default options.
         """
         first = self._compiler.compile(DEFAULT.compiler_options(), self._budget.deadline)
         if first.error:
@@ -92,7 +94,7 @@ class Run:
             self._find_flags(default, experience)
             stop = self._loop(default)
         except (CompileError, InputError, TimeLimitError) as error:
-            # What was found before is not lost by it.
+            # The trials before the error are still returned.
             stop = "failed"
             self._notes += [] if self._budget.deadline.expired else [str(error)]
         if self._budget.deadline.expired and stop in ("compiles", "failed"):
@@ -115,12 +117,12 @@ class Run:
         )
 
     def _loop(self, default: Trial) -> str:
-        """Compile what promises most, again and again; why it stopped."""
+        """Compile the most promising settings until the budget is used up; returns the reason why the loop stopped."""
         while self._budget.is_open:
             before = self._incumbent.score.total
-            chosen = self._chosen()
-            promises = self._promise([proposal for _, proposal in chosen])
-            if not promises and (reason := self._why_nothing):
+            chosen = self._choose()
+            promises = self._is_promising([proposal for _, proposal in chosen])
+            if not promises and (reason := self._reason_to_stop):
                 self._notes.append(f"nothing to gain here: {reason}")
                 return "nothing_to_gain"
             if not chosen:
@@ -128,13 +130,13 @@ class Run:
                 return "exhausted"
             for (arm, _), trial in zip(chosen, self._try([proposal for _, proposal in chosen]), strict=True):
                 self._bandit.count(arm, trial is not None and trial.score.total < before)
-                if trial is not None and trial.score.total <= (1 + _LOST_BESIDE) * before:
+                if trial is not None and trial.score.total <= (1 + _MAX_LOSS_OF_A_LIMIT) * before:
                     self._add_between(arm.name, 1 - trial.score.total / default.score.total)
         return "compiles"
 
     @property
-    def _best_program(self) -> Search:
-        """The one whose best trial is the best of all."""
+    def _best_program(self) -> SettingSearch:
+        """The program with the best trial of all."""
         programs = [program for program in self._programs.values() if program.evidence.trials]
         return min(programs, key=lambda program: program.evidence.incumbent.score.total)
 
@@ -143,27 +145,30 @@ class Run:
         return self._best_program.evidence.incumbent
 
     @property
-    def _why_nothing(self) -> str:
-        """Why there is nothing to gain, after two compiles or more: nearly all traffic is in fast memory, nothing waits, and
-        what was tried gave nothing. Where fast memory may harm that does not say it."""
-        is_known = len(self._trials) >= _ENOUGH_TO_TELL and self._best == 0 and not self._chip.harm
+    def _reason_to_stop(self) -> str:
+        """Why there is nothing to gain; empty if that is not known.
+
+        There is nothing to gain if, after at least two compilations, fast memory has room to spare, no step waits, and no trial
+        was better than the default. If fast memory can do harm on the chip, these facts show nothing.
+        """
+        is_known = len(self._trials) >= _MIN_TRIALS_TO_STOP and self._best == 0 and not self._chip.harm
         return self._programs[()].evidence.why_nothing() if is_known else ""
 
-    def _promise(self, proposals: list[Proposal]) -> bool:
-        """Whether one of some previews is worth a compile."""
-        least = _LEAST_GAIN * self._incumbent.score.total
+    def _is_promising(self, proposals: list[Proposal]) -> bool:
+        """Whether any of these settings is expected to save enough for a compilation."""
+        least = _MIN_GAIN * self._incumbent.score.total
         return any(proposal.gain >= least for proposal in proposals)
 
     # ------------------------------------------------------------------------------------------------------- flags and settings
 
     def _find_flags(self, default: Trial, experience: Experience) -> None:
-        """Flags of the chip that change something, by what their previews promise and earlier programs say of them."""
-        own = self._compiler.options.keys()
-        flags = {name: options for name, options in flags_of(self._chip).items() if not own & options.keys()}
+        """Add the flags of the chip that change the program, ranked by their previews and by results of earlier programs."""
+        user_options = self._compiler.options.keys()
+        flags = {name: options for name, options in flags_of(self._chip).items() if not user_options & options.keys()}
         if self._budget.left < 1 + len(flags) / PREVIEWS_OF_A_COMPILE:
             return
-        alike = self._target.name, self._programs[()].evidence.features(default)
-        self._bandit.knobs_save = experience.improvement(self._bandit.knobs.name, *alike, None).saved
+        program_features = self._target.name, self._programs[()].evidence.features(default)
+        self._bandit.knobs_save = experience.improvement(self._bandit.knobs.name, *program_features, None).saved
         settings = [DEFAULT.with_flags(options) for options in flags.values()]
         for (name, options), knobs, preview in zip(flags.items(), settings, self._make_previews(settings), strict=True):
             is_idle = not preview.error and preview.assignment_digest == default.compiled.assignment_digest
@@ -171,22 +176,22 @@ class Run:
                 self._notes += [f"{name}: {preview.error}"] if preview.error else []
                 continue
             promised = 1 - self._program_of(knobs, preview).evidence.preview(knobs, preview).score.total / default.score.total
-            expected = experience.improvement(name, *alike, None if name in UNSEEN else promised)
-            if expected.saved >= _LEAST_GAIN if name in UNSEEN else promised >= -_MOST_LOST:
+            expected = experience.improvement(name, *program_features, None if name in UNSEEN else promised)
+            if expected.saved >= _MIN_GAIN if name in UNSEEN else promised >= -_MAX_LOSS_OF_A_FLAG:
                 self._bandit.add(name, FlagToTry(options, expected, promised, preview), expected.saved)
-        self._bandit.learn(experience.about(*alike))
+        self._bandit.learn(experience.about(*program_features))
 
     def _add_between(self, flag: str, saved: float) -> None:
-        """Where a flag that set the scoped limit won or lost little, the limit between it and XLA's own is a flag, too."""
+        """Add the scoped limit halfway between XLA's own and that of a flag which won or lost little."""
         options = between(self._chip, self._target.fast_memory.capacity, flags_of(self._chip).get(flag, {}))
         if options is not None:
-            expected = saved + _SAVED_BETWEEN
+            expected = saved + _EXPECTED_SAVING_BETWEEN
             self._bandit.add(BETWEEN, FlagToTry(options, Improvement(expected, expected), expected))
 
-    def _chosen(self) -> list[tuple[Arm, Proposal]]:
-        """What to compile next, side by side: flags, each once, and the best of the previews made now and before."""
+    def _choose(self) -> list[tuple[Arm, Proposal]]:
+        """Choose what to compile next: flags, each of them once, and the settings with the best previews."""
         best, count = self._best_program, self._budget.side_by_side
-        now = best.evidence.incumbent.score.total
+        incumbent_cycles = best.evidence.incumbent.score.total
         chosen: list[tuple[Arm, Proposal]] = []
         unlikely: list[tuple[Arm, Proposal]] = []
         first = self._bandit.first(self._saved_by_knobs)
@@ -194,44 +199,53 @@ class Run:
             if len(chosen) == count:
                 break
             if arm is self._bandit.knobs:
-                proposals, least = self._by_knobs(best), _LEAST_GAIN
+                proposals, least = self._proposals_of_knobs(best), _MIN_GAIN
             else:
-                proposals, least = self._flagged(arm, best, is_alone=arm in first)[:1], _LEAST_OF_A_FLAG
-            likely = [(arm, proposal) for proposal in proposals if proposal.gain >= least * now]
-            unlikely += [(arm, proposal) for proposal in proposals if proposal.gain < least * now]
-            # Where compiles run side by side, flags may yet take places of settings.
+                proposals, least = self._proposals_of_flag(arm, best, is_alone=arm in first)[:1], _MIN_GAIN_OF_A_FLAG
+            likely = [(arm, proposal) for proposal in proposals if proposal.gain >= least * incumbent_cycles]
+            unlikely += [(arm, proposal) for proposal in proposals if proposal.gain < least * incumbent_cycles]
+            # Only likely settings are added here, so that flags that come later can still be compiled at the same time.
             chosen += likely[: count - len(chosen)]
         return chosen or unlikely[:count]
 
     @property
     def _saved_by_knobs(self) -> float:
-        """Part of the default's cycles that settings of the best program save beside its flags alone."""
+        """Share of the default's cycles that settings of the best program save in addition to its flags."""
         evidence, default = self._best_program.evidence, self._trials[0][0].total
         alone = [trial.score.total for trial in evidence.trials if trial.knobs == DEFAULT.with_flags(dict(trial.knobs.flags))]
         return (min(alone, default=default) - evidence.incumbent.score.total) / default
 
-    def _by_knobs(self, best: Search) -> list[Proposal]:
-        """The best previews of the best program; where even more of them promise nothing, those of which least is known."""
-        now = best.evidence.incumbent.score.total
+    def _proposals_of_knobs(self, best: SettingSearch) -> list[Proposal]:
+        """Settings of the best program, by their previews; if even more previews promise nothing, the most uncertain ones."""
+        incumbent_cycles = best.evidence.incumbent.score.total
         best.preview(self._budget.previews_of_a_round, self._make_previews)
-        if not self._bandit.flags and not self._promise(best.worth_compiling(now)[:1]):
-            best.preview(min(_MORE, self._budget.previews), self._make_previews)
-        proposals = best.worth_compiling(now)
-        return proposals if self._promise(proposals[:1]) or self._why_nothing else best.worth_compiling(now, _OPTIMISM)
+        if not self._bandit.flags and not self._is_promising(best.worth_compiling(incumbent_cycles)[:1]):
+            best.preview(min(_EXTRA_PREVIEWS, self._budget.previews), self._make_previews)
+        proposals = best.worth_compiling(incumbent_cycles)
+        return (
+            proposals
+            if self._is_promising(proposals[:1]) or self._reason_to_stop
+            else best.worth_compiling(incumbent_cycles, _OPTIMISM)
+        )
 
-    def _flagged(self, arm: Arm, best: Search, is_alone: bool) -> list[Proposal]:
-        """Settings of the program that a flag makes beside the incumbent's flags, by their previews; or the flag alone.
+    def _proposals_of_flag(self, arm: Arm, best: SettingSearch, is_alone: bool) -> list[Proposal]:
+        """Settings of the program that a flag makes together with the incumbent's flags, by their previews.
 
-        What the incumbent's setting says of single values holds where the program stays the same.
+        If the program stays the same, the incumbent's setting with its names of values is one of them.
+
+        Parameters
+        ----------
+        is_alone
+            Whether only the flag itself is tried, without further settings.
         """
         incumbent = best.evidence.incumbent
         flag = self._bandit.flags[arm]
         plain = incumbent.knobs.with_flags(flag.options)
-        made = flag.preview if plain == DEFAULT.with_flags(flag.options) else None
-        if made is None and not self._budget.previews:
+        known_preview = flag.preview if plain == DEFAULT.with_flags(flag.options) else None
+        if known_preview is None and not self._budget.previews:
             return []
         del self._bandit.flags[arm]
-        preview = made or self._make_previews([plain])[0]
+        preview = known_preview or self._make_previews([plain])[0]
         if preview.error:
             self._notes.append(f"{arm.name}: {preview.error}")
             return []
@@ -239,42 +253,44 @@ class Run:
         program.take(Proposal(arm.name, plain), preview)
         if not is_alone:
             is_same = program.evidence.program_text == best.evidence.program_text
-            named = [msgspec.structs.replace(incumbent.knobs, flags=plain.flags)] if is_same else []
-            count = min(_MORE - 1, self._budget.previews)
-            program.preview(count, self._make_previews, [Proposal(arm.name, knobs) for knobs in named])
-        now = incumbent.score.total
-        proposals = (proposal for proposal in program.worth_compiling(now) if proposal.knobs.flags == plain.flags)
+            same_names = [msgspec.structs.replace(incumbent.knobs, flags=plain.flags)] if is_same else []
+            count = min(_EXTRA_PREVIEWS - 1, self._budget.previews)
+            program.preview(count, self._make_previews, [Proposal(arm.name, knobs) for knobs in same_names])
+        incumbent_cycles = incumbent.score.total
+        proposals = (proposal for proposal in program.worth_compiling(incumbent_cycles) if proposal.knobs.flags == plain.flags)
         if is_alone:
-            # Beside flags whose previews show only what they cost, a preview says little.
-            return [proposal._replace(way=arm.name, gain=round(flag.expected.saved * now)) for proposal in proposals]
-        beyond = round((flag.expected.saved - flag.promised) * now)
-        return [proposal._replace(way=arm.name, gain=proposal.gain + beyond) for proposal in proposals]
+            # The previews of some flags show only what they cost, so the expectation from earlier programs is used instead.
+            return [
+                proposal._replace(way=arm.name, gain=round(flag.expected.saved * incumbent_cycles)) for proposal in proposals
+            ]
+        expected_beyond_preview = round((flag.expected.saved - flag.promised) * incumbent_cycles)
+        return [proposal._replace(way=arm.name, gain=proposal.gain + expected_beyond_preview) for proposal in proposals]
 
     # --------------------------------------------------------------------------------------------------- previews and compiles
 
-    def _program_of(self, knobs: Knobs, compiled: Compiled) -> Search:
-        """The program that a setting's flags make; the same for flags that leave text and scoped limit as they are."""
+    def _program_of(self, knobs: Knobs, compiled: Compiled) -> SettingSearch:
+        """The program that a setting's flags make. Flags that change neither its text nor the scoped limit share a program."""
         if knobs.flags in self._programs:
             return self._programs[knobs.flags]
         text, scoped = compiled.program_path.read_bytes(), dict(knobs.flags).get(SCOPED_OPTION)
-        alike = (program for flags, program in self._programs.items() if dict(flags).get(SCOPED_OPTION) == scoped)
-        same = next((program for program in alike if program.evidence.program_text == text), None)
+        same_limit = (program for flags, program in self._programs.items() if dict(flags).get(SCOPED_OPTION) == scoped)
+        same = next((program for program in same_limit if program.evidence.program_text == text), None)
         if same is None:
             target = self._target
             if scoped is not None and self._chip.scoped is not None:
                 left = target.fast_memory.capacity + self._chip.scoped - (int(scoped) << 10)
                 target = target.with_capacity(max(left, 1))
             if self._programs:
-                # Many kernels are those of the program without flags.
+                # Many kernels are the same as in the program without flags, so that its cycles are a good start.
                 plain = self._programs[()].evidence
                 evidence = Evidence(compiled, target, plain.table, self._predictor, plain.pace)
             else:
                 evidence = Evidence(compiled, target, self._table, self._predictor)
             evidence.deadline = self._budget.deadline
-            # Ways that act on the chip.
+            # Only ways whose options have an effect on this chip are used.
             ways = (way for way in WAYS if way.knob in self._chip.steers)
             arms: dict[Arm, Way] = {Arm(way.name, PRIOR_TRIES * way.worth): way.way for way in ways}
-            same = Search(evidence, arms, self._chance)
+            same = SettingSearch(evidence, arms, self._generator)
         self._programs[knobs.flags] = same
         return same
 
@@ -283,25 +299,25 @@ class Run:
         return self._compiler.previews([knobs.compiler_options() for knobs in settings], self._budget.deadline)
 
     def _try(self, proposals: list[Proposal]) -> list[Trial | None]:
-        """Compile settings side by side; None for those that XLA refuses."""
+        """Compile settings at the same time; the result is None for a setting that XLA refuses."""
         deadline = self._budget.deadline
         trials = []
         answers = self._compiler.compile_all([proposal.knobs.compiler_options() for proposal in proposals], deadline)
         for proposal, answer in zip(proposals, answers, strict=True):
             if isinstance(answer, (CompileError, TimeLimitError)) and deadline.expired:
                 raise answer
-            # The compiler died of this setting, or took longer than it may; of others it may not.
+            # The compiler may have died or timed out because of this setting, so the run continues with others.
             trials.append(self._add(proposal, answer))
         return trials
 
     def _add(self, proposal: Proposal, compiled: Compiled | CompileError | TimeLimitError) -> Trial | None:
-        """Take a result, or the reason why there is none, into trials and evidence."""
+        """Record a result, or the reason why there is none, in the trials and in the evidence."""
         knobs, trial, score = proposal.knobs, None, Score(0, 0)
-        made = compiled if isinstance(compiled, Compiled) else None
-        error = str(compiled) if made is None else made.error
-        if made is not None and not error:
+        result = compiled if isinstance(compiled, Compiled) else None
+        error = str(compiled) if result is None else result.error
+        if result is not None and not error:
             try:
-                trial = self._program_of(knobs, made).add(knobs, made)
+                trial = self._program_of(knobs, result).add(knobs, result)
                 score = trial.score
             except InputError as unreadable:
                 if not self._trials:
@@ -322,8 +338,8 @@ class Run:
             expected_gain=round(proposal.gain / base, 6) if base else 0.0,
             previews=self._budget.previewed,
             error=brief(error),
-            processor_seconds=0.0 if made is None else made.record.processor_seconds,
-            result="" if error or made is None else f"{made.folder.parent.name}/{made.folder.name}",
+            processor_seconds=0.0 if result is None else result.record.processor_seconds,
+            result="" if error or result is None else f"{result.folder.parent.name}/{result.folder.name}",
         )
         self._trials.append((record, knobs))
         self._budget.compiled += 1

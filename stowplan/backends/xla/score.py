@@ -1,9 +1,10 @@
-"""What a compiled module is worth by the compiler's own estimates, read with care: cycles, copies and stalls.
+"""Scores compiled modules by the compiler's own estimates, with corrections for copies and with stalls.
 
-The compiler estimates cycles for every instruction but asynchronous copies and the waits for them. Those are played beside the
-program, on copy engines that share slow memory's bandwidth with it: XLA's plan is imported, every step lasts as long as XLA
-says, and what the program waits is added. What XLA says of an instruction ``copy`` is not believed: little, whatever the size,
-within fast memory, and several times what the bytes need from slow memory. Such a copy counts bytes over bandwidth.
+XLA estimates cycles for every instruction except asynchronous copies and the waits for them. These are simulated: XLA's plan is
+imported, every step takes as long as XLA estimates, copies run on copy engines that share the bandwidth of slow memory with the
+program, and the time that the program waits for them is added. XLA's estimates for the synchronous instruction ``copy`` are not
+used, because they are wrong: nearly constant within fast memory, and several times too large from slow memory. Such a copy
+counts its bytes divided by the bandwidth.
 """
 
 from __future__ import annotations
@@ -42,87 +43,91 @@ from stowplan.models.memory_mapping.problem import Problem
 
 
 class Score(msgspec.Struct, frozen=True):
-    """Cycles of a compiled module."""
+    """The score of a compiled module, in cycles."""
 
     cycles: int
-    """Estimated cycles of all instructions, loops weighted by their trip counts; copies as XLA counts them, and collectives,
-    which it does not, by bytes over links."""
+    """Estimated cycles of all instructions, with loops weighted by their trip counts. Copies count XLA's estimate; collectives,
+    for which XLA has none, count their bytes divided by the bandwidth of links."""
     stall_cycles: int
-    """Cycles that the program waits for asynchronous copies, by the simulator."""
+    """Cycles for which the program waits for asynchronous copies, by simulation."""
     copy_cycles: int = 0
-    """What XLA counts for instructions ``copy``; a part of ``cycles``."""
+    """XLA's estimate for all instructions ``copy``; a part of ``cycles``."""
     careful_copy_cycles: int = 0
-    """What they take by bytes over bandwidth."""
+    """The cycles of the same copies, computed as bytes divided by bandwidth."""
     fast_bytes: int = 0
-    """Fast memory that the plan takes at most at a time, gaps between places left out."""
+    """The most bytes of fast memory that the plan uses at once; gaps between tensors do not count."""
     collective_cycles: int = 0
-    """Those of collectives; a part of ``cycles``."""
+    """Cycles of collectives; a part of ``cycles``."""
 
     @property
     def total(self) -> int:
-        """What is compared: cycles with copies by their bytes, and stalls."""
+        """The number by which settings are compared: ``cycles`` with corrected copies, plus stalls."""
         return self.cycles - self.copy_cycles + self.careful_copy_cycles + self.stall_cycles
 
     def notes(self) -> list[str]:
-        """What is to be told of it."""
+        """Remarks about the score for users."""
         share = self.collective_cycles / self.total
         return [f"{share:.0%} of the default's cycles are collectives, counted by bytes over links"] if share > 0.005 else []
 
 
 def scored_program(module: HloModule, donation: Donation = "tied") -> Program:
-    """A module's program as XLA sees it: a donated parameter and the output in its storage are one tensor.
+    """The program of a module as XLA sees it: a donated parameter and the output in its storage are one tensor.
 
-    What has no time of its own in it is counted here by XLA's cycles and by bytes over links, so nothing is warned of.
+    Warnings about instructions without a cost model are suppressed, because their cycles come from XLA or from bytes over
+    links.
     """
     with collecting_unmodelled():
         return program_from_module(module, donation=donation)
 
 
 def with_freedoms(problem: Problem) -> Problem:
-    """A program's problem with what XLA may do: wait for copies, copy a tensor out within a step, and copy it in in slices."""
+    """The problem with all that XLA may do: wait for copies, copy a tensor out between steps, and copy it in in slices."""
     return msgspec.structs.replace(problem, stalls="allowed", evictions="between_steps", prefetches="sliced")
 
 
 def has_fast_memory(compiled: Compiled, target: Target) -> bool:
-    """Whether anything is in fast memory; there is no plan to import otherwise."""
+    """Whether anything is in fast memory; otherwise there is no plan to import."""
     return f"S({target.fast_space})" in files.read_text(compiled.assigned_path)
 
 
 class CompiledModule:
-    """A compiled module, read: its steps as XLA counts them, and its copies as we do.
+    """A compiled module with cycles: steps have XLA's estimates, copies and collectives are computed from bytes.
 
     Raises
     ------
     InputError
-        A module that is no HLO text.
+        The module is no HLO text.
     """
 
     def __init__(self, compiled: Compiled, target: Target):
-        self._take(compiled, target, read_module(compiled.module_path))
+        self._load(compiled, target, read_module(compiled.module_path))
 
-    def _take(self, compiled: Compiled, target: Target, module: HloModule) -> None:
+    def _load(self, compiled: Compiled, target: Target, module: HloModule) -> None:
         self.compiled = compiled
         self.module = module
         self._target = target
         placed = placed_instructions(module)
         copies = {name for name, place in placed.items() if place.instruction.opcode == "copy"}
-        self.steps = self._counted(scored_program(module, "free").steps, copies)
+        self.steps = self._with_cycles(scored_program(module, "free").steps, copies)
         self.copies = {
-            step.name: self._careful(step.cycles or 0, placed[name])
+            step.name: self._copy_cycles_by_bytes(step.cycles or 0, placed[name])
             for step in self.steps
             if step.cycles is not None and (name := step.name.rpartition("/")[2]) in copies
         }
-        """Cycles of one run of each instruction ``copy``, by bytes over bandwidth."""
+        """Cycles of one run of each instruction ``copy``: bytes divided by bandwidth."""
         waited = collective_cycles(self.module, target)
         self.collectives = {step.name: waited[name] for step in self.steps if (name := step.name.rpartition("/")[2]) in waited}
-        """Cycles of one run of each collective, for which XLA estimates none."""
+        """Cycles of one run of each collective, for which XLA has no estimate."""
 
-    def _counted(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
-        """The module's steps with their cycles; ``copies`` names instructions ``copy``."""
+    def _with_cycles(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
+        """The module's steps with their cycles; ``copies`` has the names of instructions ``copy``."""
         return steps
 
-    def _careful(self, estimated: int, copy: Placed) -> int:
-        """Both ends at once where they are in different memories; XLA's fixed part of it is believed."""
+    def _copy_cycles_by_bytes(self, estimated: int, copy: Placed) -> int:
+        """Cycles of a copy by its bytes, at least XLA's fixed cost.
+
+        Reading and writing overlap if source and target are in different memories, otherwise they are added.
+        """
         speed, space = self._target.roofline, self._target.fast_space
         rates = (
             (self._target.copies.in_bandwidth, speed.fast_read_bandwidth),
@@ -130,22 +135,22 @@ class CompiledModule:
         )
         ends = [sum(leaf.bytes for leaf in leaves) for leaves in (copy.operand_shapes(), copy.result_shapes())]
         fast = [any(leaf.memory_space == space for leaf in leaves) for leaves in (copy.operand_shapes(), copy.result_shapes())]
-        took = [duration_ps(size, rate[is_fast]) for size, rate, is_fast in zip(ends, rates, fast, strict=True)]
-        moved_ps = sum(took) if fast[0] == fast[1] else max(took)
-        return max(min(estimated, self._fixed), round(moved_ps / self._target.cycles_ps(1_000_000) * 1_000_000))
+        durations = [duration_ps(size, rate[is_fast]) for size, rate, is_fast in zip(ends, rates, fast, strict=True)]
+        moved_ps = sum(durations) if fast[0] == fast[1] else max(durations)
+        return max(min(estimated, self._fixed_copy_cycles), round(moved_ps / self._target.cycles_ps(1_000_000) * 1_000_000))
 
     @property
-    def _fixed(self) -> int:
-        """Cycles of a copy of nothing."""
+    def _fixed_copy_cycles(self) -> int:
+        """The fixed cost of a copy in cycles, whatever its size."""
         return round(self._target.copies.latency / self._target.cycles_ps(1_000_000) * 1_000_000)
 
     @cached_property
     def cycles(self) -> Mapping[str, int]:
-        """Cycles of one run of each step, copies and collectives by their bytes."""
+        """Cycles of one run of each step; those of copies and collectives are computed from bytes."""
         return {step.name: step.cycles or 0 for step in self.steps} | self.copies | self.collectives
 
     def assignment(self, signatures: Mapping[str, StepSignature]) -> Assignment:
-        """Memories and cycles of the steps that have a signature, copies and collectives as they are scored."""
+        """Memories and cycles of the steps that have a signature; cycles of copies and collectives as in the score."""
         read = read_assignment(self.module, signatures, fast_space=self._target.fast_space)
         return Assignment({**read.steps, **self._counted_by_bytes(read.steps)})
 
@@ -163,38 +168,38 @@ class CompiledModule:
 
 
 class PreviewedModule(CompiledModule):
-    """A module as the assignment left it, with predicted cycles.
+    """A module after memory-space assignment, with predicted cycles.
 
     Parameters
     ----------
     compiled
         A preview.
     target
-        What it is compiled for.
+        The machine for which it is compiled.
     costs
-        Of the program's steps, by their places.
+        Predicts cycles of the program's steps from the memories of their operands.
     known
-        Cycles of steps by name, from a compile of the program: for those that have no signature.
+        Cycles by the name of a step, from a compilation of the program; for steps that have no signature.
     """
 
     def __init__(self, compiled: Compiled, target: Target, costs: SignatureCosts, known: Mapping[str, int]):
-        self._known = known
+        self._known_cycles = known
         module = read_module(compiled.assigned_path)
         self._placements = read_placements(module, costs.steps, fast_space=target.fast_space)
         predicted = costs.assignment({name: placement.pattern for name, placement in self._placements.items()})
         self._predicted = {name: round(cycles) for name, cycles in zip(predicted.names, predicted.cycles.tolist(), strict=True)}
         self.deviation = predicted.deviation
-        """How far off the cycles may be."""
-        self._take(compiled, target, module)
+        """Uncertainty of the predicted cycles."""
+        self._load(compiled, target, module)
 
-    def _counted(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
-        # A copy that no compile had: what XLA says of it is hardly more than its fixed part.
-        new = {step.name: self._fixed for step in steps if step.name.rpartition("/")[2] in copies}
-        cycles = {**new, **self._known, **self._predicted}
+    def _with_cycles(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
+        # For a copy that no compilation had, XLA's estimate is hardly more than the fixed cost.
+        new = {step.name: self._fixed_copy_cycles for step in steps if step.name.rpartition("/")[2] in copies}
+        cycles = {**new, **self._known_cycles, **self._predicted}
         return tuple(msgspec.structs.replace(step, cycles=cycles.get(step.name)) for step in steps)
 
     def assignment(self, signatures: Mapping[str, StepSignature]) -> Assignment:
-        """Memories of the steps that have a signature, and predicted cycles."""
+        """Memories and predicted cycles of the steps that have a signature."""
         steps = {
             name: StepPlacement(placement.pattern, self._predicted.get(name)) for name, placement in self._placements.items()
         }
@@ -207,9 +212,9 @@ class Scorer:
     Parameters
     ----------
     program
-        The program before memory-space assignment, as :func:`scored_program` makes it.
+        The program before memory-space assignment, from :func:`scored_program`.
     target
-        What it was compiled for.
+        The machine for which it was compiled.
     """
 
     def __init__(self, program: Program, target: Target):
@@ -219,15 +224,15 @@ class Scorer:
 
     @cached_property
     def problem(self) -> Problem:
-        """The program's problem with the freedoms that XLA has, under the roofline: no latency of it counts here.
+        """The program's problem with all that XLA may do. Its latencies, from the roofline model, are not used here.
 
-        Fast memory is all that the chip has, for options may leave the kernels less of it than they have by default.
+        The capacity is all fast memory of the chip, because options may leave kernels less of it than the default does.
         """
         problem = with_freedoms(make_problem(self.program, self.target, cost_model="roofline"))
         return msgspec.structs.replace(problem, capacity=problem.capacity + (self._chip.scoped or 0))
 
     def most_bytes(self, plan: Plan, without: Collection[int] = ()) -> int:
-        """Fast memory that a plan takes at most at a time, had it some tensors in slow memory; gaps between places left out."""
+        """The most bytes of fast memory that a plan uses at once, without gaps, and without the tensors in ``without``."""
         change = [0] * (self.problem.horizon + 1)
         for residency in plan.residencies:
             if residency.tensor not in without:
@@ -237,23 +242,23 @@ class Scorer:
         return max(accumulate(change))
 
     def plan(self, compiled: Compiled, problem: Problem | None = None) -> ImportedPlan:
-        """XLA's plan, as one of ours; for ``problem``, which has XLA's freedoms, in place of the roofline's."""
-        given = problem or self.problem
+        """Imports XLA's plan, as a plan of ``problem`` if it is given, otherwise of :attr:`problem`."""
+        with_freedoms_of_xla = problem or self.problem
         return import_xla_plan(
-            given, self.program, compiled.assigned_path, compiled.offsets_path, fast_space=self.target.fast_space
+            with_freedoms_of_xla, self.program, compiled.assigned_path, compiled.offsets_path, fast_space=self.target.fast_space
         )
 
     def read(self, compiled: Compiled) -> CompiledModule:
-        """A compiled module, for :meth:`score`."""
+        """Reads a compiled module, for :meth:`score`."""
         return CompiledModule(compiled, self.target)
 
     def score(self, module: CompiledModule) -> Score:
-        """Cycles and stalls of a compiled module.
+        """Computes the score of a compiled module.
 
         Raises
         ------
         InputError
-            A module without estimates, or of another program.
+            The module has no estimates, or belongs to another program.
         """
         total = sum(step.weight * (step.cycles or 0) for step in module.steps)
         if not total:
@@ -271,7 +276,13 @@ class Scorer:
         return Score(total, stalls, estimated, careful, self.most_bytes(plan), collective)
 
     def play(self, plan: Plan, module: CompiledModule, engines: int | None = None) -> Timeline:
-        """A plan, played beside steps that last as long as the compiled module says; by the chip's copy engines where None."""
+        """Simulates a plan with steps that take as long as in the compiled module.
+
+        Parameters
+        ----------
+        engines
+            Number of copy engines; that of the chip by default.
+        """
         fast, number = set(plan.fast_uses), 0
         slow_bytes = []
         for step in self.program.steps:
@@ -290,7 +301,7 @@ class Scorer:
         )
 
     def roofline_cycles(self, compiled: Compiled) -> dict[str, float]:
-        """Cycles of one run of each step by the roofline, with its operands where XLA's plan has them."""
+        """Cycles of one run of each step by the roofline model, with operands in the memories of XLA's plan."""
         fast = self.plan(compiled).plan.fast_uses if has_fast_memory(compiled, self.target) else ()
         durations = durations_ps(self.problem, fast)
         a_cycle = self.target.cycles_ps(1_000_000) / 1_000_000
@@ -299,25 +310,25 @@ class Scorer:
         }
 
     def durations_ps(self, module: CompiledModule) -> list[int]:
-        """How long each step of the program lasts, all runs together, by the cycles of a compiled module's steps."""
+        """[steps] Picoseconds of all runs of each step together, by the cycles of a compiled module."""
         return [step.weight * self.target.cycles_ps(module.cycles.get(step.name, 0)) for step in self.program.steps]
 
 
 class CompiledCycles:
-    """What plans take by the cycles of a program's compiles: table 5 of Wang et al. 2023.
+    """Cycles of plans by the compilations of a program, as in table 5 of Wang et al. 2023.
 
-    A step has the compiler's cycles where a compile had its arrays in the same memories, else predicted ones
-    (:class:`~stowplan.hardware.costs.signatures.SignatureCosts`). What plans wait for copies is left out.
+    If a compilation had the arrays of a step in the same memories, the step has the compiler's cycles; otherwise they are
+    predicted (:class:`~stowplan.hardware.costs.signatures.SignatureCosts`). Waits for copies do not count.
 
     Parameters
     ----------
     folder
-        That of a store (:mod:`stowplan.backends.xla.store`), with results of any programs.
+        Folder of a store (:mod:`stowplan.backends.xla.store`) with results of any programs.
 
     Raises
     ------
     InputError
-        There is no such folder, or no result in it.
+        There is no such folder, or it has no result.
     """
 
     def __init__(self, folder: str | Path):
@@ -334,14 +345,14 @@ class CompiledCycles:
         return [(read_module(results[0].program_path), results) for results in self._workloads]
 
     def __call__(self, problem: Problem) -> Callable[[Plan], int] | None:
-        """The cycles of a plan; None where no program with the problem's steps and uses was compiled.
+        """Returns a function that computes the cycles of a plan; None if no program with these steps and uses was compiled.
 
-        Results that cannot be read are left out.
+        Results that cannot be read are ignored.
 
         Raises
         ------
         InputError
-            The problem's target is not one of the package's.
+            The problem's target is not one of this package.
         """
         wanted = [(step.name, len(step.uses)) for step in problem.steps]
         for module, results in self._programs:
@@ -358,12 +369,13 @@ class CompiledCycles:
 
 
 def _cycles(costs: SignatureCosts, program: Program, uses: int, plan: Plan) -> int:
+    """Cycles of a plan, with the operands of each step in the memories that the plan gives them."""
     fast = set(plan.fast_uses)
     return round(costs.of_fast_uses(program.steps, [use in fast for use in range(uses)]).total)
 
 
 def _workloads(folder: Path) -> Iterator[list[Compiled]]:
-    """Results by program, those that were refused left out."""
+    """The results of each program, without those that the compiler refused."""
     for workload in sorted(path for path in folder.iterdir() if path.is_dir()):
         results = []
         for record in sorted(workload.glob("*/record.json")):

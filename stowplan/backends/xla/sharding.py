@@ -1,7 +1,7 @@
-"""Programs over several devices: meshes and partitions as text, as they are sent to another process, and as they arrive there.
+"""Programs over several devices: reads meshes and partitions from text, sends them to another process, and rebuilds them there.
 
-A mesh is sent as the names and sizes of its axes. Wherever one stood, in the sharding of an argument or in what a function
-closes over, the compiling process puts the same mesh of devices of its own topology.
+A mesh is sent as the names and sizes of its axes. Wherever a mesh occurs, in the sharding of an argument or in the closure of a
+function, the compiling process puts the same mesh of devices of its own topology.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from stowplan.errors import UsageError
 
-#: Axes of the mesh that each dimension of an array is partitioned over; dimensions beyond are not partitioned.
+#: For each dimension of an array, the axes of the mesh over which it is partitioned; further dimensions are not partitioned.
 Partition = tuple[tuple[str, ...], ...]
 
 _AXIS = re.compile(r"([^\W\d]\w*)=([1-9]\d{0,8})")
@@ -36,12 +36,12 @@ class MeshAxes(msgspec.Struct, frozen=True):
 
 
 def read_mesh(text: str) -> MeshAxes:
-    """A mesh from its short form, ``data=2,model=2``; the compiler chooses what is not said of its axes (``Auto``).
+    """Reads a mesh from text such as ``data=2,model=2``; all axes have the type ``Auto``.
 
     Raises
     ------
     UsageError
-        Text of another form, or an axis twice.
+        The text has another form, or an axis occurs twice.
     """
     axes = [_AXIS.fullmatch(part.strip()) for part in text.split(",")]
     names = tuple(axis[1] for axis in axes if axis)
@@ -51,14 +51,15 @@ def read_mesh(text: str) -> MeshAxes:
 
 
 def read_partitions(text: str) -> tuple[list[Partition], list[Partition]]:
-    """Partitions of arguments, and after an arrow of results, from their short form: ``data,- -,model+data -> data``.
+    """Reads partitions of arguments and, after an arrow, of results, from text such as ``data,- -,model+data -> data``.
 
-    Arrays are parted by spaces and their dimensions by commas; ``+`` joins several axes of one dimension, ``-`` is none.
+    Spaces separate arrays, and commas separate their dimensions; ``+`` joins several axes of one dimension, and ``-`` stands
+    for no axis.
 
     Raises
     ------
     UsageError
-        Text of another form.
+        The text has another form.
     """
     halves: list[list[Partition]] = []
     for half in text.partition("->")[::2]:
@@ -79,12 +80,12 @@ def axes_of(mesh: Any) -> MeshAxes:
 
 
 def partition_of(array: Any) -> tuple[Partition | None, MeshAxes | None]:
-    """How an array is partitioned, and over which mesh; None where its sharding does not say, as that of one device does not.
+    """How an array is partitioned, and over which mesh; both are None if it has no sharding or is on a single device.
 
     Raises
     ------
     UsageError
-        It is spread over several devices in another way, by the compiler's choice, or in another memory than the devices'.
+        The sharding is no ``NamedSharding``, leaves a dimension to the compiler, or is in the memory of the host.
     """
     import jax
 
@@ -100,7 +101,7 @@ def partition_of(array: Any) -> tuple[Partition | None, MeshAxes | None]:
 
 
 def one_mesh(meshes: Sequence[MeshAxes]) -> MeshAxes | None:
-    """The mesh that all are; None without any. Raises UsageError where they differ."""
+    """The common mesh of all; None if there is none. Raises UsageError if they differ."""
     different = sorted({*map(str, meshes)})
     if len(different) > 1:
         raise UsageError(f"found meshes {' and '.join(different)}, expected one")
@@ -108,12 +109,12 @@ def one_mesh(meshes: Sequence[MeshAxes]) -> MeshAxes | None:
 
 
 def build_mesh(axes: MeshAxes, devices: Sequence[Any]) -> Any:
-    """A mesh of devices, the first ones where there are more.
+    """Builds a mesh of the first devices.
 
     Raises
     ------
     UsageError
-        No whole part of the devices is as many.
+        The number of devices of the mesh does not divide that of the topology.
     """
     import jax
     import numpy as np
@@ -125,14 +126,14 @@ def build_mesh(axes: MeshAxes, devices: Sequence[Any]) -> Any:
     try:
         return jax.make_mesh(axes.sizes, axes.names, types, devices=devices[:count])
     except (AssertionError, NotImplementedError):
-        # jax knows no order that suits the links, or the devices are cores of one chip.
+        # Jax finds no order of the devices that suits their links, or the devices are cores of one chip.
         return jax.sharding.Mesh(np.reshape(devices[:count], axes.sizes), axes.names, types)
 
 
 def dumps(value: Any) -> tuple[bytes, list[MeshAxes]]:
-    """A pickle of a value that may hold functions, with the axes of its meshes in their place; and those axes.
+    """Pickles a value that may contain functions; returns the pickle and the axes of the meshes in it.
 
-    Where it has none, they are those of the mesh around (``jax.set_mesh``), if there is one.
+    Each mesh is replaced by its axes. If the value has no mesh, the axes of the context's mesh (``jax.set_mesh``) are returned.
     """
     import cloudpickle
     import jax
@@ -152,7 +153,7 @@ def dumps(value: Any) -> tuple[bytes, list[MeshAxes]]:
 
 
 def loads(data: bytes, devices: Sequence[Any]) -> Any:
-    """What :func:`dumps` pickled, with its meshes built of these devices."""
+    """Restores a value that :func:`dumps` has pickled; its meshes are built from these devices."""
 
     class Unpickler(pickle.Unpickler):
         def persistent_load(self, saved: tuple[MeshAxes, bool]) -> Any:

@@ -1,8 +1,8 @@
-"""Results of compiles on disk, found by what they were made from.
+"""Stores results of compilations on disk; their keys are hashes of everything that they depend on.
 
-``FOLDER/NAME-DIGEST/KEY/`` holds one result: the digest is that of the lowered function, the key that of the compiler's
-options, its version and the machine. Results are written beside their place and renamed, so several processes may share a
-folder.
+``FOLDER/NAME-DIGEST/KEY/`` has one result. The digest is that of the lowered function, and the key that of the compiler's
+options, its version and the machine. A result is written to a temporary folder and then renamed, so that several processes may
+share a folder.
 """
 
 from __future__ import annotations
@@ -30,40 +30,44 @@ _RECORD = "record.json"
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a result was made."""
+    """A record of how a result was made."""
 
     options: dict[str, Option]
+    """Compiler options."""
     versions: dict[str, str]
+    """Versions of the packages that compiled it, and compiler flags from the environment."""
     topology: str
+    """Name of the machine."""
     workload: str
     """Digest of the lowered function."""
     processor_seconds: float
+    """CPU time of the compilation."""
     seconds: float
     hbm_bytes: int = 0
-    """What the program has in slow memory at most; 0 where it is not known."""
+    """The most bytes that the program has in slow memory; 0 if that is not known."""
     error: str = ""
-    """The compiler's message where it refused; there are no other files then."""
+    """The compiler's message if it refused; the result has no other files then."""
     format: str = FORMAT
     version: int = VERSION
 
     @property
     def key(self) -> str:
-        """What the result is found by, among those of one workload."""
+        """The key of the result among those of its workload."""
         return result_key(self.options, self.versions, self.topology)
 
 
 def result_key(options: Mapping[str, Option], versions: Mapping[str, str], topology: str) -> str:
-    """Key of a result: equal for equal options, whatever their order."""
+    """The key of a result; it does not depend on the order of the options."""
     return files.digest({"options": dict(sorted(options.items())), "versions": dict(versions), "topology": topology})[:20]
 
 
 class Compiled:
-    """A result on disk.
+    """The result of a compilation or a preview on disk.
 
     Parameters
     ----------
     folder
-        Where its files are.
+        The folder with its files.
     record
         How it was made.
     """
@@ -74,38 +78,38 @@ class Compiled:
 
     @property
     def error(self) -> str:
-        """The compiler's message where it refused, else empty."""
+        """The compiler's message if it refused; otherwise empty."""
         return self.record.error
 
     @property
     def module_path(self) -> Path:
-        """The compiled module, with the compiler's cycles and memory spaces."""
+        """Path of the compiled module, with the compiler's cycles and memory spaces."""
         return self.folder / COMPILED
 
     @property
     def assigned_path(self) -> Path:
-        """The module as the memory-space assignment left it: the compiler's plan."""
+        """Path of the module after memory-space assignment, which is the compiler's plan."""
         return self.folder / ASSIGNED
 
     @property
     def offsets_path(self) -> Path:
-        """The allocations in fast memory."""
+        """Path of the list of allocations in fast memory."""
         return self.folder / OFFSETS
 
     @cached_property
     def assignment_digest(self) -> str:
-        """Of the module as the memory-space assignment left it."""
+        """Digest of the module after memory-space assignment."""
         return assignment_digest(self.folder)
 
     @cached_property
     def program_path(self) -> Path:
-        """The scheduled program before the compiler's memory-space assignment."""
-        own = self.folder / PROGRAM
-        return own if own.exists() else self.folder.parent / PROGRAM
+        """Path of the scheduled program before memory-space assignment."""
+        program = self.folder / PROGRAM
+        return program if program.exists() else self.folder.parent / PROGRAM
 
 
 def read_result(folder: str | Path) -> Compiled:
-    """The result in a folder, such as a trial names; raises :class:`~stowplan.errors.InputError` where there is none."""
+    """Reads the result in a folder; raises :class:`~stowplan.errors.InputError` if there is none."""
     folder = Path(folder)
     path = folder / _RECORD
     return Compiled(folder, files.decode(files.read_bytes(path), Record, format_name=FORMAT, version=VERSION, source=path))
@@ -117,9 +121,9 @@ class WorkloadStore:
     Parameters
     ----------
     folder
-        That of all workloads.
+        Folder of all workloads.
     name, digest
-        Of this one.
+        Name of this workload, and digest of its lowered function.
     """
 
     def __init__(self, folder: Path, name: str, digest: str):
@@ -128,7 +132,13 @@ class WorkloadStore:
         files.make_folder(self.folder)
 
     def find(self, key: str, *, preview: bool = False) -> Compiled | None:
-        """The result of a key, of which a preview lacks the compiled module; a record that cannot be read counts as none."""
+        """The result with this key; None if there is none, or if it cannot be read.
+
+        Parameters
+        ----------
+        preview
+            Whether a preview, which has no compiled module, is sufficient.
+        """
         folder = self.folder / key
         try:
             record = files.decode((folder / _RECORD).read_bytes(), Record, format_name=FORMAT, version=VERSION)
@@ -141,7 +151,7 @@ class WorkloadStore:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder to write a result into; what is left of it afterwards goes."""
+        """A temporary folder for a new result; it is removed afterwards unless :meth:`keep` has moved it."""
         folder = Path(tempfile.mkdtemp(dir=self.folder, prefix=".making."))
         try:
             yield folder
@@ -149,25 +159,25 @@ class WorkloadStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self, scratch: Path, record: Record, *, preview: bool = False) -> Compiled:
-        """Take what a compile wrote into ``scratch`` as the result of the record's key, in place of a preview's."""
+        """Store the files in ``scratch`` as the result with the record's key; a compilation replaces a preview."""
         self._share_program(scratch)
         files.write_atomic(scratch / _RECORD, files.encode(record))
-        place = self.folder / record.key
-        with self._alone():
+        target = self.folder / record.key
+        with self._locked():
             result = self.find(record.key, preview=preview)
             if result is None:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(target, ignore_errors=True)
                 scratch.chmod(0o777 & ~files.umask())
                 with contextlib.suppress(OSError):
-                    os.rename(scratch, place)
+                    os.rename(scratch, target)
                 result = self.find(record.key, preview=preview)
         if result is None:
-            raise InputError("cannot keep a result there: the disk may be full", source=place)
+            raise InputError("cannot keep a result there: the disk may be full", source=target)
         return result
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else puts a result of the workload in its place meanwhile, where the file system knows locks."""
+    def _locked(self) -> Iterator[None]:
+        """A context manager in which no other process stores a result of the workload, if the file system supports locks."""
         handle = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with contextlib.suppress(OSError):
@@ -177,11 +187,11 @@ class WorkloadStore:
             os.close(handle)
 
     def _share_program(self, scratch: Path) -> None:
-        """One program for all results of the workload, unless this one's differs."""
-        own, shared = scratch / PROGRAM, self.folder / PROGRAM
-        if not own.exists():
+        """Keep one copy of the program for all results of the workload, unless the program of this one differs."""
+        program, shared = scratch / PROGRAM, self.folder / PROGRAM
+        if not program.exists():
             return
         if not shared.exists():
-            files.write_atomic(shared, own.read_bytes())
-        if shared.read_bytes() == own.read_bytes():
-            own.unlink()
+            files.write_atomic(shared, program.read_bytes())
+        if shared.read_bytes() == program.read_bytes():
+            program.unlink()

@@ -1,4 +1,4 @@
-"""What came of tuning: every compile, the best of them, and the options that make it."""
+"""The result of tuning: all compilations, the best of them, and its compiler options."""
 
 from __future__ import annotations
 
@@ -16,66 +16,77 @@ from stowplan.tables import text_table
 FORMAT = "stowplan.xla.tuning"
 VERSION = 1
 
-#: Gains that are farther apart than this are told of.
+#: The summary warns if the gains with XLA's estimates of copies and with corrected ones differ by more than this.
 _DISAGREEMENT = 0.05
 
-#: Characters of a refusal that the summary shows.
+#: The summary shows so many characters of a refusal.
 _MOST_ERROR = 100
 
 
 class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One compile, as it is reported."""
+    """A record of one compilation."""
 
     way: str
-    """How its setting was found: default, all_slow, a flag, or a way of the loop."""
+    """How its setting was found: ``default``, ``all_slow``, a flag, or the strategy that proposed it."""
     first: int
     last: int
-    """Values moved to the front and to the back of XLA's order."""
+    """How many values were moved to the front and to the back of XLA's order."""
     steer: str = ""
-    """The setting in a few words, empty for XLA's own plan."""
+    """A short description of the setting; empty for XLA's own plan."""
     cycles: int = 0
-    """As XLA estimates them."""
+    """XLA's estimate of the cycles."""
     stall_cycles: int = 0
+    """Cycles for which the program waits for asynchronous copies, by simulation."""
     copy_cycles: int = 0
-    """What XLA counts for instructions ``copy``, a part of ``cycles``."""
+    """XLA's estimate for all instructions ``copy``; a part of ``cycles``."""
     careful_copy_cycles: int = 0
-    """What those take by bytes over bandwidth."""
+    """The cycles of the same copies, computed as bytes divided by bandwidth."""
     expected_gain: float = 0.0
-    """Share of the default's cycles that the setting was expected to save against the incumbent."""
+    """Share of the default's cycles that the setting was expected to save compared with the incumbent."""
     previews: int = 0
-    """Those made before it, all together."""
+    """How many previews the run had made before."""
     error: str = ""
-    """Why there is no result: the compiler's message where it refused, shortened."""
+    """Why there is no result, such as the compiler's message, shortened; empty if there is one."""
     processor_seconds: float = 0.0
+    """CPU time of the compilation."""
     result: str = ""
-    """Where the result is, below the folder of results."""
+    """Path of the result inside of the folder of results."""
 
     @property
     def total(self) -> int:
-        """Cycles with copies by their bytes, and stalls: what is compared."""
+        """The number by which settings are compared: cycles with corrected copies, plus stalls."""
         return self.cycles - self.copy_cycles + self.careful_copy_cycles + self.stall_cycles
 
 
 class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What came of it. ``gain`` is at least 0: XLA's default is one of the trials."""
+    """The result of tuning. ``gain`` is never negative, because XLA's default is one of the trials."""
 
     name: str
+    """Name of the program."""
     target: str
+    """Name of the target machine."""
     trials: tuple[TrialRecord, ...]
+    """All compilations, XLA's default first."""
     best: int
-    """Position of the best trial."""
+    """Index of the best trial."""
     compiler_options: dict[str, Option]
-    """For ``lowered.compile(compiler_options=...)``, the user's own among them; no others where the default is best."""
+    """Options for ``lowered.compile(compiler_options=...)``.
+
+    They include the user's own, and no others if the default is best.
+    """
     stop_reason: str
-    """``compiles``, ``time_limit``, ``cancelled``, ``exhausted`` where there was nothing left to try, ``nothing_to_gain`` or
-    ``failed``, where a note says why."""
+    """Why the run ended: ``compiles`` (the budget was used up), ``time_limit``, ``cancelled``, ``exhausted`` (nothing was left
+    to try), ``nothing_to_gain``, or ``failed``, in which case a note gives the reason."""
     seconds: float
+    """Seconds of the run."""
     processor_seconds: float
-    """Of the compiles that were run; those found in the folder cost nothing."""
+    """CPU time of the compilations and previews that were run; results that were found in the folder cost nothing."""
     compiles_run: int
+    """How many compilations were run rather than found in the folder."""
     previews: int = 0
-    """Compiles that ended at the memory-space assignment."""
+    """How many previews were made."""
     notes: tuple[str, ...] = ()
+    """Remarks for users."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -85,7 +96,7 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def default(self) -> TrialRecord:
-        """XLA's own plan."""
+        """The trial with XLA's default options."""
         return self.trials[0]
 
     @property
@@ -95,37 +106,37 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def gain_as_estimated(self) -> float:
-        """The same with copies as XLA counts them, which is not to be believed where it is the larger one."""
+        """The same share with XLA's own estimates of copies; if it is larger than ``gain``, it is not reliable."""
         best, default = self.trials[self.best], self.default
         return 1 - (best.cycles + best.stall_cycles) / (default.cycles + default.stall_cycles)
 
     @property
     def gain_without_copies(self) -> float:
-        """The same with no copy counted at all."""
+        """The same share if copies do not count at all."""
         left = [trial.cycles - trial.copy_cycles + trial.stall_cycles for trial in (self.trials[self.best], self.default)]
         return 1 - left[0] / left[1] if left[1] > 0 else 0.0
 
     @property
     def disagrees(self) -> bool:
-        """Whether what copies count decides more than a twentieth of the default's cycles."""
+        """Whether the two estimates of copies change the gain by more than 5 % of the default's cycles."""
         return abs(self.gain - self.gain_as_estimated) > _DISAGREEMENT
 
     @property
     def flags(self) -> str:
-        """The options for ``LIBTPU_INIT_ARGS``."""
+        """The options as text for ``LIBTPU_INIT_ARGS``."""
         return as_flags(self.compiler_options)
 
     def gain_of(self, trial: TrialRecord) -> float:
-        """Share of the default's cycles and stalls that a trial saves; negative where it is worse."""
+        """Share of the default's cycles and stalls that a trial saves; negative if it is worse."""
         return 1 - trial.total / self.default.total
 
     def compiled(self, folder: str | Path, number: int) -> Compiled:
-        """What the compiler made in a trial, from the folder of results that the tuning was run with.
+        """The compilation of a trial, from the folder of results that was used for tuning.
 
         Raises
         ------
         InputError
-            The trial has no result, or the folder lacks it.
+            The trial has no result, or the folder does not have it.
         """
         trial = self.trials[number]
         if not trial.result:
@@ -133,7 +144,7 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return read_result(Path(folder) / trial.result)
 
     def summary(self) -> str:
-        """A few lines for people, and one for each trial."""
+        """A summary of a few lines, and a line for each trial."""
         best = self.trials[self.best]
         reused = len(self.trials) - self.compiles_run
         made = f", {self.previews} previews" if self.previews else ""
@@ -162,18 +173,21 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class TuningProgress(msgspec.Struct, frozen=True):
-    """Reported after each compile."""
+    """Progress of a run, reported after each compilation."""
 
     seconds: float
+    """Seconds since the run began."""
     trial: TrialRecord
+    """The latest trial."""
     number: int
-    """Compiles so far, this one included."""
+    """Number of compilations so far, including this one."""
     budget: int
+    """The largest number of compilations."""
     gain: float
-    """Of the best so far."""
+    """The gain of the best trial so far."""
 
     def line(self) -> str:
-        """One line for people."""
+        """The progress in one line."""
         trial = self.trial
         what = brief(f"no result: {trial.error}", _MOST_ERROR) if trial.error else _cycles(trial)
         return f"[{self.seconds:6.1f} s] {self.number}/{self.budget} {trial.way}: {what}; best {_signed(self.gain)}"
@@ -189,7 +203,7 @@ def _cycles(trial: TrialRecord) -> str:
 
 
 def _per_cent(share: float) -> str:
-    """With as many decimals as tell it from 0, two at most."""
+    """A share in per cent, with a second decimal if it would otherwise look like 0."""
     return f"{share:.1%}" if share >= 0.0005 or not share else f"{share:.2%}"
 
 

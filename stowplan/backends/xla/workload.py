@@ -1,6 +1,6 @@
-"""What is to be compiled: a JAX function with the shapes of its arguments, in a form that a child process can rebuild.
+"""A JAX function with the shapes of its arguments, in a form from which a child process can rebuild it.
 
-To compile it the user's machine needs jax and libtpu, which the package neither brings nor imports itself.
+Compiling it needs jax and libtpu, which this package neither installs nor imports in this module.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from stowplan.backends.fallback import require
 from stowplan.backends.xla.sharding import MeshAxes, Partition, dumps, one_mesh, partition_of, read_mesh, read_partitions
 from stowplan.errors import UsageError
 
-#: Packages of the extra ``xla`` that compile; what a result is made by.
+#: Packages of the extra ``xla``; their versions are part of the key of a result.
 PACKAGES = ("jax", "jaxlib", "libtpu")
 
-#: Variables with flags of the compiler; a user's own stay in force, and belong to what a result is made by.
+#: Environment variables with compiler flags. A user's own flags stay in effect, and are part of the key of a result.
 FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of :data:`PACKAGES`, and those of :data:`FLAGS` that are set.
+    """Installed versions of :data:`PACKAGES`, and the values of :data:`FLAGS` that are set.
 
     Raises
     ------
     MissingDependencyError
-        Naming what is missing and the extra that brings it.
+        A package is missing; the message names it and the extra that installs it.
     """
     require("compiling for XLA", PACKAGES, "xla")
     installed = {name: importlib.metadata.version(name) for name in PACKAGES}
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 _SHAPE = re.compile(r"(?P<type>[a-z]+[0-9]*(?:[a-z0-9_]*))\[(?P<dims>[0-9]*(?:,[0-9]+)*)\]")
 
-#: HLO's names of types, and NumPy's.
+#: From HLO's names of types to those of NumPy.
 TYPES = {
     "pred": "bool",
     **{f"s{bits}": f"int{bits}" for bits in (4, 8, 16, 32, 64)},
@@ -57,40 +57,44 @@ TYPES = {
 
 
 class ArrayShape(msgspec.Struct, frozen=True):
-    """Type (NumPy's name), dimensions and partition of an array."""
+    """Type, dimensions and partition of an array."""
 
     dtype: str
+    """NumPy's name of the type."""
     dims: tuple[int, ...]
     partition: Partition | None = None
-    """None where nothing is said: whole on each device."""
+    """How the array is partitioned over devices; None if it is replicated on each device."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """A function to compile, and how a child process comes by it. Make one by :func:`by_name` or :func:`of_function`."""
+    """A function to compile, and how a child process gets it. :func:`by_name` and :func:`of_function` construct workloads."""
 
     name: str
-    """For people and file names."""
+    """Name for messages and files."""
     reference: str = ""
-    """``module:attribute`` of the function, or of what makes it."""
+    """``module:attribute`` of the function, or of a factory that makes it."""
     factory_arguments: tuple[str, ...] | None = None
-    """Where ``reference`` makes the function: called with these, and with ``mesh`` where one is given, it returns (function,
+    """If ``reference`` is a factory, its arguments. It is also passed ``mesh`` if there is one, and returns (function,
     arguments, donated)."""
     shapes: tuple[ArrayShape, ...] = ()
-    """Arguments of the function, where they are plain arrays."""
+    """Arguments of the function, if they are plain arrays."""
     arguments: str = ""
-    """``module:attribute`` of the arguments: a tuple, or a function that returns one, called with ``mesh`` where one is given;
-    leaves have a shape and a dtype, and may have a sharding."""
+    """``module:attribute`` of the arguments: a tuple, or a function that returns one and is passed ``mesh`` if there is one.
+    The leaves have a shape and a dtype, and may have a sharding."""
     donated: tuple[int, ...] = ()
-    """Positions of arguments whose memory the result may take."""
+    """Positions of arguments whose memory the result may reuse."""
     pickled: str = ""
-    """Function, arguments and shardings of the result, as ``sharding.dumps`` pickles them and in base64, where there is no
-    reference."""
+    """If there is no reference: the function, its arguments and the shardings of its results, pickled by ``sharding.dumps`` and
+    encoded in base64."""
     mesh: MeshAxes | None = None
-    """Devices to compile for, one where None. It is set (``jax.set_mesh``) while the function is traced."""
+    """The devices for which to compile; None for one device.
+
+    The mesh is set (``jax.set_mesh``) while the function is traced.
+    """
     outputs: tuple[Partition, ...] = ()
-    """Partitions of the function's results, of one for all; the compiler's choice where there are none."""
+    """Partitions of the function's results, or a single one for all of them; if empty, the compiler chooses."""
     search_path: tuple[str, ...] = ()
-    """Folders to import from, before the usual ones."""
+    """Folders from which modules are imported before the usual ones."""
 
 
 def by_name(
@@ -104,30 +108,30 @@ def by_name(
     search_path: Sequence[str] = (),
     name: str = "",
 ) -> Workload:
-    """A workload that is imported: nothing of it runs in this process.
+    """Returns a workload that the child process imports; none of its code runs in this process.
 
     Parameters
     ----------
     reference
-        ``module:function``; the module is looked for in the current folder, too. A call, ``module:make(a,b)`` or
-        ``module:make()``, makes the function: it is given these texts, and returns function, arguments and donated positions.
+        ``module:function``; the module may be in the current folder. A call, such as ``module:make(a,b)`` or ``module:make()``,
+        is a factory: it gets the texts in parentheses, and returns the function, its arguments and donated positions.
     shapes
-        Arguments, as ``f32[32,128]``; a type alone with ``[]`` is a scalar.
+        Arguments such as ``f32[32,128]``; ``f32[]`` is a scalar.
     arguments
-        ``module:name`` of a tuple of arguments, instead of ``shapes``; any tree of things with a shape and a dtype.
+        Instead of ``shapes``, ``module:name`` of a tuple of arguments: trees whose leaves have a shape and a dtype.
     donated
         Positions of donated arguments.
     mesh
-        Axes of the devices to compile for, as ``data=2,model=2``; one device where empty. The function finds the mesh in its
-        context, and a factory gets it as ``mesh``.
+        Axes of the devices for which to compile, such as ``data=2,model=2``; if empty, one device. The mesh is set while the
+        function is traced, and a factory gets it as ``mesh``.
     partition
-        For each of ``shapes`` the axes that its dimensions are partitioned over, as ``data,- -,model``; then, after ``->``, the
+        For each of ``shapes``, the axes over which its dimensions are partitioned, such as ``data,- -,model``; after ``->`` the
         same for the results.
 
     Raises
     ------
     UsageError
-        A reference, shape, mesh or partition that cannot be read, or arguments given twice.
+        A reference, shape, mesh or partition cannot be read, or arguments are given in several ways.
     """
     call = re.fullmatch(r"(?P<place>[^()]*)\((?P<texts>[^()]*)\)", reference)
     texts = None if call is None else tuple(re.findall(r"[^\s,]+", call["texts"]))
@@ -160,13 +164,13 @@ def by_name(
 
 @dataclass(frozen=True)
 class LoweredFunction:
-    """A function that was lowered before it was sent. It takes and returns the leaves of the function's trees."""
+    """A function that was lowered before it is sent. It takes and returns the leaves of the original function's trees."""
 
     program: bytes
     """StableHLO and types, as ``jax.export`` serializes them."""
 
     def __call__(self, *leaves: Any) -> Any:
-        """The leaves of the results."""
+        """Call the function; returns the leaves of its results."""
         from jax import export
 
         return export.deserialize(bytearray(self.program)).call(*leaves)
@@ -175,32 +179,32 @@ class LoweredFunction:
 def of_function(
     function: Callable[..., Any], *arguments: Any, donated: Sequence[int] = (), out_shardings: Any = None, name: str = ""
 ) -> Workload:
-    """A workload of a function that this process has, which may be a closure.
+    """Returns a workload of a function of this process, which may be a closure.
 
-    The function is traced and lowered in this process, and its program is sent: a copy of a function that was pickled by value
-    lacks what the script has registered with jax, such as derivative rules, pytrees and the configuration. Where jax cannot
-    export the function, as one with callbacks, it is pickled.
+    The function is traced and lowered in this process, and the lowered program is sent. A pickled copy of the function would
+    lack everything that the script has registered with jax, such as derivative rules, pytrees and the configuration. If jax
+    cannot export the function, for example because it has callbacks, it is pickled nevertheless.
 
-    The workload is compiled for the mesh of its arguments' shardings, else for one in the function or its context, else for one
-    device.
+    The workload is compiled for the mesh of its arguments' shardings; without one, for a mesh in the function or in its
+    context; without any mesh, for one device.
 
     Parameters
     ----------
     function
-        What ``jax.jit`` takes; not yet jitted.
+        A function for ``jax.jit``, not jitted yet.
     arguments
-        Trees of arrays or of ``jax.ShapeDtypeStruct``; only shapes, types and shardings count, whatever devices their mesh has.
+        Trees of arrays or of ``jax.ShapeDtypeStruct``; only shapes, types and shardings matter, not the devices of their mesh.
     donated
         Positions of donated arguments.
     out_shardings
-        As in ``jax.jit``; the compiler's choice where None.
+        As in ``jax.jit``; if None, the compiler chooses.
 
     Raises
     ------
     MissingDependencyError
-        Without jax, libtpu or cloudpickle.
+        Jax, libtpu or cloudpickle is not installed.
     UsageError
-        A function that cannot be sent to another process, an argument that is no array, or shardings over several meshes.
+        The function cannot be sent to another process, an argument is no array, or shardings use several meshes.
     """
     versions()
     require("sending a function to the compiling process", ("cloudpickle",), "xla")
@@ -208,15 +212,15 @@ def of_function(
 
     shapes, mesh = shapes_of(arguments)
     name = name or re.sub(r"\W+", "_", getattr(function, "__name__", "function")).strip("_") or "function"
-    pickled, met, failure = b"", list[MeshAxes](), None
+    pickled, meshes_found, failure = b"", list[MeshAxes](), None
     try:
-        pickled, met = dumps((function, shapes, out_shardings))
+        pickled, meshes_found = dumps((function, shapes, out_shardings))
     except Exception as error:
         failure = error
     with contextlib.suppress(Exception):
-        lowered, donated = _lowered(function, arguments, donated, out_shardings)
-        pickled, around = dumps((lowered, shapes_of(tuple(jax.tree.leaves(arguments)))[0], None))
-        met = met or around
+        lowered, donated = _lower(function, arguments, donated, out_shardings)
+        pickled, mesh_of_context = dumps((lowered, shapes_of(tuple(jax.tree.leaves(arguments)))[0], None))
+        meshes_found = meshes_found or mesh_of_context
     if not pickled:
         text = f"{type(failure).__name__}: {failure}"
         raise UsageError(f"the function cannot be sent to the compiling process: {text}") from failure
@@ -224,15 +228,15 @@ def of_function(
         name=name,
         donated=tuple(donated),
         pickled=base64.b64encode(pickled).decode(),
-        mesh=mesh or one_mesh(met),
+        mesh=mesh or one_mesh(meshes_found),
         search_path=tuple(path or os.getcwd() for path in sys.path),
     )
 
 
-def _lowered(
+def _lower(
     function: Callable[..., Any], arguments: Any, donated: Sequence[int], out_shardings: Any
 ) -> tuple[LoweredFunction, list[int]]:
-    """A function as a program, and which of its leaves are donated."""
+    """Lowers a function; returns the program, and the indices of its donated leaves."""
     import jax
     from jax import export
     from jax._src import config
@@ -240,19 +244,19 @@ def _lowered(
     leaves, tree = jax.tree.flatten(arguments)
     places = [place for place, argument in enumerate(arguments) for _ in jax.tree.leaves(argument)]
     call = jax.jit(lambda *leaves: function(*jax.tree.unflatten(tree, leaves)), out_shardings=out_shardings)
-    # The process that reads it has the same jax: nothing is written in the manner of older ones.
+    # The child process has the same version of jax, so that the format need not be compatible with older ones.
     with config.export_ignore_forward_compatibility(True):
         program = export.export(jax.jit(lambda *leaves: jax.tree.leaves(call(*leaves))), platforms=["tpu"])(*leaves)
     return LoweredFunction(bytes(program.serialize())), [leaf for leaf, place in enumerate(places) if place in donated]
 
 
 def shapes_of(arguments: Any) -> tuple[Any, MeshAxes | None]:
-    """The same tree with :class:`ArrayShape` for arrays, and the mesh of their shardings, None without any.
+    """Returns the tree with an :class:`ArrayShape` for each array, and the mesh of the shardings; None if there is none.
 
     Raises
     ------
     UsageError
-        A leaf that is no array, shardings that cannot be sent, or several meshes.
+        A leaf is no array, a sharding cannot be sent, or there are several meshes.
     """
     import jax
 
@@ -272,12 +276,12 @@ def shapes_of(arguments: Any) -> tuple[Any, MeshAxes | None]:
 
 
 def read_shape(text: str) -> ArrayShape:
-    """An array's shape from HLO's short form, ``bf16[8,128]``.
+    """Reads the shape of an array in HLO's short form, such as ``bf16[8,128]``.
 
     Raises
     ------
     UsageError
-        Text of another form, or an unknown type.
+        The text has another form, or the type is unknown.
     """
     match = _SHAPE.fullmatch(text.replace(" ", ""))
     if match is None:

@@ -1,12 +1,13 @@
-"""Front ends that make affine programs: a builder for Python, HLO modules before optimisation, ONNX graphs.
+"""Front ends that make affine programs: a builder for Python, HLO modules before optimization, and ONNX graphs.
 
-Each file knows only those before it:
+An affine program is a sequence of loop nests and operators whose indices are quasi-affine functions of loop indices. A file
+imports only files that come before it in this list:
 
 - ``access``: how loop nests access their operands
-- ``builder``: affine programs from Python
-- ``hlo_walk``: what HLO instructions become while a module is walked through
-- ``hlo``: affine programs from HLO text before XLA's optimisations, with its data movement still in place
-- ``onnx_walk``: what is known of an ONNX graph's values while it is walked through, and how its operators are written
+- ``builder``: builds affine programs in Python
+- ``hlo_walk``: the state of a walk through an HLO module
+- ``hlo``: affine programs from HLO text before XLA's optimizations, with all of its data movement
+- ``onnx_walk``: the state of a walk through an ONNX graph
 - ``onnx_graph``: affine programs from ONNX graphs
 """
 
@@ -20,7 +21,7 @@ from stowplan.frontends.affine.access import Index, Variable
 from stowplan.frontends.affine.builder import Builder
 from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily
 from stowplan.frontends.network.onnx_model import is_onnx
-from stowplan.frontends.options import NOTHING_TOLD, ReadOptions, ToldSizes
+from stowplan.frontends.options import NO_USER_SIZES, ReadOptions, UserSizes
 from stowplan.hardware.inferentia.target import is_memory_target, load_target, target_names
 
 if TYPE_CHECKING:
@@ -30,28 +31,28 @@ if TYPE_CHECKING:
 __all__ = ["Builder", "Index", "Variable"]
 
 
-#: Bytes of an element of each precision that a graph can be read in, in place of the file's own.
+#: Bytes of an element for each precision with which a graph can be read instead of its own.
 PRECISIONS = {"fp16": 2, "bf16": 2, "int8": 1}
 
 
-def read_graph(path: str | Path, precision: str | None = None, told: ToldSizes = NOTHING_TOLD) -> Program:
-    """Affine program of an HLO or ONNX file, its data movement still in place.
+def read_graph(path: str | Path, precision: str | None = None, user_sizes: UserSizes = NO_USER_SIZES) -> Program:
+    """Reads the affine program of an HLO or ONNX file, with all of its data movement.
 
     Parameters
     ----------
     path
         Plain or gzip.
     precision
-        Of all floating-point tensors, weights and activations alike; None for the file's own.
-    told
-        Sizes that an ONNX model leaves open.
+        Precision of all floating-point tensors, weights and activations alike; None for that of the file.
+    user_sizes
+        Sizes that the user gives for what an ONNX model leaves open.
 
     Raises
     ------
     UsageError
-        An unknown precision.
+        The precision is unknown.
     InputError
-        What is wrong with the file; names the operator.
+        The file is not valid; the message names the operator.
     """
     if precision is not None and precision not in PRECISIONS:
         raise UsageError(f"found precision {precision!r}, expected one of {', '.join(PRECISIONS)} for a graph")
@@ -59,19 +60,19 @@ def read_graph(path: str | Path, precision: str | None = None, told: ToldSizes =
     if is_onnx(path):
         from stowplan.frontends.affine.onnx_graph import read_affine_onnx
 
-        return read_affine_onnx(path, float_bytes, told)
+        return read_affine_onnx(path, float_bytes, user_sizes)
     from stowplan.frontends.affine.hlo import read_affine_hlo
 
     return read_affine_hlo(path, float_bytes)
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
-    # Imported here, as all that reads: formats are listed without it.
+    # This is imported here, so that listing formats does not load it.
     from stowplan.hardware.inferentia.problem import build_problem
     from stowplan.transforms.eliminate import eliminate
 
     machine = load_target(str(options.target))
-    program, _ = eliminate(read_graph(source.path, options.precision, options.told_sizes))
+    program, _ = eliminate(read_graph(source.path, options.precision, options.user_sizes))
     return Opened(build_problem(program, machine, capacity=options.capacity).problem)
 
 
@@ -87,7 +88,7 @@ FORMAT = InputFormat(
     what="a graph for a target with banks",
     suffixes=(".onnx", ".hlo", ".hlo.txt"),
     accepts=lambda source: frozenset({"target", "capacity", "precision", *(("dim", "shape") if is_onnx(source.path) else ())}),
-    # The target decides: compiled programs and networks are in the same files.
+    # Only the target tells such a file from compiled programs and networks.
     matches=lambda source: source.data is None and source.target is not None and is_memory_target(source.target),
     open=_open,
     targets=TargetFamily(

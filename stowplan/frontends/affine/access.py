@@ -1,4 +1,4 @@
-"""Accesses as loop nests are written with: tensors indexed with quasi-affine functions of loop indices."""
+"""Notation for accesses in loop nests: tensors that are indexed with quasi-affine functions of loop indices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stowplan.hardware.affine.program import Tensor
 
 
 class Index:
-    """A quasi-affine function of loop indices, as loop nests are written with: ``2 * i + j // 3``."""
+    """A quasi-affine function of loop indices, such as ``2 * i + j // 3``; Python's operators build it."""
 
     def __init__(self, expression: Expression, extents: Extents, place: str):
         self.expression, self._extents, self._place = expression, extents, place
@@ -63,7 +63,7 @@ class Index:
 
 
 class Variable:
-    """A tensor of a program being built; indexing it with loop indices gives an access."""
+    """A tensor of a program that is being built; indexing it with loop indices gives an access."""
 
     def __init__(self, tensor: Tensor):
         self.tensor = tensor
@@ -83,7 +83,7 @@ class Variable:
 
 
 def reshaped(shape: Sequence[int], source: Sequence[int]) -> list[Expression]:
-    """Index of the source, row by row, for an index of ``shape`` with as many elements."""
+    """The index in the source for an index in ``shape``, which has as many elements; both are in row-major order."""
     flat = constant(0)
     for at, size in enumerate(shape):
         flat = add(scale(flat, size), index(at), shape)
@@ -95,13 +95,13 @@ def reshaped(shape: Sequence[int], source: Sequence[int]) -> list[Expression]:
 
 
 def expressions(indices: Sequence[Index | int], place: str) -> tuple[Expression, ...]:
-    """What was written in an access; raises InputError for an index that is not affine."""
+    """The expressions of the indices in an access; raises InputError for an index that is not affine."""
     affine = []
-    for given in indices:
-        if isinstance(given, Index):
-            affine.append(given.expression)
-        elif isinstance(given, int) and not isinstance(given, bool):
-            affine.append(constant(given))
+    for operand in indices:
+        if isinstance(operand, Index):
+            affine.append(operand.expression)
+        elif isinstance(operand, int) and not isinstance(operand, bool):
+            affine.append(constant(operand))
         else:
-            raise InputError(f"found a non-affine index of type {type(given).__name__}, expected whole numbers", place=place)
+            raise InputError(f"found a non-affine index of type {type(operand).__name__}, expected whole numbers", place=place)
     return tuple(affine)

@@ -34,7 +34,7 @@ from stowplan.hardware.affine.program import (
 
 
 class Builder:
-    """Collects the statements of a program. Names are made unique; :meth:`build` checks the whole."""
+    """Collects the statements of a program. Names are made unique; :meth:`build` checks the program."""
 
     def __init__(self, name: str, item_bytes: int = 4):
         self.name, self._item_bytes = name, item_bytes
@@ -45,38 +45,38 @@ class Builder:
         self._counts: dict[str, int] = {}
 
     def build(self, *outputs: Variable) -> Program:
-        """The checked program with these outputs; raises InputError naming the operator where something is wrong."""
+        """The checked program with these outputs; raises InputError, which names the operator, if it is not valid."""
         program = self.program([output.name for output in outputs])
         check(program)
         return program
 
     def program(self, outputs: Sequence[str]) -> Program:
-        """The program as it stands, unchecked."""
+        """The program so far, without a check."""
         return Program(self.name, dict(self._tensors), tuple(self._inputs), tuple(self._statements), tuple(outputs))
 
     @property
     def size(self) -> int:
-        """Statements so far."""
+        """Number of statements so far."""
         return len(self._statements)
 
     # Tensors
 
     def tensor(self, shape: Sequence[int], name: str = "t", item_bytes: int | None = None) -> Variable:
-        """A tensor that nothing writes yet."""
+        """Adds a tensor that nothing writes yet."""
         tensor = Tensor(self._unique(name, self._tensors), tuple(shape), item_bytes or self._item_bytes)
         self._tensors[tensor.name] = tensor
         return Variable(tensor)
 
     def input(self, name: str, shape: Sequence[int], item_bytes: int | None = None) -> Variable:
-        """A tensor that is there from the start."""
+        """Adds an input of the program."""
         variable = self.tensor(shape, name, item_bytes)
         self._inputs.append(variable.name)
         return variable
 
-    def _unique(self, name: str, taken: Any) -> str:
+    def _unique(self, name: str, used_names: Any) -> str:
         unique = name
-        while unique in taken:
-            # Counted on from the last one, so that many of one name take no longer than few.
+        while unique in used_names:
+            # Counting continues from the last number of this name, so that many equal names take linear time.
             self._counts[name] = self._counts.get(name, 1) + 1
             unique = f"{name}.{self._counts[name]}"
         return unique
@@ -96,9 +96,21 @@ class Builder:
         into: Variable | Sequence[int],
         store: Callable[..., Sequence[Index | int] | Index | int],
     ) -> Variable:
-        """A loop nest: ``load`` gives the access read in every iteration, ``store`` the index written in ``into``.
+        """Adds a loop nest that copies elements.
 
-        ``into`` is a tensor, or the shape of a new one. Raises InputError for an index that is not affine.
+        Parameters
+        ----------
+        load
+            A function of the loop indices that returns the access that is read.
+        into
+            The tensor that is written, or the shape of a new one.
+        store
+            A function of the loop indices that returns the index that is written in ``into``.
+
+        Raises
+        ------
+        InputError
+            An index is not affine.
         """
         name = self._statement_name(op)
         place = f"operator {name}"
@@ -112,7 +124,7 @@ class Builder:
         return self.nest(name, op, Load(extents, (piece,)), target, expressions(where, place))
 
     def nest(self, name: str, op: str, load: Load, into: Variable, where: tuple[Expression, ...]) -> Variable:
-        """A copy of finished accesses; ``name`` must be unique."""
+        """Adds a loop nest with finished accesses; ``name`` must be unique."""
         self._names.add(name)
         self._statements.append(Copy(name, op, load, Store(into.name, where)))
         return into
@@ -120,49 +132,49 @@ class Builder:
     def _gathered(
         self, op: str, source: Variable, shape: Sequence[int], indices: Sequence[Expression], name: str = ""
     ) -> Variable:
-        """A new tensor that reads ``source`` at ``indices`` of its own."""
+        """A new tensor that reads ``source`` at ``indices``, which are functions of its own indices."""
         target = self.tensor(shape, name or op, source.tensor.item_bytes)
         load = Load(target.shape, (Piece(source.name, tuple(indices)),))
         return self.nest(self._statement_name(name or op), op, load, target, identity(len(target.shape)))
 
     def _scattered(self, op: str, source: Variable, into: Variable, where: Sequence[Expression], name: str = "") -> Variable:
-        """``source`` as it is, written to ``into`` at ``where``."""
+        """Writes all elements of ``source`` to ``into`` at the indices ``where``."""
         return self.nest(self._statement_name(name or op), op, whole(source.tensor), into, tuple(where))
 
     # Data movement
 
     def broadcast(self, source: Variable, shape: Sequence[int], dimensions: Sequence[int], name: str = "") -> Variable:
-        """Dimension ``k`` of the source becomes ``dimensions[k]`` of the result; sizes of 1 are repeated."""
+        """Broadcasts: dimension ``k`` of the source becomes ``dimensions[k]`` of the result; sizes of 1 are repeated."""
         indices = [
             constant(0) if size == 1 else index(dimension) for size, dimension in zip(source.shape, dimensions, strict=True)
         ]
         return self._gathered("broadcast", source, shape, indices, name)
 
     def repeat(self, source: Variable, times: int, axis: int, name: str = "") -> Variable:
-        """Every element ``times`` times, side by side along ``axis``."""
+        """Repeats every element ``times`` times, next to each other along ``axis``."""
         shape = [size * (times if at == axis else 1) for at, size in enumerate(source.shape)]
         indices = [floor_divide(index(at), times, shape) if at == axis else index(at) for at in range(len(shape))]
         return self._gathered("repeat", source, shape, indices, name)
 
     def tile(self, source: Variable, times: Sequence[int], name: str = "") -> Variable:
-        """The whole tensor ``times[k]`` times along every dimension ``k``."""
+        """Repeats the whole tensor ``times[k]`` times along every dimension ``k``."""
         shape = [size * many for size, many in zip(source.shape, times, strict=True)]
         indices = [modulo(index(at), size, shape) for at, size in enumerate(source.shape)]
         return self._gathered("tile", source, shape, indices, name)
 
     def transpose(self, source: Variable, order: Sequence[int], name: str = "") -> Variable:
-        """Dimension ``k`` of the result is ``order[k]`` of the source."""
+        """Transposes: dimension ``k`` of the result is ``order[k]`` of the source."""
         indices = [index(list(order).index(at)) for at in range(len(source.shape))]
         return self._gathered("transpose", source, [source.shape[at] for at in order], indices, name)
 
     def reverse(self, source: Variable, axes: Sequence[int], name: str = "") -> Variable:
-        """Back to front along ``axes``."""
+        """Reverses the order of elements along ``axes``."""
         shape = source.shape
         indices = [add(constant(shape[at] - 1), index(at), shape, -1) if at in axes else index(at) for at in range(len(shape))]
         return self._gathered("reverse", source, shape, indices, name)
 
     def reshape(self, source: Variable, shape: Sequence[int], name: str = "") -> Variable:
-        """The same elements, row by row, in another shape."""
+        """Gives another shape to the same elements in row-major order."""
         if prod(shape) != source.tensor.elements:
             place = f"operator {name or 'reshape'}"
             raise InputError(
@@ -179,7 +191,7 @@ class Builder:
         name: str = "",
         op: str = "slice",
     ) -> Variable:
-        """Elements from ``starts`` up to before ``ends``, every ``steps``-th."""
+        """Selects every ``steps``-th element from ``starts`` up to, but not including, ``ends``."""
         steps = steps or [1] * len(starts)
         shape = [-(-(end - start) // step) for start, end, step in zip(starts, ends, steps, strict=True)]
         indices = [
@@ -188,7 +200,7 @@ class Builder:
         return self._gathered(op, source, shape, indices, name)
 
     def split(self, source: Variable, sizes: Sequence[int], axis: int, name: str = "") -> list[Variable]:
-        """Parts of these sizes along ``axis``."""
+        """Splits a tensor into parts of these sizes along ``axis``."""
         parts = []
         start = 0
         for size in sizes:
@@ -199,7 +211,7 @@ class Builder:
         return parts
 
     def concatenate(self, sources: Sequence[Variable], axis: int, name: str = "") -> Variable:
-        """Parts one after the other along ``axis``: a loop nest each, into one tensor."""
+        """Concatenates tensors along ``axis``; each is copied by a loop nest into one tensor."""
         total = sum(source.shape[axis] for source in sources)
         first = sources[0]
         shape = [total if at == axis else size for at, size in enumerate(first.shape)]
@@ -220,9 +232,11 @@ class Builder:
         value: Variable | float = 0.0,
         name: str = "",
     ) -> Variable:
-        """``low`` and ``high`` more elements around (negative ones cut) and ``interior`` ones between, all of one value.
+        """Pads with ``low`` and ``high`` elements outside and ``interior`` ones between elements; negative numbers cut elements
+        off.
 
-        The value is a constant or a tensor without dimensions: a nest that fills all, and one that writes the source over it.
+        All new elements have the same value, a constant or a scalar tensor. One loop nest fills the result, and another one
+        writes the source over it.
         """
         interior = interior or [0] * len(low)
         shape = [
@@ -232,7 +246,7 @@ class Builder:
         target = self.tensor(shape, name or "pad", source.tensor.item_bytes)
         fill = Piece(None, fill=value) if not isinstance(value, Variable) else Piece(value.name)
         self.nest(self._statement_name(name or "pad"), "pad", Load(target.shape, (fill,)), target, identity(len(shape)))
-        # What negative padding cuts off is not copied.
+        # Elements that negative padding cuts off are not copied.
         first = [max(0, -(before // (inner + 1))) if before < 0 else 0 for before, inner in zip(low, interior, strict=True)]
         last = [
             min(size - 1, (total - 1 - before) // (inner + 1))
@@ -264,7 +278,17 @@ class Builder:
         dynamic: Sequence[int] = (),
         item_bytes: Sequence[int] | None = None,
     ) -> list[Variable]:
-        """Any operator, by its bank rule; results of these shapes. ``dynamic`` are operands it reads at run-time indices."""
+        """Adds any operator, described by the ways in which it may be spread over banks.
+
+        Parameters
+        ----------
+        shapes
+            Shapes of the results.
+        options
+            The ways in which operands and results may be spread over banks.
+        dynamic
+            Indices of the operands that are read at run-time indices.
+        """
         loads = tuple(
             operand if isinstance(operand, Load) else whole(operand.tensor, dynamic=at in dynamic)
             for at, operand in enumerate(operands)
@@ -277,7 +301,7 @@ class Builder:
         return results
 
     def elementwise(self, op: str, *operands: Variable, name: str = "", **attributes: Any) -> Variable:
-        """Element by element, of operands of one shape."""
+        """Adds an element-wise operator on operands of one shape."""
         shape = operands[0].shape
         for operand in operands:
             if operand.shape != shape:
@@ -296,7 +320,10 @@ class Builder:
         batch: Sequence[tuple[int, int]] = (),
         name: str = "",
     ) -> Variable:
-        """Product over pairs of dimensions; by default the last of the left side and the first of the right after the batch."""
+        """A matrix product over pairs of dimensions:
+
+        by default the last one of the left and the first one of the right operand.
+        """
         contracting = contracting or [(len(left.shape) - 1, len(batch))]
         for one, two in (*contracting, *batch):
             if left.shape[one] != right.shape[two]:
@@ -350,7 +377,7 @@ class Builder:
         kind: str = "maximum",
         name: str = "",
     ) -> Variable:
-        """Windows of every dimension reduced to one element each."""
+        """Reduces windows over all dimensions to one element each."""
         pads = pads or [(0, 0)] * len(window)
         shape = [
             (size + low + high - width) // step + 1
@@ -361,7 +388,7 @@ class Builder:
         return self.operator("pool", [data], [shape], options, attributes=attributes, restricted=True, name=name)[0]
 
     def reduce(self, data: Variable, dimensions: Sequence[int], kind: str = "add", name: str = "") -> Variable:
-        """Dimensions added up, or their largest element taken (``maximum``) ..."""
+        """Reduces dimensions by a sum, a maximum, or another ``kind``."""
         shape = [size for at, size in enumerate(data.shape) if at not in dimensions]
         options = rules.reduction(len(data.shape), dimensions)
         attributes = {"dimensions": tuple(dimensions), "kind": kind}

@@ -1,8 +1,8 @@
-"""Affine programs from HLO text before XLA's optimisations, with its data movement still in place.
+"""Makes affine programs from HLO text before XLA's optimizations, with all of its data movement.
 
-Calls are written out in place. Broadcasts, reshapes, transposes, slices, concatenations, pads and reversals become loop nests;
-gathers and dynamic slices are operators that look at their operand at run-time indices. Everything else is an operator with the
-ways in which it may be spread over banks. Text order is a valid order to run in, not a schedule.
+Calls are inlined. Broadcasts, reshapes, transposes, slices, concatenations, pads and reversals become loop nests. Gathers and
+dynamic slices become operators that read an operand at run-time indices. All other instructions become operators with the ways
+in which they may be spread over banks. The order of the text is a valid order to run in, but not a schedule.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ MOVEMENT: dict[str, Handler] = {
 }
 
 
-#: Computations that add, multiply ... two scalars, by the opcode of their root.
+#: Opcodes of computations that combine two scalars, such as those of reductions.
 _PLAIN_REDUCTIONS = ("add", "maximum", "minimum", "multiply")
 
 
 def elementwise(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
-    """Element by element, of operands of one shape and scalars."""
+    """An element-wise instruction on operands of one shape and scalars."""
     rank = len(dims(instruction))
-    # A clamp may have scalar bounds, a select a scalar predicate: those stay in one bank.
+    # A clamp may have scalar bounds, and a select a scalar predicate; scalars stay in one bank.
     options = tuple(
         (*(way[0] if array.shape else UNSPREAD for array in operands), way[0]) for way in rules.elementwise(rank, 1)
     )
@@ -166,7 +166,7 @@ def _reduce_window(walk: Walk, instruction: Instruction, operands: list[Variable
 
 
 def reduce(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Value:
-    """One array or several reduced along dimensions, each beside its initial value."""
+    """A reduction of one or several arrays along dimensions, each with its initial value."""
     half = len(operands) // 2
     outputs = len(instruction.shape.leaves)
     if not half or len(operands) != 2 * half or outputs != half:
@@ -184,7 +184,7 @@ def reduce(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Va
 
 
 def _kind(walk: Walk, instruction: Instruction) -> str:
-    """Opcode of what a reduction computes of two values."""
+    """The opcode that a reduction applies to two values."""
     if not instruction.called:
         raise instruction.error("found no to_apply, expected the computation that it reduces by")
     root = walk.module.computations[instruction.called[0]].root
@@ -192,31 +192,31 @@ def _kind(walk: Walk, instruction: Instruction) -> str:
 
 
 def _gather(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
-    """Rows of a table: a dimension that is taken whole may be spread, on both sides."""
+    """A gather of rows of a table; a dimension that is read completely may be spread over banks, in table and result."""
     table = first_operand(instruction, operands, 2)
     rank = len(table.shape)
     offsets = numbers(instruction, "offset_dims", below=len(dims(instruction)))
-    kept = _kept(instruction, rank, "collapsed_slice_dims", "operand_batching_dims")
+    kept_dimensions = _kept(instruction, rank, "collapsed_slice_dims", "operand_batching_dims")
     sizes = numbers(instruction, "slice_sizes")
     expect_one_for_each(instruction, "slice_sizes", sizes, table)
     options = [
         (dimension, UNSPREAD, offset)
-        for dimension, offset in _paired(instruction, "offset_dims", kept, offsets)
+        for dimension, offset in _paired(instruction, "offset_dims", kept_dimensions, offsets)
         if sizes[dimension] == table.shape[dimension]
     ]
     return walk.operator(instruction, operands, (*options, (UNSPREAD,) * 3), dynamic=(0,))[0]
 
 
 def _scatter(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
-    """Rows added to a table: a dimension that updates have whole may be spread, on operand, updates and result."""
+    """A scatter of rows into a table; a dimension that updates cover completely may be spread over banks in all arrays."""
     if len(operands) != 3:
         return walk.operator(instruction, operands, rules.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
     rank = len(operands[0].shape)
     windows = numbers(instruction, "update_window_dims", below=len(operands[2].shape))
-    kept = _kept(instruction, rank, "inserted_window_dims", "input_batching_dims")
+    kept_dimensions = _kept(instruction, rank, "inserted_window_dims", "input_batching_dims")
     options = [
         (dimension, UNSPREAD, update, dimension)
-        for dimension, update in _paired(instruction, "update_window_dims", kept, windows)
+        for dimension, update in _paired(instruction, "update_window_dims", kept_dimensions, windows)
         if operands[0].shape[dimension] == operands[2].shape[update]
     ]
     return walk.operator(instruction, operands, (*options, (UNSPREAD,) * 4), dynamic=(0,))[0]
@@ -224,20 +224,20 @@ def _scatter(walk: Walk, instruction: Instruction, operands: list[Variable]) -> 
 
 def _dynamic_slice(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
     source = first_operand(instruction, operands, None)
-    whole = _equal_dimensions(instruction, source.shape, dims(instruction))
+    full_dimensions = _equal_dimensions(instruction, source.shape, dims(instruction))
     starts = (UNSPREAD,) * (len(operands) - 1)
-    options = [(dimension, *starts, dimension) for dimension in whole]
+    options = [(dimension, *starts, dimension) for dimension in full_dimensions]
     return walk.operator(instruction, operands, (*options, (UNSPREAD, *starts, UNSPREAD)), dynamic=(0,))[0]
 
 
 def _dynamic_update_slice(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
     if len(operands) < 2:
         raise instruction.error(f"found {len(operands)} operands, expected two or more")
-    whole = _equal_dimensions(instruction, operands[0].shape, operands[1].shape)
+    full_dimensions = _equal_dimensions(instruction, operands[0].shape, operands[1].shape)
     if operands[0].shape != dims(instruction):
         raise instruction.error(f"found an operand of shape {list(operands[0].shape)}, expected that of the result")
     starts = (UNSPREAD,) * (len(operands) - 2)
-    options = [(dimension, dimension, *starts, dimension) for dimension in whole]
+    options = [(dimension, dimension, *starts, dimension) for dimension in full_dimensions]
     return walk.operator(instruction, operands, (*options, (UNSPREAD, UNSPREAD, *starts, UNSPREAD)))[0]
 
 
@@ -251,19 +251,19 @@ def _iota(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Var
 
 
 def _kept(instruction: Instruction, rank: int, *gone: str) -> list[int]:
-    """Dimensions that none of these attributes names."""
+    """The dimensions that none of these attributes names."""
     named = {dimension for name in gone for dimension in numbers(instruction, name, below=rank, needed=False)}
     return [dimension for dimension in range(rank) if dimension not in named]
 
 
-def _paired(instruction: Instruction, name: str, kept: list[int], values: list[int]) -> list[tuple[int, int]]:
-    if len(kept) != len(values):
-        raise instruction.error(f"found {name}={{{listed(values)}}}, expected {len(kept)} numbers")
-    return list(zip(kept, values, strict=True))
+def _paired(instruction: Instruction, name: str, kept_dimensions: list[int], values: list[int]) -> list[tuple[int, int]]:
+    if len(kept_dimensions) != len(values):
+        raise instruction.error(f"found {name}={{{listed(values)}}}, expected {len(kept_dimensions)} numbers")
+    return list(zip(kept_dimensions, values, strict=True))
 
 
 def _equal_dimensions(instruction: Instruction, one: Sequence[int], two: Sequence[int]) -> list[int]:
-    """Dimensions that two shapes of one rank have whole."""
+    """The dimensions in which two shapes of one rank are equal."""
     if len(one) != len(two):
         raise instruction.error(f"found shapes {list(one)} and {list(two)}, expected one rank")
     return [at for at, (first, second) in enumerate(zip(one, two, strict=True)) if first == second]
@@ -284,26 +284,34 @@ OPERATORS: dict[str, Handler] = {
 _HANDLERS = MOVEMENT | OPERATORS
 _SPREAD_ALIKE = ELEMENTWISE | {"copy"}
 
-#: Modules with more instructions, or naming more arrays, than this once calls stand in line are refused.
+#: Modules with more instructions, or that name more arrays, than this after calls are inlined are refused.
 MAX_INSTRUCTIONS = 200_000
 MAX_ARRAYS = 1_000_000
 
 
 def read_affine_hlo(path: str | Path, float_bytes: int | None = None) -> Program:
-    """Checked program of a plain or gzip file of HLO text; raises InputError naming the line or operator.
+    """Reads and checks the program of a plain or gzip file of HLO text; raises InputError, which names the line or operator.
 
-    ``float_bytes`` is the size of all floating-point numbers, None for their own.
+    Parameters
+    ----------
+    float_bytes
+        Size of all floating-point numbers in bytes; None for that of the file.
     """
     return affine_program(read_module(path), float_bytes)
 
 
 def affine_program(module: HloModule, float_bytes: int | None = None) -> Program:
-    """Checked program of a module's entry computation; ``float_bytes`` as in :func:`read_affine_hlo`.
+    """Makes and checks the program of a module's entry computation.
+
+    Parameters
+    ----------
+    float_bytes
+        See :func:`read_affine_hlo`.
 
     Raises
     ------
     InputError
-        An instruction that has no place here (a while loop, a fusion: compile with optimisations off, or dump before them).
+        An instruction is not supported, such as a while loop or a fusion. Compile without optimizations, or dump before them.
     """
     with naming(module.source):
         return _program(Walk(module, float_bytes))
@@ -321,7 +329,7 @@ def _program(walk: Walk) -> Program:
 
 
 def _walk(walk: Walk, computation: Computation, arguments: list[Value] | None) -> Value:
-    """Value of the root. ``arguments`` are those of a call, None for the entry."""
+    """Walk through a computation; returns the value of its root. ``arguments`` are those of a call, None for the entry."""
     values: dict[str, Value] = {}
     for instruction in computation.instructions:
         check_reading()

@@ -1,4 +1,4 @@
-"""What HLO instructions become while a module is walked through: values, and operators that are written."""
+"""The state of a walk through an HLO module: values of instructions, and the operators that are added to the program."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from stowplan.hardware.affine.program import Option
 #: A value: an array, or a tuple of values.
 Value: TypeAlias = "Variable | tuple[Value, ...]"
 
-#: Writes an instruction, given its operands.
+#: A function that adds an instruction to the program, from its operands.
 Handler: TypeAlias = "Callable[[Walk, Instruction, list[Variable]], Variable]"
 
-#: Floating-point types, those of 8 bits and less included.
+#: Floating-point types, including those of 8 bits and less.
 _FLOATS = re.compile(r"f64|f32|f16|bf16|f[48]e\w+")
 
 
 class Walk:
-    """State of one walk through a module."""
+    """The state of one walk through a module."""
 
     def __init__(self, module: HloModule, float_bytes: int | None):
         self.module, self._float_bytes = module, float_bytes
         self.builder = Builder(module.name)
 
     def inputs(self, name: str, shape: Shape) -> Value:
-        """Tensors that are there from the start."""
+        """Add inputs of the program for all arrays of a shape."""
         if isinstance(shape, TupleShape):
             return tuple(self.inputs(f"{name}.{number}", part) for number, part in enumerate(shape.parts))
         return self.builder.input(name, shape.dims, _item_bytes(shape, self._float_bytes))
@@ -46,7 +46,7 @@ class Walk:
         restricted: bool = False,
         dynamic: tuple[int, ...] = (),
     ) -> list[Variable]:
-        """Write an operator whose results are those of an instruction."""
+        """Add an operator whose results are those of an instruction."""
         shapes = [leaf for _, leaf in instruction.shape.leaves]
         return self.builder.operator(
             op or instruction.opcode,
@@ -61,7 +61,7 @@ class Walk:
         )
 
     def opaque(self, instruction: Instruction, operands: list[Variable]) -> Value:
-        """What nothing is known of: all in one bank, read at indices unknown."""
+        """Add an operator about which nothing is known: all of its arrays must be in one bank."""
         outputs = len(instruction.shape.leaves)
         dynamic = tuple(range(len(operands)))
         results = self.operator(instruction, operands, rules.unspread(len(operands), outputs), dynamic=dynamic)
@@ -69,19 +69,19 @@ class Walk:
 
 
 def leaves(value: Value) -> list[Variable]:
-    """Arrays of a value, in order."""
+    """The arrays in a value, in order."""
     return [value] if isinstance(value, Variable) else [leaf for part in value for leaf in leaves(part)]
 
 
 def packed(shape: Shape, results: Iterator[Variable]) -> Value:
-    """The value of a shape, of arrays in order."""
+    """The value with a shape that consists of these arrays in order."""
     if isinstance(shape, ArrayShape):
         return next(results)
     return tuple(packed(part, results) for part in shape.parts)
 
 
 def dims(instruction: Instruction) -> tuple[int, ...]:
-    """Sizes of an array that an instruction makes."""
+    """Dimensions of the array that an instruction returns."""
     assert isinstance(instruction.shape, ArrayShape)
     return instruction.shape.dims
 
@@ -93,7 +93,7 @@ def _item_bytes(shape: ArrayShape, float_bytes: int | None) -> int:
 
 
 def fits(value: Value, shape: Shape) -> bool:
-    """Whether a value is one of the shape that the text gives; what follows takes that for granted."""
+    """Whether a value has the shape in the text; other functions rely on it."""
     if isinstance(value, Variable):
         return isinstance(shape, ArrayShape) and tuple(value.shape) == shape.dims
     return (
@@ -109,19 +109,19 @@ def shape_text(value: Value) -> str:
 
 
 def listed(values: Sequence[int]) -> str:
-    """Numbers, for an error message."""
+    """Numbers as text for an error message."""
     return ",".join(map(str, values))
 
 
 def first_operand(instruction: Instruction, operands: list[Variable], count: int | None = 1) -> Variable:
-    """The first operand, where there are ``count`` of them; None for one or more."""
+    """The first operand; raises InputError if the number of operands is not ``count`` (None: if there is no operand)."""
     if len(operands) != count if count is not None else not operands:
         raise instruction.error(f"found {len(operands)} operands, expected {count or 'one or more'}")
     return operands[0]
 
 
 def expect_one_for_each(instruction: Instruction, name: str, values: list[int], operand: Variable) -> None:
-    """Raise InputError where there is not one number for each dimension."""
+    """Raise InputError unless there is one number for each dimension."""
     if len(values) != len(operand.shape):
         raise instruction.error(
             f"found {name}={{{listed(values)}}}, expected {len(operand.shape)} numbers, one for each dimension"

@@ -1,7 +1,9 @@
-"""Affine programs from ONNX graphs. Weights need not be there; shapes, and what shapes are computed from, must be.
+"""Makes affine programs from ONNX graphs. Values of weights are not needed, but shapes, and numbers from which they are
+computed, are.
 
-Operators that move data become loop nests; those that compute have the ways in which each may be spread over banks. Operands
-that broadcast (``Add`` of a matrix and a row) are read through a broadcasting load: no tensor is repeated for them.
+Operators that move data become loop nests; operators that compute have the ways in which they may be spread over banks.
+Operands that are broadcast, as in the ``Add`` of a matrix and a row, are read through a broadcasting load, so that no tensor is
+repeated for them.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ from typing import Any
 
 from stowplan.deadline import check_reading
 from stowplan.errors import naming
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.affine.access import Variable
 from stowplan.frontends.affine.onnx_walk import Handler, Walk
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
-from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
+from stowplan.frontends.options import NO_USER_SIZES, UserSizes
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.check import check
 from stowplan.hardware.affine.expression import constant, index
 from stowplan.hardware.affine.program import UNSPREAD, Load, Option, Piece, Program
 
-_KNOWN = known("onnx")["banks"]
+_KNOWN = load_facts("onnx")["banks"]
 
 
 def _constant(walk: Walk, node: Any, options: dict[str, Any]) -> None:
@@ -41,7 +43,7 @@ def _constant(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 def _reshape(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     name = node.output[0]
     if any(node.input[2:]):
-        # A Dropout that trains.
+        # The Dropout is in training mode.
         walk.opaque(node)
         return
     walk.values[name] = walk.builder.reshape(walk.inputs(node, 1)[0], walk.shape(name), name)
@@ -72,7 +74,7 @@ def _slice(walk: Walk, node: Any, options: dict[str, Any]) -> None:
         size = source.shape[axis]
         begin[axis], end[axis], step[axis] = slice(start, stop, by).indices(size)
         if by < 0:
-            # The same elements of the reversed tensor, forwards.
+            # A slice with a negative step is a slice of the reversed tensor.
             backwards.append(axis)
             begin[axis], end[axis], step[axis] = size - 1 - begin[axis], size - 1 - end[axis], -by
     name = node.output[0]
@@ -113,13 +115,13 @@ def _pad(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     for at, dimension in enumerate(axes):
         axis = walk.axis(node, dimension, rank)
         low[axis], high[axis] = pads[at], pads[at + len(axes)]
-    given = options.get("value", 0.0)
-    walk.expect(node, isinstance(given, int | float), repr(given), "a number to pad with")
-    value: Variable | float = float(given)
+    padding = options.get("value", 0.0)
+    walk.expect(node, isinstance(padding, int | float), repr(padding), "a number to pad with")
+    value: Variable | float = float(padding)
     if walk.has(node, 2):
         fill = walk.numbers(node.input[2])
-        known = fill is not None and fill.size == 1 and fill.dtype.kind in "biuf"
-        value = float(fill.reshape(-1)[0]) if known else walk.variable(node.input[2])
+        is_constant = fill is not None and fill.size == 1 and fill.dtype.kind in "biuf"
+        value = float(fill.reshape(-1)[0]) if is_constant else walk.variable(node.input[2])
         if isinstance(value, Variable):
             walk.expect(node, not value.shape, f"a value of shape {list(value.shape)} to pad with", "a single one")
     walk.values[node.output[0]] = walk.builder.pad(source, low, high, None, value, node.output[0])
@@ -127,9 +129,9 @@ def _pad(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 def _expand(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     source, shape = walk.inputs(node, 1)[0], walk.shape(node.output[0])
-    behind = len(shape) - len(source.shape)
-    walk.expect(node, behind >= 0, f"a shape of {len(shape)} dimensions", f"{len(source.shape)} or more")
-    dimensions = range(behind, len(shape))
+    new_dimensions = len(shape) - len(source.shape)
+    walk.expect(node, new_dimensions >= 0, f"a shape of {len(shape)} dimensions", f"{len(source.shape)} or more")
+    dimensions = range(new_dimensions, len(shape))
     walk.values[node.output[0]] = walk.builder.broadcast(source, shape, dimensions, node.output[0])
 
 
@@ -141,7 +143,7 @@ def _tile(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 
 def _gather(walk: Walk, node: Any, options: dict[str, Any]) -> None:
-    """One element of a dimension by a constant is a slice; all else is a table read at run-time indices."""
+    """A gather of one element by a constant index is a slice; all others read a table at run-time indices."""
     table = walk.inputs(node, 1)[0]
     walk.expect(node, walk.has(node, 1), "no indices", "an input of them")
     axis = walk.axis(node, options.get("axis", 0), len(table.shape))
@@ -185,10 +187,10 @@ def _elementwise(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 
 def _broadcasting(walk: Walk, node: Any, source: Variable, shape: tuple[int, ...]) -> Load:
-    behind = len(shape) - len(source.shape)
-    fits = behind >= 0 and all(one in (1, two) for one, two in zip(source.shape, shape[behind:], strict=True))
+    new_dimensions = len(shape) - len(source.shape)
+    fits = new_dimensions >= 0 and all(one in (1, two) for one, two in zip(source.shape, shape[new_dimensions:], strict=True))
     walk.expect(node, fits, f"an operand of shape {list(source.shape)}", f"one that broadcasts to {list(shape)}")
-    indices = tuple(constant(0) if size == 1 else index(at) for at, size in enumerate(source.shape, behind))
+    indices = tuple(constant(0) if size == 1 else index(at) for at, size in enumerate(source.shape, new_dimensions))
     return Load(shape, (Piece(source.name, indices),))
 
 
@@ -197,7 +199,7 @@ def _matmul(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     one, two = len(left.shape), len(right.shape)
     walk.expect(node, one > 0 and two > 0, "an operand without dimensions", "one or more")
     contracting = [(one - 1, max(0, two - 2))]
-    # Leading dimensions that both have go along; those of one side alone are free.
+    # Leading dimensions of both operands are batch dimensions; those of only one operand are free.
     shared = min(one, two) - 2
     batch = [(one - 3 - at, two - 3 - at) for at in reversed(range(max(0, shared)))]
     rank = len(walk.shape(node.output[0]))
@@ -261,7 +263,7 @@ def _pool(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 
 def _batch_normalization(walk: Walk, node: Any, options: dict[str, Any]) -> None:
-    """Element by element; scale, offset, mean and variance go along the channels."""
+    """An element-wise operator; scale, offset, mean and variance are indexed by the channel."""
     data, *others = walk.inputs(node, 5)
     walk.expect(node, len(data.shape) > 1, f"an operand of shape {list(data.shape)}", "two dimensions or more")
     for other in others:
@@ -274,7 +276,7 @@ def _batch_normalization(walk: Walk, node: Any, options: dict[str, Any]) -> None
 def _along_axis(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     data = walk.inputs(node, 1)[0]
     rank = len(data.shape)
-    # Until version 13, Softmax was over all dimensions from the axis on.
+    # Before version 13, Softmax reduced all dimensions from the axis on.
     is_flat = node.op_type in ("Softmax", "LogSoftmax") and walk.file.opset < 13
     axis = walk.axis(node, options.get("axis", 1 if is_flat else -1), rank)
     last = rank if is_flat or "Layer" in node.op_type or "RMS" in node.op_type else axis + 1
@@ -287,8 +289,8 @@ def _along_axis(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 def _reduce(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     data = walk.inputs(node, 1)[0]
     rank = len(data.shape)
-    given = options.get("axes") is not None or walk.has(node, 1)
-    dimensions = walk.integers(node, 1, options.get("axes")) if given else list(range(rank))
+    has_axes = options.get("axes") is not None or walk.has(node, 1)
+    dimensions = walk.integers(node, 1, options.get("axes")) if has_axes else list(range(rank))
     axes = [walk.axis(node, axis, rank) for axis in dimensions]
     ways = rules.reduction(rank, axes)
     if options.get("keepdims", 1):
@@ -312,27 +314,28 @@ OPERATORS: dict[str, Handler] = {
 _HANDLERS = MOVEMENT | OPERATORS
 
 
-def read_affine_onnx(path: str | Path, float_bytes: int | None = None, told: ToldSizes = NOTHING_TOLD) -> Program:
-    """Checked program of an ONNX file.
+def read_affine_onnx(path: str | Path, float_bytes: int | None = None, user_sizes: UserSizes = NO_USER_SIZES) -> Program:
+    """Reads and checks the program of an ONNX file.
 
     Parameters
     ----------
     path
         Plain or gzip.
     float_bytes
-        Size of all floating-point numbers, bytes; None for their own.
-    told
-        Sizes that the model leaves open.
+        Size of all floating-point numbers in bytes; None for that of the file.
+    user_sizes
+        Sizes that the user gives for what the model leaves open.
 
     Raises
     ------
     MissingDependencyError
-        There is no onnx.
+        Onnx is not installed.
     InputError
-        Not an ONNX model, shapes that are not fixed, or a slice or pad whose numbers are not in the file; names the operator.
+        The file is no ONNX model, shapes are not fixed, or the numbers of a slice or pad are not in the file; the message names
+        the operator.
     """
     with naming(path):
-        return _program(read_onnx_file(path, told), float_bytes)
+        return _program(read_onnx_file(path, user_sizes), float_bytes)
 
 
 def _program(file: OnnxFile, float_bytes: int | None) -> Program:

@@ -1,4 +1,4 @@
-"""What is known of an ONNX graph's values while it is walked through, and how its operators are written."""
+"""The state of a walk through an ONNX graph: its values, and the operators that are added to the program."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from stowplan.log import warn_unmodelled
 #: Names of ONNX's floating-point types.
 _FLOATS = re.compile("FLOAT|BFLOAT16|DOUBLE")
 
-#: Writes a node, given its attributes.
+#: A function that adds a node to the program, from its attributes.
 Handler: TypeAlias = "Callable[[Walk, Any, dict[str, Any]], None]"
 
 
 class Walk:
-    """State of one walk through a graph whose shapes have been inferred."""
+    """The state of one walk through a graph whose shapes have been inferred."""
 
     def __init__(self, file: OnnxFile, float_bytes: int | None):
         self.file, self.onnx = file, file.onnx
@@ -30,9 +30,9 @@ class Walk:
         self.builder = Builder(file.name)
         self.values: dict[str, Variable] = {}
         self._arrays: dict[str, Any] = {}
-        """Numbers of constants, once something has asked for them."""
+        """Arrays of constants that have been read so far."""
         for tensor in file.graph.sparse_initializer:
-            # What is stored of it is not as large as the tensor.
+            # A sparse tensor stores fewer values than it has elements.
             file.shapes[tensor.values.name] = None
 
     def _item_bytes(self, name: str) -> int:
@@ -45,11 +45,11 @@ class Walk:
         return -(-bits // 8)
 
     def keep(self, name: str, array: Any) -> None:
-        """Take over the numbers of a constant."""
+        """Record the array of a constant."""
         self._arrays[name], self.file.shapes[name] = array, array.shape
 
     def numbers(self, name: str) -> Any:
-        """Array of a constant, None where its numbers are not in the file: weights that were stripped, or stand in another."""
+        """The array of a constant; None if its numbers are not in the file, such as those of stripped or external weights."""
         if name not in self._arrays:
             tensor = self.file.stored.get(name)
             try:
@@ -60,22 +60,22 @@ class Walk:
         return self._arrays[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Sizes of a value; raises InputError where they are not fixed, or 0."""
+        """Sizes of a value; raises InputError if a size is not fixed, or is 0."""
         shape = self.file.shape(name, f"value {name}")
         if any(size < 1 for size in shape):
             raise InputError(f"found the shape {list(shape)}, expected sizes of at least 1", place=f"value {name}")
         return shape
 
     def variable(self, name: str) -> Variable:
-        """The tensor of a value; an input of the program where nothing made it."""
+        """The tensor of a value; it becomes an input of the program if no operator has written it."""
         variable = self.values.get(name)
         if variable is None:
-            # Graph inputs, weights and constants, where something reads them.
+            # The value is an input of the graph, a weight or a constant.
             variable = self.values[name] = self.builder.input(name, self.shape(name), self._item_bytes(name))
         return variable
 
     def integers(self, node: Any, at: int, attribute: Any = None) -> list[int]:
-        """Whole numbers given as an attribute, or as an input that is a constant."""
+        """Integers that are given as an attribute, or as a constant operand."""
         if attribute is not None:
             return self.whole(node, attribute)
         name = node.input[at] if self.has(node, at) else ""
@@ -87,7 +87,7 @@ class Walk:
         return self.whole(node, constant.reshape(-1).tolist())
 
     def whole(self, node: Any, given: Any) -> list[int]:
-        """A list of whole numbers; raises InputError for anything else."""
+        """A list of integers; raises InputError for anything else."""
         if not isinstance(given, Iterable) or isinstance(given, bytes) or not all(isinstance(number, int) for number in given):
             raise InputError(f"found {given!r}, expected whole numbers", place=self._place(node))
         return list(given)
@@ -95,7 +95,7 @@ class Walk:
     def ints(
         self, node: Any, options: dict[str, Any], name: str, count: int, default: Sequence[int] | None = None
     ) -> list[int]:
-        """``count`` whole numbers of an attribute."""
+        """``count`` integers of an attribute."""
         given = options.get(name, default)
         if given is None:
             raise InputError(f"found no {name}, expected {count} numbers", place=self._place(node))
@@ -111,18 +111,18 @@ class Walk:
         return axis % rank
 
     def has(self, node: Any, at: int) -> bool:
-        """Whether an operator is given an input there."""
+        """Whether a node has an operand at this position."""
         return len(node.input) > at and bool(node.input[at])
 
     def inputs(self, node: Any, least: int) -> list[Variable]:
-        """The first ``least`` inputs, which an operator cannot do without."""
+        """The first ``least`` operands, which the operator requires."""
         if len(node.input) < least or not all(node.input[:least]):
             named = [name for name in node.input if name]
             raise InputError(f"found {len(named)} inputs, expected {least} or more", place=self._place(node))
         return [self.variable(name) for name in node.input[:least]]
 
     def expect(self, node: Any, holds: bool, found: object, expected: str) -> None:
-        """Raise InputError where something does not hold."""
+        """Raise InputError if a condition does not hold."""
         if not holds:
             raise InputError(f"found {found}, expected {expected}", place=self._place(node))
 
@@ -140,9 +140,9 @@ class Walk:
         restricted: bool = False,
         dynamic: Sequence[int] = (),
     ) -> None:
-        """Write an operator whose results are those of the node."""
+        """Add an operator whose results are those of the node."""
         names = [name for name in node.output if name]
-        # What only training needs has no shape at times, and no reader.
+        # Results that only training needs may have no shape; nothing reads them.
         names = [name for name in names if self.file.shapes.get(name) is not None] or names[:1]
         count = len(names)
         results = self.builder.operator(
@@ -159,7 +159,7 @@ class Walk:
         self.values.update(zip(names, results, strict=True))
 
     def opaque(self, node: Any) -> None:
-        """What nothing is known of: all in one bank, read at indices unknown."""
+        """Add an operator about which nothing is known: all of its arrays must be in one bank."""
         warn_unmodelled(f"a {node.op_type} is not modelled: what it reads and writes stands in one bank", self._place(node))
         operands = [self.variable(name) for name in node.input if name]
         self.operator(node, operands, rules.unspread(len(operands), 1), dynamic=tuple(range(len(operands))))

@@ -1,10 +1,10 @@
-"""Loop bodies as graphs: read from JSON or Graphviz DOT, or written in Python; and lowered to problems on a machine.
+"""Front end for loop bodies as data-flow graphs, in JSON, in Graphviz DOT or in Python; lowers them to modulo scheduling.
 
-Each file knows only those before it:
+A file imports only files that come before it in this list:
 
-- ``balance``: paths of equal length, where delays are limited
-- ``op_table``: tables of operations: meaning, latency, class and tiles
-- ``graph``: the data-flow graph between a file and a problem
+- ``balance``: makes paths equally long if delays are limited
+- ``op_table``: tables of operations with meaning, latency, class and tiles
+- ``graph``: data-flow graphs, and their JSON format
 - ``dot``: data-flow graphs in Graphviz DOT, as other CGRA tools write them
 - ``memory``: loads and stores over the asynchronous fabric
 - ``lower``: the problem of a graph on a machine
@@ -36,39 +36,40 @@ __all__ = ["Dfg", "carried", "lower", "maximum", "minimum", "read_dot", "read_js
 
 
 class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to read a loop body, and the machine's rules for it. See docs/reference/loop-bodies.md."""
+    """Options for reading a loop body, and rules of the machine for it. See docs/reference/loop-bodies.md."""
 
     rules: Rules = Rules()
     inputs: str = "variables"
-    """``variables``, ``copies`` or ``instructions``: what becomes of loads, inputs and constants."""
+    """How loads, inputs and constants are modelled: ``variables``, ``copies`` or ``instructions``."""
     fuse: bool = False
-    """Whether a multiplication that only one addition reads becomes one instruction with it."""
+    """Whether a multiplication that only one addition reads is fused with it."""
     fan_out: int | None = None
-    """Consumers of one value at most, others read from relays; None for what the machine can do, 0 for no relays."""
+    """The largest number of consumers of one value; further ones read it from relays.
+
+    None: what the machine can do. 0: no relays.
+    """
     memory: str = "instructions"
-    """``instructions`` or ``asynchronous``: what loads and stores are."""
+    """How loads and stores are modelled: ``instructions`` or ``asynchronous``."""
     balance: bool = False
-    """Whether shorter ways get instructions that pass values on, where limits on delays allow no times otherwise."""
+    """Whether copies are inserted into shorter paths if limits on delays allow no schedule otherwise."""
     fixed: str | None = None
-    """Path of a file with instructions that are fixed: ``[{"instruction": "a", "tile": 3, "time": 0, "slot": 0}]``."""
+    """Path of a file with fixed instructions: ``[{"instruction": "a", "tile": 3, "time": 0, "slot": 0}]``."""
     strict: bool = False
-    """Whether an op that no op table knows is an error, not a generic operation."""
+    """Whether an operation that no op table has is an error rather than a generic operation."""
     op_table: str | None = None
-    """Path of a TOML file that says what ops mean and cost, over the package's own tables."""
+    """Path of a TOML file with the meaning and cost of operations, which takes precedence over the tables of this package."""
 
 
 _YES_OR_NO = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 
 
 def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table: str | Path | None = None) -> LoopOptions:
-    """Options from ``NAME=VALUE`` texts, and paths.
-
-    Names are those of :data:`RULES`.
+    """Parses options from texts ``NAME=VALUE`` and paths. The names are those of :data:`RULES`.
 
     Raises
     ------
     UsageError
-        An unknown name, or a value that the name does not take.
+        A name is unknown, or a value is not valid for its name.
     """
     rules: dict[str, Any] = {}
     others: dict[str, Any] = {}
@@ -92,7 +93,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def values_of(rule: str) -> str:
-    """What a rule takes, in words."""
+    """The values of a rule, in words."""
     words, is_number = RULES[rule].words, RULES[rule].is_number
     if is_number:
         return "a number, 0 or more"
@@ -104,14 +105,14 @@ def _as_they_are(*words: str) -> dict[str, str]:
 
 
 class Rule(NamedTuple):
-    """A rule that ``--set`` takes."""
+    """A rule for the option ``--set``."""
 
     meaning: str
-    """For lists of options, without a full stop."""
+    """Its meaning for lists of options, without a full stop."""
     words: Mapping[str, Any]
-    """Values by the words for them."""
+    """From words to the values for which they stand."""
     is_number: bool = False
-    """Whether it also takes whole numbers."""
+    """Whether integers are allowed as well."""
 
 
 #: The rules by their names.
@@ -136,15 +137,20 @@ RULES = {
 
 
 def is_dot(path: str | Path) -> bool:
-    """Whether a file is Graphviz DOT, by its name."""
+    """Whether a file is Graphviz DOT, judging by its name."""
     return Path(path).name.lower().removesuffix(".gz").endswith((".dot", ".gv"))
 
 
 def is_loop_body(path: str | Path, data: bytes | None, target: str | Path | None = None) -> bool:
-    """Whether a file holds a data-flow graph. ``data`` is its content where it is JSON, None elsewhere.
+    """Whether a file contains a data-flow graph.
 
-    Networks have nodes and edges as well: their edges are pairs of numbers and their nodes have sizes. Where that leaves it
-    open, the target decides.
+    Networks have nodes and edges as well, but their edges are pairs of numbers and their nodes have sizes. If that does not
+    decide it, the target does.
+
+    Parameters
+    ----------
+    data
+        Its contents if it is JSON; otherwise None.
     """
     if data is None:
         return is_dot(path)
@@ -168,12 +174,12 @@ def is_array(target: str | Path) -> bool:
 
 
 def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions) -> Problem:
-    """Problem of scheduling a graph on a machine.
+    """Reads the problem of scheduling a graph on a machine.
 
     Raises
     ------
     InputError
-        What is wrong with the graph, the machine, the op table or the fixed instructions, and where.
+        The graph, the machine, the op table or a fixed instruction is not valid; the message says what is wrong, and where.
     """
     machine = load_machine(target)
     table = load_op_table(options.op_table)
@@ -186,10 +192,10 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions) -
         graph = read_json(path, reading)
         pins = _pins_within(path)
     if options.fixed is not None:
-        # What is fixed by hand comes before what the graph says.
-        own = read_pins(options.fixed)
-        named = {pin.instruction for pin in own}
-        pins = (*own, *(pin for pin in pins if pin.instruction not in named))
+        # Instructions that the user fixes take precedence over those that the graph fixes.
+        file_pins = read_pins(options.fixed)
+        named = {pin.instruction for pin in file_pins}
+        pins = (*file_pins, *(pin for pin in pins if pin.instruction not in named))
     try:
         given = {name: getattr(options, name) for name in ("rules", "inputs", "fuse", "fan_out", "memory", "balance")}
         return lower(graph, machine, pins=pins, table=table, **given)
@@ -199,7 +205,7 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions) -
 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
-    """A problem with the instructions of the file ``fixed`` in place of its own fixed ones; its rules stay."""
+    """The problem with the fixed instructions of the file ``fixed`` instead of its own; its rules do not change."""
     with naming(changes["fixed"]):
         return msgspec.structs.replace(problem, pins=read_pins(changes["fixed"]))
 
@@ -212,12 +218,18 @@ class _Fixed(msgspec.Struct):
 
 
 def _pins_within(path: str | Path) -> tuple[Pin, ...]:
-    """The ``fixed`` of a graph file."""
+    """The fixed instructions in a graph file."""
     return files.decode_json(files.read_bytes(path), _Fixed, _FIXED, path).fixed
 
 
 def read_pins(path: str | Path) -> tuple[Pin, ...]:
-    """Fixed instructions of a JSON file: a list of them; raises :class:`~stowplan.errors.InputError` naming file and place."""
+    """Reads the list of fixed instructions in a JSON file.
+
+    Raises
+    ------
+    InputError
+        The file has another form; the message names the field.
+    """
     return files.decode_json(files.read_bytes(path), tuple[Pin, ...], _FIXED, path)
 
 
@@ -227,7 +239,10 @@ def _open(source: Source, options: ReadOptions) -> Opened:
 
 
 def _claims(source: Source) -> bool | None:
-    """With a machine named, whatever has nodes is taken for a data-flow graph, so for networks that is not enough."""
+    """Whether a file is certainly a data-flow graph.
+
+    That the target is a machine is not enough, because networks have nodes, too.
+    """
     if is_loop_body(source.path, source.data):
         return True
     return False if source.data is not None and is_layer_file(source.data) else None

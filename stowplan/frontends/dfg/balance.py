@@ -1,9 +1,10 @@
-"""Ways of equal length, where delays are limited: instructions that pass a value on (op ``copy``) stretch the shorter ones.
+"""Makes paths equally long if delays are limited, by inserting instructions that pass a value on (op ``copy``) into shorter
+ones.
 
-How many copies each value needs is a small integer program over the times of instructions and the initiation interval (II):
-with k copies on its way, the difference of the times of producer and consumer lies between bounds as they are for k + 1 steps
-(:mod:`stowplan.models.modulo_scheduling.differences`). Fewest copies come first, the smallest II second. Tiles and slots are
-left out, so a balanced graph may still have no plan.
+The number of copies for each value follows from a small integer program over the times of instructions and the initiation
+interval (II): with k copies between them, the difference of the times of producer and consumer is between the bounds for k + 1
+steps (:mod:`stowplan.models.modulo_scheduling.differences`). It minimizes the number of copies first, and the II second. Tiles
+and slots are not modelled, so that a balanced graph may still have no plan.
 """
 
 from __future__ import annotations
@@ -20,49 +21,53 @@ from stowplan.models.modulo_scheduling.differences import farthest, hop_span, tw
 from stowplan.models.modulo_scheduling.problem import Edge, Instruction, Operand, Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 
-#: Copies on the way of one value at most.
+#: The largest number of copies between a producer and a consumer.
 MOST_COPIES = 64
 
-#: CP-SAT's deterministic seconds: the same graph gets the same copies on any machine.
+#: CP-SAT's limit in deterministic seconds, so that a graph gets the same copies on every machine.
 _WORK = 1.0
 
-#: Seconds that they take no longer than.
+#: Limit in seconds of wall time.
 _SECONDS = 300.0
 
 
-def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lambda made: made) -> Problem:
-    """The problem with copies, where limits on delays refute every II without; itself where they do not, or no copies help.
+def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lambda copies: copies) -> Problem:
+    """The problem with copies, if limits on delays make every II impossible without; otherwise, or if copies do not help,
+    itself.
 
-    ``fill`` says latency and tiles of a copy.
+    Parameters
+    ----------
+    fill
+        Sets the latency and the tiles of a copy.
     """
     if problem.rules.max_delay is None or unrefuted_iis(problem).iis:
         return problem
     counts = _copies(problem, fill)
     if not counts:
         return problem
-    made: list[Instruction] = []
+    copies: list[Instruction] = []
     operands = [list(instruction.operands) for instruction in problem.instructions]
-    taken = {instruction.id for instruction in problem.instructions}
+    used_names = {instruction.id for instruction in problem.instructions}
     for edge, count in counts.items():
         at = producer = problem.instructions[edge.source].id
         for _ in range(count):
-            name = f"{producer}.delay{len(made)}"
-            while name in taken:
+            name = f"{producer}.delay{len(copies)}"
+            while name in used_names:
                 name += "_"
-            taken.add(name)
-            made.append(fill(Instruction(id=name, op="copy", operands=(Operand(instruction=at),))))
+            used_names.add(name)
+            copies.append(fill(Instruction(id=name, op="copy", operands=(Operand(instruction=at),))))
             at = name
-        # The distance stays behind the copies, with the initial value.
+        # The distance and the initial value belong to the edge after the last copy.
         operands[edge.target][edge.operand] = msgspec.structs.replace(operands[edge.target][edge.operand], instruction=at)
-    kept = (
+    rewritten = (
         msgspec.structs.replace(instruction, operands=tuple(new))
         for instruction, new in zip(problem.instructions, operands, strict=True)
     )
-    return msgspec.structs.replace(problem, instructions=(*kept, *made))
+    return msgspec.structs.replace(problem, instructions=(*rewritten, *copies))
 
 
 def _copies(problem: Problem, fill: Callable[[Instruction], Instruction]) -> dict[Edge, int]:
-    """Copies for each value that needs some; none where no numbers of them help."""
+    """The number of copies for each edge that needs some; empty if no numbers of copies help."""
     structure, machine = Structure(problem), problem.machine
     limit = problem.rules.max_delay or 0
     sample = fill(Instruction(id="copy", op="copy"))

@@ -1,9 +1,9 @@
-"""Data-flow graphs in Graphviz DOT, as other CGRA tools write them.
+"""Reads data-flow graphs in Graphviz DOT, as other CGRA tools write them.
 
-Read are nodes and edges (also chains, ``a -> b -> c``) with attributes; subgraphs are flattened. The op of a node is its
-attribute ``opcode``, ``op``, ``operation`` or ``type``, else what of its ``label`` is known, else its name without digits. The
-value of a constant is its ``value``, ``const_value`` or ``constVal``. The distance of an edge is its attribute ``distance``,
-``dist`` or ``iteration``; its operand is ``operand`` where that is a number.
+Nodes and edges (also chains, ``a -> b -> c``) are read with their attributes; subgraphs are flattened. The operation of a node
+is its attribute ``opcode``, ``op``, ``operation`` or ``type``, otherwise a known word in its ``label``, otherwise its name
+without digits. The value of a constant is its attribute ``value``, ``const_value`` or ``constVal``. The distance of an edge is
+its attribute ``distance``, ``dist`` or ``iteration``; its operand is ``operand`` if that is a number.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _TOKEN = re.compile(
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
-#: Between the words of a label; records have fields.
+#: Separators of the words in a label, including those of fields in record labels.
 _BETWEEN = re.compile(r"[\s{}|()\[\],;]+")
 
-#: What DOT writes for the end of a line, whichever way the line is set.
+#: Letters of DOT's escapes for the end of a line, which also set its alignment.
 _LINE_ENDS = "nlr"
 
 
 class _Tokens:
-    """Tokens with their lines; quoted text is told apart from words."""
+    """Tokens with their line numbers; quoted text is distinguished from words."""
 
     def __init__(self, text: str, source: str | Path | None):
         self._source = source
@@ -62,7 +62,7 @@ class _Tokens:
         return f"line {last[2]}"
 
     def peek(self) -> str | None:
-        """The next mark or word as it stands; quoted text never looks like a mark."""
+        """The next punctuation mark or word; quoted text never looks like punctuation."""
         if self._at >= len(self._tokens):
             return None
         kind, text, _ = self._tokens[self._at]
@@ -87,12 +87,12 @@ def _unescaped(text: str) -> str:
 
 
 def read_dot(path: str | Path, reading: Reading | None = None) -> Dfg:
-    """Graph of a file; raises :class:`~stowplan.errors.InputError` naming file and line."""
+    """Reads the graph of a file; raises :class:`~stowplan.errors.InputError`, which names the file and the line."""
     return parse_dot(files.read_text(path), source=path, reading=reading)
 
 
 def parse_dot(text: str, source: str | Path | None = None, reading: Reading | None = None) -> Dfg:
-    """Graph of DOT text; raises :class:`~stowplan.errors.InputError` naming source and line."""
+    """Parses the graph of DOT text; raises :class:`~stowplan.errors.InputError`, which names the source and the line."""
     way = reading or Reading()
     tokens = _Tokens(text, source)
     if tokens.peek() == "strict":
@@ -133,7 +133,7 @@ def parse_dot(text: str, source: str | Path | None = None, reading: Reading | No
 def _statement(
     tokens: _Tokens, nodes: dict[str, tuple[dict[str, str], str]], arrows: list[Arrow], source: str | Path | None
 ) -> None:
-    """A node, a chain of edges, or an attribute of the graph."""
+    """Parse a node, a chain of edges, or an attribute of the graph."""
     place = tokens.line
     chain = [_node_name(tokens)]
     if tokens.peek() == "=":
@@ -163,7 +163,7 @@ def _statement(
 def _node_name(tokens: _Tokens) -> str:
     name = tokens.name()
     while tokens.peek() == ":":
-        # A port says where an edge is drawn, no more.
+        # A port only says where an edge is drawn, so it is ignored.
         tokens.take()
         tokens.name()
     return name
@@ -187,12 +187,12 @@ def _attributes(tokens: _Tokens) -> dict[str, str]:
 
 
 def _op(name: str, values: dict[str, str], table: OpTable) -> str:
-    """The op of a node: what an attribute says; else the first part of label or name that the table has."""
+    """The operation of a node: that of an attribute, otherwise the first part of its label or name that the table has."""
     for key in ("opcode", "op", "operation", "type"):
         if key in values:
             return values[key]
     label = values.get("label", "").strip()
-    # As LLVM prints instructions: %5 = add i32 %3, %4.
+    # LLVM prints instructions such as %5 = add i32 %3, %4, so the part after the equals sign is used.
     words = [word for word in _BETWEEN.split(label.partition(" = ")[2] or label) if word]
     letters = re.findall(r"[^\W\d_]+", label)
     stem = re.sub(r"[^A-Za-z]", "", name)

@@ -1,4 +1,4 @@
-"""Loop bodies written in Python: a function run once on symbols, whose operations become a graph.
+"""Loop bodies written in Python: a function is run once on symbolic values, and its operations become a graph.
 
 >>> def distance(x, y, z, x0=0.0, y0=0.0, z0=0.0):
 ...     return (x - x0) ** 2 + (y - y0) ** 2 + (z - z0) ** 2
@@ -19,7 +19,7 @@ from stowplan.frontends.dfg.graph import Dfg
 from stowplan.frontends.dfg.lower import fuse_multiply_add
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable
 
-#: Powers up to this are multiplied out.
+#: Powers up to this exponent are expanded into multiplications.
 MOST_POWER = 64
 
 Term: TypeAlias = "Expression | int | float"
@@ -34,7 +34,7 @@ class _Trace:
         self._known: dict[tuple[str, tuple[Operand, ...]], Expression] = {}
 
     def add(self, op: str, *terms: Term) -> Expression:
-        """A new instruction, or the one that computes the same already."""
+        """Add an instruction, unless one computes the same already; returns its value."""
         operands = tuple(_operand(term) for term in terms)
         if (op, operands) not in self._known:
             name = f"{op}{len(self.instructions)}"
@@ -43,12 +43,12 @@ class _Trace:
         return self._known[op, operands]
 
 
-#: A method of an operator, given the other operand.
+#: A method of an operator, which is passed the other operand.
 _Method: TypeAlias = "Callable[[Expression, Term], Expression]"
 
 
 def _from_left(op: str) -> _Method:
-    """An operator of Python where a value stands at its left."""
+    """The method of a Python operator whose left operand is a value."""
 
     def method(self: Expression, other: Term) -> Expression:
         return _TRACE.get().add(op, self, other)
@@ -57,7 +57,7 @@ def _from_left(op: str) -> _Method:
 
 
 def _from_right(op: str) -> _Method:
-    """An operator of Python where a number stands at its left."""
+    """The method of a Python operator whose left operand is a number."""
 
     def method(self: Expression, other: Term) -> Expression:
         return _TRACE.get().add(op, other, self)
@@ -66,7 +66,7 @@ def _from_right(op: str) -> _Method:
 
 
 class Expression:
-    """A value of the loop body: operators make new ones."""
+    """A value of the loop body; Python's operators on it create new values."""
 
     __array_ufunc__ = None
 
@@ -108,7 +108,7 @@ class Carried(Expression):
         self.distance = 1
 
     def becomes(self, value: Expression, distance: int = 1) -> Expression:
-        """Say what it is: ``value``, ``distance`` iterations ago."""
+        """Define this value as that of ``value``, ``distance`` iterations ago."""
         if not isinstance(value, Expression) or value.operand.instruction is None or isinstance(value, Carried):
             raise UsageError("expected a value that the loop body computes")
         if distance < 1:
@@ -118,15 +118,15 @@ class Carried(Expression):
 
 
 def carried(initial: float = 0.0) -> Carried:
-    """A value from an earlier iteration, ``initial`` at first; its ``becomes`` must be called once the value is there."""
-    known = _TRACE.get()
-    value = Carried(f"carried {len(known.carried)}", initial)
-    known.carried.append(value)
+    """Returns a value from an earlier iteration, which is ``initial`` at first; call its ``becomes`` to define it."""
+    active = _TRACE.get()
+    value = Carried(f"carried {len(active.carried)}", initial)
+    active.carried.append(value)
     return value
 
 
 def select(condition: Term, when: Term, otherwise: Term) -> Expression:
-    """``when`` where the condition is not zero, else ``otherwise``."""
+    """Returns ``when`` if the condition is not zero, otherwise ``otherwise``."""
     return _TRACE.get().add("select", condition, when, otherwise)
 
 
@@ -149,31 +149,31 @@ def _operand(term: Term) -> Operand:
 
 
 def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool = True) -> Dfg:
-    """Graph of a function that computes one iteration.
+    """Makes the graph of a function that computes one iteration of a loop.
 
-    Its parameters are tile-memory variables: those without a default are streams, read anew every iteration; those with one are
-    the same in all iterations. What it returns, one value or several, is all that is kept: instructions that lead to none of it
-    are left out.
+    The parameters of the function are variables in the memory of tiles. Those without a default are streams, which are read in
+    every iteration; those with a default are the same in all iterations. The function returns one or several values;
+    instructions on which none of them depends are removed.
 
     Parameters
     ----------
     function
-        Of tile-memory variables, with Python's operators on them.
+        A function that applies Python's operators to its parameters.
     name
-        Of the graph; the function's own where None.
+        Name of the graph; by default that of the function.
     fuse
-        Whether a multiplication that only one addition reads becomes one instruction with it.
+        Whether a multiplication that only one addition reads is fused with it.
 
     Raises
     ------
     UsageError
-        The function uses a value in a way that no instruction can.
+        The function uses a value in a way for which there is no instruction.
     InputError
-        It returns nothing that it computes.
+        It returns no computed value.
     """
     label = str(name or getattr(function, "__name__", "loop"))
-    known = _Trace()
-    token = _TRACE.set(known)
+    active = _Trace()
+    token = _TRACE.set(active)
     try:
         parameters = inspect.signature(function).parameters.values()
         variables = [
@@ -183,17 +183,17 @@ def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool =
     finally:
         _TRACE.reset(token)
     results = returned if isinstance(returned, tuple | list) else (returned,)
-    kept = [result.operand.instruction for result in results if isinstance(result, Expression)]
-    if not kept or None in kept:
+    result_ids = [result.operand.instruction for result in results if isinstance(result, Expression)]
+    if not result_ids or None in result_ids:
         raise InputError("found no computed value returned, expected one or more", place=label)
-    graph = _live(label, known, [name for name in kept if name is not None], variables)
+    graph = _live(label, active, [name for name in result_ids if name is not None], variables)
     return fuse_multiply_add(graph) if fuse else graph
 
 
-def _live(label: str, known: _Trace, kept: list[str], variables: list[Variable]) -> Dfg:
-    """The instructions that what is kept needs, with carried values resolved."""
+def _live(label: str, active: _Trace, result_ids: list[str], variables: list[Variable]) -> Dfg:
+    """The instructions on which the returned values depend, with values of earlier iterations resolved."""
     sources: dict[str, tuple[str, int]] = {}
-    for value in known.carried:
+    for value in active.carried:
         if value.source is None:
             raise UsageError(f"a carried value of {label} never says what it becomes")
         sources[value.operand.instruction or ""] = (value.source.operand.instruction or "", value.distance)
@@ -206,10 +206,10 @@ def _live(label: str, known: _Trace, kept: list[str], variables: list[Variable])
 
     instructions = {
         instruction.id: msgspec.structs.replace(instruction, operands=tuple(map(resolved, instruction.operands)))
-        for instruction in known.instructions
+        for instruction in active.instructions
     }
     live: set[str] = set()
-    open_names = [sources[name][0] if name in sources else name for name in kept]
+    open_names = [sources[name][0] if name in sources else name for name in result_ids]
     while open_names:
         name = open_names.pop()
         if name not in live:

@@ -1,4 +1,4 @@
-"""From a graph to a problem on a machine: inputs become variables, multiply-adds are fused, large fan-outs are relayed."""
+"""Lowers a graph to a problem on a machine: turns inputs into variables, fuses multiply-adds, and relays large fan-outs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from stowplan.result import Assumption
 
 
 def relay_fan_out(graph: Dfg, limit: int) -> Dfg:
-    """The graph with at most ``limit`` different consumers of each value.
+    """The graph with at most ``limit`` different consumers of each value; further consumers read the value from relays.
 
-    Consumers on a cycle with the producer come first, for a relay would make the cycle longer; then those with the longest way
-    to the end of the loop body. Edges of earlier iterations keep their distance behind the relay.
+    Consumers on a cycle with the producer read it directly, because a relay would make the cycle longer; then those with the
+    longest path to the end of the loop body. Edges of earlier iterations keep their distance, from the relay on.
     """
     if limit < 2:
         raise UsageError(f"found a fan-out of {limit}, expected 2 or more: a relay is a consumer too")
@@ -55,12 +55,12 @@ def _spread(
     relays: list[Instruction],
     number: dict[str, int],
 ) -> None:
-    """Let the first targets read from the producer, and the others from as few relays as can serve them."""
+    """Let the first targets read from the producer, and the others from the smallest sufficient number of relays."""
     if len(targets) <= limit:
         for target in targets:
             reads_from[source, target] = producer
         return
-    # The first always reads directly: it may be on a cycle.
+    # The first target always reads directly, because it may be on a cycle with the producer.
     count = next((n for n in range(1, limit) if limit - n + n * limit >= len(targets)), limit - 1)
     direct, rest = targets[: limit - count], targets[limit - count :]
     for target in direct:
@@ -82,7 +82,10 @@ def _moved(operand: Operand, number: dict[str, int], target: int, reads_from: di
 
 
 def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:
-    """Instructions from each to the end of the iteration; 0 on and before cycles without a distance, an error elsewhere."""
+    """[instructions] Length of the longest path to the end of the iteration.
+
+    It is 0 on and before cycles without a distance, which are reported as errors elsewhere.
+    """
     needs = (
         (reader, number[operand.instruction], 1)
         for reader, instruction in enumerate(graph.instructions)
@@ -93,10 +96,10 @@ def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:
 
 
 def fuse_multiply_add(graph: Dfg) -> Dfg:
-    """Fuse each addition of two operands with a multiplication of two, of this iteration, that nothing else reads.
+    """Fuses each addition of two operands with a multiplication of two operands that nothing else reads.
 
-    Of two that could be fused, the one that ends the shorter chain is left as it is: it is the addition's third operand, and
-    ready sooner.
+    The multiplication must be of the same iteration. If both operands could be fused, the one at the end of the shorter chain
+    is not: it becomes the third operand, which is ready sooner.
     """
     readers = Counter(operand.instruction for instruction in graph.instructions for operand in instruction.operands)
     by_id = {instruction.id: instruction for instruction in graph.instructions}
@@ -109,7 +112,7 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
         return source.op == "mul" and len(source.operands) == 2 and not source.writes
 
     def chain(name: str) -> int:
-        """Instructions before and with this one, along edges of this iteration."""
+        """Length of the longest chain of instructions up to this one, along edges of this iteration."""
         stack = [name]
         while stack:
             top = stack[-1]
@@ -136,8 +139,10 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
         fused[addition.id] = Instruction(
             id=addition.id, op="madd", operands=(*product.operands, addition.operands[1 - place]), writes=addition.writes
         )
-    kept = tuple(fused.get(instruction.id, instruction) for instruction in graph.instructions if instruction.id not in gone)
-    return Dfg(graph.name, kept, graph.variables)
+    remaining = tuple(
+        fused.get(instruction.id, instruction) for instruction in graph.instructions if instruction.id not in gone
+    )
+    return Dfg(graph.name, remaining, graph.variables)
 
 
 Inputs = Literal["variables", "copies", "instructions"]
@@ -157,41 +162,41 @@ def lower(
     table: OpTable | None = None,
     balance: bool = False,
 ) -> Problem:
-    """Problem of a graph.
+    """Makes the problem of scheduling a graph on a machine.
 
     Parameters
     ----------
     machine
-        The Streaming Engine where None.
+        The machine; by default the Streaming Engine.
     inputs
-        What becomes of loads, inputs, parameters and constants that nothing leads to. ``variables``: each is a tile-memory
-        variable (constants: a constant), so that its readers share a tile. ``copies``: a variable for each reader.
-        ``instructions``: an instruction as any other.
+        How loads, inputs, parameters and constants without operands are modelled. ``variables``: each is a variable in the
+        memory of a tile (constants: a constant), so that its readers share a tile. ``copies``: one variable for each reader.
+        ``instructions``: ordinary instructions.
     fuse
-        Whether a multiplication that only one addition reads becomes one instruction with it.
+        Whether a multiplication that only one addition reads is fused with it.
     fan_out
-        Consumers of one value at most; others read it from relays (op ``copy``). None: one less than the tiles that a tile
-        reaches, where siblings need different tiles and values do not pass through; 0: no relays.
+        The largest number of consumers of one value; further consumers read it from relays (op ``copy``). None: one less than
+        the number of tiles that a tile reaches, if siblings need different tiles and values do not pass through. 0: no relays.
     memory
-        What loads and stores are that are left: ``instructions`` as any other, or ``asynchronous``: accesses to memory, whose
-        answers start linked flows. What is sent to several readers gets copies (op ``copy``).
+        How the remaining loads and stores are modelled. ``instructions``: ordinary instructions. ``asynchronous``: accesses to
+        memory, whose answers start linked flows; a value that is sent to several readers gets copies (op ``copy``).
     pins
         Instructions with a fixed tile, time or slot.
     table
-        Says latency and tiles of relays and fused instructions; those of the graph have theirs already.
+        Latency and tiles of relays and fused instructions; the instructions of the graph have theirs already.
     balance
-        Whether to put instructions that pass a value on (op ``copy``) into shorter ways, where ``rules`` limit delays so that
-        no times fit otherwise; as few as will do.
+        Whether to insert as few copies (op ``copy``) as possible into shorter paths, if ``rules`` limit delays so that there is
+        no schedule otherwise.
 
     Returns
     -------
     Problem
-        Modulo scheduling of the graph, relays and fused instructions included.
+        The problem of modulo scheduling, with relays and fused instructions.
 
     Raises
     ------
     InputError
-        A graph that breaks a rule of the problem; names the place.
+        The graph breaks a rule of the problem; the message names the place.
     """
     if inputs not in get_args(Inputs):
         raise UsageError(f"found inputs {inputs!r}, expected one of {', '.join(get_args(Inputs))}")
@@ -227,20 +232,20 @@ def lower(
     )
     if not balance:
         return problem
-    # Imported here: listing formats loads no solver.
+    # This is imported here, so that listing formats does not load a solver.
     from stowplan.frontends.dfg.balance import balanced
 
     return balanced(problem, (lambda made: made) if table is None else table.filled)
 
 
 def _chosen(matters: bool, option: str, value: object, *others: object) -> tuple[Assumption, ...]:
-    """An option with its value and the first of others to try, where they make other instructions."""
+    """The assumption about an option, with an alternative to try, if the option makes a difference."""
     other = next(one for one in others if one != value)
     return (Assumption(option, str(value), f"--set {option}={other}"),) if matters else ()
 
 
 def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:
-    """Relays and fused instructions cost what the table says of their ops."""
+    """The instructions, with the costs of relays and fused instructions from the table."""
     ops = {instruction.id: instruction.op for instruction in graph.instructions}
     return tuple(
         instruction if ops.get(instruction.id) == instruction.op else table.filled(instruction)
@@ -256,14 +261,14 @@ def _default_fan_out(machine: Machine, rules: Rules) -> int:
 
 
 def _inputs_to_variables(graph: Dfg, *, copies: bool) -> Dfg:
-    """Replace instructions that bring data from outside, and have no operands, by what their readers read."""
+    """Replace instructions without operands that bring data from outside by variables or constants of their readers."""
     outside = {
         instruction.id: instruction
         for instruction in graph.instructions
         if instruction.op in (*STREAMED, *INVARIANT) and not instruction.operands and not instruction.writes
     }
     read = {operand.instruction for instruction in graph.instructions for operand in instruction.operands}
-    # Data that nothing reads is what the loop body is for: it stays.
+    # An instruction that nothing reads is a result of the loop body, so it stays.
     outside = {name: value for name, value in outside.items() if name in read}
     number = {name: at for at, name in enumerate(outside)}
     variables: dict[str, Variable] = {variable.id: variable for variable in graph.variables}
@@ -273,7 +278,7 @@ def _inputs_to_variables(graph: Dfg, *, copies: bool) -> Dfg:
         if source is None:
             return operand
         if source.op == "constant":
-            # The file says no value: any will do, but not the same for all.
+            # The file has no value for this constant, so it gets an arbitrary one, a different one for each constant.
             return Operand(constant=1.0 + number[source.id] / 8)
         name = f"{source.id}@{reader.id}" if copies else source.id
         while name in variables and variables[name].streams != (source.op in STREAMED):

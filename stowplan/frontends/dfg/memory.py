@@ -1,7 +1,7 @@
-"""Loads and stores over the asynchronous fabric: a loop body cut into flows that the answers of memory link.
+"""Loads and stores over the asynchronous fabric: cuts a loop body into flows, which are linked by answers of the memory.
 
-An instruction is one level above the loads it depends on. Instructions of one level stay in one flow where values lead from one
-to the other; what goes from level to level is sent over the asynchronous fabric. Recurrences without memory in them stay whole.
+An instruction is one level above the loads on which it depends. Instructions of one level that are connected by values form one
+flow. Values from one level to another are sent over the asynchronous fabric. Recurrences without memory accesses are not cut.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from stowplan.frontends.dfg.graph import Dfg
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand
 
-#: Operations that access memory, and how.
+#: Operations that access memory, with the kind of access.
 ACCESSES: dict[str, Literal["load", "store"]] = {"load": "load", "store": "store"}
 
 
 class _Reader(NamedTuple):
-    """An operand that reads a value that is sent."""
+    """An operand that reads a value which is sent over the asynchronous fabric."""
 
     instruction: int
     distance: int
@@ -30,10 +30,10 @@ class _Reader(NamedTuple):
 
 
 def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
-    """The graph with its loads and stores as memory accesses, and every value between two levels sent.
+    """Turns loads and stores into memory accesses, and sends every value between two levels over the asynchronous fabric.
 
-    What is sent has one reader: a copy (op ``copy``) where there would be more, which passes it on over links, or to the next
-    level.
+    A value that is sent has one reader. If there are several, the reader is a copy (op ``copy``), which passes the value on
+    over links or to the next level.
 
     Raises
     ------
@@ -51,11 +51,11 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
     number = graph.number
     level = _levels(graph, number, [access is not None for access in kind])
     readers = _sent(graph, number, level, [access is not None for access in kind])
-    taken = set(number)
+    used_names = set(number)
     copies: list[Instruction] = []
     changed: dict[tuple[_Reader, str], Operand] = {}
     for source, sent in readers.items():
-        copies += _link(graph.instructions[source].id, sent, level, taken, changed)
+        copies += _link(graph.instructions[source].id, sent, level, used_names, changed)
 
     def moved(at: int, operand: Operand) -> Operand:
         replacement = changed.get((_Reader(at, operand.distance, operand.initial), operand.instruction or ""))
@@ -71,10 +71,13 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
 
 
 def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[int]:
-    """Level of each instruction: loads and stores on the longest way to it, less where it can wait for its consumers."""
+    """[instructions] The level: the largest number of loads and stores on a path to the instruction.
+
+    An instruction may be moved to the level of its consumers if no more values have to be sent then.
+    """
     component = graph.components
     with_access = {component[at] for at, access in enumerate(is_access) if access}
-    # Recurrences without memory in them are one unit; others are cut somewhere anyway.
+    # A recurrence without memory accesses is one unit; others are cut somewhere in any case.
     unit = [-1 - at if component[at] in with_access else component[at] for at in range(len(number))]
     before: dict[int, set[tuple[int, bool]]] = {one: set() for one in unit}
     after: dict[int, set[int]] = {one: set() for one in unit}
@@ -96,15 +99,15 @@ def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[i
                 order.append(target)
     accessing = {unit[at] for at, access in enumerate(is_access) if access}
     for one in reversed(order):
-        # What only later levels read is computed there, unless more values would have to be sent for it.
+        # An instruction that only later levels read is computed there, unless more values would have to be sent for it.
         if after[one] and one not in accessing and len(before[one]) <= 1:
             height[one] = max(height[one], min(height.get(target, 0) for target in after[one]))
-    # A cycle without a distance has no order; the problem says which it is.
+    # A cycle without a distance has no order; the problem reports it.
     return [height.get(one, 0) for one in unit]
 
 
 def _sent(graph: Dfg, number: dict[str, int], level: list[int], is_access: list[bool]) -> dict[int, list[_Reader]]:
-    """Readers of each value that is sent."""
+    """From a value that is sent to its readers."""
     readers: dict[int, dict[_Reader, None]] = defaultdict(dict)
     for at, instruction in enumerate(graph.instructions):
         for operand in instruction.operands:
@@ -116,9 +119,10 @@ def _sent(graph: Dfg, number: dict[str, int], level: list[int], is_access: list[
 
 
 def _groups(readers: list[_Reader], level: list[int]) -> list[list[_Reader]]:
-    """Readers that can read from one copy, in the order of the copies.
+    """Groups of readers that can read from one copy, in the order of the copies.
 
-    A copy of an earlier iteration has one initial value. Later iterations last: no value goes back to a lower level within one.
+    A copy for an earlier iteration has a single initial value. Readers in later iterations come last, because within an
+    iteration no value can be sent to a lower level.
     """
     by_level: dict[int, list[_Reader]] = defaultdict(list)
     for reader in readers:
@@ -133,9 +137,9 @@ def _groups(readers: list[_Reader], level: list[int]) -> list[list[_Reader]]:
 
 
 def _link(
-    producer: str, readers: list[_Reader], level: list[int], taken: set[str], changed: dict[tuple[_Reader, str], Operand]
+    producer: str, readers: list[_Reader], level: list[int], used_names: set[str], changed: dict[tuple[_Reader, str], Operand]
 ) -> list[Instruction]:
-    """Let the readers of a value that is sent read it one level after the other; returns the copies that it takes."""
+    """Let the readers of a value that is sent read it from a chain of copies, level by level; returns the copies."""
     name, age, initial = producer, 0, 0.0
     newest = producer
     copies: list[Instruction] = []
@@ -143,16 +147,16 @@ def _link(
     for members in groups:
         least = min(reader.distance for reader in members)
         if age and initial != members[0].initial:
-            # The copy before begins with another value.
+            # The previous copy has another initial value, so this one reads the newest copy.
             name, age = newest, 0
         if members is groups[-1] and len({reader.instruction for reader in members}) == 1:
             for reader in members:
                 changed[reader, producer] = Operand(instruction=name, distance=reader.distance - age, asynchronous=True)
             continue
         copy = f"{producer}.copy{len(copies)}"
-        while copy in taken:
+        while copy in used_names:
             copy += "'"
-        taken.add(copy)
+        used_names.add(copy)
         begins = members[0].initial if least else 0.0
         read = Operand(instruction=name, distance=least - age, initial=begins, asynchronous=True)
         copies.append(Instruction(id=copy, op="copy", operands=(read,)))

@@ -1,7 +1,7 @@
-"""Op tables: names and patterns of ops, with meaning, class, latency and tiles.
+"""Op tables: names and patterns of operations, with meaning, class, latency and tiles.
 
-The package brings tables for its own operations, for LLVM IR and MLIR, and for the graphs of CGRA suites. A table of one's own
-lies over them: whatever it leaves open is as they have it. docs/reference/loop-bodies.md has the fields.
+This package has tables for its own operations, for LLVM IR and MLIR, and for the graphs of CGRA suites. A table of the user
+takes precedence, and the others apply to everything that it leaves open. docs/reference/loop-bodies.md describes the fields.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from stowplan.models.modulo_scheduling.problem import Instruction
 FORMAT = "stowplan.op_table"
 VERSION = 1
 
-#: Class of the ops that no table has one for.
+#: Class of operations for which no table has a class.
 UNCLASSIFIED = "generic"
 
-#: Longest pattern, in characters.
+#: The longest pattern, in characters.
 _MOST_PATTERN = 400
 
 
 class _Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What holds for a class of ops."""
+    """Latency and tiles of a class of operations."""
 
     latency: int | None = None
     tiles: tuple[int, ...] | None = None
 
 
 class _Ops(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What holds for some ops, by name or by a pattern."""
+    """Meaning and costs of some operations, given by names or by a pattern."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
-    """Regular expression of the whole name. Its group ``value``, where it has one, is the value of a constant."""
+    """Regular expression for the whole name. Its group ``value``, if it has one, is the value of a constant."""
     meaning: str | None = None
-    """One of the package's operations; None for one of which only the operands are known."""
+    """An operation of this package; None for one about which only the operands are known."""
     group: str | None = msgspec.field(default=None, name="class")
     latency: int | None = None
     tiles: tuple[int, ...] | None = None
 
 
 class OpTableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table as its file has it."""
+    """The contents of a file with an op table."""
 
     format: str
     version: int
@@ -100,18 +100,18 @@ def _compile(pattern: str | None, place: str) -> re.Pattern[str] | None:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What is known of an op."""
+    """An operation with its meaning and costs."""
 
     op: str
-    """Operation of the package, or a generic one."""
+    """An operation of this package, or a generic one."""
     value: float | None = None
-    """Of a constant whose name says it."""
+    """The value of a constant whose name contains it."""
     latency: int | None = None
     tiles: tuple[int, ...] | None = None
 
 
 class _Layer:
-    """One file, ready to be asked."""
+    """One file with its patterns compiled."""
 
     def __init__(self, file: OpTableFile):
         self.classes, self.ops = file.classes, file.ops
@@ -127,7 +127,10 @@ class _Layer:
                 self._patterns.append((pattern, entry))
 
     def find(self, name: str) -> tuple[_Ops, str | None] | None:
-        """The entry of an op, and its value where a pattern finds one; names come before patterns, patterns in their order."""
+        """The entry of an operation, and its value if the pattern has one.
+
+        Names come before patterns, patterns in their order.
+        """
         named = self._by_name.get(_key(name))
         if named is not None:
             return named, None
@@ -143,16 +146,16 @@ def _key(name: str) -> str:
 
 
 class OpTable:
-    """Tables one over the other: each says what those over it leave open."""
+    """Several tables in order of precedence: each one applies to what those before it leave open."""
 
     def __init__(self, files: tuple[OpTableFile, ...], source: str | Path | None = None):
         self._layers = [_Layer(file) for file in files]
         self._resolved: dict[str, Resolved | None] = {}
         self.source = source
-        """Path of the user's own table, for error messages."""
+        """Path of the user's table, for error messages."""
 
     def check(self, tiles: int) -> None:
-        """Raise InputError where a table names a tile that a machine of so many does not have."""
+        """Raise InputError if a table names a tile that a machine with so many tiles does not have."""
         for layer in self._layers:
             places: list[tuple[str, _Costs | _Ops]] = [
                 *((f"class.{name}", costs) for name, costs in layer.classes.items()),
@@ -164,23 +167,26 @@ class OpTable:
                     raise InputError(f"found tile {highest}, expected 0 to {tiles - 1}", source=self.source, place=place)
 
     def find(self, name: str) -> Resolved | None:
-        """What the tables say of an op; None where none of them has it."""
+        """The meaning and costs of an operation; None if no table has it."""
         if name not in self._resolved:
             self._resolved[name] = self._find(name)
         return self._resolved[name]
 
     @property
     def names(self) -> list[str]:
-        """All names, but not what patterns match."""
+        """All names in the tables; patterns are not included."""
         return [name for layer in self._layers for name in layer.names]
 
     def generic(self, name: str) -> Resolved:
-        """What holds for an op that no table has."""
+        """The costs of an operation that no table has."""
         costs = self._costs([], UNCLASSIFIED)
         return Resolved(generic_operation(_key(name)), None, *costs)
 
     def filled(self, instruction: Instruction) -> Instruction:
-        """An instruction that no file has (a relay, a fused multiply-add), with the latency and tiles of its op."""
+        """The instruction with the latency and tiles of its operation.
+
+        This is for instructions that are in no file, such as relays and fused multiply-adds.
+        """
         resolved = self.find(instruction.op)
         if resolved is None or (resolved.latency is None and resolved.tiles is None):
             return instruction
@@ -188,18 +194,18 @@ class OpTable:
 
     def _find(self, name: str) -> Resolved | None:
         matches = [entry for layer in self._layers if (entry := layer.find(name)) is not None]
-        own = _key(name)
-        if not matches and own not in OPERATIONS:
+        key = _key(name)
+        if not matches and key not in OPERATIONS:
             return None
         entries = [entry for entry, _ in matches]
-        meaning = _first(entries, lambda entry: entry.meaning) or (own if own in OPERATIONS else None)
+        meaning = _first(entries, lambda entry: entry.meaning) or (key if key in OPERATIONS else None)
         text = next((value for _, value in matches if value is not None), None)
-        if meaning is not None and meaning != own:
-            # What is said of an operation holds for all ops that mean it, unless it is said of them.
+        if meaning is not None and meaning != key:
+            # Costs of an operation of this package apply to all operations with this meaning that have none of their own.
             entries += [entry[0] for layer in self._layers if (entry := layer.find(meaning)) is not None]
         group = _first(entries, lambda entry: entry.group) or UNCLASSIFIED
         value = read_number(text) if meaning == "constant" else None
-        return Resolved(meaning or generic_operation(own), value, *self._costs(entries, group))
+        return Resolved(meaning or generic_operation(key), value, *self._costs(entries, group))
 
     def _costs(self, entries: list[_Ops], group: str) -> tuple[int | None, tuple[int, ...] | None]:
         every: list[_Costs | _Ops] = [*entries, *(layer.classes[group] for layer in self._layers if group in layer.classes)]
@@ -212,7 +218,7 @@ def _first(entries: list[Any], field: Callable[[Any], Any]) -> Any:
 
 
 def read_number(text: str | None) -> float | None:
-    """A finite number in decimal or with a prefix such as 0x; None for anything else."""
+    """Reads a finite number, in decimal or with a prefix such as 0x; returns None for anything else."""
     if text is None:
         return None
     for read in (float, lambda text: float(int(text, 0))):
@@ -226,22 +232,23 @@ def read_number(text: str | None) -> float | None:
 
 _FILES = TargetFiles(OpTableFile, __name__.rpartition(".")[0], FORMAT, VERSION, noun="op table")
 
-#: Tables of the package, the first over the others.
+#: Tables of this package, in order of precedence.
 SHIPPED = ("own", "llvm", "cgra")
 
 
 def load_op_table(path: str | Path | None = None) -> OpTable:
-    """The tables of the package, and one's own over them.
+    """Loads the tables of this package, and a table of the user, which takes precedence.
 
     Parameters
     ----------
     path
-        Path of a TOML file; None for the package's tables alone.
+        Path of a TOML file; None for the tables of this package only.
 
     Raises
     ------
     InputError
-        A missing file, not TOML, or a field that is missing, unknown or out of range; names file and field.
+        The file is missing or is not TOML, or a field is missing, unknown or out of range; the message names the file and the
+        field.
     """
     if path is None:
         return _shipped()

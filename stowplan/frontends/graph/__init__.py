@@ -1,14 +1,15 @@
-"""Graphs of operators among the inputs, and the targets that they are planned for.
+"""Front end for graphs of operators and tensors, and the targets for which they are planned.
 
-One reader for each format makes a :class:`stowplan.graph.graph.Graph`: ONNX, programs of ``torch.export``, HLO, TensorFlow Lite
-and JSON. The target says which problem is made of it: an order of the operators (``order``), offsets in one arena (``arena``),
-what is computed again (``rematerialization``), or a bank for each tensor, of a device with several memories.
+A reader for each format makes a :class:`stowplan.graph.graph.Graph`: ONNX, programs of ``torch.export``, HLO, TensorFlow Lite
+and JSON. The target says which problem is made from the graph: an order of the operators (``order``), offsets in one arena
+(``arena``), recomputation within a memory limit (``rematerialization``), or, for a device with several memories, a bank for
+each tensor.
 
-Each file knows only those before it:
+A file imports only files that come before it in this list:
 
 - ``fx``: graphs of ``torch.fx``
 - ``onnx``, ``torch_export``, ``hlo``, ``tflite``, ``graph_file``: readers
-- ``lowering``: problems of a graph
+- ``lowering``: makes packing problems from a graph
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from stowplan.graph.graph import Graph
 from stowplan.hardware.memories import is_memory_target, load_target, target_names
 
 ORDER_TARGET, ARENA_TARGET, REMAT_TARGET = "order", "arena", "rematerialization"
-#: Stands for every target with memories.
+#: Name that stands for every target with several memories.
 MEMORY_TARGET = "memories"
 
 
 def read_graph(source: Source, options: ReadOptions, *, keeps_order: bool = False) -> Graph:
-    """Graph of a file.
+    """Reads the graph of a file.
 
     Parameters
     ----------
     keeps_order
-        For plans that keep the order of the file: the nodes of graphs that an ONNX node runs are operators, too, and results
-        take the bytes of operands only where that is asked for.
+        Whether plans keep the order of the file. Then the nodes of graphs that an ONNX node runs are operators as well, and
+        results are written over operands only if the options say so.
     """
     path = source.path
     in_place = options.in_place == "elementwise" if keeps_order else options.in_place != "none"
@@ -50,9 +51,9 @@ def read_graph(source: Source, options: ReadOptions, *, keeps_order: bool = Fals
     elif is_onnx(path):
         from stowplan.frontends.graph.onnx import read_onnx
 
-        graph = read_onnx(path, options.told_sizes, flat=keeps_order, in_place=in_place)
+        graph = read_onnx(path, options.user_sizes, flat=keeps_order, in_place=in_place)
     elif is_exported(path):
-        graph = read_exported(path, options.told_sizes.dims)
+        graph = read_exported(path, options.user_sizes.dims)
     else:
         from stowplan.frontends.graph.hlo import read_hlo
 
@@ -69,7 +70,7 @@ def read_graph(source: Source, options: ReadOptions, *, keeps_order: bool = Fals
 
 
 def _options(source: Source) -> frozenset[str]:
-    """Names of the options that say how a graph is read."""
+    """Names of the options that apply to reading a graph."""
     path = source.path
     if source.data is not None:
         return frozenset({"target"})
@@ -81,7 +82,7 @@ def _options(source: Source) -> frozenset[str]:
 
 
 def _target(source: Source) -> str | None:
-    """Which of the targets of graphs a file is read for: the one that is named, else its format's own; None for other files."""
+    """The target for which a file is read as a graph: the named one, otherwise that of its format; None for other files."""
     if source.data is not None and not is_graph_file(source.data):
         return None
     if source.target in (ORDER_TARGET, ARENA_TARGET, REMAT_TARGET):
@@ -92,7 +93,10 @@ def _target(source: Source) -> str | None:
 
 
 def _claims(source: Source) -> bool | None:
-    """Whether a file is surely meant for a target other than an arena; models of TensorFlow Lite are not, but by name."""
+    """Whether a file is a graph for another target than ``arena``:
+
+    never a TensorFlow Lite model, always an exported program.
+    """
     return False if is_tflite(source.path) else True if is_exported(source.path) else None
 
 
@@ -204,7 +208,7 @@ REMATERIALIZATION = InputFormat(
     claims=_claims,
 )
 
-#: A graph in JSON, which is ordered where no target says what else is to become of it.
+#: The format of graphs in JSON; without a target, their operators are ordered.
 GRAPH_FILE = InputFormat(
     what="a graph of operators and tensors",
     suffixes=(".json",),

@@ -1,8 +1,8 @@
-"""Graphs of ``torch.fx`` as graphs of operators and tensors: programs of ``torch.export``, and what back ends make of them.
+"""Reads graphs of ``torch.fx`` as graphs of operators and tensors: programs of ``torch.export``, and their forms in back ends.
 
-Torch is imported when a program is read, never before. Whether a result is a view comes from the storages of a run on tensors
-without data, and whether it may take an operand's place from the operator's tag as pointwise. Parameters, buffers and constants
-are no tensors here.
+Torch is imported only when a program is read. A run on fake tensors, which have storages but no data, shows which results are
+views. A result may be written over an operand if torch tags the operator as pointwise. Parameters, buffers and constants do not
+count as tensors.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from stowplan.models.operator_order.structure import build, stable_order
 
 Entry = TypeVar("Entry")
 
-#: Operators that copy all of the storage under their first argument, however little of it that is a view of: kernels of 2.13,
-#: measured. Runs without data copy the view.
+#: Operators that copy the whole storage of their first argument even if it is a view of a small part, as measured with torch
+#: 2.13. On fake tensors they copy only the view.
 _COPY_STORAGE = ("copy", "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
 
 
 class Inlined(NamedTuple):
-    """Where a higher-order operator that runs one graph once has it, and what it is given, among its arguments."""
+    """How a higher-order operator that runs one graph once is called: positions of the graph and of its inputs."""
 
     graph: int
     operands: int
     context: Callable[..., AbstractContextManager[Any]] = lambda *_: contextlib.nullcontext()
-    """In what the graph runs, given the arguments before it."""
+    """Makes the context manager in which the graph runs, from the arguments before the graph."""
 
 
 def _autocast(device: str, dtype: Any, enabled: bool, cache: bool | None) -> AbstractContextManager[Any]:
@@ -64,7 +64,7 @@ INLINED = {
     "tag_activation_checkpoint": Inlined(0, 1),
 }
 
-#: What is not counted of operators that are in no other table, or hold more than their graphs do.
+#: What is not counted of operators that are in no other table, or that need more memory than their graphs do.
 _UNSEEN = {
     "auto_functionalized": "what the operator that it runs allocates is",
     "auto_functionalized_v2": "what the operator that it runs allocates is",
@@ -74,31 +74,32 @@ _UNSEEN = {
 
 
 class Inside(NamedTuple):
-    """What a graph that an operator runs needs beside what it is given. Sizes are bytes."""
+    """The memory that a graph which an operator runs needs in addition to its inputs, in bytes."""
 
     peak: int
     results: Sequence[int]
-    """[results] of the storage under each."""
+    """[results] Bytes of the storage of each result."""
     is_random: bool
 
 
-def _of_map(node: Any, graphs: Sequence[Inside], own: int, results: Sequence[Any]) -> int:
-    """Results of all iterations live while the last runs, and while they are stacked."""
+def _of_map(node: Any, graphs: Sequence[Inside], result_size: int, results: Sequence[Any]) -> int:
+    """The results of all iterations are live while the last iteration runs, and while they are stacked."""
     times, part = max((len(tensor) for tensor in tensors_of(results)), default=0), sum(graphs[0].results)
-    return max(times * part, (times - 1) * part + graphs[0].peak - own)
+    return max(times * part, (times - 1) * part + graphs[0].peak - result_size)
 
 
-def _of_scan(node: Any, graphs: Sequence[Inside], own: int, results: Sequence[Any]) -> int:
-    """Results are scattered into their places with two indices of 8 bytes for each element of an iteration's."""
+def _of_scan(node: Any, graphs: Sequence[Inside], result_size: int, results: Sequence[Any]) -> int:
+    """Results are scattered into their places with two indices of 8 bytes for each element of an iteration."""
     stacked = tensors_of(results[len(node.args[1]) :])
     return graphs[0].peak + sum(16 * math.prod(map(int, tensor.shape[1:])) for tensor in stacked)
 
 
-#: Branches and loops: bytes beside operands and results, given the node, its graphs, the bytes of its results and these.
+#: For branches and loops, functions that compute the bytes that are needed besides operands and results, from the node, its
+#: graphs, the bytes of its results, and the results.
 NESTED: dict[str, Callable[[Any, Sequence[Inside], int, Sequence[Any]], int]] = {
-    # Results of the branch are those of the operator.
+    # The results of the branch are the results of the operator, so they do not count twice.
     "cond": lambda node, graphs, own, results: max(0, *(graph.peak - own for graph in graphs)),
-    # The last iteration's values, as large as the results, live while the next runs.
+    # The values of an iteration, which are as large as the results, are live while the next iteration runs.
     "while_loop": lambda node, graphs, own, results: max(graph.peak for graph in graphs),
     "map_impl": _of_map,
     "scan": _of_scan,
@@ -106,9 +107,9 @@ NESTED: dict[str, Callable[[Any, Sequence[Inside], int, Sequence[Any]], int]] = 
 
 
 def copied_storages(node: Any, args: Sequence[Any]) -> list[Sequence[int]]:
-    """Bytes that the storages under an operator's first results have at least, given its arguments' values."""
+    """Lower bounds on the bytes of the storages of an operator's first results, from the values of its arguments."""
     name = str(getattr(node.target, "overloadpacket", "")).removeprefix("aten.")
-    # Of what shows the same bytes several times, the view is copied.
+    # If an argument shows the same bytes several times, as an expanded tensor does, only the view is copied.
     if name not in _COPY_STORAGE or any(
         stride == 0 and size > 1 for stride, size in zip(args[0].stride(), args[0].shape, strict=True)
     ):
@@ -117,7 +118,7 @@ def copied_storages(node: Any, args: Sequence[Any]) -> list[Sequence[int]]:
 
 
 def expect_modelled(node: Any, place: str) -> None:
-    """Raise InputError for an operator that no table has; warn of one that may hold more than is known."""
+    """Raise InputError for an operator that no table has; warn of one that may need more memory than is counted."""
     if is_higher_order(node):
         name = str(node.target)
         if name not in INLINED and name not in NESTED and name not in _UNSEEN:
@@ -130,44 +131,45 @@ def expect_modelled(node: Any, place: str) -> None:
         warn_of_unknown(node.target, place)
 
 
-#: Stands among the keys of storages for none.
+#: Key of a storage that stands for values without one.
 _NO_TENSOR = -2
 
 
 class Dialect(NamedTuple):
-    """How operators of a graph run, where a back end has changed it."""
+    """How the operators of a graph run after a back end has changed it."""
 
     alignment: int | None = None
-    """Bytes that tensors are aligned to, and their sizes rounded up to; None for their elements' own."""
+    """Tensors are aligned to multiples of this many bytes, and their sizes rounded up; None for the size of their elements."""
     viewed: Callable[[Any], Any] | None = None
-    """The node whose bytes a copy shares once the graph is lowered; None for a copy that stays one."""
+    """A function of a node that copies: returns the node whose bytes it shares once the graph is lowered, or None if it still
+    copies."""
     is_flat: bool = False
-    """Whether every node is one operator, also those that run graphs and those without tensors, in no other's place."""
+    """Whether every node is exactly one operator, including nodes that run graphs and nodes without tensors."""
 
 
-#: That of ``torch.export``.
+#: The dialect of ``torch.export``.
 TORCH = Dialect()
 
 
 class FxReader:
-    """Walks a graph of ``torch.fx``.
+    """Reads a graph of ``torch.fx``.
 
     Parameters
     ----------
     module
-        With the graph.
+        The module with the graph.
     stored
-        Names of inputs that are no tensors here; all where None: a graph that an operator runs.
+        Names of inputs that do not count as tensors, such as parameters. None means all, for a graph that an operator runs.
     changed
-        Names of inputs that the program writes over at its end.
+        Names of inputs that the program overwrites at its end.
     mode
-        Of the tensors without data that the graph is run on; a new one where None.
+        The fake tensor mode in which the graph is run; by default a new one.
     bounds
-        Of sizes that the program leaves open.
+        Upper bounds of symbolic sizes.
     dialect
-        By default that of ``torch.export``.
+        The dialect of the graph; by default that of ``torch.export``.
     graph
-        That of the module where it is None.
+        The graph; by default that of the module.
     """
 
     def __init__(
@@ -183,42 +185,42 @@ class FxReader:
         self._graph, self._stored, self._changed = module.graph if graph is None else graph, stored, changed
         self._dialect = dialect
         self.operators: list[Any] = []
-        """[operators] node."""
+        """[operators] The node of each operator."""
         self._run = FakeRun(module, mode, bounds)
-        self._held: list[FakeRun] = []
+        self._inner_runs: list[FakeRun] = []
         self._tensors: list[Tensor] = []
         self._ops: list[Op] = []
         self._numbers: dict[Any, list[int | None]] = {}
-        """[leaves of a node's value] its tensor; None for what is stored or no tensor."""
+        """From a node to the tensor of each leaf of its value; None for a leaf that is stored or no tensor."""
         self._base: dict[int, int | None] = {_NO_TENSOR: None}
-        """The tensor that has the bytes of a storage, None where they are stored."""
+        """From a storage to the tensor that has its bytes; None if it is stored."""
         self._makers: dict[Any, set[int]] = {}
-        """Operators behind a value that is no tensor."""
+        """From a value that is no tensor to the operators on which it depends."""
         self._order = EffectOrder()
 
     def read(self, name: str, first: int = 0) -> Graph:
-        """The graph; what the graph returns begins at the value ``first`` of its last node."""
-        given = [node for node in self._graph.nodes if node.op == "placeholder"]
-        for node in given:
+        """Read the graph; its results begin at the value ``first`` of its last node."""
+        placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
+        for node in placeholders:
             is_stored = self._stored is None or node.name in self._stored
             self._make(node, node.name, self._run.run(node), is_stored=is_stored)
         last = self._walk(self._run, self._graph)
-        # The caller sees what becomes of an input that is written over.
-        kept = [node for node in given if node.name in self._changed or self._is_overwritten(node)]
-        outputs = tuple(dict.fromkeys(number for node in (*last.all_input_nodes, *kept) for number in self._of(node)))
+        # An input that is overwritten has to stay, because the caller sees its new contents.
+        updated = [node for node in placeholders if node.name in self._changed or self._is_overwritten(node)]
+        outputs = tuple(dict.fromkeys(number for node in (*last.all_input_nodes, *updated) for number in self._of(node)))
         results = tuple(number for node in leaves(last.args[0])[first:] for number in self._returned(node))
         return Graph(
             name=name,
             results=results,
             tensors=tuple(self._tensors),
             ops=tuple(self._ops),
-            inputs=tuple(number for node in given for number in self._of(node)),
+            inputs=tuple(number for node in placeholders for number in self._of(node)),
             outputs=outputs,
             precedences=tuple(self._order.precedences),
         )
 
     def _returned(self, node: Any) -> list[int]:
-        """Tensors that a value is which the graph returns; of what is stored those that no operator touches."""
+        """The tensors of a value that the graph returns; a stored value becomes a tensor that no operator uses."""
         numbers = self._numbers.get(node, [])
         for at, tensor in enumerate(leaves(self._run.values.get(node))):
             if tensors_of(tensor) and numbers[at] is None:
@@ -229,13 +231,13 @@ class FxReader:
         return self._of(node)
 
     def _inside(self, module: Any, place: str) -> Inside:
-        """What a graph needs beside what it is given."""
+        """The memory that an inner graph needs in addition to its inputs."""
         inner = FxReader(module, None, mode=self._run.mode, bounds=self._run.bounds)
         structure = build(inner.read(""))
         if any(node.op == "placeholder" and inner._is_overwritten(node) for node in module.graph.nodes):
             raise InputError("found a graph that writes over what it is given, expected none", place=place)
         (last,) = (node for node in module.graph.nodes if node.op == "output")
-        sizes = [_storage_bytes(leaf) for leaf in leaves(inner._run.taken(last.args[0]))]
+        sizes = [_storage_bytes(leaf) for leaf in leaves(inner._run.with_values(last.args[0]))]
         return Inside(structure.peak(stable_order(structure)), sizes, RANDOM in inner._order.overwritten)
 
     def _is_overwritten(self, node: Any) -> bool:
@@ -245,7 +247,7 @@ class FxReader:
         return [number for number in self._numbers.get(node, ()) if number is not None]
 
     def _walk(self, run: FakeRun, graph: Any, prefix: str = "") -> Any:
-        """Take a graph's operators; its placeholders have their values. Returns the node of its results."""
+        """Add a graph's operators, after its placeholders have got their values; returns the node of its results."""
         for node in graph.nodes:
             check_reading()
             name = prefix + node.name
@@ -254,8 +256,8 @@ class FxReader:
             if node.op == "get_attr":
                 self._make(node, name, run.run(node), is_stored=True)
             elif node.op == "call_function" and node.target is operator.getitem:
-                whole = dict(zip(map(id, leaves(run.values[node.args[0]])), self._numbers[node.args[0]], strict=True))
-                self._numbers[node] = [whole[id(part)] for part in leaves(run.run(node))]
+                numbers_of = dict(zip(map(id, leaves(run.values[node.args[0]])), self._numbers[node.args[0]], strict=True))
+                self._numbers[node] = [numbers_of[id(part)] for part in leaves(run.run(node))]
             elif node.op == "call_function":
                 if not self._dialect.is_flat:
                     expect_modelled(node, f"operator {name}")
@@ -266,21 +268,21 @@ class FxReader:
         return node
 
     def _entry(self, table: Mapping[str, Entry], node: Any) -> Entry | None:
-        """What a table says of a higher-order operator; None of others, and in dialects that are flat."""
+        """The entry of a table for a higher-order operator; None for other operators, and in flat dialects."""
         return None if self._dialect.is_flat or not is_higher_order(node) else table.get(str(node.target))
 
     def _inline(self, node: Any, run: FakeRun, name: str, inlined: Inlined) -> None:
-        """Take the operators of a graph that an operator runs once, as if they stood in its place."""
+        """Add the operators of a graph that an operator runs once, as if they were in its place."""
         module = run.values[node.args[inlined.graph]]
         inner = FakeRun(module, run.mode, run.bounds)
-        given = [node for node in module.graph.nodes if node.op == "placeholder"]
-        for inside, used in zip(given, node.args[inlined.operands :], strict=True):
-            inner.values[inside] = run.taken(used)
+        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        for inside, used in zip(placeholders, node.args[inlined.operands :], strict=True):
+            inner.values[inside] = run.with_values(used)
             self._numbers[inside], self._makers[inside] = self._numbers.get(used, [None]), self._makers.get(used, set())
         with inlined.context(*node.args[: inlined.graph]):
             last = self._walk(inner, module.graph, f"{name}.")
-        self._held.append(inner)
-        run.values[node] = inner.taken(last.args[0])
+        self._inner_runs.append(inner)
+        run.values[node] = inner.with_values(last.args[0])
         self._numbers[node] = [number for leaf in leaves(last.args[0]) for number in self._numbers.get(leaf, [None])]
         self._makers[node] = self._makers[last]
 
@@ -288,7 +290,7 @@ class FxReader:
         place = f"operator {name}"
         reads = list(dict.fromkeys(number for used in node.all_input_nodes for number in self._of(used)))
         touched = dict.fromkeys(storage_key(tensor) for used in node.all_input_nodes for tensor in tensors_of(run.values[used]))
-        targets = tensors_of([run.taken(given) for argument, given in arguments(node) if is_written(argument)])
+        targets = tensors_of([run.with_values(operand) for argument, operand in arguments(node) if is_written(argument)])
         before = [(storage_key(target), _storage_bytes(target)) for target in targets]
         viewed = None if self._dialect.viewed is None else self._dialect.viewed(node)
         value = run.run(node) if viewed is None else run.view(node, viewed)
@@ -300,16 +302,16 @@ class FxReader:
         if is_random(node) or any(graph.is_random for graph in graphs):
             touched[RANDOM] = None
             overwritten.add(RANDOM)
-        number, known = len(self._ops), len(self._tensors)
-        self._make(node, name, value, [graph.results for graph in graphs] or copied_storages(node, run.taken(node.args)))
-        writes = list(dict.fromkeys(number for number in self._of(node) if number >= known))
+        number, first_new = len(self._ops), len(self._tensors)
+        self._make(node, name, value, [graph.results for graph in graphs] or copied_storages(node, run.with_values(node.args)))
+        writes = list(dict.fromkeys(number for number in self._of(node) if number >= first_new))
         if nested:
-            own = sum(self._tensors[tensor].size for tensor in writes)
+            result_size = sum(self._tensors[tensor].size for tensor in writes)
             writes.append(len(self._tensors))
-            self._tensors.append(Tensor(id=f"{name}.scratch", size=nested(node, graphs, own, leaves(value))))
+            self._tensors.append(Tensor(id=f"{name}.scratch", size=nested(node, graphs, result_size, leaves(value))))
         if not (reads or writes or overwritten or self._dialect.is_flat):
             return
-        pairs = self._in_place(node, run, known)
+        pairs = self._in_place(node, run, first_new)
         self.operators.append(node)
         self._ops.append(
             Op(
@@ -322,16 +324,16 @@ class FxReader:
             )
         )
         self._order.precedences.update(((maker, number), None) for maker in sorted(self._makers[node]))
-        # Whoever reads tensors comes after them by itself; nodes of a flat graph have a place also where these are stored.
+        # Readers of tensors come after their writers anyway. In flat graphs this also orders readers of stored values.
         self._makers[node] = {number} if self._dialect.is_flat or not tensors_of(value) else set()
         self._order.add(number, touched, overwritten)
 
-    def _in_place(self, node: Any, run: FakeRun, known: int) -> tuple[tuple[int, int], ...]:
-        """A result of an element-wise operator may take the bytes of an operand that lies in memory as it does."""
+    def _in_place(self, node: Any, run: FakeRun, first_new: int) -> tuple[tuple[int, int], ...]:
+        """Pairs of an operand and a result of an element-wise operator that may share bytes, since their layouts are equal."""
         import torch
 
         result = run.values[node]
-        is_new = len(self._tensors) == known + 1 and self._tensors[known].alias_of is None
+        is_new = len(self._tensors) == first_new + 1 and self._tensors[first_new].alias_of is None
         if (
             torch.Tag.pointwise not in getattr(node.target, "tags", ())
             or not is_new
@@ -345,38 +347,41 @@ class FxReader:
             for number, tensor in zip(self._numbers[used], leaves(run.values[used]), strict=True)
             if number is not None
         ]
-        # Where another operand looks at the same bytes in another way, they would be written over before they are read.
+        # If another operand views the same bytes with another layout, they would be overwritten before they are read.
         unlike = {storage_key(tensor) for _, _, tensor in operands if self._layout(tensor) != self._layout(result)}
         same = sorted((users, number) for users, number, tensor in operands if storage_key(tensor) not in unlike)
-        return tuple((number, known) for _, number in same[:1])
+        return tuple((number, first_new) for _, number in same[:1])
 
     def _layout(self, tensor: Any) -> tuple[Any, ...]:
-        """Where elements lie, and how many bytes there are."""
+        """The layout of a tensor: where its elements are, and how many bytes it has."""
         size = self._tensors[self._base[storage_key(tensor)] or 0].size
         return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.element_size(), size
 
     def _make(self, node: Any, name: str, value: Any, least: Sequence[Sequence[int]] = (), *, is_stored: bool = False) -> None:
-        """Tensors of a node's value: what has a storage that is known is a view, or stored; none where all of it is stored.
+        """Add the tensors of a node's value. A value with a known storage is a view of the tensor there, or is stored.
 
-        ``least`` has lists of bytes that the storages under the first results have at least.
+        Parameters
+        ----------
+        least
+            Lower bounds on the bytes of the storages of the first results.
         """
         if is_stored:
             self._base.update((storage_key(tensor), None) for tensor in tensors_of(value))
         numbers = self._numbers[node] = []
         new: dict[int, int] = {}
-        place, told = f"operator {name}", leaves(node.meta.get("val"))
+        place, recorded = f"operator {name}", leaves(node.meta.get("val"))
         for at, tensor in enumerate(leaves(value)):
             key = storage_key(tensor) if tensors_of(tensor) else _NO_TENSOR
             base = self._base.get(key, -1)
             if base is None or key in new:
-                numbers.append(new.get(key))  # A second view of what the operator makes is the first.
+                numbers.append(new.get(key))  # Two results with the same storage are one tensor.
                 continue
             alignment = max(1, int(tensor.element_size()))
             size = math.prod(static_shape(tensor, place)) * alignment
             least_bytes = [every[at] for every in least if at < len(every)]
-            if self._run.bounds is not None and at < len(told) and tensors_of(told[at]):
-                # Where one size grows others may shrink: the run has the largest of those that are given.
-                most = self._run.bounds.bytes(told[at], place)
+            if self._run.bounds is not None and at < len(recorded) and tensors_of(recorded[at]):
+                # The bytes may not be largest at the largest sizes, since other sizes may shrink as one grows.
+                most = self._run.bounds.bytes(recorded[at], place)
                 least_bytes += [most] if most > size else []
             start = 0
             if base >= 0:
@@ -387,10 +392,10 @@ class FxReader:
                 size += -size % (self._dialect.alignment or 1)
                 self._base[key] = new[key] = len(self._tensors)
             numbers.append(len(self._tensors))
-            own = name if at == 0 else f"{name}#{at}"
+            tensor_id = name if at == 0 else f"{name}#{at}"
             self._tensors.append(
                 Tensor(
-                    id=own,
+                    id=tensor_id,
                     size=size,
                     alignment=alignment,
                     alias_of=base if base >= 0 else None,
@@ -401,7 +406,10 @@ class FxReader:
 
 
 def _part(tensor: Any) -> tuple[int, int]:
-    """The first byte of a tensor in its storage, and how many bytes it takes up to its last; all of it where that is open."""
+    """The first byte of a tensor in its storage, and the bytes up to its last element.
+
+    If these are not known, it is the whole storage.
+    """
     start, shape, stride = tensor.storage_offset(), tensor.shape, tensor.stride()
     if not all(type(number) is int for number in (start, *shape, *stride)):
         return 0, _storage_bytes(tensor)
@@ -410,7 +418,7 @@ def _part(tensor: Any) -> tuple[int, int]:
 
 
 def _elements(tensor: Any) -> dict[str, Any]:
-    """Type and shape of a tensor; no shape where a size is open."""
+    """Type and shape of a tensor; no shape if a size is symbolic."""
     is_static = all(type(size) is int for size in tensor.shape)
     return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": tuple(tensor.shape) if is_static else None}
 

@@ -1,4 +1,4 @@
-"""Graphs of operators and tensors in JSON: sizes of tensors, and what each operator reads and writes."""
+"""Reads graphs of operators and tensors in JSON, with the size of each tensor, and the tensors that each operator uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stowplan import files
 from stowplan.errors import naming
 from stowplan.graph.graph import Graph, Op, Tensor
 
-#: A file that is one says both, and no format.
+#: A graph file contains both of these keys, and no key ``format``.
 _MARKS = (re.compile(rb'"ops"\s*:\s*\['), re.compile(rb'"tensors"\s*:\s*\['))
 
 
@@ -32,12 +32,12 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def is_graph_file(data: bytes) -> bool:
-    """Whether JSON is such a file."""
+    """Whether JSON is a graph file."""
     return files.peek_format(data) is None and all(mark.search(data) for mark in _MARKS)
 
 
 def decode_graph(data: bytes, path: Path) -> Graph:
-    """Graph of a file's content; raises InputError naming file and field."""
+    """Decodes the contents of a graph file; raises InputError, which names the file and the field."""
     graph = files.decode_json(data, _Graph, "a graph of operators", path)
     counts = Counter(op.name for op in graph.ops)
     with naming(path):

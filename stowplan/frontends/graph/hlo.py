@@ -1,8 +1,8 @@
-"""HLO modules, scheduled or not, as graphs of operators and tensors: the entry computation's instructions.
+"""Reads HLO modules, scheduled or not, as graphs of operators and tensors: the instructions of the entry computation.
 
-A loop, call or conditional is one operator: what its computations need for themselves is a tensor that lives while it runs.
-An asynchronous operation is two: its start, and its end, which reads again all that the start reads and writes.
-Parameters that the caller keeps are there to the end; donated ones may go after their last reader. Constants stand elsewhere.
+A loop, call or conditional is a single operator; the memory that its computations need is a tensor that is live while it runs.
+An asynchronous operation is two operators, its start and its end, and the end reads all tensors of the start once more.
+Parameters that the caller keeps are live to the end; donated ones may end after their last reader. Constants do not count.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ _Leaves = list[int | None]
 
 
 def read_hlo(path: str | Path, *, in_place: bool = True) -> Graph:
-    """Graph of a plain or gzip file of HLO text; raises InputError naming the line.
+    """Reads the graph of a plain or gzip file of HLO text; raises InputError, which names the line.
 
-    ``in_place`` says whether results will take the bytes of operands: an asynchronous operation that writes its result over an
-    operand needs that operand's bytes to its end only through the result.
+    Parameters
+    ----------
+    in_place
+        Whether results will be written over operands. If so, and an asynchronous operation writes its result over an operand,
+        the operand itself is not needed until its end.
     """
     module = read_module(path)
     with naming(path):
@@ -44,16 +47,16 @@ def read_hlo(path: str | Path, *, in_place: bool = True) -> Graph:
 
 
 class _Inside(NamedTuple):
-    """What is known of a computation that a loop, call or conditional runs."""
+    """A computation that a loop, call or conditional runs."""
 
     scratch: int
-    """Bytes that it needs beside its operands and results."""
+    """Bytes that it needs in addition to its operands and results."""
     untouched: dict[int, int]
-    """Leaves of its result that are leaves of its parameters, by number."""
+    """From a leaf of its result to the leaf of its parameters that it returns unchanged, by number."""
 
 
 class _Reader(LeafWalk[int | None]):
-    """Walks one computation."""
+    """Reads one computation."""
 
     def __init__(self, module: HloModule, rules: InPlaceRules, insides: dict[tuple[str, bool], _Inside]):
         super().__init__(module)
@@ -62,21 +65,21 @@ class _Reader(LeafWalk[int | None]):
         self._ops: list[Op] = []
         self._leaves: dict[str, _Leaves] = {}
         self._groups: list[list[tuple[list[int], list[int]]]] = []
-        """Of each operator groups of operands and of results: any of these may take the bytes of any of those."""
+        """[operators] Groups of operands and results; any result of a group may be written over any operand of it."""
         self._in_flight: dict[int, tuple[int, tuple[int, ...]]] = {}
-        """Of what an asynchronous start writes: the number of that operator, and what it reads."""
+        """From a tensor that an asynchronous start writes to this operator and the tensors that it reads."""
         self._ended: dict[int, int] = {}
-        """Of what an asynchronous operation writes: the operator that ends it, before which nothing else reads it."""
+        """From a tensor that an asynchronous operation writes to the operator that ends it; nothing else reads it before."""
         self._ends: dict[int, int] = {}
-        """Of each operator that ends an asynchronous operation, the one that starts it."""
+        """From an operator that ends an asynchronous operation to the operator that starts it."""
         self._after: list[tuple[int, int]] = []
-        """Pairs of operators: what the first ends, the second reads."""
+        """Pairs of operators: the second reads a result of the asynchronous operation that the first ends."""
 
     def read(self, computation: Computation, name: str, *, is_entry: bool, in_place: bool = True) -> Graph:
-        """The graph of a computation; of the entry, what the caller keeps stays."""
+        """Read the graph of a computation; in the entry, parameters that the caller keeps stay live."""
         donated = {(alias.operand, alias.operand_index) for alias in self.module.input_output_alias} if is_entry else set()
         inputs: list[int] = []
-        kept: dict[int, None] = {}
+        live_at_end: dict[int, None] = {}
         for instruction in computation.instructions:
             check_reading()
             if instruction.opcode == "parameter":
@@ -86,26 +89,26 @@ class _Reader(LeafWalk[int | None]):
                     if leaves[-1] is not None:
                         inputs.append(leaves[-1])
                         if is_entry and (instruction.parameter_number, index) not in donated:
-                            kept[leaves[-1]] = None
+                            live_at_end[leaves[-1]] = None
             else:
                 leaves = self._instruction(instruction, computation)
             self.expect_leaves(instruction, leaves)
             self._leaves[instruction.name] = leaves
-        kept |= {leaf: None for leaf in self._leaves[computation.root.name] if leaf is not None}
+        live_at_end |= {leaf: None for leaf in self._leaves[computation.root.name] if leaf is not None}
         results = self._results(computation.root) if is_entry else ()
-        ops = self._ops_in_place(kept, {} if is_entry else {*inputs}, {} if is_entry else self._carried(computation))
+        ops = self._ops_in_place(live_at_end, {} if is_entry else {*inputs}, {} if is_entry else self._carried(computation))
         return Graph(
             results=results,
             name=name,
             tensors=tuple(self._tensors),
-            ops=self._held_ops(ops, {*kept}, in_place),
+            ops=self._without_unsafe_pairs(ops, {*live_at_end}, in_place),
             inputs=tuple(inputs),
-            outputs=tuple(kept),
+            outputs=tuple(live_at_end),
             precedences=tuple(dict.fromkeys((*self._control(computation), *self._after))),
         )
 
     def _results(self, root: Instruction) -> tuple[int, ...]:
-        """What a program returns; of what takes no bytes of the device's memory tensors that no operator touches."""
+        """The tensors that a program returns; a result without bytes on the device becomes a tensor that no operator uses."""
         results: list[int] = []
         for (index, leaf), number in zip(root.shape.leaves, self._leaves[root.name], strict=True):
             results.append(len(self._tensors) if number is None else number)
@@ -113,29 +116,33 @@ class _Reader(LeafWalk[int | None]):
                 self._tensors.append(_tensor(f"result {root.name}{index_text(index)}", leaf))
         return tuple(results)
 
-    def _ops_in_place(self, kept: Container[int], held: Container[int], carried: dict[int, int]) -> tuple[Op, ...]:
-        """The operators, each result with the operand whose bytes it may take.
+    def _ops_in_place(
+        self, live_at_end: Container[int], stored_outside: Container[int], carried: dict[int, int]
+    ) -> tuple[Op, ...]:
+        """The operators, each with the pairs of an operand and a result that may share bytes.
 
-        A result of a loop's body takes those of what it replaces in the next iteration, if it can. All others take those of an
-        operand that no operator reads later in the order given, first one with few readers and one that was written late; those
-        of what is ``held`` outside, which saves nothing, come last.
+        A result of a loop's body is written over the value that it replaces in the next iteration, if possible. Another result
+        is written over an operand that no later operator reads; operands with few readers and those written late are preferred,
+        and tensors that are ``stored_outside``, with which nothing is saved, come last.
         """
         last = {tensor: at for at, op in enumerate(self._ops) for tensor in op.reads}
         readers = Counter(tensor for op in self._ops for tensor in op.reads)
         ops = []
         for at, op in enumerate(self._ops):
             pairs: dict[int, int] = {}
-            taken: set[int] = set()
+            overwriting: set[int] = set()
             for operands, results in self._groups[at]:
-                free = {operand for operand in operands if operand not in kept and operand not in pairs}
-                waiting = [result for result in results if result not in taken]
+                free = {operand for operand in operands if operand not in live_at_end and operand not in pairs}
+                waiting = [result for result in results if result not in overwriting]
                 befores = {carried.get(result, -1): result for result in waiting}
                 chosen = {before: result for before, result in befores.items() if before in free and last[before] == at}
-                ranked = sorted((last[each] > at, each in held, readers[each], -each) for each in free if each not in chosen)
+                ranked = sorted(
+                    (last[each] > at, each in stored_outside, readers[each], -each) for each in free if each not in chosen
+                )
                 others = (result for result in waiting if carried.get(result) not in chosen)
                 chosen |= {-rank[-1]: result for rank, result in zip(ranked, others, strict=False)}
                 pairs |= chosen
-                taken |= {*chosen.values()}
+                overwriting |= {*chosen.values()}
             ops.append(msgspec.structs.replace(op, in_place=tuple(pairs.items())))
         return tuple(ops)
 
@@ -162,7 +169,7 @@ class _Reader(LeafWalk[int | None]):
         return self._op(instruction, computation, [self._leaves[name] for name in instruction.operands])
 
     def _end(self, instruction: Instruction, results: _Leaves) -> None:
-        """An operator for the end of an asynchronous operation: until then all that it reads and writes is in memory."""
+        """Add an operator for the end of an asynchronous operation; until then its operands and results are in memory."""
         started = {leaf for leaf in self._leaves[instruction.operands[0]] if leaf is not None}
         for leaf in results:
             start, operands = self._in_flight.pop(-1 if leaf is None else leaf, (-1, ()))
@@ -174,17 +181,17 @@ class _Reader(LeafWalk[int | None]):
             self._ops.append(Op(id=instruction.name, reads=tuple(sorted(started)), kind=instruction.opcode))
             self._groups.append([])
 
-    def _held_ops(self, given: tuple[Op, ...], kept: set[int], in_place: bool) -> tuple[Op, ...]:
-        """The operators, once all readers are known, and which results may take the place of which operands.
+    def _without_unsafe_pairs(self, paired_ops: tuple[Op, ...], live_at_end: set[int], in_place: bool) -> tuple[Op, ...]:
+        """The operators with the pairs of operands and results that may share bytes, once all readers are known.
 
-        The end of an asynchronous operation does not read an operand whose place the result takes. That place can be taken only
-        where nobody else reads the operand: any other reader might run while the operation writes there.
+        The end of an asynchronous operation does not read an operand over which the result is written. Its result can be
+        written over an operand only if nothing else reads the operand, because another reader might run at the same time.
         """
-        ops = [*given]
+        ops = [*paired_ops]
         readers = Counter(tensor for op in ops for tensor in op.reads)
         for end, start in self._ends.items():
             one, other = ops[start], ops[end]
-            pairs = tuple(pair for pair in one.in_place if in_place and readers[pair[0]] == 2 and pair[0] not in kept)
+            pairs = tuple(pair for pair in one.in_place if in_place and readers[pair[0]] == 2 and pair[0] not in live_at_end)
             replaced = {operand for operand, _ in pairs}
             ops[start] = msgspec.structs.replace(one, in_place=pairs)
             ops[end] = msgspec.structs.replace(other, reads=tuple(each for each in other.reads if each not in replaced))
@@ -194,10 +201,10 @@ class _Reader(LeafWalk[int | None]):
         reads = list(dict.fromkeys(leaf for leaves in operands for leaf in leaves if leaf is not None))
         names = instruction.called if instruction.opcode in IN_LINE else ()
         insides = [self._inside(name, instruction.opcode == "while") for name in names]
-        given = [leaf for leaves in operands for leaf in leaves]
+        operand_leaves = [leaf for leaves in operands for leaf in leaves]
         untouched = insides[-1].untouched if instruction.opcode in ("while", "call") else {}
         passed = self.passed(instruction, operands, None)
-        passed |= {after: given[before] for after, before in untouched.items() if before < len(given)}
+        passed |= {after: operand_leaves[before] for after, before in untouched.items() if before < len(operand_leaves)}
         results: _Leaves = []
         for number, (index, leaf) in enumerate(instruction.shape.leaves):
             name = instruction.name + index_text(index)
@@ -218,30 +225,33 @@ class _Reader(LeafWalk[int | None]):
     def _tensor_groups(
         self, instruction: Instruction, computation: Computation, operands: list[_Leaves], results: _Leaves
     ) -> list[tuple[list[int], list[int]]]:
-        """Operands and results of an instruction that may share bytes: updates, what loops carry, what is read in place."""
+        """Operands and results of an instruction that may share bytes:
+
+        updates in place, loop-carried values, element-wise ones.
+        """
         carried = [Group([(0, leaf)], [leaf]) for leaf in range(len(results))] if instruction.opcode == "while" else []
         groups = carried if instruction.opcode in IN_LINE else self._rules.groups(instruction, computation)
         total = Counter(leaf for leaves in operands for leaf in leaves)
         tensor_groups = []
         for group in groups:
             here = Counter(operands[number][leaf] for number, leaf in {*group.operands} if leaf < len(operands[number]))
-            made = [results[leaf] for leaf in group.results if leaf < len(results)]
-            written = [tensor for tensor in made if tensor is not None and tensor not in total]
-            # A tensor may be another operand, too, which no rule lets a result overwrite.
+            group_results = [results[leaf] for leaf in group.results if leaf < len(results)]
+            written = [tensor for tensor in group_results if tensor is not None and tensor not in total]
+            # The same tensor may also be another operand, which must not be overwritten.
             free = [tensor for tensor, count in here.items() if tensor is not None and count == total[tensor]]
             sizes = {self._tensors[tensor].size for tensor in (*free, *written)}
             tensor_groups += [(free, written)] if len(sizes) == 1 else []
         return tensor_groups
 
     def _inside(self, name: str, is_loop: bool) -> _Inside:
-        """Peak of a computation in its own order, beside its operands, which are held outside, and its results."""
+        """The peak of a computation in its order, without its operands, which are held outside, and without its results."""
         key = name, is_loop
         if key not in self._insides:
             computation = self.module.computations[name]
             reader = _Reader(self.module, self._rules, self._insides)
             inner = reader.read(computation, name, is_entry=False)
-            held, copied = _held(inner, reader._carried(computation) if is_loop else {})
-            sizes = [0 if number in held else tensor.size for number, tensor in enumerate(inner.tensors)]
+            without_bytes, copied = _find_tensors_without_bytes(inner, reader._carried(computation) if is_loop else {})
+            sizes = [0 if number in without_bytes else tensor.size for number, tensor in enumerate(inner.tensors)]
             tensors = tuple(msgspec.structs.replace(tensor, size=sizes[at]) for at, tensor in enumerate(inner.tensors))
             ops = tuple(
                 msgspec.structs.replace(op, in_place=tuple(pair for pair in op.in_place if sizes[pair[0]] == sizes[pair[1]]))
@@ -254,20 +264,20 @@ class _Reader(LeafWalk[int | None]):
         return self._insides[key]
 
     def _untouched(self, computation: Computation, is_loop: bool) -> dict[int, int]:
-        """Numbers of the leaves of a computation's root that are leaves of its parameters, and the numbers of those.
+        """From a leaf of a computation's result to the leaf of its parameters that it returns unchanged, by number.
 
-        What a loop is given has to be what it passes on, at the same place.
+        For a loop, both numbers must be equal.
         """
         number = {leaf: at for at, leaf in enumerate(self._given(computation)) if leaf is not None}
         found = {at: number[leaf] for at, leaf in enumerate(self._leaves[computation.root.name]) if leaf in number}
         return {after: before for after, before in found.items() if after == before or not is_loop}
 
     def _given(self, computation: Computation) -> _Leaves:
-        """Leaves of the parameters of a computation, one parameter after the other."""
+        """Leaves of all parameters of a computation, in their order."""
         return [leaf for parameter in computation.parameters for leaf in self._leaves[parameter.name]]
 
     def _carried(self, body: Computation) -> dict[int, int]:
-        """Results of a loop's body with what each replaces in the next iteration."""
+        """From a result of a loop's body to the parameter that it replaces in the next iteration."""
         pairs = zip(self._leaves[body.root.name], self._given(body), strict=False)
         return {after: before for after, before in pairs if after is not None and before is not None and after != before}
 
@@ -282,26 +292,27 @@ def _tensor(name: str, leaf: ArrayShape) -> Tensor:
     return Tensor(id=name, size=leaf.device_bytes, dtype=leaf.dtype, shape=leaf.dims)
 
 
-def _held(inner: Graph, carried: dict[int, int]) -> tuple[set[int], list[int]]:
-    """Tensors of a computation that take no bytes of its own, and those that a loop has to copy at the end of an iteration.
+def _find_tensors_without_bytes(inner: Graph, carried: dict[int, int]) -> tuple[set[int], list[int]]:
+    """Tensors of a computation that need no bytes inside of it, and those that a loop copies at the end of an iteration.
 
-    Its parameters and results are held outside, and so is what such a result takes the place of. What the next iteration gets
-    is copied if it cannot stand where this one's is, as that is still read, or is another's.
+    Parameters and results are held outside, and so are tensors over which such a result is written. A value for the next
+    iteration has to be copied if it cannot be written over the current one, because that is still read or is used for another
+    value.
     """
     last = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
     written = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.writes}
 
     def may_follow(before: int, after: int) -> bool:
-        made, read = written.get(after, -1), last.get(before, -1)
-        return read < made or (read == made >= 0 and (before, after) in inner.ops[made].in_place)
+        written_at, read = written.get(after, -1), last.get(before, -1)
+        return read < written_at or (read == written_at >= 0 and (before, after) in inner.ops[written_at].in_place)
 
     copied = [after for after, before in carried.items() if after in inner.inputs or not may_follow(before, after)]
-    held = {*inner.inputs} | ({*inner.outputs} - {*copied})
+    without_bytes = {*inner.inputs} | ({*inner.outputs} - {*copied})
     for at, op in reversed(list(enumerate(inner.ops))):
         for operand, result in op.in_place:
             before = carried.get(result, operand)
             is_free = before == operand or may_follow(before, operand)
-            if result in held and last[operand] == at and operand not in inner.outputs and is_free:
-                held.add(operand)
+            if result in without_bytes and last[operand] == at and operand not in inner.outputs and is_free:
+                without_bytes.add(operand)
                 carried.setdefault(operand, before)
-    return held, copied
+    return without_bytes, copied

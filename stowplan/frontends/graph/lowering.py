@@ -1,7 +1,7 @@
-"""Problems of a graph: offsets of its tensors in the order given, in one arena or in banks of unlike cost.
+"""Makes packing problems from a graph, whose operators keep their order: in one arena, or in banks of different cost.
 
-The other lowerings stand with their problems: an order (:func:`stowplan.models.operator_order.problem.of_graph`), and what is
-computed again (:func:`stowplan.models.rematerialization.problem.of_graph`).
+The other lowerings of graphs are with their problems: operator order (:func:`stowplan.models.operator_order.problem.of_graph`)
+and rematerialization (:func:`stowplan.models.rematerialization.problem.of_graph`).
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ from stowplan.models.packing.problem import Buffer, Part, Problem
 
 AnyGraph = TypeVar("AnyGraph", bound=GraphRules)
 
-#: Bytes that offsets in an arena are multiples of, as TensorFlow Lite Micro has it.
+#: Offsets in an arena are multiples of this many bytes, as in TensorFlow Lite Micro.
 ALIGNMENT = 16
 
 
 def arena_problem(
     graph: GraphRules, capacity: int | None = None, alignment: int = ALIGNMENT, *, in_place: bool = False
 ) -> Problem:
-    """Packing problem of a graph: one buffer for each tensor with bytes of its own; views, and results in place, are parts.
+    """Makes the packing problem of a graph: one buffer for each tensor that has bytes of its own.
+
+    Views are parts of the buffer of their base, and so are results that are written over operands.
 
     Parameters
     ----------
     capacity
-        Bytes of the arena; None asks for the least.
+        Bytes of the arena; None asks for the smallest arena.
     alignment
-        Bytes that all offsets are multiples of, at least.
+        All offsets are multiples of at least this many bytes.
     in_place
-        Whether results take the bytes of operands that are free then, which the runtime must do: they are one buffer. Few
-        runtimes promise it.
+        Whether results are written over operands that are dead by then. The runtime must do this as well; few runtimes promise
+        it.
     """
     structure = build(graph if in_place else without_pairs(graph))
     order = stable_order(structure)
     begin, end = (moments.tolist() for moments in structure.lives(order))
-    taken = sorted(structure.reused_storages(order), key=lambda pair: begin[pair[1]])
+    in_place_pairs = sorted(structure.reused_storages(order), key=lambda pair: begin[pair[1]])
     host = dict(zip(structure.tensor.tolist(), structure.tensor.tolist(), strict=True))
-    for operand, result in structure.tensor[np.array(taken, np.int64).reshape(-1, 2)].tolist():
+    for operand, result in structure.tensor[np.array(in_place_pairs, np.int64).reshape(-1, 2)].tolist():
         host[result] = host[operand]
-    for operand, result in reversed(taken):
-        # The last first, so that chains end up in their first.
+    for operand, result in reversed(in_place_pairs):
+        # Pairs are visited from the last one on, so that a chain of pairs ends up in its first tensor.
         end[operand], end[result] = end[result], begin[result]
     tensors = [graph.tensors[number] for number in structure.tensor.tolist()]
     buffers = tuple(
@@ -56,46 +58,51 @@ def arena_problem(
         for tensor, low, high in zip(tensors, begin, end, strict=True)
         if low < high
     )
-    kept, returned = {buffer.id for buffer in buffers}, {*graph.results}
+    buffer_ids, returned = {buffer.id for buffer in buffers}, {*graph.results}
     parts = []
     for number, tensor in enumerate(graph.tensors):
         buffer = graph.tensors[host[graph.base[number]]].id
-        if tensor.id not in kept and (buffer in kept or number in returned):
+        if tensor.id not in buffer_ids and (buffer in buffer_ids or number in returned):
             offset = graph.base_offset[number]
-            parts.append(Part(id=tensor.id, buffer=buffer if buffer in kept else None, offset=offset, size=tensor.size))
+            parts.append(Part(id=tensor.id, buffer=buffer if buffer in buffer_ids else None, offset=offset, size=tensor.size))
     results = tuple(graph.tensors[number].id for number in graph.results)
     return Problem(name=graph.name, buffers=buffers, capacity=capacity, parts=tuple(parts) or UNSET, results=results or UNSET)
 
 
 def without_pairs(graph: AnyGraph) -> AnyGraph:
-    """The graph in which no result takes the bytes of an operand."""
-    given: Any = graph
-    made: AnyGraph = replace(given, ops=tuple(replace(op, in_place=()) for op in given.ops))
-    return made
+    """The graph without pairs of operands and results that may share bytes."""
+    any_graph: Any = graph
+    changed: AnyGraph = replace(any_graph, ops=tuple(replace(op, in_place=()) for op in any_graph.ops))
+    return changed
 
 
 def traffic(graph: GraphRules) -> dict[int, int]:
-    """Bytes that operators read and write of each tensor with bytes of its own, by its number.
+    """From a tensor that has bytes of its own to the bytes that operators read and write there.
 
-    An operator reads, and writes, each tensor once and whole; of a view only the bytes that it shows. Whoever calls the graph
-    writes its inputs and reads what it returns.
+    An operator reads or writes each tensor once and completely; of a view, only the bytes that it shows. The caller of the
+    graph writes its inputs and reads its results.
     """
     total = dict.fromkeys(graph.base, 0)
     for op in graph.ops:
         for tensor in (*op.reads, *op.writes):
             if tensor not in op.writes or graph.tensors[tensor].alias_of is None:
                 total[graph.base[tensor]] += graph.tensors[tensor].size
-    # What only has to stay, such as parameters that the caller keeps, nobody reads at the end.
+    # Tensors that only have to stay, such as parameters that the caller keeps, are not read at the end.
     for tensor in (*graph.inputs, *dict.fromkeys(graph.results or graph.outputs)):
         total[graph.base[tensor]] += graph.tensors[tensor].size
     return total
 
 
 def banks_problem(graph: GraphRules, target: MemoryTarget, *, in_place: bool = False) -> banked.Problem:
-    """Banked packing of a graph: a bank and an offset for each tensor with bytes of its own, by what is read and written of it.
+    """Makes the banked packing problem of a graph, which asks for a bank and an offset of each tensor with bytes of its own.
 
-    ``in_place`` as :func:`arena_problem` takes it. A tensor of which parts are read counts as many uses of all its bytes as
-    that is at least.
+    The cost of a tensor depends on the bytes that are read and written there. If only parts of a tensor are read, they count as
+    the smallest number of uses of all its bytes that covers them.
+
+    Parameters
+    ----------
+    in_place
+        See :func:`arena_problem`.
     """
     arena = arena_problem(graph, alignment=1, in_place=in_place)
     host = {part.id: part.buffer for part in arena.parts or ()}

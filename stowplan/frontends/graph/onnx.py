@@ -1,10 +1,11 @@
-"""ONNX models as graphs of operators and the tensors between them. Weights are no tensors here: they stand elsewhere.
+"""Reads ONNX models as graphs of operators and tensors; weights do not count as tensors.
 
-What is computed from weights and constants alone is stored, too, and so is what depends on shapes alone, which are fixed.
+Values that are computed from weights and constants alone count as stored as well, and so do those that depend only on shapes,
+which are fixed.
 
-Graphs that a node runs (``If``, ``Loop``, ``Scan``) count as in TensorFlow Lite Micro: the node's results live from its start,
-its operands and what the graphs use from around it to its end; each graph has tensors of its own for what it is given, runs
-once, and what it returns lives to its end, where it is copied.
+Graphs that a node runs (``If``, ``Loop``, ``Scan``) are modelled as in TensorFlow Lite Micro. The results of the node are live
+from its start; its operands, and the values that the graphs use from around it, are live to its end. Each graph runs once and
+has its own tensors for its inputs. Its results are live to its end, where they are copied.
 """
 
 from __future__ import annotations
@@ -19,49 +20,49 @@ import numpy as np
 
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
 from stowplan.frontends.onnx_shapes import bodies_of, captured
-from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
+from stowplan.frontends.options import NO_USER_SIZES, UserSizes
 from stowplan.graph.graph import Graph, Op, Tensor
 from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.structure import build
 
 _VIEWS, _IN_PLACE, _OF_SHAPES, _RANDOM = (
-    frozenset(known("onnx")["order"][use].split()) for use in ("views", "in_place", "of_shapes", "random")
+    frozenset(load_facts("onnx")["order"][use].split()) for use in ("views", "in_place", "of_shapes", "random")
 )
 
 
-def read_onnx(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, flat: bool = False, in_place: bool = True) -> Graph:
-    """Graph of an ONNX file: its nodes in their order, and what they hand on.
+def read_onnx(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, flat: bool = False, in_place: bool = True) -> Graph:
+    """Reads the graph of an ONNX file: its nodes in their order, and the tensors between them.
 
     Parameters
     ----------
     path
-        Plain or gzip; weights need not be there.
-    told
-        Sizes that the model leaves open.
+        Plain or gzip; external files with weights need not exist.
+    user_sizes
+        Sizes that the user gives for what the model leaves open.
     flat
-        Whether the nodes of graphs that a node runs are operators, too, for plans that keep the order; else that node is one
-        operator, with as many bytes beside its results as its graphs need at once.
+        Whether the nodes of graphs that a node runs are operators as well, for plans that keep the order. Otherwise that node
+        is a single operator, which needs the peak of its graphs in addition to its results.
     in_place
-        Whether a result of an element-wise operator may take the bytes of an operand.
+        Whether the result of an element-wise operator may be written over an operand.
 
     Raises
     ------
     MissingDependencyError
-        There is no onnx.
+        Onnx is not installed.
     InputError
-        Not an ONNX model, or shapes that are not fixed.
+        The file is no ONNX model, or its shapes are not fixed.
     """
     with naming(path):
-        reader = _Reader(read_onnx_file(path, told, with_bodies=True), in_place)
+        reader = _Reader(read_onnx_file(path, user_sizes, with_bodies=True), in_place)
         graph = reader.read()
         return graph if flat or not reader.spans else _collapsed(graph, reader.spans)
 
 
 class _Reader:
-    """Walks a graph whose shapes have been inferred; with ``outer``, one that a node runs which that reader is at."""
+    """Reads a graph whose shapes have been inferred; with ``outer``, a graph that a node of the outer reader's graph runs."""
 
     def __init__(self, file: OnnxFile, in_place: bool, outer: _Reader | None = None):
         self._graph, self._file, self._in_place = file.graph, file, in_place
@@ -72,9 +73,9 @@ class _Reader:
         self._names: set[str] = set()
         self._ids: set[str] = set()
         self._own: set[str] = set()
-        """Names of this graph; those around it may be the same."""
+        """Names of values of this graph, which may also occur in graphs around it."""
         self.spans: list[tuple[range, list[int]]] = []
-        """Of each node that runs graphs its operators, and its results, by their numbers."""
+        """For each node that runs graphs, its operators and its results, by number."""
         if outer is not None:
             self._stored |= outer._stored
             self._number = dict(outer._number)
@@ -83,7 +84,7 @@ class _Reader:
         self._readers.update(output.name for output in file.graph.output)
 
     def read(self) -> Graph:
-        """The graph."""
+        """Read the graph."""
         inputs = tuple(self._add(name) for name in self._file.inputs)
         self._walk()
         outputs = tuple(self._results())
@@ -97,7 +98,7 @@ class _Reader:
         )
 
     def _returned(self, name: str) -> int:
-        """The tensor that a result of the model is; of what is stored one that no operator touches."""
+        """The tensor of a result of the model; a stored value becomes a tensor that no operator uses."""
         if name in self._number:
             return self._number[name]
         if name not in self._stored:
@@ -117,12 +118,12 @@ class _Reader:
         return list(dict.fromkeys(self._number[name] for name in named if name in self._number))
 
     def _run(self, node: Any, name: str, reads: list[int]) -> None:
-        """Take a node that runs graphs."""
+        """Add a node that runs graphs."""
         begin, bodies = len(self._ops), bodies_of(node)
         results = [self._add(result) for result in node.output if result and self._is_wanted(result)]
         inner = [_Reader(self._file.inside(attribute.g), self._in_place, self) for attribute in bodies]
-        given = [reader._add(value.name) for reader in inner for value in reader._graph.input]
-        self._ops.append(Op(id=name, reads=tuple(reads), writes=(*results, *given), kind=node.op_type))
+        body_inputs = [reader._add(value.name) for reader in inner for value in reader._graph.input]
+        self._ops.append(Op(id=name, reads=tuple(reads), writes=(*results, *body_inputs), kind=node.op_type))
         if len(node.output) > len(inner[0]._graph.input) - 2 and node.op_type == "Loop":
             warn_unmodelled("what its iterations return is counted for as many as there can be", f"operator {name}")
         for attribute, reader in zip(bodies, inner, strict=True):
@@ -133,7 +134,7 @@ class _Reader:
         self.spans.append((range(begin, len(self._ops)), results))
 
     def _op(self, node: Any) -> Op | None:
-        """An operator; None where what it computes is stored, or its operators are there already."""
+        """The operator of a node; None if its results count as stored, or if its operators were added already."""
         kind = node.op_type
         if not self._file.is_known(kind):
             warn_unmodelled(
@@ -155,7 +156,7 @@ class _Reader:
             self._stored |= set(results)
             return None
         view = None
-        # With a third input, a Dropout is one that trains.
+        # A Dropout with a third input is in training mode.
         if (
             kind in _VIEWS
             and not any(node.input[2:])
@@ -163,13 +164,13 @@ class _Reader:
             and self._bytes(results[0]) == self._size(node.input[0])
         ):
             view = self._number[node.input[0]]
-            # The shape it is looked at in, where that is computed, is read all the same.
+            # The operand with the new shape is read as well if it is computed.
         writes = tuple(self._add(name, view if at == 0 else None) for at, name in enumerate(results) if self._is_wanted(name))
         name = _unique(node.name or results[0], self._names)
         pairs: tuple[tuple[int, int], ...] = ()
         if self._in_place and kind in _IN_PLACE and writes and view is None:
             same = [tensor for tensor in reads if self._size_of(tensor) == self._tensors[writes[0]].size]
-            # The one that fewest others read.
+            # The operand with the fewest readers is overwritten.
             pairs = tuple((operand, writes[0]) for operand in sorted(same, key=self._readers_of)[:1])
         return Op(id=name, reads=tuple(reads), writes=writes, in_place=pairs, kind=kind, has_effects=kind in _RANDOM)
 
@@ -186,7 +187,7 @@ class _Reader:
         return self._tensors[self._number[name]].size
 
     def _is_wanted(self, name: str) -> bool:
-        """Whether a result is there at all: results that nobody reads need not have a known shape."""
+        """Whether a result is needed; results that nothing reads need not have a known shape."""
         return name in self._readers or self._file.shapes.get(name) is not None
 
     def _bytes(self, name: str) -> int:
@@ -211,13 +212,13 @@ class _Reader:
 
 
 def _uses(node: Any) -> list[str]:
-    """Values that a node reads, those that its graphs use of what stands around them with them."""
+    """Values that a node reads, including those that its graphs use from around them."""
     inside = [name for attribute in bodies_of(node) for name in captured(attribute.g)]
     return [name for name in dict.fromkeys((*node.input, *inside)) if name]
 
 
 def _unique(name: str, names: set[str]) -> str:
-    """A name that is none of these, and joins them."""
+    """A name that is not among these; it is added to them."""
     while name in names:
         name += "'"
     names.add(name)
@@ -225,7 +226,7 @@ def _unique(name: str, names: set[str]) -> str:
 
 
 def _collapsed(graph: Graph, spans: list[tuple[range, list[int]]]) -> Graph:
-    """The graph in which nodes that run graphs are one operator each, with the bytes that these need at once."""
+    """The graph in which each node that runs graphs is a single operator that needs the peak of these graphs."""
     structure = build(graph)
     lives = list(zip(structure.tensor.tolist(), *structure.lives(range(structure.ops)), strict=True))
     tensors, at = [*graph.tensors], 0
@@ -235,14 +236,16 @@ def _collapsed(graph: Graph, spans: list[tuple[range, list[int]]]) -> Graph:
         ops += graph.ops[at : span.start]
         at = span.stop
         run = [graph.ops[number] for number in span]
-        own = {tensor for op in run for tensor in op.writes} - {*results}
-        inside |= own
+        inner_tensors = {tensor for op in run for tensor in op.writes} - {*results}
+        inside |= inner_tensors
         change = np.zeros(len(graph.ops) + 1, np.int64)
         for tensor, begin, end in lives:
-            if tensor in own:
+            if tensor in inner_tensors:
                 change[begin] += tensors[tensor].size
                 change[end] -= tensors[tensor].size
-        reads = dict.fromkeys(tensor for op in run for tensor in op.reads if tensor not in own and tensor not in results)
+        reads = dict.fromkeys(
+            tensor for op in run for tensor in op.reads if tensor not in inner_tensors and tensor not in results
+        )
         scratch = Tensor(id=f"{run[0].id}.scratch", size=int(np.cumsum(change).max()))
         ops.append(Op(id=run[0].id, reads=tuple(reads), writes=(*results, len(tensors)), kind=run[0].kind))
         tensors.append(scratch)

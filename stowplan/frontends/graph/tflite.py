@@ -1,11 +1,10 @@
-"""The subgraphs of a TensorFlow Lite model as graphs: what its operators do beside computing results keeps its place.
+"""Reads the subgraphs of a TensorFlow Lite model as graphs; side effects of operators keep their order.
 
-Some operators do more than to compute their results. Those that have *effects* change what outlives the inference: they read
-or write variables, keep a state, draw random numbers, call subgraphs that do, or are custom ones that are not known. Operators
-that work on the same variable keep their sequence, and so do all whose effects are not known to be separate. Other operators
-may *end the inference* early, so that no later one runs. Every one of these is a barrier: no operator with effects moves from
-one side of it to the other, because a state would then be updated in inferences in which it was not, or the other way round.
-The table ``effects`` of ``tflite.toml`` says which operators these are.
+Some operators have *effects* that outlive the inference: they read or write variables, have a state, draw random numbers, call
+subgraphs that do, or are unknown custom operators. Operators that use the same variable keep their order, and so do all
+operators whose effects are not known to be independent. Other operators may *end the inference* early, so that no later
+operator runs. Each of these is a barrier: no operator with effects moves across it, because its state would then be updated in
+other inferences than before. The table ``effects`` of ``tflite.toml`` lists these operators.
 """
 
 from __future__ import annotations
@@ -15,32 +14,33 @@ from itertools import pairwise, product
 from pathlib import Path
 
 from stowplan.errors import naming
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.tflite.model import ALIGNMENT, TYPES, Operator, TfliteModel, read_tflite
 from stowplan.graph.graph import Graph, Op, Tensor
 from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.structure import build, stable_order
 
-_TABLE = known("tflite")["effects"]
+_TABLE = load_facts("tflite")["effects"]
 _SHARED, _OWN_STATE = frozenset(_TABLE["shared"]), frozenset(_TABLE["own_state"].split())
-#: By name or number, the places of the operands that decide whether an operator ends the inference; none: it may always do so.
+#: From an operator's name or number to the positions of the operands that decide whether it ends the inference; if there are
+#: none, it may always end it.
 _ENDS: dict[str, list[int]] = _TABLE["ends"]
 
-#: Operators whose reference kernels ask the runtime for memory of their own: SVDF, MEAN, LSTM, TRANSPOSE_CONV, SUM,
+#: Operators whose reference kernels request scratch memory from the runtime: SVDF, MEAN, LSTM, TRANSPOSE_CONV, SUM,
 #: REDUCE_MAX, REDUCE_MIN, MIRROR_PAD, ADD_N, REDUCE_ALL.
 _WITH_SCRATCH = frozenset({27, 40, 44, 67, 74, 82, 89, 100, 106, 140})
 
-#: What an operator does beside computing its results; a set of flags.
+#: Flags for what an operator does besides computing its results.
 _HAS_EFFECTS, _MAY_END = 1, 2
 
 
 def read_tflite_graph(path: str | Path) -> Graph:
-    """Graph of a model's first subgraph; what the subgraphs need that an operator calls is memory inside that operator.
+    """Reads the graph of a model's first subgraph; memory of subgraphs that an operator calls counts inside of this operator.
 
     Raises
     ------
     InputError
-        Not a model that can be read (:func:`~stowplan.frontends.tflite.model.read_tflite`), or a tensor with two writers.
+        The model cannot be read (:func:`~stowplan.frontends.tflite.model.read_tflite`), or a tensor has two writers.
     """
     model = read_tflite(path)
     warn_of_scratch(model)
@@ -49,7 +49,7 @@ def read_tflite_graph(path: str | Path) -> Graph:
 
 
 def warn_of_scratch(model: TfliteModel) -> None:
-    """Say of operators that ask for memory while they run that it is not planned."""
+    """Warn of operators that request scratch memory, because it is not planned."""
     for position, operator in enumerate(model.subgraphs[0].operators):
         if operator.code in _WITH_SCRATCH:
             text = "its kernel asks for scratch memory that is not planned: the arena may have to be larger"
@@ -65,7 +65,7 @@ class TfliteGraphs:
         self._peaks: dict[int, int] = {}
 
     def with_calls(self, number: int) -> Graph:
-        """A subgraph, and as memory inside its operators the peaks of those that they call, in the order of the file."""
+        """A subgraph in which each operator needs the peak of the subgraphs that it calls, in the order of the file."""
         operators = self.model.subgraphs[number].operators
         inside = [max(map(self._peak, operator.calls), default=0) for operator in operators]
         return self.graph(number, inside, stored=False)
@@ -77,19 +77,20 @@ class TfliteGraphs:
         return self._peaks[number]
 
     def graph(self, number: int, inside: Sequence[int] = (), *, stored: bool = True) -> Graph:
-        """That of a subgraph, its operators named by their places in the file.
+        """The graph of a subgraph; its operators are named by their positions in the file.
 
         Parameters
         ----------
         inside
-            Bytes inside each operator while it runs, such as scratch memory: a tensor that it writes and nobody reads.
+            [operators] Bytes that the operator needs while it runs, such as scratch memory. They become a tensor that it writes
+            and that nothing reads.
         stored
-            Whether what no operator writes and no planner places, weights above all, is among the tensors, without bytes.
+            Whether tensors that no operator writes and that are not planned, such as weights, are included, with 0 bytes.
 
         Raises
         ------
         InputError
-            A tensor that several operators write: their order says what it holds.
+            Several operators write the same tensor, so that they must keep their order.
         """
         subgraph, tensors = self.model.subgraphs[number], self.model.tensors
         written = {tensor for operator in subgraph.operators for tensor in operator.writes}
@@ -128,7 +129,7 @@ class TfliteGraphs:
             name=self.model.name,
             tensors=tuple(every),
             ops=tuple(ops),
-            # What nobody writes, weights among it, is there.
+            # Tensors that no operator writes, such as weights, are inputs.
             inputs=tuple(at for tensor, at in index.items() if tensor not in written),
             outputs=tuple(index[tensor] for tensor in dict.fromkeys(subgraph.outputs)),
             results=tuple(index[tensor] for tensor in subgraph.outputs),
@@ -136,9 +137,9 @@ class TfliteGraphs:
         )
 
     def _precedences(self, graph: int) -> tuple[tuple[int, int], ...]:
-        """Pairs of operators of which the first stays before the second, for what they do beside computing their results."""
+        """Pairs of operators of which the first must stay before the second because of their effects."""
         chains: dict[int, list[int]] = {}
-        # Runs of operators of one kind: those of neighbouring runs do not change places.
+        # Operators form runs of the same kind. Operators of neighbouring runs must not change places.
         runs: list[tuple[int, list[int]]] = [(0, [])]
         for position, (operator, kind) in enumerate(
             zip(self.model.subgraphs[graph].operators, self.effects(graph), strict=True)
@@ -157,7 +158,7 @@ class TfliteGraphs:
         return tuple(dict.fromkeys(pairs))
 
     def effects(self, graph: int) -> list[int]:
-        """What each operator of a subgraph does beside computing its results; that of subgraphs that it calls is its own."""
+        """[operators] Flags for what each operator of a subgraph does besides computing its results, including its callees."""
         if graph not in self._kinds:
             self._kinds[graph] = [self._kind(graph, operator) for operator in self.model.subgraphs[graph].operators]
         return self._kinds[graph]
@@ -167,7 +168,8 @@ class TfliteGraphs:
         variables = any(tensors[number].is_variable for number in (*operator.reads, *operator.writes))
         has_effects = operator.code in _SHARED or operator.custom in _OWN_STATE or operator.is_opaque or variables
         deciding = _ENDS.get(operator.custom or str(operator.code))
-        # Constants are the same in all inferences. Inputs that the caller keeps are not planned here, and change all the same.
+        # Constants are the same in all inferences. Inputs that are preserved are not planned, but may change between
+        # inferences.
         changing = {
             at
             for at, number in enumerate(operator.reads)

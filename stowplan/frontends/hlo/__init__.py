@@ -1,18 +1,18 @@
-"""Front end for HLO: the text of a compiled module, and the program it is.
+"""Front end for HLO: reads the text of a compiled module, and makes a program of it.
 
-Each file knows only those before it:
+A program is a sequence of *steps* that read and write *tensors*. A file imports only files that come before it in this list:
 
-- ``opcodes``: what is known of HLO, read from ``known.toml``
-- ``shape``: shapes of HLO text
-- ``module``: an HLO module as its text gives it
+- ``opcodes``: facts about opcodes, attributes and memory spaces, read from ``known.toml``
+- ``shape``: shapes in HLO text
+- ``module``: an HLO module with its computations and instructions
 - ``access``: bytes that an instruction moves
 - ``flops``: arithmetic of instructions
 - ``in_place``: results that may be written over operands
-- ``parse``: HLO text as XLA dumps it
+- ``parse``: parses HLO text as XLA dumps it
 - ``trips``: how often a while loop runs
-- ``walk``: walks through a module, its calls and loops in line
-- ``check``: what of a module is not modelled
-- ``placed``: what a compiled module says of a program's steps
+- ``walk``: walks through a module with its calls and loops inlined
+- ``check``: warns of everything in a module that is not modelled
+- ``placed``: memories, cycles and signatures of steps in a compiled module
 - ``schedule``: the schedule of a module
 """
 
@@ -44,29 +44,35 @@ if TYPE_CHECKING:
 __all__ = ["ArrayShape", "Computation", "HloModule", "Instruction", "Shape", "TupleShape", "parse_module", "read_module"]
 
 
-#: What becomes of parameters that the caller donates: see :func:`program_from_module`.
+#: How donated parameters are modelled: see :func:`program_from_module`.
 Donation = Literal["free", "tied"]
 
 
 def read_program(path: str | Path, *, donation: Donation = "free") -> Program:
-    """Program from a plain or gzip file of scheduled HLO text; ``donation`` as in :func:`program_from_module`.
+    """Reads a program from a plain or gzip file of scheduled HLO text.
+
+    Parameters
+    ----------
+    donation
+        See :func:`program_from_module`.
 
     Raises
     ------
     InputError
-        As :func:`~stowplan.frontends.hlo.parse.read_module` and :func:`program_from_module` do.
+        See :func:`~stowplan.frontends.hlo.parse.read_module` and :func:`program_from_module`.
     """
     return program_from_module(read_module(path), donation=donation)
 
 
 def program_from_module(module: HloModule, *, donation: Donation = "free") -> Program:
-    """Program of a scheduled module.
+    """Makes a program of a scheduled module.
 
     Parameters
     ----------
     donation
-        ``"free"``: a donated parameter and the output that may take its storage (``input_output_alias``) are two tensors.
-        ``"tied"``: one, input and output at once, as XLA has them. Those of a pair that are needed at the same time stay two.
+        ``"free"``: a donated parameter and the output that may use its storage (``input_output_alias``) are two tensors.
+        ``"tied"``: they are one tensor, which is both input and output, as in XLA; a pair that is needed at the same time stays
+        two.
 
     Raises
     ------
@@ -80,14 +86,14 @@ def program_from_module(module: HloModule, *, donation: Donation = "free") -> Pr
             )
         check_module(module, timed=True)
         schedule = Schedule(module)
-        apart = _share_storage(schedule, donation)
-        return _build(schedule, apart, _program_name(module))
+        separate = _share_storage(schedule, donation)
+        return _build(schedule, separate, _program_name(module))
 
 
 def _hint(module: HloModule) -> str:
-    """Which file of XLA's dump to take in place of one that is not scheduled."""
-    given = (Path(module.source or "").name, module.name, module.attributes_text)
-    if any("before_optimizations" in text for text in given):
+    """Text that says which file of XLA's dump to use instead of one that is not scheduled."""
+    texts = (Path(module.source or "").name, module.name, module.attributes_text)
+    if any("before_optimizations" in text for text in texts):
         return (
             ": this is the module before XLA's optimisations, take the file of the same dump with after_optimizations in its "
             "name (targets with banks, such as inferentia, take this one)"
@@ -96,24 +102,25 @@ def _hint(module: HloModule) -> str:
 
 
 def _share_storage(schedule: Schedule, donation: Donation) -> set[int]:
-    """Put together the values that must share storage; return the results of in-place updates that keep their own.
+    """Unite the values that must share storage; returns the results of in-place updates that need their own storage.
 
-    In a compiled program every update can be in place, since the compiler has copied whatever is still needed. Text written or
-    changed by hand may ask for more: an update of a value that is read later, or that the caller keeps, is taken as a copy.
+    In a compiled program every update can be in place, since the compiler has copied all values that are still needed. Text
+    that was written or changed by hand may differ: an update of a value that is read later, or that the caller keeps, counts as
+    a copy.
     """
     values = schedule.values
     overlapping = sum(not values.share(before, after, forced=True) for before, after in schedule.carried)
     if overlapping:
         schedule.notes.append(f"{overlapping} loop-carried values overlap in time with what shares their storage")
-    apart = sum(not values.share(first, second) for first, second in schedule.branch_results)
-    if apart:
-        schedule.notes.append(f"{apart} results of branches have storage of their own")
+    separate = sum(not values.share(first, second) for first, second in schedule.branch_results)
+    if separate:
+        schedule.notes.append(f"{separate} results of branches have storage of their own")
     refused = {
         update.result for step in schedule.steps for update in step.updates if not values.share(update.operand, update.result)
     }
     if refused:
         schedule.notes.append(f"{len(refused)} updates are copies, not in place: what they update is read later or kept")
-    untied = sum(not values.share(given, result) for given, result in schedule.donated) if donation == "tied" else 0
+    untied = sum(not values.share(donated, result) for donated, result in schedule.donated) if donation == "tied" else 0
     if untied:
         schedule.notes.append(f"{untied} donated parameters are needed while the output in their storage is: not tied to it")
     return refused
@@ -159,7 +166,10 @@ def _build(schedule: Schedule, refused: set[int], name: str) -> Program:
 def _finish(
     step: ScheduledStep, tensors: tuple[ProgramTensor, ...], tensor_of: list[int], sizes: list[int], refused: set[int]
 ) -> ProgramStep:
-    """The step with one read and one write a tensor at most; several add up, but never to more than the tensor."""
+    """The step with at most one read and one write of each tensor.
+
+    The bytes of several are added up, but to no more than the tensor's size.
+    """
     in_place = {update.result: update.write for update in step.updates if update.result not in refused}
     copied = {update.operand for update in step.updates if update.result in refused}
     moved: dict[tuple[int, bool], int] = {}
@@ -168,8 +178,8 @@ def _finish(
         moved[key] = moved.get(key, 0) + (sizes[value] if value in copied else part)
     for value in step.writes:
         key = (tensor_of[value], True)
-        whole = 0 if step.opcode == "AllocateBuffer" else sizes[value]
-        moved[key] = moved.get(key, 0) + in_place.get(value, whole)
+        full_size = 0 if step.opcode == "AllocateBuffer" else sizes[value]
+        moved[key] = moved.get(key, 0) + in_place.get(value, full_size)
     return ProgramStep(
         name=step.name,
         opcode=step.opcode,
@@ -184,7 +194,7 @@ def _finish(
 
 
 def _program_name(module: HloModule) -> str:
-    """Name of the file, where there is one, and of the module."""
+    """Name of the file, if there is one, and of the module."""
     if module.source is None:
         return module.name
     return f"{files.printable(Path(module.source).name).split('.hlo')[0].split('.txt')[0]}/{module.name}"
@@ -196,26 +206,26 @@ def _open(source: Source, options: ReadOptions) -> Opened:
     try:
         machine = load_target(str(options.target))
     except InputError:
-        # What is no compiled program at all is answered by what it is, whatever the target.
+        # If the file is no HLO text at all, the error should say so before the target is checked.
         read_module(source.path)
         raise
     module = read_module(source.path)
     program = program_from_module(module, donation="tied" if options.donation == "tied" else "free")
-    given: dict[str, Any] = options.only({"capacity", "cost_model", "stalls"}).given()
+    arguments: dict[str, Any] = options.only({"capacity", "cost_model", "stalls"}).given()
     if options.cycles is not None:
-        given |= _cost_data(options.cycles, options.cost_model, module, program, machine)
-        if "signatures" in given and given["signatures"].table.conflicts:
-            count = given["signatures"].table.conflicts
+        arguments |= _cost_data(options.cycles, options.cost_model, module, program, machine)
+        if "signatures" in arguments and arguments["signatures"].table.conflicts:
+            count = arguments["signatures"].table.conflicts
             note = f"{count} entries of the latency table had two cycles, the last count: compilers differ"
             program = msgspec.structs.replace(program, notes=(*program.notes, note))
-    problem = make_problem(program, machine, **given)
+    problem = make_problem(program, machine, **arguments)
     return Opened(msgspec.structs.replace(problem, **options.only({"evictions", "prefetches"}).given()), program)
 
 
 def _cost_data(
     paths: tuple[str | Path, ...], cost_model: str | None, module: HloModule, program: Program, machine: Target
 ) -> dict[str, CycleTable | SignatureCosts]:
-    """What the files of ``cycles`` say, as arguments of ``make_problem``: two modules and no other wish mean a cycle table."""
+    """The files of the option ``cycles`` as arguments of ``make_problem``; two modules mean a cycle table by default."""
     from stowplan.frontends.hlo.placed import read_costs, read_cycle_table
 
     if cost_model == "signatures" or (cost_model is None and (len(paths) != 2 or any(map(files.is_json, paths)))):

@@ -1,8 +1,8 @@
-"""What an instruction moves: the bytes it reads of each operand, and which results it writes in place of an operand.
+"""Memory traffic of an instruction: the bytes that it reads of each operand, and results that it writes in place of an operand.
 
-A fusion that only slices an operand moves the slice, not the operand. A fusion rooted in a dynamic-update-slice (or scatter)
-writes the update into its operand's storage; the rest of the operand is not touched. Both are looked for through bitcasts and
-nested fusions, as ``HloDataflowAnalysis::GetInPlaceInputOutputPairs`` of XLA does.
+A fusion that only slices an operand moves the slice, not the operand. A fusion whose root is a dynamic-update-slice (or
+scatter) writes the update into the storage of its operand, and does not move the rest. Both are found through bitcasts and
+nested fusions, as in XLA's ``HloDataflowAnalysis::GetInPlaceInputOutputPairs``.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ _FUSED = frozenset({"fusion", "async-start"})
 
 
 class InPlace(NamedTuple):
-    """Leaf ``output_leaf`` of the result is leaf ``operand_leaf`` of operand ``operand``, updated."""
+    """Leaf ``output_leaf`` of the result is written into the storage of leaf ``operand_leaf`` of operand ``operand``."""
 
     output_leaf: int
     operand: int
     operand_leaf: int
     write: int | None
-    """Bytes written; None for all of the value."""
+    """Bytes that are written; None for the whole value."""
     reads_elsewhere: bool = False
-    """Whether a fusion reads the operand also where it does not write it, or after it has."""
+    """Whether a fusion also reads parts of the operand that it does not write, or reads it after writing."""
 
 
 class Access(NamedTuple):
-    """Traffic of one instruction, or of a fused computation, whose parameters are then the operands."""
+    """Traffic of an instruction, or of a fused computation, whose parameters count as its operands."""
 
     reads: tuple[int | None, ...]
-    """Bytes read of each operand where the in-place updates hold; None for all of it."""
+    """[operands] Bytes that are read, if updates are in place; None for the whole operand."""
     in_place: tuple[InPlace, ...]
 
 
-#: Access of computations by name, and of each instruction who has it as which operand.
+#: From the name of a computation to its access; and from an instruction to its users with the index of the operand.
 _Known = dict[str, Access]
 _Users = dict[str, list[tuple[Instruction, int]]]
 
 
 def fused_access(module: HloModule) -> dict[str, Access]:
-    """Access of every computation, for fusions and asynchronous operations to call."""
-    known: dict[str, Access] = {}
+    """The access of every computation that a fusion or an asynchronous operation may call."""
+    access_of: dict[str, Access] = {}
     for computation in module.computations.values():
         check_reading()
-        known[computation.name] = _computation_access(computation, known)
-    return known
+        access_of[computation.name] = _computation_access(computation, access_of)
+    return access_of
 
 
 def instruction_access(instruction: Instruction, computation: Computation, fused: dict[str, Access]) -> Access:
-    """Access of one instruction, a step of the program or in a fused computation.
+    """The access of an instruction, which is a step of the program or is inside of a fused computation.
 
     Raises
     ------
     InputError
-        A fusion whose operands do not fit its computation, or an alias of an operand that does not exist.
+        The operands of a fusion do not fit its computation, or an alias names an operand that does not exist.
     """
     access = _own_access(instruction, computation, fused)
     pairs = list(access.in_place)
@@ -79,19 +79,19 @@ def instruction_access(instruction: Instruction, computation: Computation, fused
 
 
 def leaf_number(shape: Shape, index: Iterable[int]) -> int | None:
-    """Position of an index among a shape's leaves, or None where it is no leaf."""
+    """Number of the leaf with this index in a shape; None if there is no such leaf."""
     wanted = tuple(index)
     return next((number for number, (leaf, _) in enumerate(shape.leaves) if leaf == wanted), None)
 
 
 def array_bytes(instruction: Instruction) -> int:
-    """Bytes of a value as stored; a tuple's are those of its leaves."""
+    """Bytes of a value as stored; for a tuple, those of its leaves."""
     shape = instruction.shape
     return shape.bytes if isinstance(shape, ArrayShape) else sum(leaf.bytes for _, leaf in shape.leaves)
 
 
 def _own_access(instruction: Instruction, computation: Computation, fused: dict[str, Access]) -> Access:
-    """Access without what ``output_to_operand_aliasing`` says."""
+    """The access of an instruction before the attribute ``output_to_operand_aliasing`` is considered."""
     opcode, operands = instruction.opcode, instruction.operands
     if opcode in _FUSED and instruction.called:
         access = fused[instruction.called[0]]
@@ -109,16 +109,20 @@ def _own_access(instruction: Instruction, computation: Computation, fused: dict[
             raise instruction.error(f"found {len(operands)} operands, expected more than {max(operand, update)}")
         written = None
         if update:
-            whole = instruction.shape.leaves[result][1].bytes if result < len(instruction.shape.leaves) else 0
-            written = min(array_bytes(computation.by_name[operands[update]]), whole)
-            # A scatter combines what is there with the update; a dynamic-update-slice only overwrites.
+            total_bytes = instruction.shape.leaves[result][1].bytes if result < len(instruction.shape.leaves) else 0
+            written = min(array_bytes(computation.by_name[operands[update]]), total_bytes)
+            # A scatter reads the old elements to combine them with the update; a dynamic-update-slice only overwrites.
             reads[operand] = written if opcode == "scatter" else 0
         pairs.append(InPlace(result, operand, 0, written))
     return Access(tuple(reads), tuple(pairs))
 
 
 def _updated(instruction: Instruction) -> list[tuple[int, int, int]]:
-    """Leaf of the result, number of the operand in whose place it is, and of that which is written there (0: all is new)."""
+    """For each update in place: the leaf of the result, the operand in whose storage it is, and the operand that is written
+    there.
+
+    A written operand of 0 means that the whole result is new.
+    """
     opcode, count = instruction.opcode, len(instruction.operands)
     if opcode == "scatter":
         arrays = max(1, (count - 1) // 2)
@@ -130,28 +134,28 @@ def _updated(instruction: Instruction) -> list[tuple[int, int, int]]:
     return _UPDATES.get(opcode, [])
 
 
-def _computation_access(computation: Computation, known: dict[str, Access]) -> Access:
+def _computation_access(computation: Computation, access_of: dict[str, Access]) -> Access:
     users: _Users = {}
     for instruction in computation.instructions:
         for position, name in enumerate(instruction.operands):
             users.setdefault(name, []).append((instruction, position))
     pairs: list[InPlace] = []
     chain: set[str] = set()
-    taken: set[int] = set()
+    paired_parameters: set[int] = set()
     closed: set[tuple[str, int]] = set()
     for leaf, (source, source_leaf) in enumerate(_root_leaves(computation)):
-        update = _follow_updates(source, source_leaf, computation, known, closed)
-        if update is not None and update[0] not in taken:
+        update = _follow_updates(source, source_leaf, computation, access_of, closed)
+        if update is not None and update[0] not in paired_parameters:
             parameter, written, names, way = update
-            taken.add(parameter)
+            paired_parameters.add(parameter)
             chain |= names
-            pairs.append(InPlace(leaf, parameter, 0, written, _reads_elsewhere(way, names, computation, users, known)))
-    reads = tuple(_parameter_read(parameter, computation, users, chain, known) for parameter in computation.parameters)
+            pairs.append(InPlace(leaf, parameter, 0, written, _reads_elsewhere(way, names, computation, users, access_of)))
+    reads = tuple(_parameter_read(parameter, computation, users, chain, access_of) for parameter in computation.parameters)
     return Access(reads, tuple(pairs))
 
 
 def _root_leaves(computation: Computation) -> list[tuple[Instruction, int]]:
-    """Instruction and leaf behind each leaf of the root; nested tuples are left out, nothing is written in place there."""
+    """The instruction and its leaf behind each leaf of the root; nothing in nested tuples is written in place."""
     root = computation.root
     parts = root.shape.parts if isinstance(root.shape, TupleShape) else (root.shape,)
     if not all(isinstance(part, ArrayShape) for part in parts):
@@ -162,13 +166,21 @@ def _root_leaves(computation: Computation) -> list[tuple[Instruction, int]]:
 
 
 def _follow_updates(
-    instruction: Instruction, leaf: int, computation: Computation, known: dict[str, Access], closed: set[tuple[str, int]]
+    instruction: Instruction, leaf: int, computation: Computation, access_of: dict[str, Access], closed: set[tuple[str, int]]
 ) -> tuple[int, int, set[str], list[str]] | None:
-    """Parameter that a value is an updated version of, bytes of the updates, the instructions that update, and all down to the
-    parameter; or None.
+    """Follows a chain of in-place updates from a value back to a parameter.
 
-    ``closed`` are leaves that lead to a parameter that another result is written over, so that many results of one chain
-    take no longer than one.
+    Parameters
+    ----------
+    closed
+        Leaves that lead to a parameter over which another result is written, so that several results of one chain are not
+        followed again.
+
+    Returns
+    -------
+    tuple or None
+        The number of the parameter, the bytes of all updates, the updating instructions, and all instructions on the way; None
+        if the value is no updated parameter.
     """
     written = 0
     chain: set[str] = set()
@@ -194,7 +206,7 @@ def _follow_updates(
             elif source.opcode == "get-tuple-element":
                 return None
         elif instruction.opcode != "bitcast":
-            access = instruction_access(instruction, computation, known)
+            access = instruction_access(instruction, computation, access_of)
             pair = next((pair for pair in access.in_place if pair.output_leaf == leaf), None)
             if pair is None:
                 return None
@@ -204,11 +216,15 @@ def _follow_updates(
         instruction = source
 
 
-def _reads_elsewhere(way: list[str], chain: set[str], computation: Computation, users: _Users, known: _Known) -> bool:
-    """Whether a parameter, or what a chain of updates makes of it on the way to the root, is read other than by the updates.
+def _reads_elsewhere(way: list[str], chain: set[str], computation: Computation, users: _Users, access_of: _Known) -> bool:
+    """Whether a parameter, or a value on the chain of updates to the root, is read by anything but the updates.
 
-    A ``dynamic-slice`` may read what a single ``dynamic-update-slice`` is about to write. What that makes may be read, too: all
-    else in the storage is as it was. ``way`` ends with the parameter.
+    Not counted is a ``dynamic-slice`` that reads what a single ``dynamic-update-slice`` is about to overwrite.
+
+    Parameters
+    ----------
+    way
+        The instructions of the chain, the parameter last.
     """
     if len(chain) > 1 and any(len(users.get(name, ())) > 1 for name in way[:-1]):
         return True
@@ -218,7 +234,7 @@ def _reads_elsewhere(way: list[str], chain: set[str], computation: Computation, 
             if user.opcode == "bitcast":
                 same.append(user.name)
             elif user.name in chain:
-                pairs = instruction_access(user, computation, known).in_place
+                pairs = instruction_access(user, computation, access_of).in_place
                 if not any(pair.operand == position and not pair.reads_elsewhere for pair in pairs):
                     return True
             elif len(chain) > 1 or not _is_rewritten(user, computation.by_name[min(chain)], computation):
@@ -227,13 +243,13 @@ def _reads_elsewhere(way: list[str], chain: set[str], computation: Computation, 
 
 
 def _is_rewritten(part: Instruction, update: Instruction, computation: Computation) -> bool:
-    """Whether an instruction reads the slice that an update writes, and only element-wise instructions lead from it there."""
+    """Whether an instruction reads the slice that an update overwrites, and only element-wise instructions are in between."""
     if (part.opcode, update.opcode) != ("dynamic-slice", "dynamic-update-slice") or part.operands[1:] != update.operands[2:]:
         return False
     reached = {part.name}
     for user in computation.instructions:
         positions = [position for position, name in enumerate(user.operands) if name in reached]
-        # A bitcast-convert may make one element of several.
+        # A bitcast-convert may combine several elements into one, so that positions change.
         if positions and user.opcode in ELEMENTWISE and user.opcode != "bitcast-convert":
             reached.add(user.name)
         elif positions and (user is not update or positions != [1]):
@@ -242,16 +258,16 @@ def _is_rewritten(part: Instruction, update: Instruction, computation: Computati
 
 
 def _parameter_read(
-    parameter: Instruction, computation: Computation, users: _Users, chain: set[str], known: _Known
+    parameter: Instruction, computation: Computation, users: _Users, chain: set[str], access_of: _Known
 ) -> int | None:
-    """Bytes read of a parameter, None for all of it."""
+    """Bytes of a parameter that are read; None for all of it."""
     total = 0
     same = [parameter.name]
     seen: set[str] = set()
     while same:
         name = same.pop()
         if name in seen:
-            # One that a user has as two operands: it would be followed twice, and each of its users four times.
+            # A value that is two operands of one user is visited once; otherwise the work would double at each such user.
             continue
         seen.add(name)
         check_reading()
@@ -261,7 +277,7 @@ def _parameter_read(
             if user.opcode == "bitcast":
                 same.append(user.name)
                 continue
-            access = instruction_access(user, computation, known)
+            access = instruction_access(user, computation, access_of)
             part = access.reads[position]
             if part is None or (user.name not in chain and any(pair.operand == position for pair in access.in_place)):
                 return None

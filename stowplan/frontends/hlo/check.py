@@ -1,7 +1,7 @@
-"""What of a module is not modelled: refused, or named in a warning with what it may cost.
+"""Checks a module: refuses inconsistent sizes, and warns of everything that is not modelled, with its possible effect.
 
-Refused is a result whose number of elements does not follow from the operands, since bytes would be counted wrongly. This is no
-verifier of HLO: element types, layouts, ranks and values of most attributes are taken as they are.
+A result whose number of elements does not follow from its operands is refused, because bytes would be counted wrongly. This is
+no verifier of HLO: element types, layouts, ranks and most values of attributes are not checked.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _UNKNOWN_CALL = "its arithmetic and memory of its own count as none, its results
 
 
 def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPACES) -> None:
-    """Warn of all that is not modelled, or only in part.
+    """Warns of everything in a module that is not modelled, or only in part.
 
     Parameters
     ----------
     timed
-        Whether times of instructions count, not only sizes.
+        Whether the times of instructions matter, and not only sizes.
     spaces
-        Memory spaces that the reader knows.
+        Memory spaces that the reader supports.
 
     Raises
     ------
     InputError
-        An instruction whose number of elements does not follow from its operands.
+        The number of elements of an instruction does not follow from its operands.
     """
     for name in sorted({*module.attributes} - MODULE_ATTRIBUTES):
         warn_unmodelled(f"the attribute {excerpt(name)} {_UNKNOWN_ATTRIBUTE}", "the module")
@@ -56,8 +56,8 @@ def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPA
             _check_elements(instruction, operands)
             called = [module.computations[name] for name in instruction.called if instruction.opcode in _CALLING]
             for body in called:
-                given = [leaf for parameter in body.parameters for _, leaf in parameter.shape.leaves]
-                if any(one.elements != two.elements for one, two in zip(operands, given, strict=False)):
+                parameter_arrays = [leaf for parameter in body.parameters for _, leaf in parameter.shape.leaves]
+                if any(one.elements != two.elements for one, two in zip(operands, parameter_arrays, strict=False)):
                     raise instruction.error(f"found operands of other sizes than the parameters of %{body.name}")
                 if instruction.opcode == "async-start" and len(body.instructions) > len(body.parameters) + 1:
                     warn_unmodelled("memory of the computation's own counts as none", f"instruction {instruction.name}")
@@ -67,7 +67,7 @@ def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPA
 
 def _unmodelled(instruction: Instruction, operands: _Arrays, timed: bool, spaces: frozenset[int]) -> Iterator[str]:
     opcode, target = instruction.opcode, custom_target(instruction)
-    # Names that may also stand in strings are found quickly; whether one is an attribute is only asked where it is unknown.
+    # Searching for names is fast, but also finds names inside of strings, so attributes are parsed only if a name is unknown.
     if not ATTRIBUTES.issuperset(_NAMES.findall(instruction.attributes_text)):
         for name in sorted({*instruction.attributes} - ATTRIBUTES):
             yield f"the attribute {excerpt(name)} {_UNKNOWN_ATTRIBUTE}"
@@ -99,59 +99,60 @@ def _check_elements(instruction: Instruction, operands: _Arrays) -> None:
                 raise instruction.error(f"found a result of {result.elements} elements, expected {expected} of its operands")
 
 
-def _elementwise(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
-    """That of all operands; bounds and predicates may be scalars."""
-    counts = {one.elements for one in given if one.dims or at.opcode not in ("clamp", "select")} - {out.elements}
+def _elementwise(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
+    """The number of elements of all operands; bounds and predicates may be scalars."""
+    counts = {one.elements for one in arrays if one.dims or at.opcode not in ("clamp", "select")} - {out.elements}
     return min(counts, default=out.elements)
 
 
-def _bitcast(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
-    """A bitcast may take the padding of tiles for elements."""
-    bits = given[0].elements * BITS[given[0].dtype]
-    return out.elements if given[0].bytes == out.bytes else bits // max(1, BITS[out.dtype])
+def _bitcast(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
+    """A bitcast may turn the padding of tiles into elements."""
+    bits = arrays[0].elements * BITS[arrays[0].dtype]
+    return out.elements if arrays[0].bytes == out.bytes else bits // max(1, BITS[out.dtype])
 
 
-def _broadcast(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
+def _broadcast(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
     into = tuple(out.dims[dim] for dim in numbers(at, "dimensions", below=len(out.dims)))
-    return out.elements if into == given[0].dims else given[0].elements
+    return out.elements if into == arrays[0].dims else arrays[0].elements
 
 
 def _kept(one: ArrayShape, gone: Sequence[int]) -> int:
     return prod(size for dim, size in enumerate(one.dims) if dim not in gone)
 
 
-def _dot(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
+def _dot(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
     names = ("lhs_contracting_dims", "rhs_contracting_dims", "rhs_batch_dims")
     left, right, batch = (numbers(at, name, needed=False) for name in names)
-    return _kept(given[0], left) * _kept(given[1], right + batch)
+    return _kept(arrays[0], left) * _kept(arrays[1], right + batch)
 
 
-def _convolution(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
-    """Features are the kernel's; batch and window are taken as they are."""
-    _, kernel, labels = convolution_labels(at, len(given[0].dims), len(given[1].dims), len(out.dims))
-    return _kept(out, [labels.index("f")]) * given[1].dims[kernel.index("o")]
+def _convolution(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
+    """The features must be those of the kernel; batch and window are not checked."""
+    _, kernel, labels = convolution_labels(at, len(arrays[0].dims), len(arrays[1].dims), len(out.dims))
+    return _kept(out, [labels.index("f")]) * arrays[1].dims[kernel.index("o")]
 
 
-def _slice(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
-    parts = zip(given[0].dims, ranges(at, len(given[0].dims)), strict=True)
+def _slice(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
+    parts = zip(arrays[0].dims, ranges(at, len(arrays[0].dims)), strict=True)
     return prod(-(-(min(end, size) - start) // step) for size, (start, end, step) in parts)
 
 
-def _pad(at: Instruction, out: ArrayShape, given: _Arrays) -> int:
-    sides = zip(given[0].dims, padding(at, len(given[0].dims)), strict=True)
+def _pad(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
+    sides = zip(arrays[0].dims, padding(at, len(arrays[0].dims)), strict=True)
     return prod(low + size + max(size - 1, 0) * interior + high for size, (low, high, interior) in sides)
 
 
-#: Elements of a result, by the instruction, what its text says of the result, and operands from the result's number on.
+#: Functions that compute the number of elements of a result, from the instruction, the declared shape of the result, and the
+#: operands.
 _ELEMENTS: dict[str, Callable[[Instruction, ArrayShape, _Arrays], int]] = {
-    **dict.fromkeys(SAME_NUMBER, lambda at, out, given: given[0].elements),
+    **dict.fromkeys(SAME_NUMBER, lambda at, out, arrays: arrays[0].elements),
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(("bitcast", "bitcast-convert"), _bitcast),
     "broadcast": _broadcast,
-    "concatenate": lambda at, out, given: sum(one.elements for one in given),
-    "dynamic-slice": lambda at, out, given: prod(map(min, zip(given[0].dims, out.dims, strict=True))),
-    "reduce": lambda at, out, given: _kept(given[0], numbers(at, "dimensions", below=len(given[0].dims))),
-    "gather": lambda at, out, given: _kept(given[1], numbers(at, "index_vector_dim")) * prod(numbers(at, "slice_sizes")),
+    "concatenate": lambda at, out, arrays: sum(one.elements for one in arrays),
+    "dynamic-slice": lambda at, out, arrays: prod(map(min, zip(arrays[0].dims, out.dims, strict=True))),
+    "reduce": lambda at, out, arrays: _kept(arrays[0], numbers(at, "dimensions", below=len(arrays[0].dims))),
+    "gather": lambda at, out, arrays: _kept(arrays[1], numbers(at, "index_vector_dim")) * prod(numbers(at, "slice_sizes")),
     "slice": _slice,
     "pad": _pad,
     "dot": _dot,

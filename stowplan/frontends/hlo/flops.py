@@ -1,4 +1,4 @@
-"""Arithmetic of instructions: multiply-adds of convolutions and matrix products, elements of everything else."""
+"""Arithmetic of instructions: multiply-adds of convolutions and matrix products, and computed elements of all others."""
 
 from __future__ import annotations
 
@@ -10,54 +10,59 @@ from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, c
 from stowplan.frontends.hlo.opcodes import NO_ARITHMETIC, STARTS
 from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
-#: These combine many elements into one (or one into many), so that their operands may say more than their result.
+#: Opcodes that combine many elements into one, or the reverse, so that their operands may have more elements than their result.
 _COMBINING = frozenset({"reduce", "scatter", "select-and-scatter", "sort"})
-#: Windows with more positions than this are refused: counting their taps takes time in proportion.
+#: Windows with more positions than this are refused, because counting their taps takes time in proportion.
 _MAX_POSITIONS = 1 << 20
 
 
 class Work(NamedTuple):
-    """What one run computes."""
+    """The arithmetic of one run."""
 
     flops: int
     """Multiplications and additions of convolutions and matrix products, two per multiply-add."""
     elementwise: int
-    """Elements computed by everything else; pure data movement counts for nothing."""
+    """Elements that all other instructions compute; pure data movement does not count."""
 
 
 def computation_work(module: HloModule) -> dict[str, Work]:
-    """Work of every computation, nested fusions included; loops, calls and branches are not followed."""
-    known: dict[str, Work] = {}
+    """The work of every computation, including nested fusions; loops, calls and branches are not followed."""
+    work_of: dict[str, Work] = {}
     for computation in module.computations.values():
         flops = elementwise = 0
         for instruction in computation.instructions:
-            own = instruction_work(instruction, computation, known)
-            flops += own.flops
-            elementwise += own.elementwise
-        known[computation.name] = Work(flops, elementwise)
-    return known
+            work = instruction_work(instruction, computation, work_of)
+            flops += work.flops
+            elementwise += work.elementwise
+        work_of[computation.name] = Work(flops, elementwise)
+    return work_of
 
 
-def instruction_work(instruction: Instruction, computation: Computation, known: dict[str, Work]) -> Work:
-    """Work of one instruction; ``known`` holds that of the computations above.
+def instruction_work(instruction: Instruction, computation: Computation, work_of: dict[str, Work]) -> Work:
+    """The work of one instruction.
+
+    Parameters
+    ----------
+    work_of
+        The work of the computations above.
 
     Raises
     ------
     InputError
-        A convolution or dot whose attributes do not fit its operands.
+        The attributes of a convolution or dot do not fit its operands.
     """
     opcode = instruction.opcode
     if opcode in NO_ARITHMETIC:
         return Work(0, 0)
     if opcode in ("fusion", "async-start"):
-        return known[instruction.called[0]] if instruction.called else Work(0, 0)
+        return work_of[instruction.called[0]] if instruction.called else Work(0, 0)
     if opcode == "convolution":
         return Work(_convolution_flops(instruction, computation), 0)
     if opcode == "dot":
         return Work(_dot_flops(instruction, computation), 0)
     shape = instruction.shape
     if opcode in STARTS and isinstance(shape, TupleShape):
-        # The tuple has the operands, too.
+        # The tuple of an asynchronous start also contains the operands.
         shape = TupleShape(shape.parts[STARTS[opcode][1] :][:1])
     elements = _elements(shape)
     if opcode in _COMBINING:
@@ -65,7 +70,7 @@ def instruction_work(instruction: Instruction, computation: Computation, known: 
         if opcode == "scatter" and len(instruction.operands) == 3:
             elements = _elements(computation.by_name[instruction.operands[2]].shape)
     elif opcode == "reduce-window":
-        # A window as long as the dimension is a total or a running reduction; nobody computes those position by position.
+        # A window as long as its dimension is a total or a cumulative reduction, which is not computed position by position.
         reduced = _operand_array(instruction, computation, 0)
         sizes = window(instruction, len(reduced.dims)).size
         elements *= math.prod(size for size, extent in zip(sizes, reduced.dims, strict=True) if size < extent)
@@ -98,10 +103,10 @@ def _dot_flops(instruction: Instruction, computation: Computation) -> int:
 
 
 def _convolution_flops(instruction: Instruction, computation: Computation) -> int:
-    """Two for every product of a kernel element with an input element, positions in the padding and in holes left out.
+    """Two for every product of a kernel element with an input element; positions in padding and in holes do not count.
 
-    XLA writes batched matrix products as convolutions whose window slides mostly over padding, so that counting every tap
-    would be wrong by the batch size.
+    XLA writes batched matrix products as convolutions whose window slides mostly over padding. Counting every tap would be
+    wrong by a factor of the batch size.
     """
     left, right = _operand_array(instruction, computation, 0), _operand_array(instruction, computation, 1)
     out = _result_array(instruction)
@@ -138,17 +143,17 @@ def _group_count(instruction: Instruction, name: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _valid_taps(size: int, kernel: int, out: int, stride: int, pad: int, left_dilation: int, right_dilation: int) -> int:
-    """Pairs (output position, kernel position) along one dimension that meet an input element."""
+    """Number of pairs of an output position and a kernel position along one dimension that meet an input element."""
     if size == 0:
         return 0
-    if out < kernel:  # the condition is the same with the two roles exchanged; walk the shorter one
+    if out < kernel:  # The condition is symmetric in output and kernel, so the loop runs over the shorter one.
         kernel, out, stride, right_dilation = out, kernel, right_dilation, stride
     common = math.gcd(stride, left_dilation)
     period = left_dilation // common
     inverse = pow(stride // common, -1, period) if period > 1 else 0
     total = 0
     for tap in range(kernel):
-        # Output positions o with 0 <= o * stride + offset <= last, at a multiple of the dilation.
+        # This counts output positions o with 0 <= o * stride + offset <= last, at multiples of the dilation.
         offset = tap * right_dilation - pad
         if offset % common:
             continue

@@ -1,9 +1,9 @@
-"""Which results of an instruction may be written over one of its operands, where nobody needs the operand afterwards.
+"""Finds results of an instruction that may be written over one of its operands, if nothing needs the operand afterwards.
 
-A result may be where the instruction reads the operand only at the position that it writes: in whatever order the elements are
+That is possible if the instruction reads the operand only at the position that it writes: in whatever order the elements are
 computed, each is read before it is overwritten. These are the rules of XLA's buffer assignment
 (``HloDataflowAnalysis::CanShareOperandBufferWithUser``) for loop and input fusions, output fusions that add to a product,
-element-wise instructions, sorts and updates. Bitcasts inside fusions count as they do on GPUs, where they may stand in between.
+element-wise instructions, sorts and updates. Bitcasts inside of fusions are allowed, as on GPUs.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
 from stowplan.frontends.hlo.opcodes import ELEMENTWISE
 from stowplan.frontends.hlo.shape import BITS, ArrayShape, Shape
 
-#: Opcodes whose result at an index depends on their operands at that index alone.
+#: Opcodes whose result at an index depends on their operands only at the same index.
 _POINTWISE = ELEMENTWISE | {"copy", "map"}
 _PRODUCTS = {"dot", "convolution"}
 
 
 class Group(NamedTuple):
-    """Leaves of operands and of the result: any of these may be written over any of those, each over one."""
+    """Leaves of operands and of the result; any leaf of the result may be written over any one leaf of an operand."""
 
     operands: list[tuple[int, int]]
-    """Number of the operand, and of its leaf."""
+    """Pairs of an operand's number and the number of its leaf."""
     results: list[int]
 
 
 class InPlaceRules:
-    """The rules for one module; :attr:`pointwise` are the parameters of each computation, by number, of which it reads at
-    every position what it needs to write there: only element-wise instructions, bitcasts and the updated operands of
-    ``dynamic-update-slice`` lead from them to the root.
+    """The rules for one module.
+
+    For each computation, :attr:`pointwise` has the numbers of those parameters that it reads only at the position that it
+    writes: all paths from them to the root are element-wise instructions, bitcasts, and updated operands of
+    ``dynamic-update-slice``.
     """
 
     def __init__(self, module: HloModule):
@@ -42,11 +44,12 @@ class InPlaceRules:
             check_reading()
             keeps = {instruction.name: True for instruction in computation.instructions}
             has_several = computation.root.opcode == "tuple"
-            # Users stand below what they use.
+            # Users come after their operands, so the walk is in reverse.
             for user in reversed(computation.instructions):
                 if user is computation.root and has_several:
                     continue
-                # Several results are computed index by index, and a bitcast may change an element's index.
+                # Several results are computed index by index, so a bitcast, which may change an element's index, is not
+                # allowed.
                 keeps[user.name] &= not (user.opcode == "bitcast" and has_several)
                 for position, name in enumerate(user.operands):
                     keeps[name] &= keeps[user.name] and self._keeps_position(user, position, computation.by_name[name].shape)
@@ -54,12 +57,12 @@ class InPlaceRules:
             self.pointwise[computation.name] = frozenset(number for number, each in parameters if keeps[each.name])
 
     def groups(self, instruction: Instruction, computation: Computation) -> list[Group]:
-        """Where results of an instruction may be written: any result of a group over any operand of it, each over one.
+        """The groups of an instruction: any result of a group may be written over any one operand of it.
 
         Raises
         ------
         InputError
-            A fusion whose operands do not fit its computation, or an alias of an operand that does not exist.
+            The operands of a fusion do not fit its computation, or an alias names an operand that does not exist.
         """
         pairs = instruction_access(instruction, computation, self._access).in_place
         groups = [Group([pair[1:3]], [pair.output_leaf]) for pair in pairs if not pair.reads_elsewhere]
@@ -79,7 +82,7 @@ class InPlaceRules:
         return groups + [group for group in alike.values() if group.operands]
 
     def _may_be_overwritten(self, instruction: Instruction, position: int, source: ArrayShape) -> bool:
-        """Whether a result that is laid out like an operand may be written over it."""
+        """Whether a result with the layout of an operand may be written over it."""
         if instruction.opcode != "fusion":
             return self._keeps_position(instruction, position, source)
         fused, kind = self._module.computations[instruction.called[0]], instruction.attribute("kind")
@@ -87,7 +90,7 @@ class InPlaceRules:
         return position in self.pointwise[fused.name] and (kind in ("kLoop", "kInput") or (kind == "kOutput" and bool(is_sum)))
 
     def _keeps_position(self, user: Instruction, position: int, source: Shape) -> bool:
-        """Whether an instruction's result at a position depends on no other position of an operand."""
+        """Whether an instruction's result at a position depends only on the same position of an operand."""
         result = user.shape
         if not (isinstance(source, ArrayShape) and isinstance(result, ArrayShape)):
             return False
@@ -100,6 +103,6 @@ class InPlaceRules:
 
 
 def _layout(shape: ArrayShape, *, by_index: bool = False) -> object:
-    """What two arrays have in common whose elements are at the same bytes: each at its place, or each at its index."""
+    """A key that is equal for arrays whose elements have the same bytes, by position or, with ``by_index``, by index."""
     order = (shape.dims, shape.minor_to_major, shape.tiles) if shape.tiles or by_index else None
     return shape.bytes, BITS[shape.dtype], shape.memory_space, order

@@ -1,7 +1,7 @@
-"""An HLO module as its text gives it: computations of instructions, and their attributes as text and as numbers.
+"""An HLO module: computations of instructions, with their attributes as text and as numbers.
 
-Nothing is interpreted beyond names, shapes and attributes. Functions that read an attribute raise an InputError that names the
-instruction where the text does not fit.
+Only names, shapes and attributes are interpreted. Functions that read an attribute raise an InputError, which names the
+instruction, if the text is not valid.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Alias(msgspec.Struct, frozen=True):
     operand: int
     operand_index: tuple[int, ...]
     kind: str
-    """``may-alias`` or ``must-alias`` in a module's header, empty elsewhere."""
+    """``may-alias`` or ``must-alias`` in a module's header; empty for instructions."""
 
 
 class Instruction(msgspec.Struct, frozen=True, gc=False):
@@ -42,15 +42,15 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
     operands: tuple[str, ...]
     """Names of instructions of the same computation, all defined above this one."""
     argument: str
-    """What stands between the parentheses of a ``parameter`` or ``constant``; empty for all others."""
+    """The text in the parentheses of a ``parameter`` or ``constant``; empty for all other opcodes."""
     attributes_text: str
     called: tuple[str, ...]
-    """Computations it calls: ``(condition, body)`` for a while, the branches of a conditional, else one or none."""
+    """Computations it calls: ``(condition, body)`` for a while, the branches of a conditional, otherwise one or none."""
     is_root: bool
     line: int
 
     def attribute(self, name: str) -> str | None:
-        """Text of one attribute, or None. Cheaper than :attr:`attributes` on lines with long backend configurations."""
+        """Text of one attribute, or None. This is faster than :attr:`attributes` on lines with long backend configurations."""
         if f"{name}=" not in self.attributes_text:
             return None
         for key, value in self._split():
@@ -70,7 +70,7 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def output_aliases(self) -> tuple[Alias, ...]:
-        """Pairs of ``output_to_operand_aliasing``."""
+        """The pairs in the attribute ``output_to_operand_aliasing``."""
         text = self.attribute("output_to_operand_aliasing")
         return () if text is None else parse_aliases(text, self.line)
 
@@ -83,7 +83,7 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
 
 
 class Computation(msgspec.Struct, frozen=True, dict=True):
-    """Instructions in text order, which is the schedule where the module is scheduled."""
+    """A computation: instructions in the order of the text, which is the schedule if the module is scheduled."""
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -92,25 +92,25 @@ class Computation(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def by_name(self) -> dict[str, Instruction]:
-        """Instruction of each name."""
+        """The instructions by name."""
         return {instruction.name: instruction for instruction in self.instructions}
 
     @cached_property
     def parameters(self) -> tuple[Instruction, ...]:
-        """Parameters by number."""
+        """The parameters in the order of their numbers."""
         parameters = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
         return tuple(sorted(parameters, key=lambda instruction: int(instruction.argument)))
 
 
 class HloModule(msgspec.Struct, frozen=True, dict=True):
-    """A parsed module. Computations stand in text order, callees before their callers."""
+    """A parsed module. Computations are in the order of the text, callees before their callers."""
 
     name: str
     attributes_text: str
     computations: dict[str, Computation]
     entry: Computation
     source: str | None = None
-    """File it was read from."""
+    """The file from which it was read."""
 
     @cached_property
     def attributes(self) -> dict[str, str]:
@@ -119,23 +119,23 @@ class HloModule(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether text order is the compiler's schedule."""
+        """Whether the order of the text is the compiler's schedule."""
         return self.attributes.get("is_scheduled") == "true"
 
     @cached_property
     def input_output_alias(self) -> tuple[Alias, ...]:
-        """Parameters the caller donates, and the outputs that may (or must) take their storage."""
+        """Parameters that the caller donates, with the outputs that may (or must) use their storage."""
         text = self.attributes.get("input_output_alias")
         return () if text is None else parse_aliases(text, 1)
 
 
 def split_attributes(text: str, line: int) -> Iterator[tuple[str, str]]:
-    """Name and text of each attribute of ``name=value, name={...}, ...``; braces within strings count for nothing.
+    """Yields the name and the text of each attribute of ``name=value, name={...}, ...``; braces inside of strings are ignored.
 
     Raises
     ------
     InputError
-        Unbalanced brackets, an unfinished string, or something that is no attribute.
+        Brackets are not balanced, a string is not closed, or something is no attribute.
     """
     position = 0
     while position < len(text):
@@ -151,12 +151,12 @@ def split_attributes(text: str, line: int) -> Iterator[tuple[str, str]]:
 
 
 def end_of_value(text: str, start: int, line: int) -> int:
-    """Position of the first comma or closing bracket from ``start`` that stands in no bracket or string, or the text's length.
+    """Position of the first comma or closing bracket from ``start`` on outside of brackets and strings, or the text's length.
 
     Raises
     ------
     InputError
-        A string or bracket that is never closed.
+        A string or bracket is never closed.
     """
     depth = 0
     position = start
@@ -182,7 +182,7 @@ def end_of_value(text: str, start: int, line: int) -> int:
 
 
 def parse_aliases(text: str, line: int) -> tuple[Alias, ...]:
-    """Pairs of ``{ {0}: (1, {}, may-alias), ... }``."""
+    """Parses the pairs of ``{ {0}: (1, {}, may-alias), ... }``."""
     inner = text.strip()
     aliases = tuple(
         Alias(_parse_index(match[1]), int(match[2]), _parse_index(match[3]), match[4] or "") for match in _ALIAS.finditer(inner)
@@ -207,7 +207,10 @@ _PADS = re.compile(r"-?[0-9]{1,18}_-?[0-9]{1,18}(?:_[0-9]{1,18})?(?:x-?[0-9]{1,1
 
 
 class Window(NamedTuple):
-    """``window={size=3x3 stride=2x2 pad=1_1x1_1 lhs_dilate=.. rhs_dilate=..}``, an entry a dimension."""
+    """The attribute ``window={size=3x3 stride=2x2 pad=1_1x1_1 lhs_dilate=..
+
+    rhs_dilate=..}``, with an entry for each dimension.
+    """
 
     size: list[int]
     stride: list[int]
@@ -217,9 +220,12 @@ class Window(NamedTuple):
 
 
 def numbers(instruction: Instruction, name: str, *, below: int | None = None, needed: bool = True) -> list[int]:
-    """Numbers of ``name={1,0}`` or ``name=1``; none where the attribute is missing and not ``needed``.
+    """The numbers of ``name={1,0}`` or ``name=1``; none if the attribute is missing and not ``needed``.
 
-    Where ``below`` is given they are dimensions: different, from 0 up to before it.
+    Parameters
+    ----------
+    below
+        If given, the numbers are dimensions: all different, at least 0, and less than this.
     """
     text = instruction.attribute(name)
     if text is None:
@@ -236,7 +242,7 @@ def numbers(instruction: Instruction, name: str, *, below: int | None = None, ne
 
 
 def number(instruction: Instruction, name: str, *, below: int) -> int:
-    """The one number of ``name=1``, from 0 up to before ``below``."""
+    """The number of ``name=1``, which must be at least 0 and less than ``below``."""
     values = numbers(instruction, name)
     if len(values) != 1 or not 0 <= values[0] < below:
         raise instruction.error(f"found {name}={excerpt(str(instruction.attribute(name)))}, expected one number below {below}")
@@ -267,7 +273,7 @@ def padding(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
 
 
 def window(instruction: Instruction, rank: int) -> Window:
-    """The window over ``rank`` dimensions; what is left out is 1, of padding 0."""
+    """The window over ``rank`` dimensions; missing entries are 1, and 0 for padding."""
     text = (instruction.attribute("window") or "{}").strip("{}")
     given: dict[str, str] = dict(part.split("=", 1) for part in text.split() if "=" in part)
 
@@ -304,6 +310,6 @@ def convolution_labels(instruction: Instruction, left: int, right: int, result: 
 
 
 def estimated_cycles(instruction: Instruction) -> int | None:
-    """The compiler's estimate of one run, where the instruction carries one."""
+    """The compiler's estimate of the cycles of one run; None if the instruction has none."""
     match = _CYCLES.search(instruction.attributes_text)
     return int(match[1]) if match else None

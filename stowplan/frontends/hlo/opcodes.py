@@ -1,10 +1,10 @@
-"""What is known of HLO, read from ``known.toml``: opcodes, attributes, memory spaces, targets of custom calls."""
+"""Facts about HLO, read from ``known.toml``: opcodes, attributes, memory spaces, and targets of custom calls."""
 
 from __future__ import annotations
 
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 
-_KNOWN = known("hlo/known")
+_KNOWN = load_facts("hlo/known")
 _BY_USE = {use: frozenset(names.split()) for use, names in _KNOWN["opcodes"].items()}
 
 OPCODES: frozenset[str] = frozenset().union(*_BY_USE.values())
@@ -12,22 +12,22 @@ ELEMENTWISE = _BY_USE["elementwise"]
 SAME_VALUE, SAME_NUMBER, NAMING = (_BY_USE[use] for use in ("same_value", "same_number", "naming"))
 NO_ARITHMETIC = SAME_VALUE | _BY_USE["data"]
 
-#: Starts of asynchronous operations: parts of their tuple that are their operands and their results.
+#: Opcodes that start an asynchronous operation, with the parts of their tuple that are the operands and the results.
 STARTS: dict[str, tuple[int, int]] = _KNOWN["starts"]
-#: Opcodes that start one; that of an all-reduce has no tuple, its value is the result.
+#: All opcodes that start an asynchronous operation; the value of an all-reduce-start is the result, without a tuple.
 STARTING = STARTS.keys() | {"all-reduce-start"}
-#: Their ends: parts of that tuple that they pass on.
+#: Opcodes that end an asynchronous operation, with the parts of the start's tuple that they return.
 ENDS: dict[str, list[int]] = _KNOWN["ends"]
 
-#: Attributes of instructions and of the module's header that are read, or that nothing here depends on.
+#: Attributes of instructions and of the module's header that are read here, or that have no effect here.
 ATTRIBUTES, MODULE_ATTRIBUTES = (frozenset(_KNOWN["attributes"][of].split()) for of in ("instruction", "module"))
 
-#: What is not modelled of the time of an opcode, and of a custom call by its target ("" for nothing).
+#: What is not modelled about the time of an opcode, or of a custom call by its target; empty if everything is modelled.
 UNMODELLED_TIMES: dict[str, str] = {name: row["unmodelled"] for row in _KNOWN["times"] for name in row["names"].split()}
 CUSTOM_CALLS: dict[str, str] = _KNOWN["custom_calls"]
-#: Targets of custom calls whose result is their first operand.
+#: Targets of custom calls that return their first operand.
 SAME_VALUE_CALLS = frozenset(_KNOWN["same_value"]["custom_calls"].split())
 
 SPACES: frozenset[int] = frozenset(_KNOWN["memory_spaces"].values())
-#: The host's memory space: what stands there takes no bytes of the device.
+#: The memory space of the host; arrays there need no bytes on the device.
 HOST: int = _KNOWN["memory_spaces"]["host"]

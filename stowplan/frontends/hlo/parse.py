@@ -1,7 +1,7 @@
-"""Reading HLO text, as ``--xla_dump_hlo_as_text`` writes it, with or without ``%`` signs and computation signatures.
+"""Parses HLO text, as ``--xla_dump_hlo_as_text`` writes it, with or without ``%`` signs and signatures of computations.
 
-One regular expression takes nearly every line; what it cannot take (tuple shapes, literals with parentheses) goes through a
-scanner. Shapes repeat, so each text of a shape is parsed once.
+One regular expression parses nearly every line; a slower scanner parses the others, which have tuple shapes or literals with
+parentheses. Each text of a shape is parsed once, because shapes repeat.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 #: Tables of source locations that newer compilers write between the header and the computations.
 _TABLES = frozenset({"FileNames", "FunctionNames", "FileLocations", "StackFrames"})
-#: What names the computations an instruction calls.
+#: Attributes that name the computations that an instruction calls.
 _CALL_ATTRIBUTES = (
     "condition",
     "body",
@@ -46,22 +46,22 @@ _CALL_ATTRIBUTES = (
     "select",
     "scatter",
 )
-#: How many computations an instruction must call, at least.
+#: The least number of computations that an instruction must call.
 _CALLS = {"while": 2, "fusion": 1, "call": 1, "conditional": 1, "async-start": 1}
-#: What ``X-start`` says of itself; its other attributes are those of the operation X.
+#: Attributes that belong to ``X-start`` itself; its other attributes belong to the operation X.
 _OF_A_START = ("async_execution_thread", "backend_config", "control-predecessors", "cross_program_prefetch_index", "metadata")
-#: A file's first bytes say whether reading on is worth it.
+#: So many bytes of a file are read to decide whether it is HLO text.
 _PEEK_BYTES = 1 << 12
 
 
 def read_module(path: str | Path) -> HloModule:
-    """Module from a plain or gzip file of HLO text.
+    """Reads a module from a plain or gzip file of HLO text.
 
     Raises
     ------
     InputError
-        The file cannot be read, or is not HLO text; the message names the line. A file that does not start like a module is
-        refused without reading on.
+        The file cannot be read, or is not HLO text; the message names the line. If a file does not start like a module, the
+        rest is not read.
     """
     with naming(path):
         _check_start(_peek(path))
@@ -69,18 +69,18 @@ def read_module(path: str | Path) -> HloModule:
 
 
 def parse_module(text: str, source: str | None = None) -> HloModule:
-    """Module from HLO text.
+    """Parses a module from HLO text.
 
     Raises
     ------
     InputError
-        Naming the line, what was found and what was expected.
+        The text is not valid; the message names the line, what was found, and what was expected.
     """
     return _Parser(text, source).parse()
 
 
 def _peek(path: str | Path) -> bytes:
-    """First bytes of a file, after decompression; damage is left for the full read to report."""
+    """The first bytes of a file, after decompression; a damaged file is reported when all of it is read."""
     try:
         with open(path, "rb") as stream:
             if stream.read(2) != b"\x1f\x8b":
@@ -108,12 +108,12 @@ def _check_start(head: bytes) -> None:
 
 
 def _is_signature(text: str) -> bool:
-    """Whether ``text`` is ``{`` or ``(parameters) -> result {``; instructions say the same, so no more of it is read."""
+    """Whether a text is ``{`` or ``(parameters) -> result {``; the signature is not parsed, since instructions repeat it."""
     return text == "{" or (text.startswith("(") and text.endswith(" {") and ") -> " in text)
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Lines one at a time: a list of a large file's lines would double its memory."""
+    """Yields lines one at a time, because a list of all lines would double the memory of a large file."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start:end].strip()
@@ -123,7 +123,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 class _Parser:
-    """State of one pass over the text."""
+    """The state of one pass over the text."""
 
     def __init__(self, text: str, source: str | None):
         self.text = text
@@ -219,7 +219,7 @@ class _Parser:
             instructions[instruction.name] = instruction
         raise InputError(f"found the end of the text, expected the closing brace of %{name} opened in line {opened}")
 
-    def _instruction(self, line: str, known: dict[str, Instruction]) -> Instruction:
+    def _instruction(self, line: str, instruction_of: dict[str, Instruction]) -> Instruction:
         match = _INSTRUCTION.fullmatch(line)
         if match is not None:
             root, name, shape_text, opcode, argument, attributes_text = match.groups()
@@ -235,7 +235,7 @@ class _Parser:
                 raise InputError(f"found parameter({argument}), expected a number")
             argument = str(int(argument))
         elif opcode != "constant":
-            operands = self._operands(argument, known)
+            operands = self._operands(argument, instruction_of)
             argument = ""
         called: tuple[str, ...] = ()
         operation = opcode if opcode in OPCODES else opcode.removesuffix("-start")
@@ -246,10 +246,10 @@ class _Parser:
         elif operation in _CALLS:
             raise InputError(f"found {opcode} without attributes, expected the computations it calls")
         instruction = Instruction(name, opcode, shape, operands, argument, attributes_text, called, root is not None, self.line)
-        return instruction if opcode in OPCODES else self._asynchronous(instruction, known)
+        return instruction if opcode in OPCODES else self._asynchronous(instruction, instruction_of)
 
-    def _asynchronous(self, short: Instruction, known: dict[str, Instruction]) -> Instruction:
-        """``async-start`` for ``X-start``, with a computation of its own that does X, and the like for its update and end."""
+    def _asynchronous(self, short: Instruction, instruction_of: dict[str, Instruction]) -> Instruction:
+        """Expands the short form ``X-start`` to ``async-start`` with a computation that does X; likewise its update and end."""
         wrapped, _, suffix = short.opcode.rpartition("-")
         if wrapped not in OPCODES or suffix not in ("start", "update", "done"):
             raise InputError(f"found opcode {excerpt(short.opcode)}, expected one of HLO's")
@@ -259,15 +259,17 @@ class _Parser:
         if not isinstance(short.shape, TupleShape) or len(short.shape.parts) < 2:
             raise InputError(f"expected a tuple of operands and results as shape of {short.opcode}")
         rows = [
-            Instruction(f"parameter/{number}", "parameter", known[name].shape, (), str(number), "", (), False, self.line)
+            Instruction(
+                f"parameter/{number}", "parameter", instruction_of[name].shape, (), str(number), "", (), False, self.line
+            )
             for number, name in enumerate(short.operands)
         ]
-        given = tuple(row.name for row in rows)
-        root = msgspec.structs.replace(short, opcode=wrapped, shape=short.shape.parts[1], operands=given, is_root=True)
+        row_names = tuple(row.name for row in rows)
+        root = msgspec.structs.replace(short, opcode=wrapped, shape=short.shape.parts[1], operands=row_names, is_root=True)
         body = Computation(f"{short.name}/{self.line}", (*rows, root), root, self.line)
         self.computations[body.name] = body
-        own = (f"{key}={value}" for key, value in short.attributes.items() if key in _OF_A_START)
-        return msgspec.structs.replace(instruction, called=(body.name,), attributes_text=", ".join(own))
+        start_attributes = (f"{key}={value}" for key, value in short.attributes.items() if key in _OF_A_START)
+        return msgspec.structs.replace(instruction, called=(body.name,), attributes_text=", ".join(start_attributes))
 
     def _split_slowly(self, line: str) -> tuple[str | None, str, str, str, str, str]:
         match = _INSTRUCTION_HEAD.match(line)
@@ -287,24 +289,24 @@ class _Parser:
             raise InputError(f"found {excerpt(rest)} after the operands, expected ', name=value'")
         return match[1], match[2], match[3], match[4], line[start:end], rest[2:]
 
-    def _operands(self, text: str, known: dict[str, Instruction]) -> tuple[str, ...]:
+    def _operands(self, text: str, instruction_of: dict[str, Instruction]) -> tuple[str, ...]:
         if not text:
             return ()
         if "/*" in text:
             text = _COMMENT.sub("", text)
         names = tuple(part.removeprefix("%") for part in text.split(", "))
-        if all(name in known for name in names):
+        if all(name in instruction_of for name in names):
             return names
-        return self._operands_with_shapes(text, known)
+        return self._operands_with_shapes(text, instruction_of)
 
-    def _operands_with_shapes(self, text: str, known: dict[str, Instruction]) -> tuple[str, ...]:
-        """Operands written as ``f32[2]{0} %name``; also finds which operand is unknown where there are no shapes."""
+    def _operands_with_shapes(self, text: str, instruction_of: dict[str, Instruction]) -> tuple[str, ...]:
+        """Operands written as ``f32[2]{0} %name``; it also finds the unknown operand if there are no shapes."""
         names = []
         position = 0
         while position < len(text):
             end = end_of_value(text, position, self.line)
             match = _OPERAND.fullmatch(text[position:end].strip())
-            if match is None or match[1] not in known:
+            if match is None or match[1] not in instruction_of:
                 raise self._unknown_operand(match[1] if match else text[position:end])
             names.append(match[1])
             position = end + 1
@@ -326,7 +328,7 @@ class _Parser:
             if key in _CALL_ATTRIBUTES:
                 by_attribute[key] = value.strip("{}").split(",")
             if expected and len(by_attribute) == expected and opcode != "conditional":
-                break  # what follows may be a long backend configuration
+                break  # The rest may be a long backend configuration.
         called = tuple(name.strip().removeprefix("%") for key in _CALL_ATTRIBUTES for name in by_attribute.get(key, ()))
         for name in called:
             if name not in self.computations:
@@ -339,7 +341,7 @@ class _Parser:
 
 
 def _check_balance(text: str, line: int) -> None:
-    # Counting is a hundred times faster than scanning; only strings with braces in them make the counts differ.
+    # Counting is a hundred times faster than scanning. The counts differ only if strings contain brackets.
     if text.count("{") != text.count("}") or text.count("(") != text.count(")") or text.count('"') % 2:
         for _ in split_attributes(text, line):
             pass

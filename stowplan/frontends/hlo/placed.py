@@ -1,6 +1,6 @@
-"""What a compiled module says of a program's steps: memories of their operands and results, cycles, and their signatures.
+"""Reads from a compiled module the memories of operands and results, the cycles, and the signatures of a program's steps.
 
-A step is an instruction as a memory-space assignment left it. Its signature says what it computes, on which shapes and layouts.
+A step is an instruction after memory-space assignment. Its *signature* says what it computes, and on which shapes and layouts.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from stowplan.hardware.targets import CMEM, Target, load_target
 
 
 class Placed(NamedTuple):
-    """An instruction that may be a step, and the computation it stands in."""
+    """An instruction that may be a step, with its computation."""
 
     instruction: Instruction
     computation: Computation
 
     def operand_shapes(self) -> Iterator[ArrayShape]:
-        """Shapes of the arrays it reads, tuples taken apart."""
+        """Shapes of the arrays that it reads; tuples are flattened."""
         for operand in self.instruction.operands:
             for _, leaf in self.computation.by_name[operand].shape.leaves:
                 yield leaf
 
     def result_shapes(self) -> Iterator[ArrayShape]:
-        """Shapes of the arrays it defines."""
+        """Shapes of the arrays that it defines."""
         for _, leaf in self.instruction.shape.leaves:
             yield leaf
 
     def spaces(self) -> list[int]:
-        """Memory spaces of the arrays it reads, then of those it defines."""
+        """Memory spaces of the arrays that it reads, followed by those of the arrays that it defines."""
         return [leaf.memory_space for shapes in (self.operand_shapes(), self.result_shapes()) for leaf in shapes]
 
 
@@ -65,7 +65,7 @@ class StepLeaves(NamedTuple):
 
 
 def placed_instructions(module: HloModule) -> dict[str, Placed]:
-    """Instructions that are steps, by name: those of the entry and of the loops, calls and branches in it."""
+    """The instructions that are steps, by name: those of the entry, and of the loops, calls and branches in it."""
     placed: dict[str, Placed] = {}
     waiting = [module.entry]
     seen: set[str] = set()
@@ -82,7 +82,7 @@ def placed_instructions(module: HloModule) -> dict[str, Placed]:
 
 
 def step_leaves(step: ProgramStep, at: Placed, program: Program) -> StepLeaves:
-    """Tensors of the arrays of a step; ``at`` is its instruction in a module with the program's own operands."""
+    """The tensors of the arrays of a step; ``at`` is its instruction in a module with the same operands as the program."""
     path = step.name[: len(step.name) - len(at.instruction.name)]
 
     def tensors(instruction: Instruction) -> Iterator[int | None]:
@@ -97,7 +97,7 @@ def step_leaves(step: ProgramStep, at: Placed, program: Program) -> StepLeaves:
 def read_cycle_table(
     slow_path: str | Path, planned_path: str | Path, program: Program, *, fast_space: int = CMEM
 ) -> CycleTable:
-    """Cycles of a program's steps from two modules that the compiler annotated with ``estimated_cycles``.
+    """Reads the cycles of a program's steps from two modules that the compiler has annotated with ``estimated_cycles``.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def read_cycle_table(
 def _fast_uses(
     step: ProgramStep, planned: Placed, slow: Placed, program: Program, fast_space: int
 ) -> frozenset[tuple[int, bool]] | None:
-    """Uses of the step that the planned instruction serves from fast memory; None where that is not clear."""
+    """Uses of the step that the planned instruction serves from fast memory; None if that is ambiguous."""
     leaves, planned_spaces = step_leaves(step, slow, program), planned.spaces()
     if len(list(planned.operand_shapes())) != len(leaves.operands) or len(planned_spaces) != sum(map(len, leaves)):
         return None
@@ -149,12 +149,12 @@ def _fast_uses(
     for (tensor, is_output), space in zip(keys, planned_spaces, strict=True):
         if tensor is not None and (tensor, is_output) in uses:
             spaces.setdefault((tensor, is_output), set()).add(space == fast_space)
-    if any(len(said) > 1 for said in spaces.values()):
+    if any(len(marks) > 1 for marks in spaces.values()):
         return None
-    return frozenset(use for use, said in spaces.items() if True in said)
+    return frozenset(use for use, marks in spaces.items() if True in marks)
 
 
-#: Attributes that no cost depends on, or that name computations, which are digested themselves.
+#: Attributes on which no cost depends, or that name computations, which have their own digests.
 _LEFT_OUT = frozenset({
     "backend_config", "metadata", "frontend_attributes", "sharding", "origin", "control-predecessors",
     "calls", "to_apply", "body", "condition", "branch_computations", "called_computations", "select", "scatter", "comparator",
@@ -162,14 +162,14 @@ _LEFT_OUT = frozenset({
 
 
 def sign_steps(module: HloModule, program: Program) -> dict[str, StepSignature]:
-    """Signature of every step of a program, by its name.
+    """Computes the signature of every step of a program, by the step's name.
 
     Parameters
     ----------
     module
-        The module that the program was made of, before memory-space assignment.
+        The module from which the program was made, before memory-space assignment.
     program
-        Of :func:`~stowplan.frontends.hlo.program_from_module`.
+        The result of :func:`~stowplan.frontends.hlo.program_from_module`.
     """
     placed = placed_instructions(module)
     digests, opcodes = _computation_digests(module)
@@ -187,7 +187,7 @@ def sign_steps(module: HloModule, program: Program) -> dict[str, StepSignature]:
             instruction.opcode,
             _shape_text(instruction.shape, shapes),
             *(_shape_text(computation.by_name[name].shape, shapes) for name in operands),
-            # An array that stands for two operands is one array.
+            # The same array as two operands differs from two arrays, so the operands are numbered.
             *(str(operands.index(name)) for name in operands),
             *(digests[name] for name in instruction.called),
             *_attribute_texts(instruction),
@@ -214,22 +214,22 @@ def read_assignment(
     *,
     fast_space: int = CMEM,
 ) -> Assignment:
-    """Memories and cycles of a program's steps, from the module as the compiler left it after code generation.
+    """Reads the memories and cycles of a program's steps from the module after code generation.
 
     Parameters
     ----------
     compiled
-        Path of HLO text (plain or gzip), or a module read before. Steps are matched by name; those that it lacks, or that
-        have another number of operands or results there, are left out.
+        Path of HLO text (plain or gzip), or a module. Steps are matched by name; steps that are missing there, or that have
+        another number of operands or results, are left out.
     signatures
-        Of :func:`sign_steps`.
+        The result of :func:`sign_steps`.
     fast_space
-        Memory space of fast memory in layouts, ``S(3)``.
+        Memory space of fast memory in layouts, such as ``S(3)``.
 
     Raises
     ------
     InputError
-        A file that is not HLO text, or has ``estimated_cycles`` for no step.
+        The file is not HLO text, or no step has ``estimated_cycles``.
     """
     module = compiled if isinstance(compiled, HloModule) else read_module(compiled)
     steps = read_placements(module, signatures, fast_space=fast_space)
@@ -244,7 +244,7 @@ def read_assignment(
 def read_placements(
     module: HloModule, signatures: Mapping[str, StepSignature], *, fast_space: int = CMEM
 ) -> dict[str, StepPlacement]:
-    """Memories of a program's steps, from a module as the assignment left it or later; cycles where it has estimates."""
+    """Reads the memories of a program's steps, and the cycles if there are any, from a module after memory-space assignment."""
     placed = placed_instructions(module)
     steps = {}
     for name, step in signatures.items():
@@ -266,23 +266,23 @@ def read_costs(
     target: Target | None = None,
     predictor: Predictor | None = None,
 ) -> SignatureCosts:
-    """Costs of a program's steps from latency tables, compiled modules, or both.
+    """Reads costs of a program's steps from latency tables, compiled modules, or both.
 
     Parameters
     ----------
     paths
         Files of :meth:`~stowplan.hardware.costs.signatures.LatencyTable.save`, and HLO text with ``estimated_cycles``.
     module, program
-        What is to be planned.
+        The module that is to be planned, and its program.
     target
-        The machine, TPU v4 where None.
+        The machine; TPU v4 by default.
     predictor
-        The one that comes with the package for the machine where None.
+        Predicts costs that no file has; by default this package's model for the machine.
 
     Raises
     ------
     InputError
-        A file that is neither, or none with an entry for any step of the program.
+        A file is neither, or no file has an entry for any step of the program.
     """
     signatures = sign_steps(module, program)
     machine = target or load_target("tpu-v4")
@@ -296,12 +296,15 @@ def read_costs(
             table.add(read_assignment(path, signatures, fast_space=machine.fast_space), signatures)
     if not any(step.signature in table for step in signatures.values()):
         raise InputError(f"found no entry for any step of {program.name}, expected some", source=last)
-    known = table.only(step.signature for step in signatures.values())
-    return SignatureCosts(signatures, known, predictor or shipped(machine.predictor))
+    known_entries = table.only(step.signature for step in signatures.values())
+    return SignatureCosts(signatures, known_entries, predictor or shipped(machine.predictor))
 
 
 def _computation_digests(module: HloModule) -> tuple[dict[str, str], dict[str, Counter[str]]]:
-    """Of each computation a digest that no name and no order of independent instructions changes, and its opcodes."""
+    """For each computation, a digest, and how often it has each opcode.
+
+    The digest depends neither on names nor on the order of independent instructions.
+    """
     digests: dict[str, str] = {}
     opcodes: dict[str, Counter[str]] = {}
     shapes: dict[int, str] = {}
@@ -331,11 +334,11 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _shape_text(shape: Shape, known: dict[int, str]) -> str:
-    """Types, extents and layouts of a shape, memory spaces left out. Equal shapes of a module are one object."""
-    text = known.get(id(shape))
+def _shape_text(shape: Shape, text_of: dict[int, str]) -> str:
+    """Types, extents and layouts of a shape as text, without memory spaces. Equal shapes of a module are one object."""
+    text = text_of.get(id(shape))
     if text is None:
-        text = known[id(shape)] = ";".join(
+        text = text_of[id(shape)] = ";".join(
             f"{index}{leaf.dtype}{leaf.dims}{leaf.minor_to_major}{leaf.tiles}" for index, leaf in shape.leaves
         )
     return text

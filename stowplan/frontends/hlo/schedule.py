@@ -1,11 +1,11 @@
-"""The schedule of a module: its entry's instructions as steps, with the computations of loops, calls and branches in line.
+"""The schedule of a module: instructions of its entry as steps, with computations of loops, calls and branches inlined.
 
-A value is one write of one array. Instructions that only name data (tuples, bitcasts, results of loops) make no values: their
-leaves are the values behind them.
+A value is one write of one array. Instructions that only name data (tuples, bitcasts, results of loops) create no values; their
+leaves refer to existing values.
 
-Values that are never alive at the same time may share storage. A value is alive from its definition to its last read, in
-doubled logical time: step ``t`` happens at ``2 t``, the moment after it is ``2 t + 1``. Program inputs are defined at ``-1``. A
-value may take the place of another in the step that reads the other last.
+Values that are never live at the same time may share storage. A value is live from its definition to its last read. Time is
+counted in half steps: step ``t`` happens at ``2 t``, and the moment after it is ``2 t + 1``. Inputs of the program are defined
+at ``-1``. A value may reuse the storage of another one in the step that reads the other one last.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from stowplan.frontends.hlo.walk import IN_LINE, LeafWalk, check_extent, custom_
 from stowplan.hardware.program import ProgramLoop
 from stowplan.log import warn_unmodelled
 
-#: Moment at which program inputs are defined.
+#: The moment at which inputs of the program are defined.
 START = -1
 
 
 class Values:
-    """Values of a program in the order of their definition, and the storage they share (a union of disjoint sets)."""
+    """The values of a program in the order of their definition, and the storages that they share (a union-find structure)."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -39,13 +39,13 @@ class Values:
         self.defined: list[int] = []
         self.last_read: list[int] = []
         self.frozen: list[bool] = []
-        """Inputs that nobody may overwrite: constants, and parameters that the caller keeps."""
+        """[values] Whether the value must not be overwritten: constants, and parameters that the caller keeps."""
         self._parent: list[int] = []
         self._lives: list[list[tuple[int, int]]] | None = None
         self._frozen_sets: set[int] = set()
 
     def add(self, name: str, size: int, defined: int, *, frozen: bool = False) -> int:
-        """A new value in storage of its own; ``size`` in bytes."""
+        """Add a value with its own storage; ``size`` is in bytes."""
         self.names.append(name)
         self.sizes.append(size)
         self.defined.append(defined)
@@ -55,11 +55,11 @@ class Values:
         return len(self._parent) - 1
 
     def read(self, value: int, moment: int) -> None:
-        """The value is alive at ``moment``. All reads come before the first :meth:`share`."""
+        """Record that a value is live at a moment. All reads must be recorded before the first :meth:`share`."""
         self.last_read[value] = max(self.last_read[value], moment)
 
     def storage(self, value: int) -> int:
-        """A value that stands for the whole set."""
+        """The value that represents the storage of a value."""
         root = value
         while self._parent[root] != root:
             root = self._parent[root]
@@ -68,9 +68,17 @@ class Values:
         return root
 
     def share(self, first: int, second: int, *, forced: bool = False) -> bool:
-        """Put two values in one storage; whether all that stands there then is alive one after the other.
+        """Unite the storages of two values, if no two values there are live at the same time and no frozen one is overwritten.
 
-        Where it is not, or a frozen input would be overwritten, nothing changes unless ``forced``.
+        Parameters
+        ----------
+        forced
+            Whether to unite them in any case.
+
+        Returns
+        -------
+        bool
+            Whether these conditions hold.
         """
         first, second = self.storage(first), self.storage(second)
         if first == second:
@@ -96,31 +104,34 @@ class Values:
 
 
 def _is_free(lives: list[tuple[int, int]], life: tuple[int, int]) -> bool:
-    """Whether ``life`` overlaps none of the sorted ``lives``; touching ends are no overlap, starting together is."""
+    """Whether a live range overlaps none of the sorted ones.
+
+    Ranges that only touch do not overlap, but ranges with the same start do.
+    """
     place = bisect_left(lives, life)
     if place < len(lives) and (lives[place][0] == life[0] or lives[place][0] < life[1]):
         return False
     return place == 0 or (lives[place - 1][0] != life[0] and lives[place - 1][1] <= life[0])
 
 
-#: A step that runs more often than this is refused, and so is one that computes more; sums then stay within 64 bits.
+#: Steps that run more often than this, or that compute more than this, are refused, so that sums stay within 64 bits.
 MAX_WEIGHT = 10**9
 MAX_WORK = 1 << 53
 
-#: Stands for a leaf without storage: a token, an array without elements, a flag of an asynchronous copy. Such leaves of an
-#: asynchronous start are numbers below it, one for each start, so that its end is known by them.
+#: The value of a leaf without storage: a token, an array without elements, or a flag of an asynchronous copy. Such leaves of an
+#: asynchronous start have smaller numbers, a different one for each start, by which its end is recognized.
 NOWHERE = -1
 
 
 class Read(NamedTuple):
-    """A step reads ``bytes`` of a value: a slice of it, or nothing of what it overwrites in place."""
+    """A step reads ``bytes`` of a value: possibly only a slice, and 0 bytes of a value that it overwrites in place."""
 
     value: int
     bytes: int
 
 
 class Update(NamedTuple):
-    """A step may write ``result`` in the storage of ``operand``, and then moves ``write`` bytes instead of all."""
+    """A step may write ``result`` into the storage of ``operand``; it then writes only ``write`` bytes."""
 
     operand: int
     result: int
@@ -139,11 +150,11 @@ class ScheduledStep(NamedTuple):
     writes: list[int]
     updates: list[Update]
     begun: int | None = None
-    """Of a step that ends an asynchronous operation: the step that starts it."""
+    """For a step that ends an asynchronous operation, the step that starts it; otherwise None."""
 
 
 class _Scope(NamedTuple):
-    """One computation while it is walked; ``leaves`` are the values behind the leaves of each of its instructions."""
+    """One computation during a walk; ``leaves`` has the values of the leaves of each instruction."""
 
     computation: Computation
     leaves: dict[str, list[int]]
@@ -155,7 +166,7 @@ class _Scope(NamedTuple):
 
 
 class Schedule(LeafWalk[int]):
-    """Steps, loops and values of a module; everything is there once it is constructed.
+    """The steps, loops and values of a module; the constructor computes all of them.
 
     Raises
     ------
@@ -168,25 +179,25 @@ class Schedule(LeafWalk[int]):
         check_extent(module)
         self.values = Values()
         self.value_of: dict[str, int] = {}
-        """Value of every leaf of every instruction, by ``name`` or ``name{index}``."""
+        """From a leaf of an instruction, as ``name`` or ``name{index}``, to its value."""
         self.steps: list[ScheduledStep] = []
         self.loops: list[ProgramLoop] = []
         self.carried: list[tuple[int, int]] = []
-        """Pairs of values that loops carry from one to the other: they must share storage."""
+        """Pairs of values that a loop carries from one iteration to the next, so that they must share storage."""
         self.branch_results: list[tuple[int, int]] = []
-        """Pairs of values that stand for the same result of a conditional."""
+        """Pairs of values that are the same result of a conditional."""
         self.donated: list[tuple[int, int]] = []
-        """Pairs of a donated parameter's value and that of the output that may take its storage."""
+        """Pairs of a donated parameter's value and the value of the output that may use its storage."""
         self.notes: list[str] = []
         self._work = computation_work(module)
         self._access = fused_access(module)
         self._donated = {(alias.operand, alias.operand_index) for alias in module.input_output_alias}
-        self._given: dict[tuple[int | None, tuple[int, ...]], int] = {}
-        """Value of every leaf of the entry's parameters, by number and index."""
+        self._parameter_values: dict[tuple[int | None, tuple[int, ...]], int] = {}
+        """From the number of an entry parameter and an index in it to the value of that leaf."""
         self._updated: dict[int, int] = {}
-        """Of a result that is written in place: the value whose place that is."""
+        """From a result that is written in place to the value that it overwrites."""
         self._starts: dict[int, tuple[int, list[int]]] = {}
-        """Of what an asynchronous start writes, and of its leaves without storage: its step, and the values that it reads."""
+        """From a leaf of an asynchronous start to its step and the values that it reads."""
         self._repeated = _repeated_names(module)
         self._trips: dict[tuple[str, str], int | None] = {}
         results = self._walk(module.entry, None, "", 1)
@@ -195,12 +206,12 @@ class Schedule(LeafWalk[int]):
         leaves = module.entry.root.shape.sizes
         output = {index: value for (index, _), value in zip(leaves, results, strict=True) if value > NOWHERE}
         for alias in module.input_output_alias:
-            pair = self._given.get((alias.operand, alias.operand_index)), output.get(index_text(alias.output_index))
+            pair = self._parameter_values.get((alias.operand, alias.operand_index)), output.get(index_text(alias.output_index))
             if pair[0] is not None and pair[1] is not None and pair[0] != pair[1]:
                 self.donated.append((pair[0], pair[1]))
 
     def _walk(self, computation: Computation, arguments: list[list[int]] | None, path: str, weight: int) -> list[int]:
-        """Steps of one computation; ``arguments`` are the values of its parameters' leaves, None for the entry."""
+        """Add the steps of a computation; ``arguments`` are the values of its parameters' leaves, None for the entry."""
         scope = _Scope(computation, {}, path, weight)
         check_reading()
         for instruction in computation.instructions:
@@ -244,7 +255,7 @@ class Schedule(LeafWalk[int]):
             value = NOWHERE
             if leaf.device_bytes:
                 key = number, index
-                value = self._given[key] = self.values.add(
+                value = self._parameter_values[key] = self.values.add(
                     name + index_text(index), leaf.bytes, START, frozen=key not in self._donated
                 )
             values.append(value)
@@ -265,12 +276,12 @@ class Schedule(LeafWalk[int]):
         key = scope.computation.name, instruction.name
         if key not in self._trips:
             self._trips[key] = trip_count(instruction, scope.computation, self.module)
-        known = self._trips[key]
-        if known is None:
+        known_trips = self._trips[key]
+        if known_trips is None:
             self.notes.append(f"trip count of {instruction.name} unknown, taken as 1")
             warn_unmodelled("its trip count cannot be told: each step in it counts once", f"while {instruction.name}")
-        # A loop that never runs keeps its place: its values need storage in the compiled program as well.
-        trips = max(1, known or 1)
+        # A loop that never runs is modelled as one iteration, since its values have storage in the compiled program as well.
+        trips = max(1, known_trips or 1)
         if scope.weight * trips > MAX_WEIGHT:
             raise instruction.error(f"found steps that run {scope.weight * trips} times, expected at most {MAX_WEIGHT}")
         condition, body = instruction.called
@@ -287,11 +298,11 @@ class Schedule(LeafWalk[int]):
             if before != after and min(before, after) > NOWHERE
         ]
         if end > start:
-            self.loops.append(ProgramLoop(start, end, trips, instruction.name, known is not None))
+            self.loops.append(ProgramLoop(start, end, trips, instruction.name, known_trips is not None))
         return results
 
     def _branches(self, instruction: Instruction, scope: _Scope) -> list[int]:
-        """All branches, one after the other: each might run."""
+        """Add all branches of a conditional one after the other, because each of them might run."""
         if len(instruction.operands) != len(instruction.called) + 1:
             raise instruction.error(f"found {len(instruction.called)} branches, expected {len(instruction.operands) - 1}")
         chosen_by, *operands = scope.operands(instruction)
@@ -327,8 +338,10 @@ class Schedule(LeafWalk[int]):
         updates = [self._update(pair, instruction, operands, results) for pair in access.in_place]
         opcode = instruction.opcode
         if opcode in STARTING:
-            made = [value for value in results if value < NOWHERE or (value > NOWHERE and self.values.defined[value] == moment)]
-            self._starts |= dict.fromkeys(made, (len(self.steps), [*chain.from_iterable(operands)]))
+            new_values = [
+                value for value in results if value < NOWHERE or (value > NOWHERE and self.values.defined[value] == moment)
+            ]
+            self._starts |= dict.fromkeys(new_values, (len(self.steps), [*chain.from_iterable(operands)]))
         if custom_target(instruction) == "AllocateBuffer":
             opcode = "AllocateBuffer"
         elif opcode == "copy-start":
@@ -348,26 +361,26 @@ class Schedule(LeafWalk[int]):
         return results
 
     def _end(self, instruction: Instruction, name: str, scope: _Scope, results: list[int]) -> None:
-        """The end of an asynchronous operation: a step that reads all that the start reads and writes, and updates the results.
+        """Add the end of an asynchronous operation: a step that reads all values of the start, and updates the results.
 
-        Where the start is the step right before it, nothing can happen in between: that step stands for both.
+        If the start is the step right before it, nothing can happen in between, and one step stands for both.
         """
         started = scope.leaves[instruction.operands[0]]
         begun, operands = max((self._starts[leaf] for leaf in started if leaf in self._starts), default=(len(self.steps), []))
-        held = sorted({value for value in (*started, *operands) if value > NOWHERE})
+        read_values = sorted({value for value in (*started, *operands) if value > NOWHERE})
         is_step = begun < len(self.steps) - 1
-        # An operand that only the start reads is overwritten by its result, where the operation works in place.
+        # If the operation works in place, its result overwrites an operand, so the end does not read that operand.
         replaced = {self._updated.get(value) for value in started}
-        alive = [value for value in held if value not in replaced or self.values.last_read[value] > 2 * begun]
+        alive = [value for value in read_values if value not in replaced or self.values.last_read[value] > 2 * begun]
         self._read(alive, 2 * len(self.steps) - (not is_step))
-        if held and is_step:
-            made = [value for value in results if value > NOWHERE]
-            reads, updates = [Read(value, 0) for value in held], [Update(value, value, 0) for value in made]
+        if read_values and is_step:
+            result_values = [value for value in results if value > NOWHERE]
+            reads, updates = [Read(value, 0) for value in read_values], [Update(value, value, 0) for value in result_values]
             named = instruction, name, instruction.opcode
-            self.steps.append(ScheduledStep(*named, Work(0, 0), scope.weight, reads, made, updates, begun))
+            self.steps.append(ScheduledStep(*named, Work(0, 0), scope.weight, reads, result_values, updates, begun))
 
     def _results(self, instruction: Instruction, operands: list[list[int]], name: str, moment: int) -> list[int]:
-        """New values for the leaves a step writes. A start of an asynchronous operation passes its operands on."""
+        """Values of the leaves of a step's result: new ones, and for an asynchronous start also its operands."""
         nothing = NOWHERE - 1 - len(self.steps) if instruction.opcode in STARTING else NOWHERE
         passed = self.passed(instruction, operands, nothing)
         return [
@@ -401,7 +414,7 @@ def _computations_in_line(computation: Computation) -> list[str]:
 
 
 def _repeated_names(module: HloModule) -> set[str]:
-    """Instruction names that occur more than once when loops and calls stand in line."""
+    """Names of instructions that occur more than once when loops and calls are inlined."""
     names: Counter[str] = Counter()
     waiting = [module.entry]
     while waiting:

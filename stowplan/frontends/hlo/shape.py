@@ -1,4 +1,4 @@
-"""Shapes of HLO text: element type, dimensions, layout, and the bytes a value takes as stored."""
+"""Shapes in HLO text: element type, dimensions, layout, and the bytes of a value as stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from stowplan.errors import InputError
 from stowplan.frontends.hlo.opcodes import HOST
 
-#: Bits of each element type (``xla/primitive_util.h``). Types below a byte are packed only where the layout says so.
+#: Bits of each element type (``xla/primitive_util.h``). Types below a byte are packed only if the layout says so.
 BITS = {
     "pred": 8,
     "s1": 1, "u1": 1, "s2": 2, "u2": 2, "s4": 4, "u4": 4,
@@ -25,17 +25,19 @@ BITS = {
     "token": 0, "opaque": 0,
 }  # fmt: skip
 
-#: More dimensions, or nested tiles, than this are refused: no array has them, and sizes take time with their square.
+#: Shapes with more dimensions or nested tiles than this are refused: no array has them, and computing sizes takes quadratic
+#: time.
 MAX_RANK = 64
-#: Deeper tuples than this are refused, so that walks over shapes may recurse.
+#: Deeper tuples than this are refused, so that functions may recurse over shapes.
 MAX_DEPTH = 64
-#: Larger values than this are refused (256 TiB): no machine holds them, and sums stay within 64 bits.
+#: Values larger than this (256 TiB) are refused: no machine can hold them, and sums stay within 64 bits.
 MAX_BYTES = 1 << 48
 
 _ARRAY = r"[a-z][a-z0-9]*\[[0-9,<=]*\](?:\{[^{}]*\})?"
 _ARRAY_PARTS = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=]*)\](?:\{([^{}]*)\})?")
 _TUPLE_TOKEN = re.compile(rf"(?:/\*[^*]*\*/|\s)*(?:([(),])|({_ARRAY}))")
-#: Fields of layouts that are modelled. Those of sparse arrays, and physical shapes, change sizes in ways that are not.
+#: Fields of layouts that are modelled. Fields of sparse arrays and physical shapes are not, because they change sizes in other
+#: ways.
 _LAYOUT_FIELD = re.compile(r"(T|SC|S|E|L|M)((?:\([^()]*\))+)")
 _DIMENSION = re.compile(r"(?:<=)?([0-9]{1,18})")
 
@@ -46,15 +48,15 @@ class ArrayShape(msgspec.Struct, frozen=True, gc=False):
     dtype: str
     dims: tuple[int, ...]
     minor_to_major: tuple[int, ...]
-    """Dimension numbers, the fastest-varying first."""
+    """Dimensions, the one that varies fastest first."""
     tiles: tuple[tuple[int, ...], ...]
     """Nested tiles of the physical layout, outermost first; ``-1`` merges a dimension into the next more minor one."""
     memory_space: int
-    """``S(n)`` of the layout, 0 where it has none; see :data:`~stowplan.frontends.hlo.opcodes.SPACES`."""
+    """``S(n)`` of the layout, 0 if it has none; see :data:`~stowplan.frontends.hlo.opcodes.SPACES`."""
     elements: int
-    """Logical elements, padding left out."""
+    """Number of logical elements, without padding."""
     bytes: int
-    """Bytes as stored, tile padding included."""
+    """Bytes as stored, with the padding of tiles."""
 
     @property
     def leaves(self) -> Leaves:
@@ -63,7 +65,7 @@ class ArrayShape(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """First leaf of the only part, and the number of leaves."""
+        """Number of the first leaf of the only part, and the number of leaves."""
         return 0, 1
 
     @property
@@ -73,12 +75,12 @@ class ArrayShape(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of device memory: none for what stands on the host."""
+        """Bytes in device memory; 0 for an array on the host."""
         return 0 if self.memory_space == HOST else self.bytes
 
 
 class TupleShape(msgspec.Struct, frozen=True, dict=True):
-    """Shape of a tuple, perhaps nested."""
+    """Shape of a tuple, which may be nested."""
 
     parts: tuple[Shape, ...]
 
@@ -89,12 +91,12 @@ class TupleShape(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """First leaf of each part, and the number of leaves."""
+        """Number of the first leaf of each part, and the number of leaves."""
         return (0, *accumulate(sum(1 for _ in _leaves(part)) for part in self.parts))
 
     @cached_property
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """Index, as names of values have it, and bytes on the device of each leaf."""
+        """[leaves] The index as it is written in names of values, and the bytes on the device."""
         return tuple((index_text(index), leaf.device_bytes) for index, leaf in self.leaves)
 
 
@@ -105,7 +107,7 @@ Leaves: TypeAlias = tuple[tuple[tuple[int, ...], ArrayShape], ...]
 
 
 def _leaves(shape: Shape) -> Iterator[tuple[tuple[int, ...], ArrayShape]]:
-    """Leaves one after the other: nothing is kept for the tuples inside, which may be many and deep."""
+    """Yields the leaves one by one, without storing anything for inner tuples, which may be many and deep."""
     if isinstance(shape, ArrayShape):
         yield (), shape
     else:
@@ -115,12 +117,12 @@ def _leaves(shape: Shape) -> Iterator[tuple[tuple[int, ...], ArrayShape]]:
 
 
 def parse_shape(text: str) -> Shape:
-    """Shape from HLO text such as ``(f32[2,3]{1,0:T(8,128)S(3)}, /*index=1*/pred[])``.
+    """Parses a shape in HLO text such as ``(f32[2,3]{1,0:T(8,128)S(3)}, /*index=1*/pred[])``.
 
     Raises
     ------
     InputError
-        Not a shape, an unknown element type or layout field, or a layout that does not fit the dimensions.
+        The text is no shape, an element type or a layout field is unknown, or the layout does not fit the dimensions.
     """
     if not text.startswith("("):
         return _parse_array(text)
@@ -158,7 +160,7 @@ def parse_shape(text: str) -> Shape:
 
 
 def excerpt(text: str, length: int = 60) -> str:
-    """``text`` quoted for a message, cut where it is long."""
+    """A text in quotes for a message, shortened if it is long."""
     return repr(text if len(text) <= length else text[: length - 3] + "...")
 
 
@@ -190,7 +192,7 @@ def _parse_array(text: str) -> ArrayShape:
     alignment = _parse_number(fields.get("L", "(1)"), text)
     if alignment > 1:
         stored = -(-stored // alignment) * alignment
-    # Dynamic arrays have their sizes in front.
+    # Dynamic arrays store their sizes in front of the elements.
     size = -(-stored * bits // 8) + _parse_number(fields.get("M", "(0)"), text) if elements else 0
     if size > MAX_BYTES:
         raise InputError(f"found {excerpt(text)}, expected at most {MAX_BYTES} bytes")
@@ -236,9 +238,10 @@ def _parse_tiles(text: str, shape: str) -> tuple[tuple[int, ...], ...]:
 
 
 def _stored_elements(physical: list[int], tiles: tuple[tuple[int, ...], ...]) -> int:
-    """Elements of a physical (major to minor) shape once every tile has padded it.
+    """Number of elements of a physical shape (major to minor) with the padding of all tiles.
 
-    Each tile covers the most minor dimensions; the next one applies to what it leaves: the grid of tiles, then the tile.
+    Each tile covers the most minor dimensions. The next tile applies to the shape that results: the grid of tiles, then the
+    tile.
     """
     for tile in tiles:
         rank = len(tile)
@@ -259,6 +262,6 @@ def _stored_elements(physical: list[int], tiles: tuple[tuple[int, ...], ...]) ->
 
 
 def index_text(index: Iterable[int]) -> str:
-    """A place in a tuple as names of values have it, ``{0,1}``; empty for an array that is no tuple's."""
+    """An index in a tuple as it is written in names of values, such as ``{0,1}``; empty for an array that is in no tuple."""
     text = ",".join(map(str, index))
     return f"{{{text}}}" if text else ""

@@ -1,4 +1,4 @@
-"""How often a while loop runs: from the compiler's note, or from its condition, its step and its initial value."""
+"""Finds out how often a while loop runs: from the compiler's annotation, or from its condition, step and initial value."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _KNOWN = re.compile(r'"known_trip_count":\{"n":"([0-9]{1,18})"')
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _SAME_VALUE = frozenset({"bitcast", "copy", "convert", "reshape"})
 _FLIPPED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE", "EQ": "EQ"}
-#: Chains of instructions longer than this are given up.
+#: Chains of instructions that are longer than this are not followed.
 _MAX_CHAIN = 1000
 
 
 class _Value(NamedTuple):
-    """``leaf + offset`` of the loop's parameter, or the integer ``offset`` where ``leaf`` is None."""
+    """The value ``leaf + offset``, with a leaf of the loop's parameter, or the integer ``offset`` if ``leaf`` is None."""
 
     leaf: int | None
     offset: int
 
 
 def trip_count(loop: Instruction, computation: Computation, module: HloModule) -> int | None:
-    """Times the body of a ``while`` runs, or None where that cannot be told; ``computation`` holds the loop."""
-    known = _KNOWN.search(loop.attributes_text)
-    if known is not None:
-        return int(known[1])
+    """How many times the body of a ``while`` runs; None if that is not known. ``computation`` contains the loop."""
+    match = _KNOWN.search(loop.attributes_text)
+    if match is not None:
+        return int(match[1])
     condition, body = (module.computations[name] for name in loop.called)
     compare = _comparison(condition, module)
     if compare is None:
@@ -73,13 +73,13 @@ def _comparison(condition: Computation, module: HloModule) -> tuple[_Value, _Val
 def _arguments(
     fusion: Instruction, home: Computation, module: HloModule, arguments: list[_Value | None] | None
 ) -> list[_Value | None]:
-    """Values of a fusion's operands, each looked at once."""
-    known = {name: _evaluate(home.by_name[name], home, module, arguments) for name in dict.fromkeys(fusion.operands)}
-    return [known[name] for name in fusion.operands]
+    """Values of a fusion's operands; each operand is evaluated once."""
+    value_of = {name: _evaluate(home.by_name[name], home, module, arguments) for name in dict.fromkeys(fusion.operands)}
+    return [value_of[name] for name in fusion.operands]
 
 
 def _constant_in_loop(value: _Value, loop: Instruction, home: Computation, body: Computation, module: HloModule) -> int | None:
-    """An integer, or a leaf that the loop passes through and that starts as one."""
+    """The integer that a value has throughout the loop: a constant, or a leaf that the loop does not change."""
     if value.leaf is None:
         return value.offset
     if _root_leaf(body, value.leaf, module) != _Value(value.leaf, 0):
@@ -111,9 +111,14 @@ def _evaluate(
     *,
     is_plain: bool = False,
 ) -> _Value | None:
-    """Follow copies, additions of constants and one level of fusion; ``arguments`` are those of a fused computation.
+    """Evaluate an instruction by following copies, additions of constants, and one level of fusion.
 
-    Of a plain value only copies are followed, so that additions of additions do not take exponential time.
+    Parameters
+    ----------
+    arguments
+        Values of the arguments, inside of a fused computation.
+    is_plain
+        Whether to follow only copies, so that nested additions do not take exponential time.
     """
     offset = 0
     for _ in range(_MAX_CHAIN):

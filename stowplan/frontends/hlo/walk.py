@@ -1,6 +1,6 @@
-"""Walks through a module, its calls and loops in line: how large that may become, and what stands behind a name.
+"""Walks through a module with its calls and loops inlined, and finds the data behind each name.
 
-A few lines of text can ask for any number of instructions, so modules are measured before they are walked through.
+A few lines of text can expand to any number of instructions, so the size of the expansion is checked before a walk.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
 from stowplan.frontends.hlo.opcodes import ENDS, SAME_VALUE, SAME_VALUE_CALLS, STARTS
 from stowplan.frontends.hlo.shape import TupleShape
 
-#: Computations of these stand in line.
+#: Opcodes whose computations are inlined.
 IN_LINE = frozenset({"while", "call", "conditional"})
 
-#: Programs with more instructions than this, or that name more arrays, loops and calls in line, are refused.
+#: Programs with more instructions than this, or that name more arrays, after loops and calls are inlined, are refused.
 MAX_INSTRUCTIONS = 2_000_000
 MAX_ARRAYS = 10_000_000
 
-#: What stands for a leaf.
+#: The type of the data that a walk has for each leaf.
 T = TypeVar("T")
 
-#: Deeper nesting of loops and calls is refused, so that walks may recurse.
+#: Deeper nesting of loops and calls than this is refused, so that walks may recurse.
 MAX_NESTING = 64
 
 
@@ -35,19 +35,19 @@ def check_extent(
     instructions: int = MAX_INSTRUCTIONS,
     arrays: int = MAX_ARRAYS,
 ) -> None:
-    """Refuse modules that would explode where the computations of some opcodes stand in line.
+    """Refuses modules that become too large when the computations of some opcodes are inlined.
 
     Parameters
     ----------
     in_line
-        Opcodes whose computations stand in line.
+        Opcodes whose computations are inlined.
     instructions, arrays
-        Instructions, and arrays that they name (a tuple names all its parts), at most.
+        The largest numbers of instructions, and of arrays that they name; a tuple names all its parts.
 
     Raises
     ------
     InputError
-        More than that, or nested deeper than :data:`MAX_NESTING`.
+        The module exceeds these numbers, or is nested deeper than :data:`MAX_NESTING`.
     """
     size: dict[str, int] = {}
     named: dict[str, int] = {}
@@ -71,24 +71,24 @@ def check_extent(
 
 
 class LeafWalk(Generic[T]):
-    """Carries for each leaf of each instruction's shape what it stands for; what that is, the walk at hand says."""
+    """Base class of walks that carry data for each leaf of each instruction's shape; the type of the data is ``T``."""
 
     def __init__(self, module: HloModule):
         self.module = module
 
     def expect_leaves(self, instruction: Instruction, leaves: Sequence[T]) -> None:
-        """Raise InputError where an instruction has not as many leaves as its shape."""
+        """Raise InputError if the number of leaves of an instruction differs from that of its shape."""
         expected = instruction.shape.offsets[-1]
         if len(leaves) != expected:
             raise instruction.error(f"found {len(leaves)} arrays, expected the {expected} of its shape")
 
     def named(self, instruction: Instruction, computation: Computation, leaves: Mapping[str, list[T]]) -> list[T] | None:
-        """What the leaves of an instruction are that only names data; None for one that does something.
+        """The data of the leaves of an instruction that only names data; None for any other instruction.
 
         Raises
         ------
         InputError
-            It does not fit its operand.
+            The instruction does not fit its operand.
         """
         opcode = instruction.opcode
         if opcode == "tuple":
@@ -115,7 +115,7 @@ class LeafWalk(Generic[T]):
         return leaves[source.name][offsets[part] : offsets[part + 1]]
 
     def passed(self, instruction: Instruction, operands: Sequence[Sequence[T]], nothing: T) -> dict[int, T]:
-        """Leaves by number that a start of an asynchronous operation does not make: its operands, and ``nothing``.
+        """Leaves of an asynchronous start that it does not create: its operands, and ``nothing`` for flags, by number.
 
         Empty for all other instructions.
         """
@@ -124,7 +124,7 @@ class LeafWalk(Generic[T]):
         source, result = STARTS[instruction.opcode]
         values, offsets = list(chain.from_iterable(operands)), instruction.shape.offsets
         if instruction.opcode in ("send", "collective-permute-start") and offsets[1:2] == (1,):
-            del values[1:]  # a token, or the storage that the result is to take
+            del values[1:]  # The others are a token, or the storage for the result.
         if len(offsets) < max(source, result, 1) + 2 or offsets[source + 1] - offsets[source] != len(values):
             raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")
         leaves = dict.fromkeys(range(offsets[-1]), nothing)
@@ -135,14 +135,14 @@ class LeafWalk(Generic[T]):
 
 
 def first_operand(instruction: Instruction, computation: Computation) -> Instruction:
-    """What an instruction reads first; raises InputError where it reads nothing."""
+    """The first operand of an instruction; raises InputError if it has none."""
     if not instruction.operands:
         raise instruction.error(f"found no operand, expected one of {instruction.opcode}")
     return computation.by_name[instruction.operands[0]]
 
 
 def custom_target(instruction: Instruction) -> str | None:
-    """What a custom call calls; None for every other opcode."""
+    """The target of a custom call; None for every other opcode."""
     if instruction.opcode != "custom-call":
         return None
     return (instruction.attribute("custom_call_target") or "").strip('"')

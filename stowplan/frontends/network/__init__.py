@@ -1,13 +1,14 @@
-"""Front ends for layered networks: layer files, ONNX and live PyTorch models, each to a :mod:`stowplan.hardware.network`.
+"""Front ends for networks of layers: layer files, ONNX models and PyTorch models become a :mod:`stowplan.hardware.network`.
 
-Frameworks' operators are traced one by one (:mod:`.trace`), then gathered into operational layers (:mod:`.coarsen`).
+The operators of a framework are first collected one by one in a :class:`~.coarsen.Trace`, and then merged into layers
+(:func:`~.coarsen.coarsen`).
 
-Each file knows only those before it:
+A file imports only files that come before it in this list:
 
-- ``coarsen``: operators gathered into operational layers
+- ``coarsen``: merges operators into layers
 - ``layer_json``: layer files
 - ``onnx_model``: ONNX models
-- ``torch_model``: live PyTorch models, traced by ``torch.export``
+- ``torch_model``: PyTorch models, traced by ``torch.export``
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ __all__ = ["is_onnx", "read_exported", "read_layers", "read_onnx", "read_torch",
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
-    # Imported here: formats are listed without it.
+    # This is imported here, so that listing formats does not load it.
     from stowplan.hardware.nnp_i.problem import build_problem
 
     precision = _choice("precision", options.precision or "int8", get_args(Precision))
     granularity = _choice("granularity", options.granularity or "auto", get_args(Granularity))
     machine = load_target(str(options.target))
     if is_onnx(source.path):
-        network: Network = read_onnx(source.path, options.told_sizes, granularity=cast(Granularity, granularity))
+        network: Network = read_onnx(source.path, options.user_sizes, granularity=cast(Granularity, granularity))
     elif options.granularity is not None:
         raise UsageError(f"{source.path} has its layers already: a granularity is for ONNX models")
     else:
@@ -56,7 +57,7 @@ _OPTIONS = frozenset({"target", "capacity", "precision", "address_spaces"})
 FORMAT = InputFormat(
     what="a network",
     suffixes=(".json", ".onnx"),
-    # A layer file has its layers already.
+    # The granularity and open sizes do not apply to a layer file, which has its layers already.
     accepts=lambda source: _OPTIONS | {"granularity", "dim", "shape"} if source.data is None else _OPTIONS,
     matches=lambda source: is_layer_file(source.data) if source.data is not None else is_onnx(source.path),
     open=_open,

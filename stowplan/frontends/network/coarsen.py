@@ -1,9 +1,9 @@
-"""Gathers a framework's operators into operational layers, the units that the hardware runs and whose tensors are placed.
+"""Merges a framework's operators into layers, the units that the hardware runs and whose tensors are placed.
 
-Two granularities. ``layer`` is for networks of convolutions: views cost nothing, and a convolution or matrix product takes up
-the batch norm, bias, activation and residual add behind it. ``fine`` is for transformers, where views and transposes move
-data on such hardware: every operator stands alone. ``auto`` chooses ``layer`` where there is a convolution. These are the
-counts of the EGRL paper (section 4): ResNet-50 57 layers, ResNet-101 108, BERT 376.
+There are two granularities. ``layer`` is for networks of convolutions: views cost nothing, and a convolution or matrix product
+is merged with the batch norm, bias, activation and residual addition after it. ``fine`` is for transformers, where views and
+transposes move data on such hardware: every operator is a layer. ``auto`` chooses ``layer`` if there is a convolution. This
+gives the counts of the EGRL paper (section 4): 57 layers for ResNet-50, 108 for ResNet-101, 376 for BERT.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import msgspec
 from stowplan.errors import InputError, UsageError
 from stowplan.hardware.network import Layer, Network
 
-#: Changes only how a value is looked at: its readers read the value's source.
+#: Operation that only changes the view of a value: its readers read the original value.
 FREE = "free"
 
 Dims = tuple[int, ...]
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What slides over a feature map: a convolution's kernel, or a pool's."""
+    """The window that slides over a feature map: the kernel of a convolution or of a pool."""
 
     groups: int = 0
     kernel_x: int = 0
@@ -37,19 +37,19 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator with one output, which goes by the operator's name."""
+    """One operator with one output, which has the operator's name."""
 
     name: str
     op: str
     """One of :data:`stowplan.hardware.network.OPS`, or :data:`FREE`."""
     inputs: tuple[str, ...]
-    """Values it reads: network inputs and names of earlier operations; no weights."""
+    """Values that it reads: inputs of the network and names of earlier operations, without weights."""
     shape: Dims
-    """Of its output."""
+    """Shape of its output."""
     weights: int = 0
-    """Elements of its weights."""
+    """Number of elements of its weights."""
     gathered: int | None = None
-    """Elements of the weights that it reads, where that is not all of them."""
+    """Number of elements of the weights that it reads; None if it reads all of them."""
     macs: int = 0
     window: Window = Window()
     label: str = ""
@@ -57,13 +57,13 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """All operators in the order they run."""
+    """All operators in the order in which they run."""
 
     name: str
     inputs: dict[str, Dims]
-    """Shape of each network input."""
+    """Shape of each input of the network."""
     integer_inputs: frozenset[str]
-    """Network inputs of integers or booleans: indices and masks, not feature maps."""
+    """Inputs of integers or booleans, which are indices and masks rather than feature maps."""
     operations: tuple[Operation, ...]
     outputs: tuple[str, ...]
 
@@ -74,10 +74,10 @@ def elements(shape: Dims) -> int:
 
 
 def feature_map(shape: Dims) -> tuple[int, tuple[int, int, int]]:
-    """Batch, and (x, y, z): z are the channels or features.
+    """Returns the batch size, and (x, y, z) with the channels or features as z.
 
-    ``[n, z, y, x]`` as convolutions have it; ``[n, x, z]`` for a sequence of feature vectors; ``[n, z]`` for one vector each.
-    Further axes between channels and x count as y.
+    The shape is ``[n, z, y, x]`` for convolutions, ``[n, x, z]`` for sequences of feature vectors, and ``[n, z]`` for single
+    vectors. Further axes between channels and x count as y.
     """
     if len(shape) >= 4:
         return shape[0], (shape[-1], math.prod(shape[2:-1]), shape[1])
@@ -90,10 +90,10 @@ def feature_map(shape: Dims) -> tuple[int, tuple[int, int, int]]:
 
 Granularity = Literal["auto", "layer", "fine"]
 
-#: Operations that take up what follows them.
+#: Operations with which later ones are merged.
 _ANCHORS = frozenset(("conv", "matmul_w", "matmul"))
 
-#: Operations that an earlier one can take up: one result for each element of what they read.
+#: Operations that can be merged into an earlier one: they compute one result for each element that they read.
 _ELEMENTWISE = frozenset(
     ("batchnorm", "bias_add", "add", "mul", "activation", "gelu", "relu", "tanh", "sigmoid", "elementwise")
 )
@@ -103,7 +103,7 @@ _VIEWS = frozenset(("view", "reshape", "transpose"))
 
 @dataclass
 class _Group:
-    """A layer in the making. ``position`` is where its first operation stands in the trace."""
+    """A layer that is being assembled; ``position`` is the index of its first operation in the trace."""
 
     position: int
     operations: list[Operation]
@@ -115,14 +115,14 @@ class _Group:
 
 
 def coarsen(trace: Trace, granularity: Granularity = "auto") -> Network:
-    """Network of a trace.
+    """Makes a network of a trace.
 
     Raises
     ------
     InputError
-        An operation reads a value that nothing before it makes, or nothing is left to run.
+        An operation reads a value that no earlier operation produces, or no operation is left to run.
     UsageError
-        An unknown granularity.
+        The granularity is unknown.
     """
     if granularity not in ("auto", "layer", "fine"):
         raise UsageError(f"found granularity {granularity!r}, expected auto, layer or fine")
@@ -137,19 +137,24 @@ def coarsen(trace: Trace, granularity: Granularity = "auto") -> Network:
 
 
 def _simplify(trace: Trace, views_are_free: bool) -> tuple[list[Operation], dict[str, Dims], list[str]]:
-    """Live operations that run on the device, reading each other; the values that come from outside; and the outputs.
+    """Removes operations that are not needed or do not run on the device.
 
-    What is computed from indices and masks alone, without weights, is prepared by the host: it comes from outside.
+    Operations on indices and masks alone, without weights, run on the host; their results count as values from outside.
+
+    Returns
+    -------
+    (list, dict, list)
+        The remaining operations, which read each other; the values from outside with their shapes; and the outputs.
     """
     source: dict[str, str] = {name: name for name in trace.inputs}
     external = dict(trace.inputs)
     host = set(trace.integer_inputs)
-    kept: dict[str, Operation] = {}
+    operation_of: dict[str, Operation] = {}
     for operation in trace.operations:
         for name in operation.inputs:
             if name not in source:
                 raise InputError(f"{operation.name} reads {name!r}, which nothing before it makes", place=operation.name)
-        # Each value once: reading it twice costs no more than once.
+        # Each value is listed once, because reading it twice costs no more than reading it once.
         inputs = tuple(dict.fromkeys(source[name] for name in operation.inputs))
         if not operation.weights and host.issuperset(inputs):
             host.add(operation.name)
@@ -158,27 +163,27 @@ def _simplify(trace: Trace, views_are_free: bool) -> tuple[list[Operation], dict
             source[operation.name] = inputs[0]
         else:
             source[operation.name] = operation.name
-            kept[operation.name] = msgspec.structs.replace(operation, inputs=inputs)
+            operation_of[operation.name] = msgspec.structs.replace(operation, inputs=inputs)
     live: set[str] = set()
     outputs = [source[name] for name in trace.outputs if name in source]
     waiting = list(outputs)
     while waiting:
         name = waiting.pop()
-        if name in kept and name not in live:
+        if name in operation_of and name not in live:
             live.add(name)
-            waiting.extend(kept[name].inputs)
-    return [operation for name, operation in kept.items() if name in live], external, outputs
+            waiting.extend(operation_of[name].inputs)
+    return [operation for name, operation in operation_of.items() if name in live], external, outputs
 
 
 def _merge_embeddings(steps: list[Operation], outputs: list[str]) -> list[Operation]:
-    """Embeddings that are only added to each other are one operation: a gather from several tables."""
+    """Merge embeddings that are only added to each other into one operation, a gather from several tables."""
     readers = _reader_counts(steps, outputs)
-    done: dict[str, Operation] = {}
+    merged: dict[str, Operation] = {}
     for step in steps:
-        parts = [done[name] for name in step.inputs if name in done and done[name].op == "embedding"]
+        parts = [merged[name] for name in step.inputs if name in merged and merged[name].op == "embedding"]
         if step.op == "add" and parts and len(parts) == len(step.inputs) and all(readers[part.name] == 1 for part in parts):
             for part in parts:
-                del done[part.name]
+                del merged[part.name]
             step = Operation(
                 name=step.name,
                 op="embedding",
@@ -188,8 +193,8 @@ def _merge_embeddings(steps: list[Operation], outputs: list[str]) -> list[Operat
                 gathered=sum(part.weights if part.gathered is None else part.gathered for part in parts) + step.weights,
                 label="embedding",
             )
-        done[step.name] = step
-    return list(done.values())
+        merged[step.name] = step
+    return list(merged.values())
 
 
 def _group(steps: list[Operation], outputs: list[str], fuse: bool) -> list[_Group]:
@@ -210,7 +215,7 @@ def _group(steps: list[Operation], outputs: list[str], fuse: bool) -> list[_Grou
 
 
 def _host_group(operation: Operation, made_by: dict[str, _Group], readers: Counter[str]) -> _Group | None:
-    """The layer that can take up an operation: the latest of its inputs, and nobody else reads that one."""
+    """The layer into which an operation can be merged: that of its latest input, if nothing else reads this input."""
     if operation.op not in _ELEMENTWISE:
         return None
     producers = [made_by[name] for name in operation.inputs if name in made_by]
@@ -220,7 +225,7 @@ def _host_group(operation: Operation, made_by: dict[str, _Group], readers: Count
     first = latest.operations[0]
     if readers[latest.output] != 1 or (first.op not in _ANCHORS and first.op not in _ELEMENTWISE):
         return None
-    # What grows on the way (a broadcast add, say) would be a layer with an output of another size.
+    # An operation whose result is larger, such as a broadcast addition, would change the size of the layer's output.
     return latest if elements(operation.shape) == elements(latest.operations[-1].shape) else None
 
 
@@ -233,7 +238,7 @@ def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rena
         first, last = group.operations[0], group.operations[-1]
         op = "fc" if rename_products and first.op == "matmul_w" else first.op
         batch, output_shape = feature_map(last.shape)
-        # By what it computes, as in the corpus of layer files; frameworks' names are long paths.
+        # Layers are named by what they compute, as in the corpus of layer files, since names of frameworks are long paths.
         name = first.name if names[first.name] == 0 else f"{first.name}_{names[first.name]}"
         names[first.name] += 1
         layers.append(
@@ -259,7 +264,7 @@ def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rena
 
 
 def _weights(operations: list[Operation]) -> int:
-    """Elements of a layer's weights; a batch norm is folded into the kernel before it, so that only its shifts remain."""
+    """Number of elements of a layer's weights; a batch norm is folded into the kernel before it, so only its shifts remain."""
     total, has_bias = 0, False
     for operation in operations:
         if operation.op == "batchnorm" and operation is not operations[0] and operations[0].op in _ANCHORS:
@@ -272,5 +277,5 @@ def _weights(operations: list[Operation]) -> int:
 
 
 def _reader_counts(steps: Iterable[Operation], outputs: Iterable[str]) -> Counter[str]:
-    """How many read each value, whoever takes the network's outputs included."""
+    """How many readers each value has, including the caller for outputs of the network."""
     return Counter(name for step in steps for name in step.inputs) + Counter(outputs)

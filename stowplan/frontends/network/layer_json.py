@@ -1,7 +1,7 @@
-"""Layer files: a network's layers and edges as JSON. The format is in docs/reference/networks.md.
+"""Layer files: a network's layers and edges as JSON, in the format of docs/reference/networks.md.
 
-A file of ours carries ``format`` and ``version``; files without them, as other tools write them, are read as well. Layers may
-stand in any order and have any whole numbers as ids: they are brought into an order in which inputs come first.
+Files of stowplan have the keys ``format`` and ``version``; files of other tools without them are read as well. Layers may be in
+any order and have any integers as ids; they are sorted so that the inputs of a layer come before it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from stowplan.hardware.network import Layer, Network, Operation
 FORMAT = "stowplan.layers"
 VERSION = 1
 
-#: Operations that slide a window over a feature map; what others say of kernels means nothing.
+#: Operations that slide a window over a feature map; for others, kernels are ignored.
 _WINDOWED = frozenset(("conv", "maxpool", "avgpool"))
 
 
-#: What only operations with windows have.
+#: Fields that only operations with windows have.
 _OF_WINDOWS = ("groups", "kernel_x", "kernel_y", "stride", "pad", "dilation")
 
 
 class _Node(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A layer as written; sizes in bytes repeat what elements say, and are checked against them."""
+    """A layer as it is written; sizes in bytes are redundant, and are checked against the numbers of elements."""
 
     id: int
     weight_bytes: int | None = None
@@ -44,20 +44,20 @@ class _Node(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     nodes: tuple[_Node, ...]
     edges: tuple[tuple[int, int], ...]
-    """``[from, to]``, ids of layers."""
+    """Pairs ``[from, to]`` of ids of layers."""
     name: str = ""
     source: str = ""
-    """What made the file, for people."""
+    """A remark about the origin of the file."""
     mode: str = ""
     fx_ops: dict[str, int] = {}
-    """Operators before they were gathered into layers, for people."""
+    """A remark: how many operators of each kind there were before they were merged into layers."""
     notes: tuple[str, ...] = ()
     format: str = FORMAT
     version: int = VERSION
 
 
 def is_layer_file(data: bytes) -> bool:
-    """Whether JSON bytes are a layer file: of our format, or of no format but with nodes."""
+    """Whether JSON is a layer file: it has this format, or no format but nodes."""
     declared = files.peek_format(data)
     if declared is not None:
         return declared == FORMAT
@@ -68,7 +68,7 @@ def is_layer_file(data: bytes) -> bool:
 
 
 def read_layers(path: str | Path) -> Network:
-    """Network of a layer file.
+    """Reads the network of a layer file.
 
     Parameters
     ----------
@@ -78,19 +78,19 @@ def read_layers(path: str | Path) -> Network:
     Raises
     ------
     InputError
-        As :func:`decode_layers`, and where the file cannot be read; names file and place.
+        The file cannot be read, or :func:`decode_layers` raises it; the message names the file and the field.
     """
     return decode_layers(files.read_bytes(path), source=path)
 
 
 def decode_layers(data: bytes, source: str | Path | None = None) -> Network:
-    """Network from the bytes of a layer file.
+    """Decodes the network in the contents of a layer file.
 
     Raises
     ------
     InputError
-        Not JSON, wrong types, unknown fields or operations, negative sizes, sizes that contradict each other, edges that lead
-        nowhere, or a cycle.
+        The contents are not JSON, or have wrong types, unknown fields or operations, negative or contradictory sizes, edges to
+        missing layers, or a cycle.
     """
     file = files.decode_json(data, _File, "a layer file", source)
     with naming(source):
@@ -120,7 +120,7 @@ def _network(file: _File, fallback: str) -> Network:
 
 
 def _order(nodes: tuple[_Node, ...], inputs: list[list[int]]) -> list[int]:
-    """Indices of the nodes, inputs first, otherwise as they stand; raises InputError naming a cycle."""
+    """Indices of the nodes with inputs first, otherwise in their order; raises InputError, which names a cycle."""
     readers: list[list[int]] = [[] for _ in inputs]
     missing = [len(sources) for sources in inputs]
     for index, sources in enumerate(inputs):
@@ -143,7 +143,7 @@ def _order(nodes: tuple[_Node, ...], inputs: list[list[int]]) -> list[int]:
 
 
 def _cycle(inputs: list[list[int]], missing: list[int]) -> list[int]:
-    """A cycle among nodes that still miss an input, in the direction of the edges, its first node again at the end."""
+    """A cycle among nodes that still lack an input, in the direction of the edges; its first node is repeated at the end."""
     at = next(index for index, count in enumerate(missing) if count)
     visited: dict[int, int] = {}
     path: list[int] = []
@@ -181,10 +181,10 @@ def _check_bytes(node: _Node, place: str) -> None:
 
 
 def encode_layers(network: Network, source: str = "") -> bytes:
-    """Bytes of a layer file; :func:`decode_layers` gives the network back."""
+    """Encodes a network as the contents of a layer file; :func:`decode_layers` is the inverse."""
     nodes = tuple(_Node(id=number, **_operation(layer)) for number, layer in enumerate(network.layers))
     file = _File(name=network.name, source=source, nodes=nodes, edges=network.edges, notes=network.notes)
-    # A line for each layer and edge list: long enough to be compact, short enough to be read and compared.
+    # Each layer and each list of edges is one line, which is compact, and can still be read and compared.
     values = msgspec.to_builtins(file)
     lines = [b" " + msgspec.json.encode(_present(node)) for node in values.pop("nodes")]
     edges = values.pop("edges")
@@ -198,10 +198,10 @@ def _head(values: dict[str, object]) -> list[tuple[str, object]]:
 
 
 def _present(node: dict[str, object]) -> dict[str, object]:
-    """A node, its id first, without what is not said."""
+    """The fields of a node with its id first, without those at their defaults."""
     return {key: value for key, value in {"id": node["id"], **node}.items() if value is not None}
 
 
 def save_layers(network: Network, path: str | Path, source: str = "") -> None:
-    """Write a layer file. ``source`` says what made it, for people."""
+    """Writes a layer file; ``source`` is a remark about its origin."""
     files.write_atomic(path, encode_layers(network, source))

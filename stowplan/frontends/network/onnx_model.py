@@ -1,7 +1,7 @@
-"""ONNX models: their nodes become a :class:`~.trace.Trace`. Weights need not be there: shapes are enough.
+"""Reads ONNX models: their nodes become a :class:`~.coarsen.Trace`. Values of weights are not needed, only their shapes.
 
-Models whose weights were stripped have them as graph inputs. Such an input is taken for a weight where a node has it in the
-place of one (a convolution's kernel, the table of a Gather, the right side of a MatMul).
+Models from which weights were stripped have them as inputs of the graph. Such an input counts as a weight if it is an operand
+that is usually a weight: the kernel of a convolution, the table of a Gather, or the right side of a MatMul.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from stowplan.errors import InputError, naming
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
 from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
-from stowplan.frontends.options import NOTHING_TOLD, ToldSizes
+from stowplan.frontends.options import NO_USER_SIZES, UserSizes
 from stowplan.hardware.network import Network
 
-_OP_OF = {name: op for op, names in known("onnx")["network"].items() for name in names.split()}
-#: Inputs of a node that are weights, where they come from outside the graph.
-_WEIGHT_SLOTS: dict[str, list[int]] = known("onnx")["network_weights"]
+_OP_OF = {name: op for op, names in load_facts("onnx")["network"].items() for name in names.split()}
+#: Positions of a node's operands that are weights if they come from outside of the graph.
+_WEIGHT_SLOTS: dict[str, list[int]] = load_facts("onnx")["network_weights"]
 
 
 def is_onnx(path: str | Path) -> bool:
-    """Whether a file is an ONNX model, by its name or its first byte (no text begins with it)."""
+    """Whether a file is an ONNX model, judging by its name or its first byte, with which no text begins."""
     if Path(path).name.removesuffix(".gz").endswith(".onnx"):
         return True
     try:
@@ -32,32 +32,32 @@ def is_onnx(path: str | Path) -> bool:
         return False
 
 
-def read_onnx(path: str | Path, told: ToldSizes = NOTHING_TOLD, *, granularity: Granularity = "auto") -> Network:
-    """Network of an ONNX file.
+def read_onnx(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, granularity: Granularity = "auto") -> Network:
+    """Reads the network of an ONNX file.
 
     Parameters
     ----------
     path
-        Plain or gzip; weights beside it are not looked at.
-    told
-        Sizes that the model leaves open.
+        Plain or gzip; external files with weights are not read.
+    user_sizes
+        Sizes that the user gives for what the model leaves open.
     granularity
-        ``layer``: an operation takes up what follows it; ``fine``: each stands alone; ``auto``: layer where there is a
-        convolution, else fine.
+        ``layer``: operations are merged with earlier ones; ``fine``: each operation is a layer; ``auto``: ``layer`` if there is
+        a convolution, otherwise ``fine``.
 
     Raises
     ------
     MissingDependencyError
-        There is no onnx.
+        Onnx is not installed.
     InputError
-        Not an ONNX model, control flow, or shapes that are not fixed.
+        The file is no ONNX model, or the model has control flow or shapes that are not fixed.
     """
     with naming(path):
-        return coarsen(_Tracer(read_onnx_file(path, told)).trace(), granularity)
+        return coarsen(_Tracer(read_onnx_file(path, user_sizes)).trace(), granularity)
 
 
 def _operands(node: Any) -> list[str]:
-    """Inputs of a product or a convolution, which has two or more."""
+    """The operands of a product or a convolution, of which there are at least two."""
     names = [name for name in node.input if name]
     if len(names) < 2:
         message = f"found a {node.op_type} with {len(names)} inputs, expected two or more: data, and what it is multiplied with"
@@ -66,16 +66,16 @@ def _operands(node: Any) -> list[str]:
 
 
 class _Tracer:
-    """Walks a graph whose shapes have been inferred."""
+    """Traces a graph whose shapes have been inferred."""
 
     def __init__(self, file: OnnxFile):
         types = file.onnx.TensorProto
         self._file, self._graph, self._shape = file, file.graph, file.shape
         self._floats = {types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE}
         self._weights: set[str] = set()
-        """Values that are stored."""
+        """Values that count as weights."""
         self._constants: set[str] = set()
-        """Numbers and indices in the graph, which nothing has to read."""
+        """Numbers and indices in the graph, which need not be read from memory."""
         for name in file.stored:
             self._sort(name)
         self._operations: list[Operation] = []
@@ -84,13 +84,13 @@ class _Tracer:
         return self._file.types.get(name) in self._floats
 
     def _sort(self, name: str) -> None:
-        """Put a stored tensor among the weights, or the constants."""
+        """Add a stored tensor to the weights or to the constants."""
         (self._weights if self._is_float(name) and elements(self._shape(name)) > 1 else self._constants).add(name)
 
     def trace(self) -> Trace:
-        given = self._file.inputs
-        self._weights |= self._stripped(given)
-        inputs = {name: self._shape(name) for name in given if name not in self._weights}
+        input_names = self._file.inputs
+        self._weights |= self._stripped(input_names)
+        inputs = {name: self._shape(name) for name in input_names if name not in self._weights}
         for node in self._graph.node:
             self._take(node)
         return Trace(
@@ -101,9 +101,9 @@ class _Tracer:
             outputs=tuple(output.name for output in self._graph.output),
         )
 
-    def _stripped(self, given: list[str]) -> set[str]:
-        """Graph inputs that are weights without their values."""
-        candidates = {name for name in given[1:] if self._is_float(name)}
+    def _stripped(self, input_names: list[str]) -> set[str]:
+        """Inputs of the graph that are weights whose values were stripped."""
+        candidates = {name for name in input_names[1:] if self._is_float(name)}
         weights = set()
         for node in self._graph.node:
             slots = _WEIGHT_SLOTS.get(node.op_type, ())
@@ -133,7 +133,7 @@ class _Tracer:
         weights = [name for name in names if name in self._weights]
         activations = [name for name in names if name not in self._weights and name not in self._constants]
         if not activations:
-            # Computed from stored values alone: stored itself.
+            # A value that is computed from stored values alone counts as stored.
             self._fold(node, weights)
             return
         op = _OP_OF.get(kind, "other")
@@ -151,13 +151,13 @@ class _Tracer:
             if op == "add" and weights and len(self._shape(weights[0])) == 1:
                 op = "bias_add"
             if op == "reduce" and kind == "ReduceMean" and len(self._shape(names[0])) == 4:
-                # How some exporters write a global average pool.
+                # Some exporters write a global average pool as this mean.
                 op = "avgpool"
             window = self._window(node, options) if op in ("maxpool", "avgpool") else Window()
             operation_weights = weights[:2] if op == "batchnorm" else weights
             self._add(output, op, activations, operation_weights, kind, window=window)
             for other in node.output[1:]:
-                # Further outputs: parts of a split, or what training alone needs.
+                # Further outputs are parts of a split, or values that only training needs.
                 if other and self._file.shapes.get(other) is not None:
                     self._add(other, FREE, activations[:1] if op == FREE else [output], [], kind)
 
@@ -182,13 +182,13 @@ class _Tracer:
     def _convolution(self, node: Any, options: dict[str, Any]) -> None:
         data, weight, *_ = _operands(node)
         kernel = self._shape(weight)
-        # [out, in / groups, kernel ...]; of a transposed convolution [in, out / groups, kernel ...].
+        # The kernel is [out, in / groups, kernel ...], or [in, out / groups, kernel ...] for a transposed convolution.
         meets = self._shape(data if node.op_type == "ConvTranspose" else node.output[0])
         macs = elements(meets) * elements(kernel[1:])
         self._add_with_bias(node, "conv", macs=macs, window=self._window(node, options, kernel[2:]))
 
     def _add_with_bias(self, node: Any, op: str, **more: Any) -> None:
-        """Add what has data and a weight; a bias is an operation of its own."""
+        """Add an operation with data and a weight; a bias becomes a separate operation."""
         data, weight, *rest = _operands(node)
         output = node.output[0]
         name = f"{output}/product" if rest else output
@@ -203,7 +203,7 @@ class _Tracer:
         if not kernel and "kernel_shape" in options:
             kernel = tuple(options["kernel_shape"].ints)
         if not kernel:
-            # A global pool: as large as the map.
+            # The window of a global pool is as large as the feature map.
             self._size(node.input[0], 2)
             kernel = self._shape(node.input[0])[2:]
         groups = int(options["group"].i) if "group" in options else 1

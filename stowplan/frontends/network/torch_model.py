@@ -1,4 +1,4 @@
-"""Live PyTorch models, traced by ``torch.export``: its ATen operators become a :class:`~.trace.Trace`."""
+"""Reads PyTorch models by ``torch.export``: their ATen operators become a :class:`~.coarsen.Trace`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stowplan.errors import InputError, first_line
-from stowplan.frontends import known, torch_program
+from stowplan.frontends import load_facts, torch_program
 from stowplan.frontends.network.coarsen import FREE, Dims, Granularity, Operation, Trace, Window, coarsen, elements
 from stowplan.frontends.torch_program import import_torch, is_higher_order, schema_of, static_shape, stored_inputs
 from stowplan.hardware.network import Network
@@ -14,7 +14,7 @@ from stowplan.hardware.network import Network
 if TYPE_CHECKING:
     import torch
 
-_OP_OF = {name: op for op, names in known("torch")["network"].items() for name in names.split()}
+_OP_OF = {name: op for op, names in load_facts("torch")["network"].items() for name in names.split()}
 
 
 def read_torch(
@@ -25,23 +25,23 @@ def read_torch(
     name: str | None = None,
     granularity: Granularity = "auto",
 ) -> Network:
-    """Network of a model, traced with ``torch.export``.
+    """Makes a network of a PyTorch model, which is traced with ``torch.export``.
 
     Parameters
     ----------
     model
-        In ``eval()`` mode.
+        The model in ``eval()`` mode.
     arguments, keywords
-        Examples of what it is called with; their shapes count.
+        Example arguments of a call; only their shapes matter.
     name
-        Of the network; the model's class where None.
+        Name of the network; by default that of the model's class.
     granularity
-        As :func:`~stowplan.frontends.network.onnx_model.read_onnx` takes it.
+        See :func:`~stowplan.frontends.network.onnx_model.read_onnx`.
 
     Raises
     ------
     MissingDependencyError
-        There is no torch.
+        Torch is not installed.
     InputError
         ``torch.export`` cannot trace the model.
     """
@@ -51,20 +51,21 @@ def read_torch(
         with torch.no_grad():
             program = torch.export.export(model, tuple(arguments), dict(keywords or {}))
     except Exception as error:
-        # What torch raises here has no common type.
+        # Torch raises errors of many types here.
         raise InputError(f"torch.export cannot trace {title}: {first_line(error)}") from error
     return read_exported(program, name=title, granularity=granularity)
 
 
 def read_exported(program: Any, *, name: str = "network", granularity: Granularity = "auto") -> Network:
-    """Network of a ``torch.export.ExportedProgram`` with static shapes.
+    """Makes a network of a ``torch.export.ExportedProgram`` with static shapes.
 
-    A program that runs graphs inside, or writes over views, is made functional first: else layers would miss what feeds them.
+    A program that runs inner graphs, or that overwrites views, is made functional first, because layers would otherwise lack
+    inputs.
 
     Raises
     ------
     InputError
-        A shape is not static, or there are branches or loops; names the operator.
+        A shape is not static, or there are branches or loops; the message names the operator.
     """
     if any(is_higher_order(node) or _writes_over_view(node) for node in program.graph.nodes):
         try:
@@ -86,7 +87,7 @@ def _writes_over_view(node: Any) -> bool:
 
 
 class _Tracer:
-    """Walks the graph of an exported program."""
+    """Traces the graph of an exported program."""
 
     def __init__(self, program: Any, name: str):
         self._stored = stored_inputs(program)
@@ -108,7 +109,7 @@ class _Tracer:
                     self._weights[node.name] = elements(_shape(node))
                 elif hasattr(value, "shape"):
                     inputs[node.name] = _shape(node)
-                    # Numbers that a model stores for itself are no feature maps either.
+                    # Numbers that the model stores are no feature maps either.
                     if stored or not _is_float(value):
                         integers.add(node.name)
             elif node.op == "output":
@@ -140,7 +141,7 @@ class _Tracer:
         else:
             activations = self._activations(node)
             if op == FREE and (not activations or weights):
-                # A view of a weight is a weight; a view of nothing comes from the host.
+                # A view of a weight is a weight; a value without operands comes from the host.
                 self._pass_weights(node, weights, activations)
                 return
             if weights and not activations and op in ("view", "reshape", "transpose"):
@@ -149,7 +150,7 @@ class _Tracer:
             if op == "add" and weights and elements(_shape(weights[0])) == _shape(node)[-1]:
                 op = "bias_add"
             window = _pool_window(node) if op in ("maxpool", "avgpool") else Window()
-            # A batch norm at inference scales and shifts, whatever it stores.
+            # A batch norm at inference needs one scale and one shift for each channel, although it stores more.
             size = 2 * _shape(node)[1] if op == "batchnorm" else self._size(weights)
             self._add(node, op, weights=size, window=window, label=target)
 
@@ -171,7 +172,7 @@ class _Tracer:
         self._operations.append(Operation(name=name or node.name, op=op, **more))
 
     def _add_with_bias(self, node: Any, op: str, data: Any, weight: Any, bias: Any, **more: Any) -> None:
-        """Add what has data and a weight; a bias is an operation of its own."""
+        """Add an operation with data and a weight; a bias becomes a separate operation."""
         product = f"{node.name}_product" if bias is not None else node.name
         self._add(node, op, product, inputs=(data.name,), weights=self._weights.get(weight.name, 0), **more)
         if bias is not None:
@@ -214,7 +215,7 @@ class _Tracer:
         kernel = _shape(weight)[2:]
         transposed = _target_name(node).startswith("conv_transpose") or bool(options.get("transposed", False))
         groups = int(options.get("groups", 1))
-        # Each input element (of a transposed convolution) or output element (of any other) meets the kernel once a channel.
+        # Each output element, or input element for a transposed convolution, is combined with the kernel once for each channel.
         reach = elements(_shape(data)) * _shape(weight)[1] if transposed else elements(_shape(node)) * _shape(weight)[1]
         self._add_with_bias(
             node,
@@ -235,7 +236,7 @@ class _Tracer:
         )
 
     def _attention(self, node: Any) -> None:
-        """Scaled dot-product attention in its three steps."""
+        """Add scaled dot-product attention as three operations."""
         query, key, value = node.args[:3]
         mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
         scores = (*_shape(query)[:-1], _shape(key)[-2])
@@ -252,7 +253,7 @@ class _Tracer:
 
 
 def _target_name(node: Any) -> str:
-    """``conv2d`` of ``aten.conv2d.default``; the name of a function that is no ATen operator."""
+    """The name of an operator, such as ``conv2d`` for ``aten.conv2d.default``, or of a function that is no ATen operator."""
     packet = getattr(node.target, "overloadpacket", None)
     return str(packet).rpartition(".")[2] if packet is not None else getattr(node.target, "__name__", str(node.target))
 
@@ -262,7 +263,7 @@ def _is_pointwise(target: Any) -> bool:
 
 
 def _tensor(value: Any) -> Any:
-    """The tensor of a node's value: the first of several, None where there is none."""
+    """The first tensor in a node's value; None if there is none."""
     if isinstance(value, (tuple, list)):
         return next((result for result in value if hasattr(result, "shape")), None)
     return value if hasattr(value, "shape") else None
@@ -290,7 +291,7 @@ def _options(node: Any) -> dict[str, Any]:
 
 
 def _first(value: Any, default: int) -> int:
-    """One number for an option that may be one for each axis, or a word."""
+    """The first number of an option that may have one for each axis; ``default`` for a word."""
     if isinstance(value, int):
         return value
     return int(value[-1]) if isinstance(value, (tuple, list)) and value else default
@@ -299,7 +300,7 @@ def _first(value: Any, default: int) -> int:
 def _pool_window(node: Any) -> Window:
     options = _options(node)
     if "kernel_size" not in options:
-        # An adaptive pool: as large as it takes.
+        # The window of an adaptive pool is as large as needed for its output.
         before, after = _shape(node.args[0]), _shape(node)
         kernel = (before[-2] // max(1, after[-2]), before[-1] // max(1, after[-1]))
         return Window(1, kernel[1], kernel[0], kernel[1], 0, 1)

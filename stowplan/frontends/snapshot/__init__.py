@@ -1,11 +1,11 @@
-"""Memory snapshots of PyTorch among the inputs, known by how they begin, or by name.
+"""Front end for memory snapshots of PyTorch, which are recognized by their first bytes or by their name.
 
-Each file knows only those before it:
+A file imports only files that come before it in this list:
 
-- ``plain_pickle``: pickles of plain data; all else is refused before anything runs
-- ``trace``: the trace of one device
-- ``replay``: the trace, played
-- ``findings``: what a plan says of a memory snapshot
+- ``plain_pickle``: reads pickles of plain data, and refuses all others before anything in them runs
+- ``trace``: the allocations and segments of one device
+- ``replay``: replays the trace to find sizes of blocks, and their layout
+- ``findings``: how much of the reserved memory is fragmentation, by a plan
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a plan says of a memory snapshot: how much of what was reserved is fragmentation, and where it lies."""
+"""Reports how much of the memory that PyTorch reserved is fragmentation, and where, by comparing its layout with a plan."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from stowplan.frontends.snapshot.trace import Allocation, Trace
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 
-#: Holes and allocations that are named, lines of their stacks, and letters of a line.
+#: The report names so many holes and allocations, with so many lines of their stacks, and so many characters of a line.
 MOST, DEEPEST, WIDEST = 10, 12, 160
 
-#: Frames of a stack that are looked at for a line of the user's.
+#: So many frames of a stack are searched for a line of the user's code.
 MOST_FRAMES = 256
 
-#: What stands in paths of files that are not the user's own; those of C++ have no name.
+#: Parts of paths of files that are not the user's; frames of C++ have no file.
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "/<", "/??")
 
 
 class Findings:
-    """A snapshot's packing problem, torch's own layout, and what a result says of the two.
+    """The packing problem of a snapshot, torch's own layout, and a comparison of the two for a result.
 
-    Sizes are what was asked for, rounded up to :data:`~stowplan.frontends.snapshot.replay.ALIGNMENT`: no allocator whose
-    addresses are aligned so needs less. Times are numbers of events; what was there before them begins at -1.
+    Sizes are the requested ones, rounded up to :data:`~stowplan.frontends.snapshot.replay.ALIGNMENT`; an allocator with such
+    addresses cannot need less. Times are numbers of events; allocations from before the recording begin at -1.
     """
 
     def __init__(self, trace: Trace, name: str, capacity: int | None = None):
@@ -48,7 +48,7 @@ class Findings:
         self.problem = Problem(name=name, buffers=buffers, capacity=capacity)
 
     def plans(self) -> dict[str, Plan]:
-        """Where torch had everything, its segments one beside the other; nothing where the snapshot does not say."""
+        """Torch's own layout as a plan, with its segments next to each other; empty if the snapshot does not contain it."""
         offsets = self._replay.offsets
         if offsets is None:
             return {}
@@ -59,12 +59,12 @@ class Findings:
         return {"torch": Plan(problem=self.problem.digest, objective=height, offsets=tuple(offsets))}
 
     def details(self, objective: int | None, bound: int | None) -> dict[str, Any]:
-        """Plain values; bytes, and events by their place in the trace.
+        """Plain values for the details of a result: bytes, and events by their number in the trace.
 
         Parameters
         ----------
         objective, bound
-            Bytes of the best arena that was found, and what none can be below.
+            Bytes of the best arena that was found, and a lower bound on the bytes of every arena.
         """
         trace, replay, moment = self._trace, self._replay, self._replay.moment
         peaks, then = replay.peaks, replay.at(moment)
@@ -105,12 +105,12 @@ class Findings:
         return {"snapshot": facts}
 
     def _apart(self) -> int:
-        """Bytes that are needed at least where no stream uses what another has: each has its own peak."""
+        """A lower bound on the bytes if streams share nothing: the sum of the peaks of all streams."""
         changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for allocation, buffer in zip(self._trace.allocations, self.problem.buffers, strict=True):
             changes[allocation.stream] += [(buffer.upper, -buffer.size), (buffer.lower, buffer.size)]
-        # What ends at a moment is gone before anything begins: the negative sizes come first.
-        return sum(int(np.cumsum([size for _, size in sorted(own)]).max(initial=0)) for own in changes.values())
+        # Negative sizes come first, because allocations that end at a moment end before others begin.
+        return sum(int(np.cumsum([size for _, size in sorted(own_changes)]).max(initial=0)) for own_changes in changes.values())
 
     def _described(self, number: int) -> dict[str, Any]:
         allocation = self._trace.allocations[number]
@@ -118,11 +118,11 @@ class Findings:
         return {"buffer": self._name(number), "bytes": allocation.size, "stack": stack}
 
     def _name(self, number: int) -> str:
-        """The user's line that asked for it, where it is known, and the event; its number where that was not recorded."""
+        """The line of the user's code that requested an allocation, if it is known, and the event; otherwise its number."""
         allocation = self._trace.allocations[number]
         at = f"#{allocation.lower - 1}" if allocation.lower else f"before #{number}"
         for frame in _frames(allocation):
-            # Frames of one place are one object, which lives as long as the trace does.
+            # Equal frames are the same object, which lives as long as the trace, so that its ``id`` can be a key.
             line = self._names.get(id(frame))
             if line is None:
                 line = self._names[id(frame)] = "" if _is_library(frame) else _line(frame)
@@ -142,6 +142,6 @@ def _is_library(frame: dict[str, Any]) -> bool:
 
 
 def _line(frame: dict[str, Any]) -> str:
-    """``train.py:31 step``."""
+    """A frame as text, such as ``train.py:31 step``."""
     name = str(frame.get("filename", "?")).rpartition("/")[2]
     return brief(f"{name}:{frame.get('line', '?')} {frame.get('name', '?')}", WIDEST)

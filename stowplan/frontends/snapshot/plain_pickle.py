@@ -1,8 +1,8 @@
-"""Reads pickles that hold plain data, and refuses all else before anything is imported, made or called.
+"""Reads pickles of plain data, and refuses all others before anything is imported, constructed or called.
 
-Written from the documented opcodes of the protocols 2 to 5 (PEP 307, PEP 3154; ``pickletools`` of the standard library). Only
-those are known that make dictionaries, lists, tuples, text, bytes, numbers, truth values and None: there is no code here that
-could look up a name. Keys of dictionaries are text, whose hashes nobody can foretell.
+It is written from the documented opcodes of the protocols 2 to 5 (PEP 307, PEP 3154; ``pickletools`` of the standard library).
+It supports only the opcodes for dictionaries, lists, tuples, text, bytes, numbers, booleans and None, so that nothing here can
+look up a name. Keys of dictionaries must be text, whose hashes an attacker cannot predict.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 
-#: Bytes of a pickle, unpacked; opcodes; and containers open at once.
+#: Limits on the bytes of a decompressed pickle, on its opcodes, and on the nesting of containers.
 MAX_BYTES, MAX_OPCODES, MAX_NESTING = 1 << 29, 1 << 27, 64
 
-#: Opcodes between two looks at the clock.
+#: The deadline is checked after so many opcodes.
 _SLICE = 1 << 16
 
-#: Bytes of a whole number, at most.
+#: The largest number of bytes of an integer.
 _LONGEST = 9
 
 
@@ -34,7 +34,7 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
-# The opcodes that are known, by name, and what there is to those that differ in little.
+# The supported opcodes by name, and tables for groups of similar ones.
 _CODE = {opcode.name: ord(opcode.code) for opcode in pickletools.opcodes}
 _NAME = {code: name for name, code in _CODE.items()}
 _GET1, _GET4, _PUT, _PUT1, _PUT4 = (_CODE[name] for name in ("BINGET", "LONG_BINGET", "MEMOIZE", "BINPUT", "LONG_BINPUT"))
@@ -44,7 +44,7 @@ _CONSTANTS = {_CODE["NONE"]: None, _CODE["NEWTRUE"]: True, _CODE["NEWFALSE"]: Fa
 _FIXED = {
     _CODE[name]: Struct(form) for name, form in {"BININT1": "B", "BININT2": "<H", "BININT": "<i", "BINFLOAT": ">d"}.items()
 }
-#: Bytes of the size before a value, and what makes the value of the bytes that follow.
+#: Opcodes of values with a size: the number of bytes of the size, and a function that makes the value of the following bytes.
 _SIZED = {
     _CODE["LONG1"]: (1, _integer),
     _CODE["SHORT_BINUNICODE"]: (1, _text),
@@ -52,7 +52,7 @@ _SIZED = {
     _CODE["SHORT_BINBYTES"]: (1, bytes),
     _CODE["BINBYTES"]: (4, bytes),
 }
-#: Values that are taken off the stack for a container below them, or for a tuple; None: down to the mark.
+#: How many values an opcode pops for a container below them, or for a tuple; None for all values above the mark.
 _INTO = {
     _CODE["SETITEMS"]: (dict, None),
     _CODE["SETITEM"]: (dict, 2),
@@ -60,7 +60,7 @@ _INTO = {
     _CODE["APPEND"]: (list, 1),
 }
 _TUPLES = {_CODE["TUPLE"]: None, _CODE["TUPLE1"]: 1, _CODE["TUPLE2"]: 2, _CODE["TUPLE3"]: 3}
-#: Bytes that tell nothing: the protocol, and how many follow.
+#: Opcodes that are ignored, with the number of bytes that follow: the protocol, and the size of a frame.
 _SKIPPED = {_CODE["PROTO"]: 1, _CODE["FRAME"]: 8}
 
 
@@ -70,13 +70,13 @@ def is_pickle(head: bytes) -> bool:
 
 
 def load(data: bytes) -> Any:
-    """The value of a pickle.
+    """Decodes a pickle.
 
     Raises
     ------
     InputError
-        An opcode that makes anything but plain data, a limit that is exceeded, or bytes that are cut off or damaged; names the
-        byte.
+        An opcode makes anything but plain data, a limit is exceeded, or the bytes are truncated or damaged; the message names
+        the byte.
     """
     stack: list[Any] = []
     marks: list[int] = []
@@ -85,7 +85,7 @@ def load(data: bytes) -> Any:
     try:
         for _ in range(0, MAX_OPCODES, _SLICE):
             check_reading()
-            # The order is that of how often opcodes come.
+            # The most frequent opcodes are checked first.
             for _ in range(_SLICE):
                 opcode = data[position]
                 position += 1

@@ -1,8 +1,8 @@
-"""Plays a trace: how large blocks were, what was reserved, allocated and asked for, and where things stood.
+"""Replays a trace: sizes of blocks, reserved, allocated and requested bytes over time, and the layout.
 
-Blocks are as large as torch's caching allocator makes them (``c10/cuda/CUDACachingAllocator.cpp``): sizes are rounded
-up, and the rest of a large block is split off only where that is worth it. Addresses say which block was taken, so that no
-choice of the allocator has to be guessed. Tests hold it to ``torch.cuda.memory_stats``, to the byte.
+Blocks have the sizes that torch's caching allocator gives them (``c10/cuda/CUDACachingAllocator.cpp``): sizes are rounded up,
+and the rest of a large block is split off only if it is large enough. Addresses in the trace say which block the allocator has
+chosen, so that its choices need not be modelled. Tests compare the numbers with ``torch.cuda.memory_stats`` to the byte.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ Ints = NDArray[np.int64]
 
 T = TypeVar("T")
 
-#: Sizes of blocks are multiples of this (bytes), and addresses are.
+#: Sizes and addresses of blocks are multiples of this many bytes.
 ALIGNMENT = 512
 
-#: What is larger stands in segments of another sort, in which less than this is not split off (bytes).
+#: Larger blocks are in segments of another sort, in which a rest of at most this many bytes is not split off.
 SMALL = 1 << 20
 
-#: Sizes up to so many times 1 MiB have their own setting of how they are rounded.
+#: The allocator has a rounding setting for each power of two of 1 MiB up to this exponent.
 _LARGEST_SETTING = 15
 
-#: Segments beside a new one, all together, beyond which segments are not laid out.
+#: If more pairs of segments than this would have to be compared, the layout is not computed.
 _MOST_STEPS = 50_000_000
 
 _SLICE = 1 << 14
 
 
 class Amounts(NamedTuple, Generic[T]):
-    """Bytes of a device, at a moment or at all moments."""
+    """Bytes of a device, at one moment or as arrays over all moments."""
 
     reserved: T
     active: T
-    """In blocks that are in use, or whose free is pending."""
+    """Bytes of blocks that are in use, or whose release is pending."""
     allocated: T
-    """In blocks that are in use."""
+    """Bytes of blocks that are in use."""
     requested: T
-    """What was asked for, of ``active``."""
+    """Requested bytes of the active blocks."""
 
 
 class Hole(NamedTuple):
-    """Free bytes within a segment."""
+    """A range of free bytes in a segment."""
 
     address: int
     size: int
     segment: Segment
     below: int | None
-    """Number of the allocation that it begins behind; None at the begin of a segment."""
+    """Number of the allocation below it; None at the start of a segment."""
     above: int | None
-    """Number of the allocation that it ends before; None at the end of a segment."""
+    """Number of the allocation above it; None at the end of a segment."""
 
 
 @dataclass
 class _Tenure:
-    """A segment for as long as it is reserved; of one that can grow, all that it ever holds."""
+    """A segment during the time in which it is reserved; for one that can grow, its largest extent."""
 
     segment: Segment
     begin: int
@@ -74,22 +74,23 @@ class _Tenure:
 
 
 class Replay:
-    """What came of a trace.
+    """The result of replaying a trace.
 
     Attributes
     ----------
     block
-        [allocations] bytes of their blocks.
+        [allocations] Bytes of the block of each allocation.
     amounts
-        Bytes after each event, and before the first: arrays [events + 2].
+        Bytes before the first event and after each event: arrays [events + 2].
     moment
-        The first at which most is reserved, once what it was reserved for stands in it.
+        The first moment at which the most memory is reserved, after the allocation for which it was reserved.
     grown_for
-        Number of that allocation; None where that was before the trace.
+        Number of that allocation; None if the memory was reserved before the trace began.
     offsets
-        [allocations] where each stands if segments are laid out one beside the other; None where the trace does not say.
+        [allocations] Offset of each allocation if segments are laid out next to each other; None if the trace does not contain
+        it.
     height
-        Bytes of that layout; None where there are too many segments for one.
+        Bytes of that layout; None if there are too many segments to compute it.
     """
 
     def __init__(self, trace: Trace):
@@ -115,11 +116,11 @@ class Replay:
 
     @property
     def peaks(self) -> Amounts[int]:
-        """The highest of each, which need not be at one moment."""
+        """The peak of each number; the peaks may be at different moments."""
         return Amounts(*(int(amount.max()) for amount in self.amounts))
 
     def _sweep(self) -> tuple[Ints, list[int] | None]:
-        """Blocks and offsets, allocation by allocation."""
+        """Sizes of blocks, and offsets, computed allocation by allocation."""
         trace, block, offsets = self._trace, [], []
         moments = ((at, tenure.begin, tenure.end) for at, tenure in enumerate(self._tenures))
         changes = sorted((change for at, *both in moments for change in zip(both, (1, 0), (at, at), strict=True)), reverse=True)
@@ -155,7 +156,7 @@ class Replay:
                     del large[bisect_left(large, heapq.heappop(ends)[1])]
                 at = bisect_right(large, address)
                 room = min(end, large[at] if at < len(large) else end) - address
-                # What was there before the trace stood beside others that are not known.
+                # Blocks from before the trace had neighbours that are not known, so they are not checked.
                 if moment and not splits_all and (size >= most or room - size <= SMALL):
                     size = room
                 insort(large, address)
@@ -166,8 +167,8 @@ class Replay:
     def _amounts(self) -> Amounts[Ints]:
         trace, count = self._trace, len(self.block)
         size = np.fromiter((allocation.size for allocation in trace.allocations), np.int64, count)
-        asked = np.fromiter((allocation.requested for allocation in trace.allocations), np.int64, count)
-        freed = np.where(asked >= 0, asked, self._upper)
+        requested = np.fromiter((allocation.requested for allocation in trace.allocations), np.int64, count)
+        freed = np.where(requested >= 0, requested, self._upper)
         comes = np.zeros(trace.end + 1, np.int64)
         for event in trace.segment_events:
             comes[event.moment] += event.segment.size if event.comes else -event.segment.size
@@ -178,18 +179,18 @@ class Replay:
             change = np.zeros(trace.end + 1, np.int64)
             np.add.at(change, self._lower, sizes)
             np.add.at(change, end, -sizes)
-            # What lives to the end is there at the last event.
+            # Allocations that live to the end are included at the last event.
             return np.cumsum(change)[: trace.end]
 
         return Amounts(reserved[: trace.end], held(self._upper, self.block), held(freed, self.block), held(self._upper, size))
 
     def living(self, moment: int) -> list[int]:
-        """Numbers of the allocations at a moment, the largest first."""
+        """Numbers of the allocations that are live at a moment, the largest first."""
         numbers = np.flatnonzero((self._lower <= moment) & (moment < self._upper)).tolist()
         return sorted(numbers, key=lambda number: (-self._trace.allocations[number].size, number))
 
     def holes(self, moment: int) -> list[Hole]:
-        """Free bytes within segments at a moment, the largest first."""
+        """Holes in segments at a moment, the largest first."""
         then = [tenure.segment for tenure in self._tenures if tenure.begin <= moment < tenure.end]
         ranges = [*(segment for segment in then if not segment.grows), *_grown(self._trace, moment)]
         living = sorted(self.living(moment), key=lambda number: self._trace.allocations[number].address)
@@ -197,7 +198,7 @@ class Replay:
         holes, end = [], 0
         for segment in sorted(ranges):
             if segment.address < end:
-                # Segments are disjoint, but for those of damaged files.
+                # Segments are disjoint, except in damaged files.
                 continue
             free, end, below = segment.address, segment.address + segment.size, None
             for number in living[bisect_left(addresses, free) : bisect_left(addresses, end)]:
@@ -210,20 +211,20 @@ class Replay:
         return sorted(holes, key=lambda hole: (-hole.size, hole.address))
 
     def last_in(self, hole: Hole, moment: int) -> int | None:
-        """Number of the allocation that stood in a hole last; None where nothing is known to have stood there."""
+        """Number of the last allocation in the bytes of a hole before a moment; None if there is none in the trace."""
         touches = (self._address < hole.address + hole.size) & (self._address + self.block > hole.address)
         stood = np.where(touches & (self._upper <= moment), self._upper, -1)
         return int(stood.argmax()) if stood.max(initial=-1) >= 0 else None
 
 
 def rounding(settings: dict[str, Any]) -> Callable[[int], int]:
-    """How an allocator rounds sizes up: to 512 bytes, or to one of some even steps between two powers of two."""
+    """A function that rounds sizes up as the allocator does: to 512 bytes, or to one of several steps between powers of two."""
     divisions = settings.get("roundup_power2_divisions")
     by_size = divisions if isinstance(divisions, dict) else {}
 
     @cache
     def rounded(size: int) -> int:
-        # Sizes have settings by powers of two of 1 MiB.
+        # There is a setting for each power of two of 1 MiB.
         parts = by_size.get(str(1 << min(max(0, size.bit_length() - SMALL.bit_length()), _LARGEST_SETTING)))
         step = ALIGNMENT
         if isinstance(parts, int) and parts > 1 and size > ALIGNMENT * parts and size & (size - 1):
@@ -234,7 +235,7 @@ def rounding(settings: dict[str, Any]) -> Callable[[int], int]:
 
 
 def _tenures(trace: Trace) -> list[_Tenure]:
-    """Segments with their lives, found from the end back to the begin: what stands at the end is known."""
+    """The segments with their lifetimes, found backwards from the end, at which all segments are known."""
     until = {segment.address: (segment, trace.end) for segment in trace.segments if not segment.grows}
     tenures = []
     for moment, comes, segment in reversed(trace.segment_events):
@@ -248,18 +249,21 @@ def _tenures(trace: Trace) -> list[_Tenure]:
     tenures += [_Tenure(segment, 0, end) for segment, end in until.values()]
     ranges = [segment for segment in trace.segments if segment.grows]
     ranges += [event.segment for event in trace.segment_events if event.segment.grows]
-    whole: list[Segment] = []
+    joined: list[Segment] = []
     for segment in sorted(ranges):
         end = segment.address + segment.size
-        if whole and segment.address <= whole[-1].address + whole[-1].size:
-            before = whole.pop()
+        if joined and segment.address <= joined[-1].address + joined[-1].size:
+            before = joined.pop()
             segment, end = before, max(end, before.address + before.size)
-        whole.append(segment._replace(size=end - segment.address))
-    return [*(_Tenure(segment, 0, trace.end) for segment in whole), *tenures]
+        joined.append(segment._replace(size=end - segment.address))
+    return [*(_Tenure(segment, 0, trace.end) for segment in joined), *tenures]
 
 
 def _lay_out(tenures: list[_Tenure]) -> int | None:
-    """Give each segment the lowest offset that is free when it comes; the height of all that, None where there are too many."""
+    """Give each segment the lowest offset that is free when it is reserved.
+
+    Returns the height of the layout; None if there are too many segments.
+    """
     height, steps, standing = 0, 0, list[_Tenure]()
     for tenure in sorted(tenures, key=lambda tenure: tenure.begin):
         standing = [other for other in standing if other.end > tenure.begin]
@@ -276,7 +280,7 @@ def _lay_out(tenures: list[_Tenure]) -> int | None:
 
 
 def _grown(trace: Trace, moment: int) -> list[Segment]:
-    """What segments that can grow hold at a moment: what they hold at the end, without what came, with what went until then."""
+    """Extents of segments that can grow at a moment, computed backwards from their extents at the end."""
     changes: dict[int, int] = {}
     streams: dict[int, int] = {}
     ranges = [(1, segment) for segment in trace.segments]
@@ -287,11 +291,11 @@ def _grown(trace: Trace, moment: int) -> list[Segment]:
             changes[segment.address] = changes.get(segment.address, 0) + sign
             changes[end] = changes.get(end, 0) - sign
             streams[segment.address] = streams[end] = segment.stream
-    held, begin, grown = 0, 0, []
+    total, begin, grown = 0, 0, []
     for address, change in sorted(changes.items()):
-        if held <= 0 < held + change:
+        if total <= 0 < total + change:
             begin = address
-        elif held > 0 >= held + change:
+        elif total > 0 >= total + change:
             grown.append(Segment(begin, address - begin, streams[begin], True))
-        held += change
+        total += change
     return grown

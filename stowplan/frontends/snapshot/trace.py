@@ -1,7 +1,8 @@
-"""What a snapshot says of one device, by the documentation of ``torch.cuda.memory._snapshot``: allocations and segments.
+"""Reads the allocations and segments of one device from a snapshot, by the documentation of ``torch.cuda.memory._snapshot``.
 
-Moment 0 is when recording began, moment ``i + 1`` the event ``i`` of the device's trace; what is there at the end lives to the
-moment after the last event. An allocation lives until ``free_completed``: before that another stream may still read it.
+Moment 0 is the start of the recording, and moment ``i + 1`` is event ``i`` of the device's trace. Allocations that exist at the
+end live to the moment after the last event. An allocation lives until ``free_completed``, because another stream may read it
+before.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.log import warn_unmodelled
 
-#: Addresses, sizes, and the sum of all sizes are below this.
+#: Addresses, sizes, and the sum of all sizes must be below this.
 LIMIT = 1 << 60
 
-#: Events and blocks of all devices, at most: one and the same list may stand in many places.
+#: The largest number of events and blocks of all devices; a pickle may contain the same list many times.
 MOST_ENTRIES = 1 << 24
 
-#: Events of segments: whether memory comes or goes, and whether as part of one that can grow.
+#: Events of segments: whether memory is reserved or released, and whether the segment can grow.
 SEGMENT_EVENTS = {
     "segment_alloc": (True, False),
     "segment_free": (False, False),
@@ -45,7 +46,7 @@ class _Block(msgspec.Struct):
     size: _Whole
     state: str
     address: _Whole | None = None
-    """Older snapshots leave it out: blocks stand one after the other."""
+    """None in older snapshots, in which blocks follow each other without gaps."""
     requested_size: _Whole | None = None
     frames: Any = None
 
@@ -67,35 +68,35 @@ class _Snapshot(msgspec.Struct):
 
 @dataclass(slots=True)
 class Allocation:
-    """Bytes that were asked for."""
+    """An allocation of a device."""
 
     address: int
     size: int
-    """Bytes asked for."""
+    """Requested bytes."""
     stream: int
     frames: Any
-    """Its stack, innermost first; None where there is none."""
+    """Its stack, the innermost frame first; None if it was not recorded."""
     lower: int
     upper: int = -1
-    """Half-open life; -1 while it lives."""
+    """The moment at which it ends, exclusive; -1 while it lives."""
     requested: int = -1
-    """When it was asked to be freed; -1 where it was not."""
+    """The moment at which its release was requested; -1 if it was not."""
     block: int = 0
-    """Bytes of its block, where the snapshot has it; else 0."""
+    """Bytes of its block if the snapshot has them; otherwise 0."""
 
 
 class Segment(NamedTuple):
-    """Memory that is reserved."""
+    """A range of reserved memory."""
 
     address: int
     size: int
     stream: int
     grows: bool
-    """Whether it is, or is part of, one that can grow (``expandable_segments``)."""
+    """Whether it is, or is a part of, a segment that can grow (``expandable_segments``)."""
 
 
 class SegmentEvent(NamedTuple):
-    """Memory comes from the device or goes back to it."""
+    """Memory is reserved from the device, or is released to it."""
 
     moment: int
     comes: bool
@@ -109,37 +110,42 @@ class Trace:
     device: int
     events: int
     settings: dict[str, Any]
-    """Of the allocator."""
+    """Settings of the allocator."""
     allocations: list[Allocation] = field(default_factory=list)
-    """By the moment at which they begin; those from before the trace first."""
+    """In the order in which they begin; those from before the trace come first."""
     segments: list[Segment] = field(default_factory=list)
-    """Those at the end."""
+    """The segments at the end."""
     segment_events: list[SegmentEvent] = field(default_factory=list)
     shortages: list[tuple[int, int]] = field(default_factory=list)
-    """(moment, bytes asked for) of the errors that memory was out."""
+    """(moment, requested bytes) of each out-of-memory error."""
     unrecorded: int = 0
-    """Allocations from before the trace."""
+    """Number of allocations from before the trace."""
 
     @property
     def end(self) -> int:
-        """Moment after the last event."""
+        """The moment after the last event."""
         return self.events + 1
 
 
 def read_trace(value: Any, device: int | None) -> Trace:
-    """One device of a snapshot: the one that is asked for, else the one with the most events, and of those the most segments.
+    """Reads one device of a snapshot.
+
+    Parameters
+    ----------
+    device
+        Index of the device; by default the one with the most events, and of several the one with the most segments.
 
     Raises
     ------
     InputError
-        It is no snapshot, has no such device, or an event or a block lacks what the documented format has; names it.
+        The value is no snapshot, has no such device, or an event or a block lacks a documented field; the message names it.
     """
     snapshot = _convert(value)
-    held: dict[int, list[_Segment]] = {}
+    segments_of: dict[int, list[_Segment]] = {}
     for segment in snapshot.segments:
-        held.setdefault(segment.device, []).append(segment)
+        segments_of.setdefault(segment.device, []).append(segment)
     traces = dict(enumerate(snapshot.device_traces))
-    weights = {at: (len(traces.get(at, ())), len(held.get(at, ())), -at) for at in (*traces, *held)}
+    weights = {at: (len(traces.get(at, ())), len(segments_of.get(at, ())), -at) for at in (*traces, *segments_of)}
     filled = [at for at, weight in sorted(weights.items()) if weight[:2] != (0, 0)]
     if not filled:
         raise InputError("found neither segments nor events, expected what torch.cuda.memory._record_memory_history recorded")
@@ -151,7 +157,7 @@ def read_trace(value: Any, device: int | None) -> Trace:
         warn_unmodelled(f"it has the most events; there are others: {others} (--set device=N)", f"device {chosen}")
     events = traces.get(chosen, [])
     trace = Trace(chosen, len(events), snapshot.allocator_settings)
-    _Reader(trace).read(events, held.get(chosen, []))
+    _Reader(trace).read(events, segments_of.get(chosen, []))
     sizes = (allocation.size + allocation.block for allocation in trace.allocations)
     total = sum(sizes) + sum(segment.size for segment in (*trace.segments, *(event.segment for event in trace.segment_events)))
     if total >= LIMIT:
@@ -163,7 +169,7 @@ def _convert(value: Any) -> _Snapshot:
     if not isinstance(value, dict) or not {"segments", "device_traces"} <= value.keys():
         content = f"the keys {', '.join(value)}" if isinstance(value, dict) and value else type(value).__name__
         raise InputError(f"found a pickle of {content}, expected a memory snapshot with segments and device_traces")
-    # What is no list is refused below.
+    # Values that are no lists are refused below.
     lists = [value["segments"], value["device_traces"]]
     lists = [entries for entries in lists if isinstance(entries, list)]
     inner = [part.get("blocks") if isinstance(part, dict) else part for entries in lists for part in entries]
@@ -176,15 +182,15 @@ def _convert(value: Any) -> _Snapshot:
 
 
 class _Reader:
-    """Follows the allocations of a trace from their begin to their end."""
+    """Follows the allocations of a trace from their beginning to their end."""
 
     def __init__(self, trace: Trace):
         self._trace = trace
         self._open: dict[int, Allocation] = {}
         self._early: list[Allocation] = []
-        """Those from before the trace."""
+        """Allocations from before the trace."""
         self._lost: list[int] = []
-        """Moments by which allocations are known to have ended that no event ends."""
+        """For allocations without an event for their end, the latest moments at which they can have ended."""
 
     def read(self, events: list[_Event], segments: list[_Segment]) -> None:
         trace, begun = self._trace, self._trace.allocations
@@ -214,20 +220,20 @@ class _Reader:
             warn_unmodelled(text, f"event {min(self._lost) - 1}")
 
     def _living(self, event: _Event) -> Allocation:
-        """The allocation that stands at an address; one from before the trace where none is known."""
+        """The allocation at the address of an event; if none is known, it is one from before the trace."""
         if event.addr not in self._open:
             self._early.append(Allocation(event.addr, event.size, event.stream, None, 0))
             self._open[event.addr] = self._early[-1]
         return self._open[event.addr]
 
     def _lose(self, address: int, moment: int) -> None:
-        """End an allocation that must have ended by a moment."""
+        """End an allocation that must have ended before a moment."""
         allocation = self._open.pop(address)
         allocation.upper = allocation.requested if allocation.requested > allocation.lower else moment
         self._lost.append(moment)
 
     def _end(self, segments: list[_Segment]) -> None:
-        """Take what stands in segments at the end: what has no event was there before the trace."""
+        """Add the blocks that exist at the end; those without an event are from before the trace."""
         trace, standing = self._trace, set[int]()
         for segment in segments:
             trace.segments.append(Segment(segment.address, segment.total_size, segment.stream, segment.is_expandable))

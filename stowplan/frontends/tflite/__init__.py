@@ -1,8 +1,8 @@
-"""TensorFlow Lite models: the tables of their flatbuffers, and what TensorFlow Lite Micro makes of them.
+"""Front end for TensorFlow Lite models, as TensorFlow Lite Micro runs them.
 
-Each file knows only those before it:
+A file imports only files that come before it in this list:
 
-- ``flatbuffer``: tables and vectors of a flatbuffer
-- ``result_shapes``: shapes that kernels of the runtime work out themselves
-- ``model``: tensors, operators and subgraphs, when they live, and the packing problem of the order in the file
+- ``flatbuffer``: reads tables and vectors of a flatbuffer
+- ``result_shapes``: shapes that kernels of the runtime compute themselves
+- ``model``: tensors, operators and subgraphs, live ranges, and the packing problem for the order in the file
 """

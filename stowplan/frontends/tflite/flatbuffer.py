@@ -1,4 +1,4 @@
-"""What little of a flatbuffer is needed: fields of tables, and vectors."""
+"""Reads fields of tables, and vectors, from a flatbuffer; the rest of the format is not needed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from stowplan.errors import InputError
 
 
 class FlatBuffer:
-    """The bytes of a file, read by places; every read raises InputError where it leads beyond the file."""
+    """The contents of a file, read at positions; every read raises InputError if it leads beyond the end of the file."""
 
     def __init__(self, data: bytes):
         self.data = data
 
     def unpack(self, at: int, form: str) -> tuple[int, ...]:
-        """Little-endian numbers from a place on, by their letters in :mod:`struct`."""
+        """Little-endian numbers from a position on; ``form`` is their format in :mod:`struct`."""
         size = struct.calcsize(f"<{form}")
         if not 0 <= at <= len(self.data) - size:
             message = f"not a whole TensorFlow Lite model: found a reference to {size} bytes at {at}"
@@ -22,15 +22,15 @@ class FlatBuffer:
         return struct.unpack_from(f"<{form}", self.data, at)
 
     def scalar(self, at: int, form: str) -> int:
-        """One such number."""
+        """One little-endian number."""
         return int(self.unpack(at, form)[0])
 
     def follow(self, at: int) -> int:
-        """What the offset at a place points to."""
+        """The position to which the offset at a position points."""
         return at + self.scalar(at, "I")
 
     def field(self, table: int, number: int) -> int | None:
-        """Place of a field's value; None where the table leaves it out."""
+        """Position of a field's value; None if the table does not contain the field."""
         vtable = table - self.scalar(table, "i")
         entry = 4 + 2 * number
         where = self.scalar(vtable + entry, "H") if entry < self.scalar(vtable, "H") else 0
@@ -42,11 +42,11 @@ class FlatBuffer:
         return default if at is None else self.scalar(at, form)
 
     def option(self, table: int | None, field: int, form: str) -> int:
-        """A number in a table that may be left out; 0 where it is."""
+        """A number in a table, which may be None; 0 if there is no table or no such field."""
         return 0 if table is None else self.number(table, field, form)
 
     def vector(self, table: int, field: int, form: str = "B") -> tuple[int, int]:
-        """Place of the first element of a vector, and how many there are; none where it is left out."""
+        """Position of the first element of a vector, and the number of elements, which is 0 if there is no vector."""
         at = self.field(table, field)
         if at is None:
             return 0, 0
@@ -56,7 +56,7 @@ class FlatBuffer:
         return start + 4, count
 
     def tables(self, table: int, field: int) -> list[int]:
-        """Places of the tables of a vector."""
+        """Positions of the tables in a vector of tables."""
         start, count = self.vector(table, field, "I")
         return [start + 4 * at + offset for at, offset in enumerate(self.unpack(start, f"{count}I"))]
 

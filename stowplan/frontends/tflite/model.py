@@ -1,9 +1,10 @@
-"""TensorFlow Lite models: the tensors of all subgraphs that TensorFlow Lite Micro gives memory to, and when.
+"""Reads TensorFlow Lite models: the tensors of all subgraphs for which TensorFlow Lite Micro allocates memory, and their live
+ranges.
 
-Only the few tables that say so are read, straight from the flatbuffer (schema version 3). The runtime keeps one list of tensors
-over all subgraphs, and counts scopes: 0 is the start of the first subgraph, each operator begins a scope, and so does each
-subgraph that an operator calls. A tensor lives from the scope that makes it to the last that uses it, both included; inputs
-from the start of their subgraph, outputs to its end.
+Only the tables that are needed for this are read from the flatbuffer (schema version 3). The runtime has one list of tensors
+over all subgraphs, and counts time in *scopes*: scope 0 is the start of the first subgraph, and each operator and each subgraph
+that an operator calls begins a new scope. A tensor lives from the scope that writes it to the last one that uses it, both
+included; inputs live from the start of their subgraph, and outputs to its end.
 """
 
 from __future__ import annotations
@@ -22,42 +23,42 @@ from msgspec import UNSET
 from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
-from stowplan.frontends import known
+from stowplan.frontends import load_facts
 from stowplan.frontends.options import named_inputs
 from stowplan.frontends.tflite.flatbuffer import FlatBuffer
 from stowplan.frontends.tflite.result_shapes import result_shape
 from stowplan.log import warn_unmodelled
 from stowplan.models.packing.problem import Buffer, Part, Problem
 
-#: Bytes 4 to 8 of every such file.
+#: Bytes 4 to 8 of every TensorFlow Lite file.
 IDENTIFIER = b"TFL3"
 
-#: Bytes that TensorFlow Lite Micro aligns tensors to.
+#: TensorFlow Lite Micro aligns tensors to multiples of this many bytes.
 ALIGNMENT = 16
 
-_KNOWN = known("tflite")
-#: Names of types by their numbers in the schema, and bytes of an element of each.
+_KNOWN = load_facts("tflite")
+#: From the number of an element type in the schema to its name, and to the bytes of an element.
 TYPES: dict[int, str] = {kind["number"]: name for name, kind in _KNOWN["types"].items()}
 _BYTES: dict[int, int] = {kind["number"]: kind["bytes"] for kind in _KNOWN["types"].values()}
 
-#: Builtin operators, by number: those that call subgraphs, with the fields of their options that name these; those that are
-#: refused for what they call; what else is not known is named in a warning.
+#: Numbers of builtin operators. Below are those that call subgraphs, with the fields of their options that name these, and
+#: those that are refused because of what they call. Other unknown operators cause a warning.
 CUSTOM, VAR_HANDLE, CALL_ONCE, IF, WHILE = 32, 142, 129, 118, 119
 _CALLING = {IF: (0, 1), WHILE: (0, 1), CALL_ONCE: (0,)}
 _REFUSED = {31: "CALL", 51: "DELEGATE", 200: "a loop", 209: "a choice"}
 _MODELLED = frozenset(range(_KNOWN["operators"]["builtin_end"])) - {CUSTOM, 127}
 
-#: Custom operators of TensorFlow Lite Micro, whose kernels use their tensors and scratch memory alone.
+#: Custom operators of TensorFlow Lite Micro whose kernels use only their tensors and scratch memory.
 KNOWN_CUSTOM = frozenset(_KNOWN["operators"]["known_custom"].split())
-#: Names of builtin operators whose kernels' accesses are modelled, or that work out the shape of their result, by number.
+#: From a number to the name of a builtin operator whose kernel has an access model, or computes the shape of its result.
 OPERATORS: dict[int, str] = {number: name for name, number in _KNOWN["operators"]["numbers"].items()}
 
-#: Subgraphs inside one another, and scopes at most: subgraphs may be called again and again.
+#: Limits on the nesting of subgraph calls and on the number of scopes, since subgraphs may call each other many times.
 _DEEPEST, _MOST_SCOPES = 12, 1_000_000
 
-#: Name of the metadata that holds a plan: version, number of subgraphs, number of tensors, and an offset for each.
+#: Name of the metadata with a plan: version, number of subgraphs, number of tensors, and an offset for each tensor.
 OFFLINE_PLAN = "OfflineMemoryAllocation"
-#: Offset of a tensor that the runtime is to place.
+#: The offset of a tensor that the runtime places.
 AT_RUNTIME = -1
 
 #: Fields of tables, by their numbers in the schema.
@@ -66,12 +67,12 @@ _CODE_OLD_NUMBER, _CODE_NAME, _CODE_NUMBER = 0, 1, 3
 METADATA_NAME, METADATA_BUFFER = 0, 1
 GRAPH_TENSORS, GRAPH_INPUTS, GRAPH_OUTPUTS, GRAPH_OPERATORS = 0, 1, 2, 3
 TENSOR_SHAPE, _TENSOR_TYPE, TENSOR_BUFFER, _TENSOR_NAME, _TENSOR_IS_VARIABLE = 0, 1, 2, 3, 5
-#: Numbers that are not stored one after the other in the file: sparse tensors, those inside variants, those in other files.
+#: Fields of tensors whose values are not stored contiguously in the file: sparse ones, variants, and those in other files.
 _TENSOR_ELSEWHERE = (6, 9, 10)
 _OPERATOR_CODE, OPERATOR_INPUTS, OPERATOR_OUTPUTS, OPERATOR_OPTIONS, OPERATOR_INTERMEDIATES = 0, 1, 2, 4, 8
 BUFFER_DATA, BUFFER_OFFSET, _BUFFER_SIZE = 0, 1, 2
 
-#: Begin and end of a stretch of time and bytes: first moment, first byte, and those after the last.
+#: A range of time and bytes: first moment, first byte, and the moment and the byte after the last ones.
 _Box: TypeAlias = tuple[int, int, int, int]
 
 
@@ -81,31 +82,31 @@ class TfliteTensor:
 
     name: str
     shape: tuple[int, ...]
-    """At run time (:mod:`stowplan.frontends.tflite.result_shapes`)."""
+    """Its shape at run time (:mod:`stowplan.frontends.tflite.result_shapes`)."""
     kind: int
-    """Number of its type in the schema."""
+    """Number of its element type in the schema."""
     size: int
     """Bytes in the arena, rounded up as the runtime does."""
     is_planned: bool
-    """Whether the runtime's planner places it: not what the file stores, nor variables and handles, which stay."""
+    """Whether the runtime's planner places it. It does not place constants, variables and resource handles."""
     is_variable: bool
     is_resized: bool = False
     """Whether the file declares another shape."""
 
     @property
     def own_name(self) -> str:
-        """Its name in the model; its number where that has none."""
+        """Its name in the model; its number if it has none."""
         return self.name.partition(" ")[2] or self.name
 
     @property
     def content(self) -> int:
-        """Bytes, not rounded."""
+        """Bytes of its elements, not rounded."""
         return math.prod(self.shape) * _BYTES[self.kind]
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator; tensors by their numbers in the list over all subgraphs, those left out are not there."""
+    """One operator. Tensors are given by their indices over all subgraphs; omitted operands are not included."""
 
     code: int
     """Number of the builtin operator."""
@@ -114,31 +115,31 @@ class Operator:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     calls: tuple[int, ...]
-    """Numbers of the subgraphs that it may run, in the order of their scopes."""
+    """Indices of the subgraphs that it may run, in the order of their scopes."""
     table: int
-    """Place in the file."""
+    """Position of its table in the file."""
 
     @property
     def what(self) -> str:
-        """What it is, for people."""
+        """A description for messages."""
         return f"the custom operator {self.custom!r}" if self.code == CUSTOM else f"operator code {self.code}"
 
     @property
     def is_opaque(self) -> bool:
-        """Whether nothing is known of its kernel: memory of its own, and bytes that its tensors share."""
+        """Whether nothing is known about its kernel, such as private memory, or bytes that its tensors share."""
         return self.custom not in KNOWN_CUSTOM if self.code == CUSTOM else self.code not in _MODELLED
 
 
 @dataclass(frozen=True)
 class Subgraph:
-    """One subgraph; tensors by their numbers in the list over all subgraphs."""
+    """One subgraph. Tensors are given by their indices over all subgraphs."""
 
     tensors: range
-    """Those that are its own."""
+    """The tensors of this subgraph."""
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     operators: tuple[Operator, ...]
-    """As they run."""
+    """The operators in the order in which they run."""
 
 
 @dataclass(frozen=True)
@@ -149,56 +150,59 @@ class TfliteModel:
     tensors: tuple[TfliteTensor, ...]
     subgraphs: tuple[Subgraph, ...]
     offsets: tuple[int, ...]
-    """Of each tensor, in the plan that the file has: :data:`AT_RUNTIME` where the runtime places it, or there is no plan."""
+    """[tensors] The offset in the plan of the file; :data:`AT_RUNTIME` if the runtime places the tensor, or if there is no
+    plan."""
     fixed: frozenset[int]
-    """Tensors that stay at these offsets."""
+    """Tensors that keep these offsets."""
     data: bytes
-    """The file."""
+    """The contents of the file."""
     problem: Problem
-    """Offsets of the planned tensors, operators as they stand."""
+    """The packing problem of the planned tensors, with the operators in the order of the file."""
     planned: tuple[int, ...]
-    """Number of the tensor of each buffer; buffers behind these stand for tensors whose offsets are fixed."""
+    """[buffers] Index of the tensor of each buffer; further buffers of the problem are tensors whose offsets are fixed."""
 
 
 @dataclass(frozen=True)
 class Scopes:
-    """When tensors live and operators run, by the runtime's count; both ends included."""
+    """The scopes in which tensors live and operators run, as the runtime counts them; both ends are included."""
 
     first: tuple[int, ...]
-    """Of each tensor; -1 where nothing makes it."""
+    """[tensors] The first scope of each tensor; -1 if nothing writes it."""
     last: tuple[int, ...]
     operators: dict[tuple[int, int], tuple[int, int]]
-    """First and last scope of an operator, with what it calls, by its subgraph and its place there."""
+    """From an operator, by its subgraph and its position there, to its first and last scope, including the subgraphs it
+    calls."""
     unwritten: frozenset[int]
-    """Tensors that an operator reads before anything makes them, stored ones among them."""
+    """Tensors that an operator reads before anything writes them, including constants."""
 
 
 def is_tflite(path: str | Path) -> bool:
-    """Whether a file is one, by its name."""
+    """Whether a file is a TensorFlow Lite model, judging by its name."""
     return Path(path).name.lower().endswith(".tflite")
 
 
 def read_tflite(
     path: str | Path, capacity: int | None = None, replace_offline_plan: bool = False, keep: Sequence[str] = ()
 ) -> TfliteModel:
-    """A model, and its tensors that need memory as a packing problem.
+    """Reads a model, and makes the packing problem of its tensors that need memory.
 
     Parameters
     ----------
     path
-        The model.
+        The model file.
     capacity
-        Bytes of the arena; None asks for the least.
+        Bytes of the arena; None asks for the smallest arena.
     replace_offline_plan
-        Tensors for which the file has an offset are planned, too, but for those of custom operators: these may know the offset.
+        Whether tensors with an offset in the file are planned as well, except those of custom operators, which may depend on
+        it.
     keep
-        Inputs that live to the end, by their names in the model.
+        Names of inputs that live to the end.
 
     Raises
     ------
     InputError
-        No such file, not a TensorFlow Lite model, a shape or type without a fixed size, tensors that nothing writes, or
-        subgraphs that call themselves.
+        There is no such file, it is no TensorFlow Lite model, a shape or type has no fixed size, nothing writes a tensor, or a
+        subgraph calls itself.
     """
     data = files.read_bytes(path)
     if data[4:8] != IDENTIFIER:
@@ -213,7 +217,13 @@ def read_tflite(
 
 
 def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
-    """When the tensors of a model live, so many over all subgraphs; raises InputError where scopes have no end."""
+    """Computes the live ranges of a model's tensors; raises InputError if the number of scopes exceeds its limit.
+
+    Parameters
+    ----------
+    tensors
+        Number of tensors over all subgraphs.
+    """
     first, last = [-1] * tensors, [-1] * tensors
     spans: dict[tuple[int, int], tuple[int, int]] = {}
     unwritten: set[int] = set()
@@ -254,7 +264,7 @@ def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
 
 
 class _Reader:
-    """The tables of one file."""
+    """Reads the tables of one file."""
 
     def __init__(self, data: bytes, name: str):
         self._name = name
@@ -266,7 +276,7 @@ class _Reader:
         self._graphs = self._buffer.tables(self._model, MODEL_SUBGRAPHS)
         self._tensors = [tensor for graph in self._graphs for tensor in self._buffer.tables(graph, GRAPH_TENSORS)]
         self._touched: dict[int, str] = {}
-        """Where a tensor is used first, by its number."""
+        """From the index of a tensor to the operator that uses it first, for messages."""
 
     def read(self, capacity: int | None, replace_offline_plan: bool, keep: Sequence[str]) -> TfliteModel:
         if not self._graphs:
@@ -284,7 +294,7 @@ class _Reader:
         written = {number for operator in operators for number in operator.writes}
         of_opaque = {number for operator in operators if operator.is_opaque for number in (*operator.reads, *operator.writes)}
         for number, place in self._touched.items():
-            # Stored ones, too, where an operator writes them afterwards.
+            # A constant that an operator writes later counts as well.
             is_made = tensors[number].is_planned or (number in written and not tensors[number].is_variable)
             if is_made and number in lives.unwritten and number not in of_opaque:
                 message = f"found nothing that writes what {place} reads, expected it"
@@ -296,9 +306,9 @@ class _Reader:
             stay = f"{len(fixed)} tensors stay where the file has them, unchecked for what they share"
             warn_unmodelled(f"{stay}; --set replace_offline_plan=yes frees those of no custom operator", OFFLINE_PLAN)
         if keep:
-            kept = named_inputs(keep, ((tensors[number].own_name, number) for number in subgraphs[0].inputs))
+            kept_inputs = named_inputs(keep, ((tensors[number].own_name, number) for number in subgraphs[0].inputs))
             end = max(lives.last)
-            last = tuple(end if number in kept else moment for number, moment in enumerate(lives.last))
+            last = tuple(end if number in kept_inputs else moment for number, moment in enumerate(lives.last))
             lives = dataclasses.replace(lives, last=last)
         planned, buffers = _buffers(tensors, lives, offsets, fixed)
         outputs = subgraphs[0].outputs
@@ -339,12 +349,12 @@ class _Reader:
         return Subgraph(range(begin, begin + count), inputs, outputs, tuple(operators))
 
     def _code(self, table: int, place: str) -> tuple[int, str]:
-        """Number of an operator, and the name of a custom one; refuses those that call other graphs in ways of their own."""
+        """The number of an operator, and the name of a custom one; refuses operators that call graphs in unsupported ways."""
         number = self._buffer.number(table, _OPERATOR_CODE, "I")
         if number >= len(self._codes):
             raise InputError(f"found operator code {number}, expected 0 to {len(self._codes) - 1}", place=place)
         entry = self._codes[number]
-        # Old files have one byte for it, which newer ones fill as far as it goes.
+        # Old files store the number in one byte; newer files have a second field for numbers that do not fit.
         code = max(self._buffer.number(entry, _CODE_OLD_NUMBER, "b"), self._buffer.number(entry, _CODE_NUMBER, "i"))
         if code in _REFUSED:
             raise InputError(f"found {_REFUSED[code]}, expected an operator that calls no other", place=place)
@@ -361,7 +371,7 @@ class _Reader:
         return tuple(called)
 
     def _shapes(self, subgraphs: Sequence[Subgraph]) -> list[tuple[int, ...]]:
-        """Shape of each tensor at run time; operators are prepared in the order of the file."""
+        """[tensors] Shapes at run time; they depend on each other in the order of the operators in the file."""
         buffer = self._buffer
         shapes = [tuple(buffer.integers(table, TENSOR_SHAPE)) for table in self._tensors]
         for operator in (operator for subgraph in subgraphs for operator in subgraph.operators):
@@ -384,14 +394,14 @@ class _Reader:
             raise InputError(f"found buffer {where}, expected 0 to {len(self._stored) - 1}", place=place)
         kind = buffer.number(table, _TENSOR_TYPE, "b")
         is_variable = bool(buffer.number(table, _TENSOR_IS_VARIABLE, "B"))
-        # Variables keep their bytes from one run to the next, and are given them apart; so are handles.
+        # The runtime allocates variables, which outlive an inference, and resource handles separately.
         is_planned = not (self._stored[where] or is_variable or is_handle)
         size = 0
         if is_planned:
             is_elsewhere = any(buffer.field(table, field) is not None for field in _TENSOR_ELSEWHERE)
             is_sized = kind in _BYTES and not is_elsewhere and all(extent >= 0 for extent in shape)
             if is_sized:
-                # The runtime rounds up sizes as it does offsets.
+                # The runtime rounds sizes up to the alignment.
                 size = -(-math.prod(shape) * _BYTES[kind] // ALIGNMENT) * ALIGNMENT
             elif number in self._touched:
                 what = "a sparse, variant or external tensor" if is_elsewhere else f"shape {[*shape]} of type {kind}"
@@ -401,7 +411,7 @@ class _Reader:
         return TfliteTensor(name, shape, kind, size, is_planned and size > 0, is_variable, is_resized)
 
     def _offline_plan(self, tensors: int) -> tuple[int, ...]:
-        """Offset of each tensor in the plan that a model has; all at run time where it has none."""
+        """[tensors] The offset of each tensor in the model's plan; ``AT_RUNTIME`` for all if it has none."""
         buffer, offsets = self._buffer, [AT_RUNTIME] * tensors
         holders = buffer.tables(self._model, MODEL_BUFFERS)
         for entry in buffer.tables(self._model, MODEL_METADATA):
@@ -409,9 +419,13 @@ class _Reader:
                 continue
             number = buffer.number(entry, METADATA_BUFFER, "I")
             start, count = buffer.vector(holders[number], BUFFER_DATA) if number < len(holders) else (0, 0)
-            _, _, told, *offsets = struct.unpack_from(f"<{count // 4}i", buffer.data, start) if count >= 12 else (0, 0, 0)
-            if told != tensors or len(offsets) < tensors or min(offsets, default=0) < AT_RUNTIME:
-                message = f"found {len(offsets)} offsets for {told} tensors, expected one of -1 or more for each of {tensors}"
+            _, _, tensor_count, *offsets = (
+                struct.unpack_from(f"<{count // 4}i", buffer.data, start) if count >= 12 else (0, 0, 0)
+            )
+            if tensor_count != tensors or len(offsets) < tensors or min(offsets, default=0) < AT_RUNTIME:
+                message = (
+                    f"found {len(offsets)} offsets for {tensor_count} tensors, expected one of -1 or more for each of {tensors}"
+                )
                 raise InputError(message, place=OFFLINE_PLAN)
         return tuple(offsets[:tensors])
 
@@ -419,7 +433,7 @@ class _Reader:
 def _buffers(
     tensors: Sequence[TfliteTensor], lives: Scopes, offsets: Sequence[int], fixed: frozenset[int]
 ) -> tuple[tuple[int, ...], tuple[Buffer, ...]]:
-    """Tensors that are free and used, and buffers for these and for those that are fixed."""
+    """The used tensors without fixed offsets, and the buffers for these, followed by buffers for those with fixed offsets."""
     planned, buffers, placed = [], [], []
     for number, tensor in enumerate(tensors):
         lower, upper = lives.first[number], lives.last[number] + 1
@@ -432,25 +446,27 @@ def _buffers(
 
 
 def _part(tensor: TfliteTensor, offset: int, buffers: Sequence[Buffer]) -> Part:
-    """An output that is not planned: at an offset in what is fixed there last, or stored."""
+    """The part of a buffer for an output that is not planned: inside of a fixed buffer, or stored in the file."""
     size = tensor.size if tensor.is_planned else 0
-    around = [box for box in buffers if box.offset is not None and box.offset <= offset <= box.offset + box.size - size]
-    if size == 0 or not around:
+    candidates = [box for box in buffers if box.offset is not None and box.offset <= offset <= box.offset + box.size - size]
+    if size == 0 or not candidates:
         return Part(id=tensor.name, size=tensor.content if tensor.kind in _BYTES else 0)
-    box = max(around, key=lambda box: box.upper)
+    box = max(candidates, key=lambda box: box.upper)
     return Part(id=tensor.name, buffer=box.id, offset=offset - (box.offset or 0), size=size)
 
 
 def _obstacles(placed: Sequence[_Box]) -> list[Buffer]:
-    """Buffers at offsets that are fixed. Those that meet are one, around them: an accelerator may address operands as parts of
-    its scratch memory.
+    """Buffers at fixed offsets.
+
+    Overlapping ones become one buffer that encloses them, because an accelerator may address its operands as parts of its
+    scratch memory.
     """
     boxes: list[_Box] = []
     for box in placed:
         check_reading()
-        while met := [old for old in boxes if all(max(box[at], old[at]) < min(box[at + 2], old[at + 2]) for at in (0, 1))]:
-            boxes = [other for other in boxes if other not in met]
-            starts, lows, ends, highs = zip(box, *met, strict=True)
+        while touching := [old for old in boxes if all(max(box[at], old[at]) < min(box[at + 2], old[at + 2]) for at in (0, 1))]:
+            boxes = [other for other in boxes if other not in touching]
+            starts, lows, ends, highs = zip(box, *touching, strict=True)
             box = (min(starts), min(lows), max(ends), max(highs))
         boxes.append(box)
     every = enumerate(boxes)
@@ -458,6 +474,6 @@ def _obstacles(placed: Sequence[_Box]) -> list[Buffer]:
 
 
 def _has_data(buffer: FlatBuffer, table: int) -> bool:
-    """Whether a buffer holds bytes, in the file or behind it."""
+    """Whether a buffer of the file has contents, inside of the flatbuffer or after it."""
     outside = buffer.number(table, BUFFER_OFFSET, "Q") > 1 and buffer.number(table, _BUFFER_SIZE, "Q") > 0
     return outside or buffer.vector(table, BUFFER_DATA)[1] > 0

@@ -1,9 +1,8 @@
-"""Shapes that kernels of TensorFlow Lite Micro work out for their results, whatever the file declares for these.
+"""Shapes that kernels of TensorFlow Lite Micro compute for their results, regardless of the shapes that the file declares.
 
-The runtime plans its arena after all kernels are prepared, and sizes tensors by the shapes that they have then. Nearly all
-kernels take the shape that the file declares for their result. Those below write one of their own in its place, or do so where
-the declared shape leaves an extent open. They do not look at ``shape_signature``, and RESHAPE neither at its second operand nor
-at its options.
+The runtime plans its arena after all kernels are prepared, and uses the shapes that tensors have then. Nearly all kernels use
+the declared shape of their result. The kernels below replace it by a computed one, or do so if the declared shape has an open
+extent. They ignore ``shape_signature``, and RESHAPE also ignores its second operand and its options.
 
 Sources: all calls of ``CreateWritableTensorDimsWithCopy`` in ``tensorflow/lite/micro/kernels`` of tflite-micro,
 ``reshape_common.cc``, and ``micro_allocation_info.cc``, August 2026.
@@ -19,28 +18,30 @@ from stowplan.errors import InputError
 
 Shape: TypeAlias = tuple[int, ...]
 
-#: A number in the operator's options: by the field, and its form in :mod:`struct`.
+#: A function that returns a number in the operator's options, from the field and its format in :mod:`struct`.
 Option: TypeAlias = Callable[[int, str], int]
 
 
 def result_shape(operator: str, declared: Shape, operands: Sequence[Shape], option: Option, place: str) -> Shape:
-    """The shape that a result has at run time.
+    """Computes the shape that a result has at run time.
 
     Parameters
     ----------
     operator
-        The schema's name: ``GATHER``.
+        The schema's name, such as ``GATHER``.
     declared
-        The shape that the file has for the result.
+        The shape that the file declares for the result.
     operands
-        Shapes at run time.
+        Shapes of the operands at run time.
+    option
+        Returns a number in the operator's options.
     place
-        The result's, for people.
+        Name of the result for messages.
 
     Raises
     ------
     InputError
-        The runtime refuses the operator, or writes beyond the shape's memory.
+        The runtime refuses the operator, or would write beyond the memory of the declared shape.
     """
     if min((extent for shape in operands for extent in shape), default=0) < 0:
         return declared
@@ -56,7 +57,7 @@ def result_shape(operator: str, declared: Shape, operands: Sequence[Shape], opti
 
 
 def _worked_out(operator: str, declared: Shape, operands: Sequence[Shape], option: Option) -> tuple[Shape, bool]:
-    """The shape, and whether it passes the kernel's checks."""
+    """The shape at run time, and whether it passes the kernel's checks."""
     if operator == "RESHAPE":
         shape, elements = () if declared == (0,) and len(operands) == 1 else declared, prod(operands[0])
         if shape.count(-1) == 1:
@@ -98,5 +99,5 @@ def _worked_out(operator: str, declared: Shape, operands: Sequence[Shape], optio
 
 
 def _has_room(declared: Shape, shape: Shape) -> bool:
-    """Whether the rank and the extents fit where those of the declared shape were, in multiples of 16 bytes."""
+    """Whether the rank and the extents fit into the memory of the declared shape, which is a multiple of 16 bytes."""
     return (3 + 4 * len(shape)) // 16 <= (3 + 4 * len(declared)) // 16

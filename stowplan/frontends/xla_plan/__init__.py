@@ -1,13 +1,13 @@
-"""XLA's own plan as a plan of ours, as faithful as the rules allow, and a report of what became of it on the way.
+"""Imports XLA's own plan as a plan of memory mapping, as faithfully as the rules allow, and reports all changes.
 
-What the rules of ``docs/reference/memory-mapping.md`` cannot express is dropped: the uses that stay would serve become slow,
-which is always possible, and the result says what was dropped and why.
+A *stay* is a period in which XLA has a tensor in fast memory. A stay that the rules of ``docs/reference/memory-mapping.md``
+cannot express is dropped: its uses then read slow memory, which is always possible. The result says what was dropped, and why.
 
-Each file knows only those before it:
+A file imports only files that come before it in this list:
 
-- ``stays``: what XLA keeps in fast memory
-- ``trace``: XLA's decisions, read off its module
-- ``repair``: residencies that the rules allow
+- ``stays``: stays of tensors in fast memory, and their offsets
+- ``trace``: finds the stays in XLA's module
+- ``repair``: changes stays into residencies that the rules allow
 """
 
 from __future__ import annotations
@@ -31,42 +31,45 @@ from stowplan.models.memory_mapping.verify import Violation, verify
 
 
 class ImportedPlan(msgspec.Struct, frozen=True):
-    """A production compiler's plan as one of ours, and what became of it on the way."""
+    """XLA's plan as a plan of memory mapping, with everything that had to be changed."""
 
     plan: Plan
     sliced: int
-    """Copies that XLA does in slices, merged into one each."""
+    """Copies that XLA makes in slices, and that were merged into one copy each."""
     slices: int
-    """Copies that the plan has in slices, as XLA does; where the problem allows it."""
+    """Copies that are in slices in the plan as well; only if the problem allows slices."""
     delayed: int
-    """Of those merged, how many begin later than their first slice, because their place is not free before."""
+    """Merged copies that begin later than their first slice, because their bytes are not free before."""
     postponed: int
-    """Other copies in that begin later than XLA has them, because the tensor's stay before is not over."""
+    """Other copies to fast memory that begin later than in XLA, because the tensor's previous stay is not over."""
     advanced: int
-    """Stays whose copy out begins earlier than XLA has it, so that their place is free in time."""
+    """Stays whose copy to slow memory begins earlier than in XLA, so that their bytes are free in time."""
     moved: int
-    """Stays at another offset than XLA's, which reuses their place within a step."""
+    """Stays at another offset than in XLA, which reuses their bytes within a step."""
     mixed_reads: int
-    """Reads of a tensor from both memories at once, taken as slow."""
+    """Reads of a tensor from both memories at once, which count as slow."""
     idle: int
-    """Copies in that serve no use, left out: XLA fetches the next run's preload at the end of the program."""
+    """Copies to fast memory that serve no use, and are left out:
+
+    XLA fetches the next run's preload at the end of the program.
+    """
     replaced: tuple[str, ...]
     """Steps of the program that XLA replaced by copies of its own."""
     foreign: tuple[str, ...]
-    """Instructions of XLA's own that are neither copies nor steps of the program."""
+    """Instructions that XLA has added and that are neither copies nor steps of the program."""
     homeless: tuple[str, ...]
-    """Values in fast memory that are no tensor of the program."""
+    """Values in fast memory that belong to no tensor of the program."""
     dropped: tuple[Dropped, ...]
-    """Stays in fast memory that the plan does not have."""
+    """Stays that the plan does not have."""
 
     @property
     def preloads(self) -> int:
-        """Tensors in fast memory before the program starts."""
+        """Number of tensors that are in fast memory before the program starts."""
         return sum(residency.preloaded for residency in self.plan.residencies)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What differs from what XLA does, for people to read; one line each."""
+        """A line for users for each kind of difference from XLA's plan."""
         counts = (
             (self.preloads, "tensors in fast memory before the program starts (cross-program prefetch)"),
             (self.slices, "copies in slices"),
@@ -100,33 +103,34 @@ def import_xla_plan(
     *,
     fast_space: int | None = None,
 ) -> ImportedPlan:
-    """XLA's plan for a program, verified.
+    """Imports XLA's plan for a program and verifies it.
 
     Parameters
     ----------
     problem
-        Made of ``program`` for the target XLA compiled for, with ``stalls="allowed"``.
+        The problem of ``program`` for the target for which XLA compiled, with ``stalls="allowed"``.
     program
         The program before XLA's memory-space assignment.
     plan_path
-        The same module after it, as HLO text, plain or gzip; ``S(fast_space)`` in a layout is fast memory.
+        The same module after memory-space assignment, as HLO text, plain or gzip. ``S(fast_space)`` in a layout means fast
+        memory.
     offsets_path
-        Values of XLA's buffer assignment; ``NAME.fastmem.txt[.gz]`` beside ``NAME.hlo.txt.gz`` where None.
-
+        Text with the values of XLA's buffer assignment; by default ``NAME.fastmem.txt[.gz]`` in the folder of
+        ``NAME.hlo.txt.gz``.
     fast_space
-        Memory space of the fast memory; that of the problem's target where None.
+        Memory space of the fast memory; by default that of the problem's target.
 
     Returns
     -------
     ImportedPlan
-        A valid plan, and what of XLA's own had to be changed for that.
+        A valid plan, and what had to be changed.
 
     Raises
     ------
     InputError
-        A file cannot be read, is not scheduled, is of another program, or lacks an offset.
+        A file cannot be read, is not scheduled, belongs to another program, or lacks an offset.
     UsageError
-        The problem is not the program's, or forbids stalls.
+        The problem does not belong to the program, or forbids stalls.
     """
     if [step.name for step in problem.steps] != [step.name for step in program.steps]:
         raise UsageError("found a problem and a program with different steps, expected the problem made of the program")
@@ -160,7 +164,7 @@ def import_xla_plan(
 
 
 def _valid_plan(problem: Problem, repair: Repair) -> Plan:
-    """The plan of all placed stays, without those the verifier objects to."""
+    """The plan of all placed stays, without those to which the verifier objects."""
     while True:
         placed = sorted(repair.placed, key=lambda entry: (entry.start, entry.tensor))
         plan, owners = _plan(problem, placed)
@@ -178,7 +182,7 @@ def _valid_plan(problem: Problem, repair: Repair) -> Plan:
 
 
 def _blamed(violation: Violation, placed: list[PlacedStay], owners: list[int]) -> set[int]:
-    """Places of the stays that a violation is about; ``placed`` are in the order of the plan's residencies."""
+    """Indices of the stays to which a violation refers; ``placed`` is in the order of the plan's residencies."""
     residencies, copies, uses, tensors = (
         violation.concerns.get(sort, ()) for sort in ("residencies", "copies", "uses", "tensors")
     )
@@ -191,7 +195,7 @@ def _blamed(violation: Violation, placed: list[PlacedStay], owners: list[int]) -
 
 
 def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:
-    """The plan of all placed stays, and for each of its copies the place of its stay."""
+    """The plan of all placed stays, and for each of its copies the index of its stay."""
     queue: list[tuple[int, bool, int, int, Copy]] = []
     between = problem.evictions == "between_steps"
     for place, entry in enumerate(placed):
@@ -202,7 +206,7 @@ def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:
             queue.append(
                 (
                     entry.start,
-                    # What waits for its place stands behind who leaves it.
+                    # A copy that waits for its bytes comes after the copy that frees them.
                     between and entry.is_delayed,
                     entry.stay.sequence,
                     place,

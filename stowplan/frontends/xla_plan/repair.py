@@ -1,9 +1,9 @@
-"""From stays in XLA's module to residencies that our rules allow: when each starts and ends, and where it stands.
+"""Changes stays of XLA's module into residencies that the rules allow: their start, their end, and their offset.
 
 XLA's rules are a little freer than those of ``docs/reference/memory-mapping.md`` without options. Its copies come in slices
-that take their place one by one; a result may take the place of a donated operand, or of what was copied out between the same
-two steps. A problem that does not have these freedoms needs a place whole, and for whole steps. So some copies begin later or
-earlier there, some stays move to another offset, and a few have no place at all.
+that occupy their bytes one by one, and a result may overwrite a donated operand, or a tensor that was copied out between the
+same two steps. Without these freedoms a residency needs all of its bytes, for whole steps. Therefore some copies begin later or
+earlier than in XLA, some stays move to another offset, and a few have to be dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stowplan.models.memory_mapping.problem import Problem
 
 
 class CopyOut(NamedTuple):
-    """Window of a copy to slow memory, and its place among all copies."""
+    """The window of a copy to slow memory, and its position among all copies."""
 
     start: int
     end: int
@@ -29,7 +29,7 @@ class CopyOut(NamedTuple):
 
 @dataclass(slots=True)
 class Slice:
-    """A prefetched part of a stay: bytes ``[low, high)`` of it."""
+    """A slice in which a stay is prefetched: its bytes ``[low, high)``."""
 
     start: int
     end: int
@@ -39,12 +39,12 @@ class Slice:
 
 
 class PlacedStay:
-    """A stay on its way to a residency: its tensor is known, its times and its place may yet change."""
+    """A stay that becomes a residency: its tensor is known, while its times and its offset may still change."""
 
     def __init__(self, stay: Stay, tensor: int, *, sliced: bool = False):
         self.stay = stay
         self.slices = _slices(stay) if sliced else []
-        """Empty where it is copied as a whole."""
+        """The slices; empty if it is copied in one piece."""
         self.tensor = tensor
         self.start = stay.starts[0]
         self.end = stay.end
@@ -54,15 +54,15 @@ class PlacedStay:
         self.copies_out = [CopyOut(eviction.start, eviction.end, eviction.sequence) for eviction in stay.evictions]
 
     def residency(self) -> Residency:
-        """What the plan has of it."""
+        """The residency of the plan."""
         return Residency(self.tensor, self.start, self.end, self.low, self.stay.source is Source.PRELOADED)
 
     def meets(self, other: PlacedStay) -> bool:
-        """Whether both want the same bytes, whenever."""
+        """Whether both use some of the same bytes, at any time."""
         return self.low < other.high and other.low < self.high
 
     def clashes(self, other: PlacedStay) -> bool:
-        """Whether both want the same bytes at the same time."""
+        """Whether both use some of the same bytes at the same time."""
         if not self.meets(other) or self.start >= other.end or other.start >= self.end:
             return False
         return any(
@@ -72,7 +72,7 @@ class PlacedStay:
         )
 
     def boxes(self) -> list[tuple[int, int, int]]:
-        """The bytes it takes, and from when on."""
+        """Ranges of bytes that it occupies, each with the moment from which on it does."""
         return [(part.start, self.low + part.low, self.low + part.high) for part in self.slices] or [
             (self.start, self.low, self.high)
         ]
@@ -86,12 +86,12 @@ class PlacedStay:
 
     @property
     def is_sliced(self) -> bool:
-        """Whether XLA copies it in in slices."""
+        """Whether XLA copies it to fast memory in slices."""
         return self.stay.source is Source.COPIED and len(self.stay.starts) > 1
 
 
 def _slices(stay: Stay) -> list[Slice]:
-    """Slices that fill the place of a stay, each byte once; none where there are no such."""
+    """The slices of a stay if they cover each of its bytes exactly once; otherwise none."""
     if stay.source is not Source.COPIED or len(stay.parts) < 2:
         return []
     slices = []
@@ -104,7 +104,10 @@ def _slices(stay: Stay) -> list[Slice]:
 
 
 class Dropped(NamedTuple):
-    """A stay that has no residency. Sizes in bytes; ``traffic`` are those of the uses it would have served, over all runs."""
+    """A stay that has no residency.
+
+    Sizes are in bytes; ``traffic`` counts the bytes of the uses that it would have served, over all runs of their steps.
+    """
 
     tensor: str
     size: int
@@ -113,7 +116,7 @@ class Dropped(NamedTuple):
 
 
 class Repair:
-    """Residencies of all stays that can have one, free of overlaps; what had to change is counted."""
+    """Makes residencies without overlaps of all stays that can have one, and counts all changes."""
 
     def __init__(self, problem: Problem, trace: Trace):
         self.problem = problem
@@ -125,7 +128,7 @@ class Repair:
         self._bytes = [use.bytes * step.weight for step in problem.steps for use in step.uses]
         horizon = problem.horizon
         self._span = [(0, horizon) if tensor.is_input or tensor.is_output else (horizon, 0) for tensor in problem.tensors]
-        """Steps that use each tensor, ``[first, last + 1)``; for inputs and outputs the whole program."""
+        """[tensors] The range ``[first, last + 1)`` of steps that use the tensor; for inputs and outputs the whole program."""
         self._writes: list[list[int]] = [[] for _ in problem.tensors]
         for number, step in enumerate(problem.steps):
             for use in step.uses:
@@ -143,7 +146,7 @@ class Repair:
         self._serve_replaced(set(trace.replaced))
 
     def drop(self, entry: PlacedStay, reason: str) -> None:
-        """Leave it out: its uses become slow."""
+        """Drop a stay, so that its uses read and write slow memory."""
         self.placed.remove(entry)
         self._record(entry.stay, entry.uses, self.problem.tensors[entry.tensor].name, reason)
 
@@ -174,11 +177,11 @@ class Repair:
     # Time
 
     def _fix_end(self, entry: PlacedStay) -> None:
-        """Its last use or copy out; what a loop uses from outside stays until the loop is done."""
+        """Set the end of a stay to its last use or copy out; a tensor from outside of a loop stays until the loop has ended."""
         entry.end = entry.stay.end
         whole_steps = self.problem.evictions == "whole_steps"
         for copy in entry.copies_out:
-            if copy.start == copy.end and whole_steps:  # its place must not be taken before it is read
+            if copy.start == copy.end and whole_steps:  # The bytes must not be overwritten before the copy has read them.
                 entry.end = max(entry.end, copy.end + 1)
         first, last = self._span[entry.tensor]
         for loop in sorted(self.problem.loops, key=lambda loop: loop.end):
@@ -186,18 +189,18 @@ class Repair:
                 entry.end = loop.end
 
     def _copy_what_clashes(self) -> None:
-        """Results of steps that XLA replaced by copies: where there is no room from the step on, from when the copy starts."""
+        """Start results of steps that XLA has replaced by copies when the copy starts, if there is no room from the step on."""
         for entry in self.placed:
-            given = entry.stay.stands_for
-            if given is None or not any(other is not entry and other.clashes(entry) for other in self.placed):
+            placement = entry.stay.stands_for
+            if placement is None or not any(other is not entry and other.clashes(entry) for other in self.placed):
                 continue
-            start, write = given
-            # The step then writes slow memory, from which the copy brings it in.
+            start, write = placement
+            # The step then writes the result to slow memory, and a copy brings it to fast memory.
             entry.stay.source, entry.stay.starts, entry.start = Source.COPIED, [start], start
             entry.uses.discard(write)
 
     def _delay_copies_in(self) -> None:
-        """A copy in begins when the whole of its place is free, and when the tensor's stay before is over."""
+        """Delay copies to fast memory until all of their bytes are free, and until the tensor's previous stay is over."""
         by_end = sorted(self.placed, key=lambda entry: entry.end)
         ends = [entry.end for entry in by_end]
         for entry in self.placed:
@@ -206,7 +209,7 @@ class Repair:
                 continue
             latest = max(stay.starts[-1], min(stay.arrived, entry.end - 1))
             for other in by_end[bisect_right(ends, entry.start) : bisect_right(ends, latest)]:
-                # Until its last slice starts, XLA does not hold the whole place.
+                # XLA does not occupy all bytes until the last slice starts.
                 frees_place = other.meets(entry) and other.end <= stay.starts[-1] and not entry.slices
                 if other is not entry and (frees_place or other.tensor == entry.tensor):
                     entry.start = max(entry.start, other.end)
@@ -217,14 +220,14 @@ class Repair:
                 part.end = max(part.end, part.start)
 
     def _outside_loops(self, boundary: int, *, forward: bool) -> int:
-        """The next boundary, or the one before, that is not inside a loop: no copy starts or ends there."""
-        for loop in self.problem.loops:  # enclosing loops come first, so the first one decides
+        """The next or the previous boundary outside of all loops, because no copy starts or ends inside of a loop."""
+        for loop in self.problem.loops:  # Enclosing loops come first, so the first loop that contains the boundary decides.
             if loop.start < boundary < loop.end:
                 return loop.end if forward else loop.start
         return boundary
 
     def _advance(self, entry: PlacedStay, boundary: int) -> bool:
-        """Have copies out that take no step begin earlier, so that the stay can end at ``boundary``."""
+        """Start copies out that last no step earlier, so that the stay can end at a boundary; returns whether that works."""
         copies_out, end = entry.copies_out, entry.end
         entry.copies_out = []
         for copy in copies_out:
@@ -246,7 +249,7 @@ class Repair:
     # Place
 
     def _resolve_overlaps(self) -> None:
-        """Where two want the same bytes: move one, or have a copy out begin earlier, or drop what serves less traffic."""
+        """Resolve overlaps of two stays: move one, or start a copy out earlier, or drop the one that serves less traffic."""
         capacity = self.problem.capacity
         active: list[PlacedStay] = []
         for entry in sorted(self.placed, key=lambda entry: entry.start):
@@ -264,7 +267,7 @@ class Repair:
             active.append(entry)
 
     def _move(self, entry: PlacedStay) -> bool:
-        """Put a stay at the lowest place that is free for as long as it takes; whether there is one."""
+        """Move a stay to the lowest offset that is free during all of its time; returns whether there is one."""
         size = entry.high - entry.low
         low = 0
         for other in sorted(self.placed, key=lambda other: other.low):
@@ -281,7 +284,7 @@ class Repair:
     # Uses
 
     def _serve_replaced(self, replaced: set[str]) -> None:
-        """Steps that XLA replaced by its own copies read from fast memory what stands there."""
+        """Let steps that XLA has replaced by copies read their operands from fast memory if they are there."""
         number = 0
         for place, step in enumerate(self.problem.steps):
             if step.name in replaced:

@@ -1,8 +1,8 @@
-"""What XLA keeps in fast memory: stays of tensors, the arrays of its module that are in one, and their offsets.
+"""Stays of tensors in XLA's fast memory, the arrays of its module, and their offsets.
 
-Offsets are in the text of XLA's buffer assignment, one line a value:
-``value: <90 fusion.5{1} @3> (size=524288,offset=48234496): f32[...]``. The number after ``@`` is the memory space. Everything
-else in the text is skipped, so that a whole dump and one cut down to its values both do.
+Offsets are in the text of XLA's buffer assignment, with one line for each value:
+``value: <90 fusion.5{1} @3> (size=524288,offset=48234496): f32[...]``. The number after ``@`` is the memory space. All other
+lines are ignored, so that a complete dump and a shortened one are both accepted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stowplan.hardware.targets import CMEM
 
 
 class Source(StrEnum):
-    """How a value got into fast memory."""
+    """How a value came into fast memory."""
 
     DEFINED = "defined"
     COPIED = "copied"
@@ -29,7 +29,7 @@ class Source(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Eviction:
-    """A copy to slow memory, from the boundary of its start to that of its end."""
+    """A copy to slow memory, from the boundary at which it starts to the one at which it ends."""
 
     start: int
     end: int
@@ -38,41 +38,41 @@ class Eviction:
 
 @dataclass(slots=True, eq=False)
 class Stay:
-    """A tensor's stay in fast memory. Boundaries and steps count the steps of the original program."""
+    """A period in which a tensor is in fast memory. Boundaries and steps are those of the original program."""
 
     tensor: int | None
     size: int
     offset: int
     source: Source
     starts: list[int]
-    """Boundaries at which its copy, or each slice of it, starts; for a definition the step."""
+    """Boundaries at which its copy, or each slice of it, starts; for a definition, the step."""
     sequence: int
-    """Place of the copy, or of its first slice, among all copies."""
+    """Position of the copy, or of its first slice, among all copies."""
     arrived: int
     """Boundary at which the copy is complete."""
     end: int
-    """Boundary after the last fast use, or at the end of the last eviction."""
+    """Boundary after the last use from fast memory, or at the end of the last eviction."""
     uses: set[int] = field(default_factory=set)
-    """Numbers of the uses it serves."""
+    """Numbers of the uses that it serves."""
     evictions: list[Eviction] = field(default_factory=list)
     fault: str | None = None
-    """Why a plan of ours cannot have it."""
+    """Why no residency can express it; None if one can."""
     parts: tuple[Stay, ...] = ()
-    """The slices it was prefetched in."""
+    """The slices in which it was prefetched."""
     stands_for: tuple[int, int] | None = None
-    """Of a copy that stands for the result of a step: boundary at which it starts, and number of the use that writes it."""
+    """For a copy that replaces a step: the boundary at which it starts, and the number of the use that writes the result."""
     merged: Stay | None = None
-    """The stay that this one turned out to be a part of."""
+    """The stay of which this one is a part; None if it is none."""
 
     def whole(self) -> Stay:
-        """The stay it is a part of, itself in most cases."""
+        """The stay of which this one is a part, in most cases itself."""
         stay = self
         while stay.merged is not None:
             stay = stay.merged
         return stay
 
     def absorb(self, later: Stay) -> None:
-        """A loop carries ``later`` back to where this stay began: they are one."""
+        """Merge a later stay into this one, because a loop carries its value back to where this one began."""
         if later is self:
             return
         if later.offset != self.offset or later.tensor != self.tensor:
@@ -85,7 +85,7 @@ class Stay:
 
 
 class Array(NamedTuple):
-    """What one array of XLA's module is: a tensor of the program, where known, and its stay where it is in fast memory."""
+    """An array of XLA's module: the tensor of the program, if it is known, and its stay, if it is in fast memory."""
 
     tensor: int | None
     stay: Stay | None = None
@@ -98,19 +98,19 @@ _SUFFIX = re.compile(r"(?:\.hlo)?(?:\.txt)?(?:\.gz)?$")
 
 
 class Placement(NamedTuple):
-    """Where XLA put a value in fast memory, in bytes."""
+    """Where XLA has placed a value in fast memory, in bytes."""
 
     offset: int
     size: int
 
 
 def find_offsets(plan_path: str | Path) -> Path:
-    """``NAME.fastmem.txt.gz`` or ``NAME.fastmem.txt`` beside ``NAME.hlo.txt.gz``.
+    """The path ``NAME.fastmem.txt.gz`` or ``NAME.fastmem.txt`` in the folder of ``NAME.hlo.txt.gz``.
 
     Raises
     ------
     InputError
-        Neither is there.
+        Neither file exists.
     """
     plan = Path(plan_path)
     stem = _SUFFIX.sub("", plan.name)
@@ -125,12 +125,12 @@ def find_offsets(plan_path: str | Path) -> Path:
 
 
 def read_offsets(path: str | Path, fast_space: int = CMEM) -> dict[str, Placement]:
-    """Placement of each value in fast memory, memory space ``fast_space``, by ``"instruction"`` or ``"instruction{index}"``.
+    """Reads the placement of each value in fast memory, by ``"instruction"`` or ``"instruction{index}"``.
 
     Raises
     ------
     InputError
-        The file cannot be read, has no values at all, or a line that is no value or places one twice; the message names it.
+        The file cannot be read or has no values, a line is not valid, or a value is placed twice; the message names the line.
     """
     placements: dict[str, Placement] = {}
     values = 0

@@ -1,9 +1,9 @@
-"""XLA's decisions, read off its module: which values stand in fast memory, from when to when, and which steps use them there.
+"""Reads XLA's decisions from its module: which values are in fast memory, during which steps, and which steps use them there.
 
 The module is the original one after memory-space assignment: the same steps in the same order, with copies between them. One
-walk over it, loops in line, carries for every array where it stands and which tensor of the original program it is. Copies are
-looked through: ``copy-start`` and ``copy-done``, a prefetch in slices (an ``async-start`` each, put together by a
-``ConcatBitcast``), bitcasts and tuples.
+walk over it, with loops inlined, tracks for every array its memory and the tensor of the original program. It follows copies
+(``copy-start`` and ``copy-done``), prefetches in slices (one ``async-start`` for each slice, joined by a ``ConcatBitcast``),
+bitcasts and tuples.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stowplan.frontends.hlo.walk import LeafWalk, check_extent
 from stowplan.frontends.xla_plan.stays import Array, Eviction, Placement, Source, Stay
 from stowplan.hardware.program import Program
 
-#: Steps that XLA may replace by a copy of its own: what they would write stands in fast memory once that copy is done.
+#: Opcodes of steps that XLA may replace by a copy, after which their result is in fast memory.
 _REPLACEABLE = frozenset({"copy", "copy-done", "slice", "dynamic-slice"})
 _OF_AN_OPERAND = frozenset({"copy-start", "copy-done", "async-done", "while"})
 
@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 class Trace(LeafWalk[Array]):
-    """Stays of all tensors; everything is there once it is constructed.
+    """The stays of all tensors; the constructor finds all of them.
 
     Raises
     ------
     InputError
-        The module is another program's, or the offsets lack one of its values.
+        The module belongs to another program, or a value has no offset.
     """
 
     def __init__(self, program: Program, module: HloModule, placements: dict[str, Placement], fast_space: int):
@@ -40,13 +40,13 @@ class Trace(LeafWalk[Array]):
         self._fast_space = fast_space
         self.stays: list[Stay] = []
         self.mixed_reads = 0
-        """Reads that get one tensor from both memories at once."""
+        """Number of reads that get one tensor from both memories at once."""
         self.replaced: list[str] = []
-        """Steps of the program that XLA replaced by copies of its own."""
+        """Steps of the program that XLA has replaced by copies."""
         self.foreign: list[str] = []
-        """Instructions of XLA's own in the place of steps."""
+        """Instructions that XLA has added instead of steps."""
         self.homeless: list[str] = []
-        """Values in fast memory that are no tensor of the program."""
+        """Values in fast memory that belong to no tensor of the program."""
         self._program = program
         self._placements = placements
         self._now = 0
@@ -115,7 +115,7 @@ class Trace(LeafWalk[Array]):
     def _step(
         self, step: int, instruction: Instruction, operands: list[Array], path: str, named: list[Array] | None
     ) -> list[Array]:
-        """Results of a step; ``named`` are those of one that ends an asynchronous operation, whose start made them."""
+        """The results of a step; ``named`` are those of a step that ends an asynchronous operation, which its start created."""
         self._skip_to(step, instruction)
         self._now = step + 1
         uses = self._program.steps[step].uses
@@ -157,7 +157,7 @@ class Trace(LeafWalk[Array]):
         return results
 
     def _reads(self, step: int, number: dict[tuple[int, bool], int], operands: list[Array]) -> dict[int, Stay]:
-        """Stays that serve the reads of a step, by tensor."""
+        """From a tensor to the stay that serves the reads of a step."""
         stays_by_tensor: dict[int, list[Stay | None]] = {}
         strangers: list[Stay] = []
         for array in operands:
@@ -185,7 +185,7 @@ class Trace(LeafWalk[Array]):
     def _adopt(
         self, stay: Stay, step: int, number: dict[tuple[int, bool], int], stays_by_tensor: dict[int, list[Stay | None]]
     ) -> None:
-        """A copy that stands for the result of a step that XLA replaced: find that step, which then writes to fast memory."""
+        """Find the step that XLA has replaced by this copy; its result is then written to fast memory."""
         for tensor, is_output in number:
             if is_output or tensor in stays_by_tensor or self._program.tensors[tensor].size != stay.size:
                 continue
@@ -200,7 +200,7 @@ class Trace(LeafWalk[Array]):
                         return
 
     def _skip_to(self, step: int, instruction: Instruction) -> None:
-        """Steps that do not occur: fine where XLA replaces such, else the module is another program's."""
+        """Skip steps that are missing: XLA may have replaced them, otherwise the module belongs to another program."""
         if step < self._now:
             raise instruction.error(
                 f"found after %{self._program.steps[self._now - 1].name}, expected before it, as in {self._program.name}"
@@ -247,7 +247,7 @@ class Trace(LeafWalk[Array]):
             stay.end = max(stay.end, self._now)
 
     def _slice_start(self, instruction: Instruction, operands: list[list[Array]]) -> list[Array]:
-        """One slice of a prefetch. Its value is the root of the computation it calls."""
+        """Start one slice of a prefetch; its value is the root of the computation that it calls."""
         sources = list(chain.from_iterable(operands))
         self._sequence += 1
         results = list(sources)
@@ -272,7 +272,7 @@ class Trace(LeafWalk[Array]):
         return results
 
     def _joined(self, instruction: Instruction, slices: list[Array]) -> Array:
-        """The whole that slices were prefetched of."""
+        """The array whose slices were prefetched."""
         shape = instruction.shape
         parts = [array.stay.whole() for array in slices if array.stay is not None]
         if not isinstance(shape, ArrayShape) or len(parts) != len(slices) or not parts:
@@ -321,7 +321,7 @@ class Trace(LeafWalk[Array]):
         return results
 
     def _branches(self, instruction: Instruction, operands: list[list[Array]], path: str) -> list[Array]:
-        """All branches, one after the other; the results are those of the last, as in the program."""
+        """Walk through all branches one after the other; the results are those of the last one, as in the program."""
         if len(operands) != len(instruction.called):
             raise instruction.error(f"found {len(operands)} operands, expected one for each branch")
         results: list[Array] = []
@@ -357,6 +357,6 @@ class Trace(LeafWalk[Array]):
 
     @staticmethod
     def _find(names: dict[str, T], path: str, name: str) -> T | None:
-        """The program calls an instruction by its path only where the name alone does not tell it from others."""
+        """Look up an instruction by its name, or by its path, which the program uses if the name is not unique."""
         by_path = names.get(path + name) if path else None
         return names.get(name) if by_path is None else by_path

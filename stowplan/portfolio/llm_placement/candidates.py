@@ -6,8 +6,8 @@ from stowplan import work_rates
 from stowplan.kernel.context import Context
 from stowplan.models.llm_placement.problem import Problem
 from stowplan.portfolio.llm_placement.enumeration import plans
-from stowplan.portfolio.presolve import asks_for_heuristics, presolve_seconds, tell_proof
-from stowplan.portfolio.solver_limits import reporting
+from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds, report_proof
+from stowplan.portfolio.solver_limits import solver_options
 
 
 def enumeration(problem: Problem, context: Context) -> None:
@@ -23,7 +23,7 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 def presolve(problem: Problem, context: Context) -> None:
     """The enumeration, and the CP-SAT models for a moment."""
-    if asks_for_heuristics(context):
+    if includes_heuristics(context):
         enumeration(problem, context)
     _prove(problem, context, presolve_seconds(context))
 
@@ -32,5 +32,5 @@ def _prove(problem: Problem, context: Context, seconds: float | None) -> None:
     # Not at the top: it imports ortools, which the others can do without.
     from stowplan.models.llm_placement import cpsat as model
 
-    options = reporting(context, "cpsat", work_rates.LLM_CPSAT, seconds=seconds)
-    tell_proof(context, model.solve(problem, hint=context.incumbent()[0], **options), "cpsat")
+    options = solver_options(context, "cpsat", work_rates.LLM_CPSAT, seconds=seconds)
+    report_proof(context, model.solve(problem, hint=context.incumbent()[0], **options), "cpsat")

@@ -150,7 +150,7 @@ class Compiler:
     deadline = Deadline()
 
     def __init__(self, *_: Any):
-        self.made = self.compiles = self.resident_bytes = 0
+        self.previews_made = self.compiles = self.resident_bytes = 0
         self.processor_seconds = 0.0
         self.asked: list[Policy] = []
         self.beside: Callable[[Training], int] = lambda training: 64 * MIB
@@ -164,11 +164,11 @@ class Compiler:
     def __exit__(self, *_: Any) -> None:
         pass
 
-    def kept(self, training: Training, policy: Policy) -> None:
+    def stored(self, training: Training, policy: Policy) -> None:
         pass
 
-    def of(self, training: Training, policy: Policy) -> Record:
-        self.made += 1
+    def make(self, training: Training, policy: Policy) -> Record:
+        self.previews_made += 1
         self.asked.append(policy)
         graphs = training.graphs
         names = {name for graph in graphs for name in graph.named(policy.kind)} | {*policy.names}
@@ -194,7 +194,7 @@ def test_fits(compiler: Compiler, hbm: int, tmp_path: Path) -> None:
     fitted = fitting.fit(scanned, arguments(width=1 << 16), f"{hbm} MiB", compiles=0)
     report = fitted.report
     assert 0 < report.chosen.hbm_bytes <= hbm * MIB
-    assert compiler.made <= 6
+    assert compiler.previews_made <= 6
     within = [each for each in report.candidates if each.hbm_bytes <= hbm * MIB]
     assert report.chosen.recomputed_seconds == min(each.recomputed_seconds for each in within)
     assert report.chosen.policy.kind in report.summary()
@@ -205,7 +205,7 @@ def test_fits(compiler: Compiler, hbm: int, tmp_path: Path) -> None:
 
 
 def test_plans_are_predicted_by_the_nearest_one_seen(compiler: Compiler) -> None:
-    compiler.beside = lambda training: (64 if compiler.made == 1 else 54) * MIB
+    compiler.beside = lambda training: (64 if compiler.previews_made == 1 else 54) * MIB
     candidates = fitting.fit(scanned, arguments(width=1 << 16), "67 MiB", compiles=0).report.candidates
     seen: list[Any] = []
     for candidate in candidates[1:]:
@@ -264,7 +264,7 @@ def test_the_largest_size_that_fits(compiler: Compiler, multiple: int, size: int
 
 @pytest.mark.parametrize("most", [3, 6, 7, 8])
 def test_the_largest_size_in_the_time(compiler: Compiler, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    compiler.deadline, made, preview = Deadline(), dict[Any, Record](), compiler.of
+    compiler.deadline, made, preview = Deadline(), dict[Any, Record](), compiler.make
     compiler.beside = lambda training: training.arguments[1].shape[0] << 20
 
     def of(training: Training, policy: Policy) -> Record:
@@ -273,8 +273,8 @@ def test_the_largest_size_in_the_time(compiler: Compiler, monkeypatch: pytest.Mo
             raise TimeLimitError("the time was over")
         return made.setdefault((training.identity, policy), preview(training, policy))
 
-    monkeypatch.setattr(compiler, "of", of)
-    monkeypatch.setattr(compiler, "kept", lambda training, policy: made.get((training.identity, policy)))
+    monkeypatch.setattr(compiler, "make", of)
+    monkeypatch.setattr(compiler, "stored", lambda training, policy: made.get((training.identity, policy)))
 
     def make(count: int) -> Any:
         return scanned, (*arguments(width=1 << 12)[:1], jax.ShapeDtypeStruct((count, 8), "float32"))
@@ -322,7 +322,7 @@ def test_a_compile_that_dies_is_an_error_or_a_note(compiler: Compiler, monkeypat
     report = fitting.fit(scanned, arguments(width=1 << 16), "72 MiB").report
     assert not report.chosen.cycles
     assert any("the compiling process ended" in note for note in report.notes)
-    monkeypatch.setattr(compiler, "of", dies)
+    monkeypatch.setattr(compiler, "make", dies)
     with pytest.raises(CompileError, match="the compiling process ended"):
         fitting.fit(scanned, arguments(width=1 << 16), "72 MiB")
 
@@ -377,7 +377,7 @@ def test_bad_input(compiler: Compiler, function: Any, hbm: str, chip: str, says:
         fitting.fit(function, arguments(), hbm, chip)
     assert error.value.exit_code == 2  # type: ignore[attr-defined]
     assert "\n" not in str(error.value)
-    assert not compiler.made
+    assert not compiler.previews_made
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from stowplan.backends.jax import search as searching
 from stowplan.backends.jax.graph import Graph, Node, recomputed
 from stowplan.backends.jax.policy import Policy
 from stowplan.backends.jax.report import FitReport
-from stowplan.backends.jax.search import Search
+from stowplan.backends.jax.search import PolicySearch
 from stowplan.backends.xla.store import Record
 from stowplan.deadline import Deadline, read_within
 from stowplan.errors import TimeLimitError
@@ -65,7 +65,7 @@ class Compiler:
 
     def __init__(self, clock: Clock, deadline: Deadline, preview: float, full: float):
         self._clock, self.deadline, self._preview, self._full = clock, deadline, preview, full
-        self.made = self.compiles = self.resident_bytes = 0
+        self.previews_made = self.compiles = self.resident_bytes = 0
         self.processor_seconds, self.slowness = 0.0, 1.0
         self.records: dict[Policy, Record] = {}
         self.interrupted_at = -1
@@ -74,12 +74,12 @@ class Compiler:
     def within(self, run: Callable[[], Any]) -> Any:
         return read_within(self.deadline.seconds, run, self.deadline.began)
 
-    def kept(self, training: Any, policy: Policy) -> Record | None:
+    def stored(self, training: Any, policy: Policy) -> Record | None:
         return self.records.get(policy)
 
-    def of(self, training: Any, policy: Policy) -> Record:
+    def make(self, training: Any, policy: Policy) -> Record:
         self._work(self._preview)
-        self.made += 1
+        self.previews_made += 1
         self.resident_bytes = 1 << 30
         return record(policy)
 
@@ -89,7 +89,7 @@ class Compiler:
         return 1000 - self.compiles, 0
 
     def _work(self, seconds: float) -> None:
-        if self.made + self.compiles == self.interrupted_at:
+        if self.previews_made + self.compiles == self.interrupted_at:
             raise KeyboardInterrupt
         left = self.deadline.remaining
         self._clock.now += min(seconds, left)
@@ -112,13 +112,13 @@ class Case:
     def __init__(self, clock: Clock, time_limit: float | None, preview: float, full: float = 0.0, **options: Any):
         given = {"hbm": 80 * MIB, "previews": 8, "compiles": 0} | options
         training: Any = SimpleNamespace(
-            name="loss", graphs=[GRAPH], target=load_target("tpu-v5e"), has_own=False, own_names=(), identity=""
+            name="loss", graphs=[GRAPH], target=load_target("tpu-v5e"), has_own_checkpoints=False, own_names=(), identity=""
         )
         self.deadline = Deadline(time_limit)
         self.compiler: Any = Compiler(clock, self.deadline, preview, full)
         self.lines: list[str] = []
         compiler: Any = self.compiler
-        self.search = Search(
+        self.search = PolicySearch(
             training,
             compiler,
             given["hbm"],
@@ -179,7 +179,7 @@ def test_no_plan_in_time_is_no_verdict(clock: Clock, hbm: int) -> None:
 def test_a_preview_that_cannot_end_in_what_is_left_is_not_begun(clock: Clock) -> None:
     case = Case(clock, 100.0, 40.0)
     report = case.run()
-    assert (case.compiler.made, case.deadline.elapsed) == (2, 80.0)
+    assert (case.compiler.previews_made, case.deadline.elapsed) == (2, 80.0)
     assert report.preview_seconds == 40.0
     # It was the last, and kept away from the limit.
     assert report.chosen.policy.is_planned
@@ -194,7 +194,7 @@ def test_previews_that_gain_less_than_they_take_are_left_out(clock: Clock) -> No
     cheap, dear, dearest = (Case(clock, None, seconds, hbm=90 * MIB) for seconds in (1.0, 60.0, 10_000.0))
     reports = [case.run() for case in (cheap, dear, dearest)]
     assert [report.stop_reason for report in reports] == ["finished", "no_gain", "no_gain"]
-    assert cheap.compiler.made > dear.compiler.made > dearest.compiler.made == 1
+    assert cheap.compiler.previews_made > dear.compiler.previews_made > dearest.compiler.previews_made == 1
     # What was left out is modelled to be slower than what was found.
     assert reports[0].chosen.policy == reports[1].chosen.policy
     left_out = {each.policy for each in reports[0].candidates} - {each.policy for each in reports[1].candidates}
@@ -229,14 +229,14 @@ def test_without_memory_for_another_preview_there_is_none(clock: Clock, monkeypa
     monkeypatch.setattr(searching, "available", lambda: 1e6)
     case = Case(clock, None, 1.0)
     assert case.run().stop_reason == "memory"
-    assert case.compiler.made == 1
+    assert case.compiler.previews_made == 1
 
 
 @pytest.mark.parametrize("by_event", [False, True])
 def test_an_interrupted_search_returns_its_best(clock: Clock, by_event: bool) -> None:
     whole = Case(clock, None, 1.0, 1.0, compiles=6)
     whole.run()
-    most = whole.compiler.made + whole.compiler.compiles
+    most = whole.compiler.previews_made + whole.compiler.compiles
     for number in range(most):
         case = Case(clock, None, 1.0, 1.0, compiles=6)
         if by_event:
@@ -256,7 +256,7 @@ def test_an_interrupted_search_returns_its_best(clock: Clock, by_event: bool) ->
             continue
         report = case.run()
         assert report.stop_reason == "cancelled"
-        assert case.compiler.made + case.compiler.compiles == number
+        assert case.compiler.previews_made + case.compiler.compiles == number
         assert report.chosen.hbm_bytes <= 80 * MIB
 
 
@@ -266,7 +266,7 @@ def test_kept_previews_take_no_time(clock: Clock) -> None:
     second = Case(clock, 0.2, 40.0)
     second.compiler.records = {each.policy: record(each.policy) for each in first.search.candidates}
     report = second.run()
-    assert second.compiler.made == 0
+    assert second.compiler.previews_made == 0
     assert report.chosen.policy == first.search.report().chosen.policy
 
 
@@ -283,6 +283,6 @@ def test_progress_has_the_best_so_far(clock: Clock) -> None:
 def test_the_least_peak_within_the_time(clock: Clock) -> None:
     case = Case(clock, 90.0, 40.0)
     assert case.search.least() == Policy("everything_again")
-    assert case.compiler.made == 2
+    assert case.compiler.previews_made == 2
     with pytest.raises(TimeLimitError):
         Case(clock, 30.0, 40.0).search.least()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stowplan.backends.fallback import UnsupportedError
-from stowplan.backends.tflm.inputs import drawn, read_inputs
+from stowplan.backends.tflm.inputs import draw_inputs, read_inputs
 from stowplan.errors import InputError
 from stowplan.frontends.tflite.model import TfliteModel, read_tflite
 from tests.backends.tflm.models import CAST, IF, NEG, WHILE, Graph, Step, number, real, save
@@ -97,7 +97,7 @@ def reader(path: Path, name: str, way: str) -> TfliteModel:
 def test_what_is_drawn_is_valid(name: str, way: str, tmp_path: Path) -> None:
     _, shapes, result, operand, _ = READERS[name]
     model = reader(tmp_path / "reader.tflite", name, way)
-    values = drawn(model, 3, 4, [], {})
+    values = draw_inputs(model, 3, 4, [], {})
     assert len(values) == 3 * 4 * len(model.subgraphs[0].inputs)
     seen = set()
     for seed, at in itertools.product(range(3), range(4)):
@@ -121,7 +121,7 @@ def test_an_input_of_two_readers_is_valid_for_both(tmp_path: Path) -> None:
     tensors = [tensor([50], 2), real(9, 4), real(3, 4), real(50, 4), real(50, 4)]
     steps = [Step(36, [1, 0], [3], {0: number(0)}), Step(7, [0, 2], [4])]
     model = read_tflite(save(tmp_path / "two.tflite", Graph(tensors, [0, 1, 2], [3, 4], steps)))
-    indices = drawn(model, 1, 1, [], {})["0.0.0"]
+    indices = draw_inputs(model, 1, 1, [], {})["0.0.0"]
     assert {*indices.tolist()} == {0, 1, 2}
 
 
@@ -139,7 +139,7 @@ def test_a_loop_hands_indices_to_its_body(tmp_path: Path) -> None:
         [0, 3],
         [Step(36, [1, 0], [2], {0: number(0)}), Step(NEG, [1], [3])],
     )
-    indices = drawn(read_tflite(save(tmp_path / "loop.tflite", main, condition, body)), 1, 8, [], {})
+    indices = draw_inputs(read_tflite(save(tmp_path / "loop.tflite", main, condition, body)), 1, 8, [], {})
     assert all(indices[f"0.{at}.0"].min() >= 0 and indices[f"0.{at}.0"].max() < 9 for at in range(8))
 
 
@@ -153,14 +153,14 @@ def test_operators_of_odd_shapes_are_left_alone(code: int, tmp_path: Path) -> No
             model = read_tflite(path)
         except InputError:
             continue  # the runtime does not take these shapes
-        assert len(drawn(model, 1, 1, [], {})) == len(every)
+        assert len(draw_inputs(model, 1, 1, [], {})) == len(every)
 
 
 def test_numbers_of_all_types_are_drawn(tmp_path: Path) -> None:
     kinds = [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 12, 15, 16]
     tensors = [tensor([64], kind) for kind in kinds]
     model = read_tflite(save(tmp_path / "types.tflite", Graph(tensors, [*range(len(kinds))], [], [])))
-    values = drawn(model, 2, 1, [], {})
+    values = draw_inputs(model, 2, 1, [], {})
     names = [
         "float32",
         "float16",
@@ -180,7 +180,7 @@ def test_numbers_of_all_types_are_drawn(tmp_path: Path) -> None:
     assert all((values[f"0.0.{at}"] != values[f"1.0.{at}"]).any() for at in range(len(kinds)))
     odd = read_tflite(save(tmp_path / "odd.tflite", Graph([tensor([4], 18)], [0], [], [])))
     with pytest.raises(UnsupportedError, match="of type bfloat16, of which no numbers can be drawn"):
-        drawn(odd, 1, 1, [], {})
+        draw_inputs(odd, 1, 1, [], {})
 
 
 def named(path: Path) -> TfliteModel:
@@ -195,7 +195,7 @@ def test_inputs_of_a_user(tmp_path: Path) -> None:
     np.savez(path, **{"ids": ids, ":0": first})
     given, inferences = read_inputs(model, path)
     assert inferences == 2
-    values = drawn(model, 2, 2, [1], given)
+    values = draw_inputs(model, 2, 2, [1], given)
     for seed, at in itertools.product(range(2), range(2)):
         assert (values[f"{seed}.{at}.2"] == ids[at]).all()
         assert (values[f"{seed}.{at}.0"] == first).all()

@@ -14,7 +14,7 @@ from stowplan.backends.search import Search
 from stowplan.backends.tflm import arena as arenas
 from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.kernels import distance
-from stowplan.backends.tflm.order import Ordered, floor, improved, predecessors
+from stowplan.backends.tflm.order import OperatorOrder, improve_order, lower_bound, predecessors
 from stowplan.backends.tflm.overlap import overlaps
 from stowplan.backends.tflm.planning import plan_model
 from stowplan.backends.tflm.write import with_offsets
@@ -95,9 +95,9 @@ def test_every_order_takes_the_floor(make: Any, seed: int, tmp_path: Path) -> No
     path = make(tmp_path / "drawn.tflite", chance, steps=chance.randrange(2, 14 if make is drawn else 7))
     model = read_tflite(path)
     pairs, before = overlaps(model, "reference"), predecessors(model, 0)
-    least = floor(model, scopes(len(model.tensors), model.subgraphs), {}, pairs)
+    least = lower_bound(model, scopes(len(model.tensors), model.subgraphs), {}, pairs)
 
-    def loads_of(order: Ordered) -> list[int]:
+    def loads_of(order: OperatorOrder) -> list[int]:
         names = {(0, to): (0, at) for to, at in enumerate(order.orders.get(0, ()))}
         lives = scopes(len(model.tensors), order.subgraphs(model))
         return [*loads(arenas.Arena(model, lives, {}, names, pairs).problem).values()]
@@ -106,9 +106,9 @@ def test_every_order_takes_the_floor(make: Any, seed: int, tmp_path: Path) -> No
         order: list[int] = []
         while len(order) < len(before):
             order.append(chance.choice([at for at in range(len(before)) if at not in order and before[at] <= {*order}]))
-        start = Ordered({0: tuple(order)}, 0)
+        start = OperatorOrder({0: tuple(order)}, 0)
         assert max(loads_of(start)) >= least
-        better = improved(model, start, loads_of, least, seed, lambda: False)
+        better = improve_order(model, start, loads_of, least, seed, lambda: False)
         assert least <= max(loads_of(better)) <= max(loads_of(start))
         places = {at: to for to, at in enumerate(better.orders[0])}
         assert all(places[first] < places[at] for at, needed in enumerate(before) for first in needed)
@@ -131,13 +131,13 @@ def test_plans_are_lower_and_the_default_is_as_before(tmp_path: Path) -> None:
 
 def test_what_plans_without_overlaps_need_is_no_bound_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that finds no plan with overlaps, and proves nothing, leaves their load as the bound."""
-    packed = arenas._packed
+    packed = arenas._pack
 
     def blind(problem: Problem, search: Search, target: int) -> tuple[Sequence[int], int]:
         offsets, bound = packed(without_overlaps(problem), search, target)
         return offsets, 0 if problem.overlaps else bound
 
-    monkeypatch.setattr(arenas, "_packed", blind)
+    monkeypatch.setattr(arenas, "_pack", blind)
     summary = plan_model(depthwise(tmp_path / "model.tflite"), kernels="reference").summary
     assert (summary.head, summary.bound, summary.is_proven) == (1600, 896, False)
 

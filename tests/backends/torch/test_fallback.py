@@ -124,7 +124,7 @@ def trained(model: Any, run: Any) -> list[Any]:
     return [*(each.grad for each in model.parameters()), *model.buffers()]
 
 
-def handed_over(kind: Any, **options: Any) -> list[str]:
+def safe_modules(kind: Any, **options: Any) -> list[str]:
     """What is said; results are eager's to the bit."""
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -144,7 +144,7 @@ def handed_over(kind: Any, **options: Any) -> list[str]:
 @pytest.mark.parametrize("kind", FAMILY)
 def test_where_the_limit_cannot_be_met(kind: Any, budget: float) -> None:
     with functorch().patch(activation_memory_budget=budget):
-        (said,) = handed_over(kind)
+        (said,) = safe_modules(kind)
     assert said.startswith("the least peak found is" if kind is not Regions else "what is to be recomputed")
 
 
@@ -163,7 +163,7 @@ def test_what_is_said(kind: Any, instead: str, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("stowplan.backends.torch.partition.read", failing)
     with functorch().patch(activation_memory_budget=0.0):
-        (said,) = handed_over(kind)
+        (said,) = safe_modules(kind)
     assert said.endswith(instead)
 
 

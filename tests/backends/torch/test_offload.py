@@ -13,10 +13,10 @@ import pytest
 
 from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch import backend, measure_peaks, memory_limit, stock
+from stowplan.backends.torch.allowance import Allowance, PhaseLimit, footprint, tangent_bytes, with_reservations
 from stowplan.backends.torch.devices import device
-from stowplan.backends.torch.offload import as_run
+from stowplan.backends.torch.offload import with_sends_ended
 from stowplan.backends.torch.planning import Chooser, Settings
-from stowplan.backends.torch.rooms import Rooms, Row, limited, taken, tangent_bytes
 from stowplan.errors import UsageError
 from stowplan.models.rematerialization.plan import Move
 from stowplan.models.rematerialization.structure import build
@@ -102,7 +102,7 @@ def test_all_that_is_saved_goes_to_the_host_and_comes_back(name: str) -> None:
     from stowplan.backends.torch.offload import with_host
     from stowplan.backends.torch.partition import prepared
     from stowplan.backends.torch.reader import read
-    from stowplan.backends.torch.seconds import Rates
+    from stowplan.backends.torch.seconds import RateCosts
 
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -111,7 +111,7 @@ def test_all_that_is_saved_goes_to_the_host_and_comes_back(name: str) -> None:
 
     def partition(module: Any, joint_inputs: Any, **kwargs: Any) -> Any:
         module = prepared(module)
-        reading = read(module.graph, kwargs["num_fwd_outputs"], prices=Rates(device("h100")))
+        reading = read(module.graph, kwargs["num_fwd_outputs"], cost_function=RateCosts(device("h100")))
         reading = with_host(reading, 64 << 20, 1e9)
         plans.append((reading.problem, all_sent(reading)))
         return split(module, reading, plans[-1][1], num_fwd_outputs=kwargs["num_fwd_outputs"])
@@ -203,14 +203,14 @@ def readings() -> tuple[Any, Any]:
     from stowplan.backends.torch.offload import with_host
     from stowplan.backends.torch.partition import prepared
     from stowplan.backends.torch.reader import read
-    from stowplan.backends.torch.seconds import Rates
+    from stowplan.backends.torch.seconds import RateCosts
 
     torch._dynamo.reset()
     read_graphs: list[Any] = []
 
     def partition(module: Any, joint_inputs: Any, **kwargs: Any) -> Any:
         module = prepared(module)
-        read_graphs.append(read(module.graph, kwargs["num_fwd_outputs"], prices=Rates(device("h100"))))
+        read_graphs.append(read(module.graph, kwargs["num_fwd_outputs"], cost_function=RateCosts(device("h100"))))
         return stock.partition(module, joint_inputs, kwargs)
 
     model, given = chain()
@@ -224,20 +224,24 @@ def test_plans_with_a_host_are_within_rooms_and_add_no_more_than_without(seed: i
     alone, hosted = readings()
     chance = random.Random(seed)
     structure = build(alone.problem)
-    given = taken(alone, structure.made(structure.order))
+    given = footprint(alone, structure.made(structure.order))
     waiting = chance.choice([0, 0, 3])
     constant = alone.problem.tensors[0].size + tangent_bytes(alone)
     least = max(given.forward, given.backward) * chance.uniform(0.4, 1)
-    most = int(least + waiting * (given.kept - constant) * chance.uniform(0.3, 1))
-    rows = [Row(waiting, True, False, most), Row(waiting, True, True, most - chance.randint(0, most // 8))]
+    most = int(least + waiting * (given.at_border - constant) * chance.uniform(0.3, 1))
+    rows = [PhaseLimit(waiting, True, False, most), PhaseLimit(waiting, True, True, most - chance.randint(0, most // 8))]
     if seed % 3 == 0:
-        rows.append(Row(waiting + 1, False, False, int((waiting + 1) * (given.kept - constant) * chance.uniform(0.4, 1))))
-    rooms = Rooms(most, constant, tuple(rows))
+        rows.append(
+            PhaseLimit(waiting + 1, False, False, int((waiting + 1) * (given.at_border - constant) * chance.uniform(0.4, 1)))
+        )
+    allowance = Allowance(most, constant, tuple(rows))
 
     def chosen(reading: Any, seconds: float) -> Any:
         settings = Settings(most, time_limit=seconds, workers=1)
-        chooser = Chooser(limited(reading, rooms), most, settings, None, lambda _: iter(()), 0.0, time.monotonic())
-        return chooser.choose(keep_own=False)
+        chooser = Chooser(
+            with_reservations(reading, allowance), most, settings, None, lambda _: iter(()), 0.0, time.monotonic()
+        )
+        return chooser.choose(keep_stock=False)
 
     cost = None
     with contextlib.suppress(MemoryLimitError):
@@ -247,9 +251,9 @@ def test_plans_with_a_host_are_within_rooms_and_add_no_more_than_without(seed: i
     except MemoryLimitError:
         assert cost is None
         return
-    problem = msgspec.structs.replace(choice.reading.problem, limit=rooms.limit)
+    problem = msgspec.structs.replace(choice.reading.problem, limit=allowance.limit)
     assert verify(problem, msgspec.structs.replace(choice.plan, problem=problem.digest)).ok
-    assert rooms.peak(taken(choice.reading, choice.plan)) <= choice.report.peak <= rooms.limit
+    assert allowance.peak(footprint(choice.reading, choice.plan)) <= choice.report.peak <= allowance.limit
     assert choice.report.bound <= choice.report.added_cost == choice.plan.objective
     assert cost is None or choice.plan.objective <= cost
 
@@ -264,11 +268,11 @@ def test_what_a_plan_keeps_is_what_is_there_when_its_pass_ends() -> None:
         for move in plan.moves or ()
     ]
     unended = build(hosted.problem).made(plan.sequence, sorted(late, key=lambda move: move.before))
-    assert taken(hosted, unended).kept > taken(hosted, plan).kept
-    ended = as_run(hosted, unended)
+    assert footprint(hosted, unended).at_border > footprint(hosted, plan).at_border
+    ended = with_sends_ended(hosted, unended)
     assert verify(hosted.problem, ended).ok
-    assert taken(hosted, ended) == taken(hosted, plan)
-    assert as_run(hosted, plan) == plan
+    assert footprint(hosted, ended) == footprint(hosted, plan)
+    assert with_sends_ended(hosted, plan) == plan
 
 
 def test_uses_of_one_layer_share_the_host() -> None:

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from stowplan.backends.fallback import MemoryLimitError
+from stowplan.backends.torch.allowance import Allowance, PhaseLimit, footprint, with_reservations
 from stowplan.backends.torch.planning import Chooser, Settings
 from stowplan.backends.torch.reader import Reading
-from stowplan.backends.torch.rooms import Rooms, Row, limited, taken
 from stowplan.models.rematerialization.problem import Op, Problem, Tensor
 from stowplan.models.rematerialization.structure import build
 from tests.backends.torch.training import torch  # noqa: F401  skips without torch
@@ -56,39 +56,43 @@ def joint(seed: int) -> Reading:
     return reading
 
 
-def rooms_of(reading: Reading, seed: int) -> Rooms:
+def allowance_of(reading: Reading, seed: int) -> Allowance:
     """Rooms in which what is kept counts several times."""
     chance, problem = random.Random(100 + seed), reading.problem
     structure = build(problem)
-    given = taken(reading, structure.made(structure.order))
+    given = footprint(reading, structure.made(structure.order))
     waiting = chance.choice([0, 1, 3])
     constant = sum(problem.tensors[tensor].size for tensor in (0, problem.ops[reading.border].writes[0]))
-    most = max(given.forward, given.backward) + waiting * (given.kept - constant)
+    most = max(given.forward, given.backward) + waiting * (given.at_border - constant)
     least = max(2, most // 2)
     left = chance.randint(least, most)
-    rows = [Row(waiting, True, False, left), Row(waiting, True, True, left), Row(0, True, True, left - chance.randint(0, 2))]
+    rows = [
+        PhaseLimit(waiting, True, False, left),
+        PhaseLimit(waiting, True, True, left),
+        PhaseLimit(0, True, True, left - chance.randint(0, 2)),
+    ]
     if seed % 3 == 0:
-        rows.append(Row(waiting + 1, False, False, chance.randint(0, (waiting + 1) * given.kept)))
-    return Rooms(most, constant, tuple(rows))
+        rows.append(PhaseLimit(waiting + 1, False, False, chance.randint(0, (waiting + 1) * given.at_border)))
+    return Allowance(most, constant, tuple(rows))
 
 
 def check(seed: int) -> str:
     """Compare with brute force: the plan adds no less, the bound is no more, and what is proven is so."""
     reading = joint(seed)
-    rooms = rooms_of(reading, seed)
-    limited_reading = limited(reading, rooms)
-    least = least_cost(msgspec.structs.replace(limited_reading.problem, limit=rooms.limit))
-    settings = Settings(rooms.limit, time_limit=5.0, workers=1)
-    chooser = Chooser(limited_reading, rooms.limit, settings, None, lambda _: iter(()), 0.0, time.monotonic())
+    allowance = allowance_of(reading, seed)
+    limited_reading = with_reservations(reading, allowance)
+    least = least_cost(msgspec.structs.replace(limited_reading.problem, limit=allowance.limit))
+    settings = Settings(allowance.limit, time_limit=5.0, workers=1)
+    chooser = Chooser(limited_reading, allowance.limit, settings, None, lambda _: iter(()), 0.0, time.monotonic())
     try:
-        choice = chooser.choose(keep_own=False)
+        choice = chooser.choose(keep_stock=False)
     except MemoryLimitError as error:
         assert least is None, seed
         return "proven" if "proven" in str(error) else "none"
     assert least is not None, seed
     cost, bound = choice.report.added_cost, choice.report.bound
-    takes = taken(reading, choice.plan)
-    assert rooms.peak(takes) == choice.report.peak <= rooms.limit, seed
+    takes = footprint(reading, choice.plan)
+    assert allowance.peak(takes) == choice.report.peak <= allowance.limit, seed
     assert bound <= least <= cost == choice.plan.objective, seed
     return "free" if not least else "optimal" if cost == least else "above"
 
@@ -97,10 +101,10 @@ def test_what_is_reserved_is_what_a_step_takes_besides() -> None:
     """Of any plan the peak of the problem with reservations is that of a step."""
     for seed in range(60):
         reading = joint(seed)
-        rooms, structure = rooms_of(reading, seed), build(reading.problem)
+        allowance, structure = allowance_of(reading, seed), build(reading.problem)
         plan = structure.made(structure.order)
-        besides = build(limited(reading, rooms).problem).made(structure.order)
-        assert besides.peak == max(plan.peak, rooms.peak(taken(reading, plan))), seed
+        besides = build(with_reservations(reading, allowance).problem).made(structure.order)
+        assert besides.peak == max(plan.peak, allowance.peak(footprint(reading, plan))), seed
 
 
 def test_plans_and_bounds_on_some_graphs() -> None:

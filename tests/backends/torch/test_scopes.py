@@ -682,14 +682,14 @@ def test_on_cuda_the_allocator_is_read_in_every_step(monkeypatch: pytest.MonkeyP
     device = Device(monkeypatch)
     assert scopes.report.by == "allocator"
     for peak in (600, 900):
-        with scopes.said():
+        with scopes.explicit():
             device.peak = peak
     assert (scopes.report.count, scopes.report.checked, scopes.report.largest) == (2, 2, 900)
-    with pytest.raises(MemoryLimitError, match="a step took 1001 bytes, and the limit is 1000"), scopes.said():
+    with pytest.raises(MemoryLimitError, match="a step took 1001 bytes, and the limit is 1000"), scopes.explicit():
         device.peak = 1001
     with (
         pytest.raises(MemoryLimitError, match=r"no memory left with 100 bytes live, and the limit is 1000 \(none\)"),
-        scopes.said(),
+        scopes.explicit(),
     ):
         raise torch.OutOfMemoryError("none\nat all")
     scopes.meter.cap(1000)  # type: ignore[union-attr]

@@ -54,33 +54,33 @@ def prices(function: Any, *inputs: Any, by: Any) -> dict[str, int]:
 
 
 def test_a_roofline_is_the_larger_of_arithmetic_and_bytes() -> None:
-    from stowplan.backends.torch.seconds import Rates
+    from stowplan.backends.torch.seconds import RateCosts
 
     size = 4096
     one = torch.empty(size, size, dtype=torch.bfloat16, device="meta")
-    found = prices(lambda a: torch.tanh(a @ a), one, by=Rates(device("h100")))
+    found = prices(lambda a: torch.tanh(a @ a), one, by=RateCosts(device("h100")))
     assert found["aten.mm.default"] == pytest.approx(2 * size**3 / 989.5e12 * 1e12, rel=1e-6)
     assert found["aten.tanh.default"] == pytest.approx(2 * 2 * size**2 / 3350e9 * 1e12, rel=1e-6)
 
 
 def test_measured_prices_grow_with_what_is_computed() -> None:
-    from stowplan.backends.torch.seconds import Measured
+    from stowplan.backends.torch.seconds import MeasuredCosts
 
-    measured = Measured(10.0)
+    measured = MeasuredCosts(10.0)
     small = prices(lambda a: torch.tanh(a @ a), torch.randn(32, 32), by=measured)["aten.mm.default"]
     large = prices(lambda a: a @ a, torch.randn(2048, 2048), by=measured)["aten.mm.default"]
     assert 0 < 10 * small < large
 
 
 def test_indices_expanded_inputs_and_what_cannot_run_have_prices() -> None:
-    from stowplan.backends.torch.seconds import Measured
+    from stowplan.backends.torch.seconds import MeasuredCosts
 
     def function(table: Any, rows: Any) -> Any:
         return (table[rows] + torch.ones(1, 1).expand(4, 8)).sum()
 
-    found = prices(function, torch.randn(9, 8), torch.tensor([1, 8, 2, 5]), by=Measured(10.0))
+    found = prices(function, torch.randn(9, 8), torch.tensor([1, 8, 2, 5]), by=MeasuredCosts(10.0))
     assert all(price > 0 for price in found.values())
-    assert all(price > 0 for price in prices(lambda a: a @ a, torch.randn(8, 8), by=Measured(0.0)).values())
+    assert all(price > 0 for price in prices(lambda a: a @ a, torch.randn(8, 8), by=MeasuredCosts(0.0)).values())
 
 
 @pytest.mark.parametrize("name", FILES.names())

@@ -60,11 +60,11 @@ def fake(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 def quick_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans that cost no time: the two tensors that are used most."""
 
-    def planned(evidence: Evidence, *rest: object) -> SimpleNamespace:
+    def heuristic_plan(evidence: Evidence, *rest: object) -> SimpleNamespace:
         tensors = {number for number, tensor in enumerate(evidence.program.tensors) if tensor.name in ("a", "b")}
         return SimpleNamespace(tensors=tensors)
 
-    monkeypatch.setattr("stowplan.backends.xla.proposals.planned", planned)
+    monkeypatch.setattr("stowplan.backends.xla.proposals.heuristic_plan", heuristic_plan)
 
 
 @pytest.fixture

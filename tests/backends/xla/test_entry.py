@@ -26,7 +26,14 @@ from stowplan.backends.xla.knobs import (
     SCOPED_OPTION,
 )
 from stowplan.backends.xla.process import CompileError
-from stowplan.backends.xla.proposals import Proposal, fitted, overlaps, plans, preloads, tightened
+from stowplan.backends.xla.proposals import (
+    Proposal,
+    fit_to_capacity,
+    follow_plan,
+    move_harmful_last,
+    overlap_copies,
+    preload_input,
+)
 from stowplan.backends.xla.run import Run
 from stowplan.backends.xla.score import CompiledModule, Score, Scorer
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
@@ -37,7 +44,7 @@ from tests.backends.xla.conftest import WORKLOAD, Fake
 from tests.patience import HANG
 
 #: What the fake of the other tests stands for.
-PLANNED = proposals.planned
+PLANNED = proposals.heuristic_plan
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -256,7 +263,7 @@ def test_overlap_ratios_that_are_left() -> None:
         knobs = knobs if ratio is None else knobs.with_option(OVERLAP_OPTION, ratio)
         trial: Any = SimpleNamespace(knobs=knobs, score=Score(10_000, stalls))
         evidence: Any = SimpleNamespace()
-        proposed = [*overlaps(evidence, trial, random.Random(0))]
+        proposed = [*overlap_copies(evidence, trial, random.Random(0))]
         assert all((each.way, each.knobs.first) == ("overlap", frozenset("a")) for each in proposed)
         return [str(dict(each.knobs.options)[OVERLAP_OPTION]) for each in proposed]
 
@@ -277,11 +284,11 @@ def test_inputs_worth_a_preload() -> None:
         values={number: (f"w{number}",) for number in range(7)},
         waiting_cost=lambda tensor: {0: 25.0, 6: 495.0}.get(tensor, 0.0),
     )
-    found = [*preloads(evidence, trial, random.Random(0))]
+    found = [*preload_input(evidence, trial, random.Random(0))]
     assert [(each.knobs.preload, each.gain) for each in found] == [("w1", 70.0), ("w0", 65.0)]
     assert all(each.knobs.first == frozenset("a") for each in found)
     trial.score = Score(69_000, 0)
-    assert [each.knobs.preload for each in preloads(evidence, trial, random.Random(0))] == ["w1"]
+    assert [each.knobs.preload for each in preload_input(evidence, trial, random.Random(0))] == ["w1"]
 
 
 def test_what_harms_is_left_without_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +299,7 @@ def test_what_harms_is_left_without_room(fake: Fake, tmp_path: Path, monkeypatch
     def proposed(*gains: tuple[str, bool, float]) -> list[tuple[list[str], int | None, float]]:
         moves = [Move(number[name], to_fast, -gain, 0.0) for name, to_fast, gain in gains]
         monkeypatch.setattr(evidence, "moves", lambda trial: moves)
-        found = [*tightened(evidence, evidence.incumbent, random.Random(0))]
+        found = [*move_harmful_last(evidence, evidence.incumbent, random.Random(0))]
         assert all(each.way == "tighten" and not each.knobs.first for each in found)
         return [(sorted(each.knobs.last), each.knobs.capacity, each.gain) for each in found]
 
@@ -312,10 +319,10 @@ def test_what_harms_is_left_without_room(fake: Fake, tmp_path: Path, monkeypatch
 @pytest.mark.slow
 def test_plans_for_less_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA keeps 3 MiB; a plan for less keeps less, and no limit is tried twice."""
-    monkeypatch.setattr("stowplan.backends.xla.proposals.planned", PLANNED)
+    monkeypatch.setattr("stowplan.backends.xla.proposals.heuristic_plan", PLANNED)
     evidence = evidence_of(tune_workload(WORKLOAD, compiles=2, folder=tmp_path), tmp_path)
     default = evidence.trials[0]
-    proposed = [*fitted(evidence, evidence.incumbent, random.Random(0))]
+    proposed = [*fit_to_capacity(evidence, evidence.incumbent, random.Random(0))]
     assert [each.knobs.capacity for each in proposed] == [part << 10 for part in (2304, 2688, 1536, 768)]
     kept = evidence.fast_tensors(default.assignment)
     for each in proposed:
@@ -325,7 +332,7 @@ def test_plans_for_less_room(fake: Fake, tmp_path: Path, monkeypatch: pytest.Mon
     # No array fits into the least of them.
     assert proposed[-1].knobs.last == evidence.names(kept)
     evidence.trials.append(default._replace(knobs=proposed[0].knobs))
-    assert [each.knobs.capacity for each in fitted(evidence, evidence.incumbent, random.Random(0))] == [
+    assert [each.knobs.capacity for each in fit_to_capacity(evidence, evidence.incumbent, random.Random(0))] == [
         each.knobs.capacity for each in proposed[1:]
     ]
 
@@ -371,11 +378,11 @@ def test_kernels_with_another_scoped_limit_are_another_program(fake: Fake, tmp_p
 
 def test_plans_of_the_real_heuristics(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a plan keeps goes first, in one of the forms."""
-    monkeypatch.setattr("stowplan.backends.xla.proposals.planned", PLANNED)
+    monkeypatch.setattr("stowplan.backends.xla.proposals.heuristic_plan", PLANNED)
     evidence = evidence_of(tune_workload(WORKLOAD, compiles=2, folder=tmp_path), tmp_path)
     kept = PLANNED(evidence, random.Random(0), evidence.incumbent).tensors
     assert kept
-    proposed = [each.knobs for each in plans(evidence, evidence.incumbent, random.Random(0))]
+    proposed = [each.knobs for each in follow_plan(evidence, evidence.incumbent, random.Random(0))]
     assert evidence.names(kept) in [knobs.first for knobs in proposed]
 
 

@@ -1,4 +1,7 @@
-"""Files of devices: peak rates of arithmetic and of memory, from which operators' seconds are estimated. Needs no torch."""
+"""Files that describe devices: peak rates of arithmetic and memory, from which the time of operators is estimated.
+
+Importing this package does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,15 @@ from stowplan.hardware.targets.toml_files import BytesPerSecond, FlopsPerSecond,
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Peak rates of a device. Construction raises InputError without a rate of arithmetic."""
+    """Peak rates of a device. The constructor raises InputError if there is no rate of arithmetic."""
 
     name: str
     description: str
     bandwidth: BytesPerSecond
-    """Of the device's memory."""
+    """Bytes per second of the device's memory."""
     compute: dict[str, FlopsPerSecond]
-    """Of dense matrix products, by the type of elements: ``float32``; ``tf32`` is that of float32 where torch may round it."""
+    """Floating-point operations per second of dense matrix products, by the type of elements, such as ``float32``. ``tf32`` is
+    used for float32 if torch may round it."""
     format: str = "stowplan.torch-device"
     version: int = 1
 
@@ -31,11 +35,11 @@ FILES = TargetFiles(Device, __name__, "stowplan.torch-device", noun="costs")
 
 
 def device(name_or_path: str | Path) -> Device:
-    """Device of this name, or of a TOML file of this path.
+    """Loads a device by its name, or from a TOML file by its path.
 
     Raises
     ------
     InputError
-        An unknown name, a missing file, not TOML, a field that is missing, unknown or out of range.
+        The name is unknown, the file is missing or is not TOML, or a field is missing, unknown or out of range.
     """
     return FILES.load(name_or_path)

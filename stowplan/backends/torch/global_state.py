@@ -1,4 +1,4 @@
-"""Planning leaves all that is global in torch as it was: generators of random numbers, modes, and settings."""
+"""Restores torch's global state after planning: random number generators, modes, and settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-#: Pairs of what reads a setting and what sets it again.
+#: Pairs of a function that reads a setting and a function that sets it.
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (random.getstate, random.setstate),
     (np.random.get_state, np.random.set_state),
@@ -26,8 +26,8 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     ),
 )
 
-#: Attributes that are settings.
-_FLAGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+#: Attributes of modules that are settings: the module, and the names of its attributes.
+_ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (torch.backends.cudnn, ("enabled", "benchmark", "deterministic", "allow_tf32")),
     (torch.backends.cuda.matmul, ("allow_tf32",)),
     (torch.utils.deterministic, ("fill_uninitialized_memory",)),
@@ -39,28 +39,29 @@ _CUDA: Any = torch.cuda
 
 
 def global_state() -> list[Any]:
-    """All that :func:`preserved` sets again, for comparison: tensors and plain values."""
+    """All values that :func:`preserve_global_state` restores, so that tests can compare them: tensors and plain values."""
     state = [get() for get, _ in _SETTINGS]
-    state += [getattr(owner, name) for owner, names in _FLAGS for name in names]
+    state += [getattr(owner, name) for owner, names in _ATTRIBUTES for name in names]
     state += [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _AUTOCAST]
     return state + (torch.cuda.get_rng_state_all() if _CUDA.is_initialized() else [])
 
 
 @contextlib.contextmanager
-def preserved() -> Iterator[None]:
-    """Whatever runs inside, global states are afterwards as they were."""
+def preserve_global_state() -> Iterator[None]:
+    """A context manager that restores the global state when it exits."""
     settings = [get() for get, _ in _SETTINGS]
-    flags = [(owner, name, getattr(owner, name)) for owner, names in _FLAGS for name in names]
+    flags = [(owner, name, getattr(owner, name)) for owner, names in _ATTRIBUTES for name in names]
     autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _AUTOCAST]
     generators = torch.cuda.get_rng_state_all() if _CUDA.is_initialized() else None
     try:
         yield
     finally:
-        for (get, put), value in zip(_SETTINGS, settings, strict=True):
+        for (get, set_value), value in zip(_SETTINGS, settings, strict=True):
             now = get()
-            # Some settings are slow to set; generators, which are tensors and tuples, are quick.
+            # Some settings are slow to set, so they are set only if they changed. The states of generators, which are tensors
+            # and tuples, are always set: that is quick.
             if isinstance(now, (torch.Tensor, tuple)) or now != value:
-                put(value)
+                set_value(value)
         for owner, name, value in flags:
             if getattr(owner, name) != value:
                 setattr(owner, name, value)
