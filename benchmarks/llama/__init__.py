@@ -5,4 +5,8 @@
 - ``architectures``: the tensors and keys of each architecture, as llama.cpp loads them
 - ``rig``: servers of llama.cpp as devices
 - ``bytes``: bytes by our rules against those of the runtime
+- ``published_models``: models of published measurements that ``architectures`` does not have
+- ``published_cells``: published pairs of placements, with sources
+- ``published``: predictions of them
+- ``measurements``: how many measurements a calibration needs
 """

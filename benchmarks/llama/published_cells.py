@@ -88,7 +88,7 @@ MACHINES = {
         Published("Ryzen 7 5800X, RX 6700 XT (Vulkan)", 51.2, (Card("Vulkan0", 12272, 384.0),)),
         # Dual-channel DDR5; the card's memory is overclocked to 13.8 Gbit/s on 192 bits.
         Published("Ryzen 5 7600X, GTX 1660 Ti", 83.2, (Card("CUDA0", 6144, 331.0),)),
-        Published("i9-9900K, RX 7900 XTX and RTX 2070 (Vulkan)", 41.6, (Card("Vulkan0", 24560, 960.0), Card("Vulkan1", 8192, 448.0))),
+        Published("i9-9900K, 7900 XTX and 2070 (Vulkan)", 41.6, (Card("Vulkan0", 24560, 960.0), Card("Vulkan1", 8192, 448.0))),
         Published("RTX 3090 and RTX 3070", 51.2, (Card("CUDA0", 24576, 936.0), Card("CUDA1", 8192, 448.0))),
         Published("RTX 5070 and RTX 3060", 51.2, (Card("CUDA0", 11300, 672.0), Card("CUDA1", 12270, 360.0))),
         Published("RTX 5090 and RTX 3080 (LM Studio)", 51.2, (Card("CUDA0", 32607, 1792.0), Card("CUDA1", 10240, 760.0))),
@@ -137,7 +137,10 @@ def _unsloth() -> list[Cell]:
 
 
 def _rx6700() -> list[Cell]:
-    """Experts of the first layers on the host, as ``--fit`` places a mixture, against whole layers; equal to a layer's experts."""
+    """Experts of the first layers on the host, as ``--fit`` places a mixture, against whole layers.
+
+    Both hold the same on the device but for the experts of one or two layers, which the default has more.
+    """
     source = "markb-1/rx6700xt-local-ai, results/llamacpp/2026-09-30-qwen3-30b-a3b-ngl-sweep.csv, 2026-09-30"
     pairs = (
         (18, 32.997, 30, 34.121),
@@ -152,7 +155,8 @@ def _rx6700() -> list[Cell]:
     for experts, default, count, other in pairs:
         words = layers(count) if count else layers(0, "-dev", "none")
         runs = [
-            Run(RX6700, "qwen-3-30b-a3b", chosen, 0, rate) for chosen, rate in ((spilled(experts, True), default), (words, other))
+            Run(RX6700, "qwen-3-30b-a3b", chosen, 0, rate)
+            for chosen, rate in ((spilled(experts, True), default), (words, other))
         ]
         found.append(Cell(runs[0], runs[1], source))
     return found

@@ -49,7 +49,8 @@ class Hybrid:
             "qwen3next", name, self.layers, self.embedding, VOCABULARY, feed_forward_length=self.feed_forward,
             attention__head_count=self.heads, attention__head_count_kv=self.kv_heads, attention__key_length=HEAD,
             attention__value_length=HEAD, rope__dimension_count=64, full_attention_interval=4, ssm__conv_kernel=4,
-            ssm__inner_size=self.values, ssm__state_size=STATE, ssm__time_step_rank=self.values // STATE, ssm__group_count=GROUPS,
+            ssm__inner_size=self.values, ssm__state_size=STATE, ssm__time_step_rank=self.values // STATE,
+            ssm__group_count=GROUPS,
         )  # fmt: skip
         metadata["qwen3next.context_length"] = 262144
         e = self.embedding
