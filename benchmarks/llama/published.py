@@ -24,7 +24,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -51,11 +51,14 @@ PREFERENCE = 0.002
 #: Least predicted gain for which a placement other than the default is chosen, in the second rule of abstaining.
 MARGIN = 0.15
 
-#: A loss is a choice that is slower than the default by more than this part.
+#: Rates that differ by less than this part count as equal.
 LOSS = 0.03
 
 #: Context that a cache is allocated for where the source does not say: a multiple of this many tokens.
 STEP = 4096
+
+#: Part of a token's time from which a speed counts as measured.
+SEEN = 0.02
 
 METHODS = ("data sheets", "calibrated", "with transfers", "calibrate")
 
@@ -112,6 +115,9 @@ class Totals(NamedTuple):
 
     cells: int
     wrong: int
+    """Choices of the slower arm; where the default is kept, it may be the slower one too."""
+    costly: int
+    """Those that are slower by more than :data:`LOSS`."""
     mean_regret: float
     worst_regret: float
     gain: float
@@ -322,6 +328,7 @@ def totals(judged: Sequence[Judged], margin: float | None = 0.0) -> Totals:
     return Totals(
         cells=len(judged),
         wrong=sum(regret > 1.0 for regret in regrets),
+        costly=sum(regret > 1.0 + LOSS for regret in regrets),
         mean_regret=statistics.fmean(regrets),
         worst_regret=max(regrets),
         gain=math.exp(statistics.fmean(map(math.log, rates))),
@@ -384,12 +391,61 @@ def _shown(run: Run) -> str:
     return f"{words.removesuffix(' -ot')}, {what} {count}"
 
 
+SPEEDS_HEAD = (
+    "machine",
+    "runs",
+    "host, weights",
+    "host, cache",
+    "of the RAM's bandwidth",
+    "devices, of their bandwidth",
+    "a transfer",
+    "largest residual",
+)
+
+
+def speeds() -> list[list[str]]:
+    """What all exact runs of each machine say of its speeds; the transfer is of the fit that has it, the rest of the other."""
+    rows = []
+    for family in dict.fromkeys(family_of(cell.default) for cell in CELLS):
+        every = [*RUNS, *(run for cell in CELLS for run in (cell.default, cell.other))]
+        runs = [run for run in dict.fromkeys(every) if run.is_exact and family_of(run) == family]
+        sheet, found = machine_by(MACHINES[family]), known("calibrated", MACHINES[family], runs)
+        transfer = known("with transfers", MACHINES[family], runs).machine.devices[0].link_ps / 1e6
+        uses = (
+            np.array([[part * run.rate for part in parts_of(run, _same(run, found.machine))] for run in runs]).max(axis=0)
+            > SEEN
+        )
+        host, card, error = found.machine.host, found.machine.devices[0], found.error or 0.0
+        weights, cached = (host.weight_rate or 0) / 1e9, (host.cache_rate or 0) / 1e9
+        share = (card.weight_rate or 0) / (sheet.devices[0].weight_rate or 1)
+        rows.append(
+            [
+                family,
+                str(len(runs)),
+                f"{weights:.0f} GB/s" if uses[0] else "",
+                f"{cached:.1f} GB/s" if uses[1] else "",
+                f"{weights / MACHINES[family].host_gbs:.2f}, {cached / MACHINES[family].host_gbs:.3f}" if uses[1] else "",
+                f"{share:.2f}",
+                f"{transfer:.0f} us",
+                f"{error / CAUTION:.0%}",
+            ]
+        )
+    return rows
+
+
+def _same(run: Run, machine: Machine) -> Machine:
+    """A machine with the devices of a run's, and the speeds of another one of the family."""
+    cards = [replace(one, name=card.name) for one, card in zip(machine.devices, MACHINES[run.machine].cards, strict=True)]
+    return replace(machine, devices=tuple(cards))
+
+
 def totals_row(label: str, rule: str, found: Totals) -> list[str]:
     return [
         label,
         rule,
         str(found.cells),
         str(found.wrong),
+        str(found.costly),
         f"{found.mean_regret:.3f}",
         f"{found.worst_regret:.2f}",
         f"{found.gain:.3f}",
@@ -402,12 +458,13 @@ TOTALS_HEAD = (
     "machine known by",
     "default kept",
     "cells",
-    "wrong",
+    "slower arm",
+    f"by more than {LOSS:.0%}",
     "mean regret",
     "worst regret",
     "rate by default's",
-    "losses",
-    "worst",
+    f"below default's by {LOSS:.0%}",
+    "least",
 )
 
 
@@ -420,10 +477,12 @@ def main() -> int:
     judged = {method: [judge(cell, method, arguments.leave) for cell in CELLS] for method in METHODS}
     if not arguments.brief:
         print(table(rows_of(judged["calibrated"], judged["data sheets"]), HEAD), end="\n\n")
-        for family in dict.fromkeys(family_of(cell.default) for cell in CELLS):
-            some = [one for one in judged["calibrated"] if family_of(one.cell.default) == family]
-            print(family, *totals_row("", "", totals(some))[2:], sep="; ")
-        print()
+        families = [
+            totals_row(family, "never", totals([one for one in judged["calibrated"] if family_of(one.cell.default) == family]))
+            for family in dict.fromkeys(family_of(cell.default) for cell in CELLS)
+        ]
+        print(table(families, ("machine, calibrated", *TOTALS_HEAD[1:])), end="\n\n")
+        print(table(speeds(), SPEEDS_HEAD), end="\n\n")
     rules = (("never", 0.0), (f"gain below {arguments.margin:.0%}", arguments.margin), ("gain below the error", None))
     rows = [
         totals_row(method, rule, totals(judged[method], margin))

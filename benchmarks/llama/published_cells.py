@@ -28,7 +28,7 @@ class Published:
 
     name: str
     host_gbs: float
-    """Bandwidth of the RAM in GB/s, from its kind and channels; assumed to have two channels where the source does not say."""
+    """Bandwidth of the RAM in GB/s: of two channels of the kind that the processor takes, as no source says it in full."""
     cards: tuple[Card, ...]
     family: str = ""
     """Machines with the same host: they are calibrated together; the name where there is no other."""
@@ -88,7 +88,7 @@ MACHINES = {
         Published("Ryzen 7 5800X, RX 6700 XT (Vulkan)", 51.2, (Card("Vulkan0", 12272, 384.0),)),
         # Dual-channel DDR5; the card's memory is overclocked to 13.8 Gbit/s on 192 bits.
         Published("Ryzen 5 7600X, GTX 1660 Ti", 83.2, (Card("CUDA0", 6144, 331.0),)),
-        Published("i9-9900K, 7900 XTX and 2070 (Vulkan)", 41.6, (Card("Vulkan0", 24560, 960.0), Card("Vulkan1", 8192, 448.0))),
+        Published("i9-9900K, 7900 XTX and 2070 (Vulkan)", 42.7, (Card("Vulkan0", 24560, 960.0), Card("Vulkan1", 8192, 448.0))),
         Published("RTX 3090 and RTX 3070", 51.2, (Card("CUDA0", 24576, 936.0), Card("CUDA1", 8192, 448.0))),
         Published("RTX 5070 and RTX 3060", 51.2, (Card("CUDA0", 11300, 672.0), Card("CUDA1", 12270, 360.0))),
         Published("RTX 5090 and RTX 3080 (LM Studio)", 51.2, (Card("CUDA0", 32607, 1792.0), Card("CUDA1", 10240, 760.0))),
@@ -128,18 +128,18 @@ def _unsloth() -> list[Cell]:
         if (card, free) != ("Ada", 38016):
             machine = f"i5-12400F, {'RTX 6000 Ada' if card == 'Ada' else 'RTX 3090'}, {free} MiB"
             MACHINES[machine] = Published(machine, 51.2, (Card("CUDA0", free, 960.0 if card == "Ada" else 936.0),), ADA)
-        pair = [
+        default_run, other_run = (
             Run(machine, model, words, depth, rate, 256, context=32768, is_exact=is_exact)
             for words, rate in (((), default), (spilled(count), other))
-        ]
-        found.append(Cell(*pair, f"unslothai/unsloth #{thread}, table of the thread"))
+        )
+        found.append(Cell(default_run, other_run, f"unslothai/unsloth #{thread}, table of the thread"))
     return found
 
 
 def _rx6700() -> list[Cell]:
     """Experts of the first layers on the host, as ``--fit`` places a mixture, against whole layers.
 
-    Both hold the same on the device but for the experts of one or two layers, which the default has more.
+    Both hold the same on the device but for the experts of one layer, which the default has more.
     """
     source = "markb-1/rx6700xt-local-ai, results/llamacpp/2026-09-30-qwen3-30b-a3b-ngl-sweep.csv, 2026-09-30"
     pairs = (
