@@ -6,4 +6,8 @@
 - ``rig``: servers of llama.cpp as devices
 - ``times``: how long plans take
 - ``bytes``: bytes by our rules against those of the runtime
+- ``published_models``: models of published measurements that ``architectures`` does not have
+- ``published_cells``: published pairs of placements, with sources
+- ``published``: predictions of them
+- ``measurements``: how many measurements a calibration needs
 """
