@@ -93,13 +93,15 @@ def drawn(chance: random.Random) -> Drawn:
         speeds[name, "weight"], speeds[name, "cache"] = 1 / weights, 1 / cache
         speeds[name, "prompt"] = 1 / (between(0.1e12, 1e12) if is_host else between(10e12, 200e12))
         speeds[name, "layer"] = between(5e-6, 50e-6)
+        speeds[name, "hop"] = 0.0 if is_host else between(10e-6, 300e-6)
     return Drawn(machine_of({"host": {"free_mib": 256000}, "device": devices}, "drawn"), speeds)
 
 
 def seconds(model: LanguageModel, machine: Machine, speeds: Speeds, wanted: Measurement) -> float:
-    """Of one token; infinite where a speed is not known."""
+    """Of one token; infinite where a rate is not known, without fixed times that are not."""
+    unknown = {"hop": 0.0, "layer": 0.0}
     amounts = calibration.terms_of(model, calibration._placed(model, machine, wanted), wanted)
-    return sum(amount * speeds.get(key, math.inf) for key, amount in amounts.items())
+    return sum(amount * speeds.get(key, unknown.get(key[1], math.inf)) for key, amount in amounts.items())
 
 
 def worst(model: LanguageModel, one: Drawn, found: Fit, choices: Sequence[Measurement]) -> float:

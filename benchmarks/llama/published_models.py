@@ -95,8 +95,7 @@ HYBRIDS = {
 }
 
 ALL: dict[str, Callable[[], Made]] = MAKERS | {
-    name: (lambda shape=shape, name=name: shape.made(name))
-    for name, shape in HYBRIDS.items()
+    name: (lambda shape=shape, name=name: shape.made(name)) for name, shape in HYBRIDS.items()
 }
 
 

@@ -45,7 +45,7 @@ def _no_machine() -> UsageError:
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="GGUF file; of a model in several files, the first one.")]
 
 
-@with_options(search=("deterministic", "seed", "workers"))
+@with_options(inputs=(), search=("deterministic", "seed", "workers"))
 def llm_plan_command(
     model: Model,
     options: ReadOptions,

@@ -17,7 +17,7 @@ from stowplan.tables import text_table
 from stowplan.units import format_ps
 
 #: Colours of what is no layer: intermediate results, parts that are spilled, and what the host holds in any case.
-COMPUTE, SPILLED, INPUT = "#9aa7b5", "#c37800", "#f0e169"
+COMPUTE, SPILLED, INPUT = "#9aa7b5", "#1b1f24", "#d4d9df"
 
 #: Layers that have one colour, so that a bar shows the order.
 _BAND = 8

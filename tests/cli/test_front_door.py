@@ -27,7 +27,9 @@ from tests.patience import HANG
 
 #: A target file and no input; JSON and CSV that are problems already.
 NO_INPUT = {"dot_product.ops.toml"}
-STAND_ALONE = {"banks.json", "buffers.csv", "cells.graph.json", "changing_batches.pickle.gz", "training.remat.json"}
+STAND_ALONE = {
+    "banks.json", "buffers.csv", "cells.graph.json", "changing_batches.pickle.gz", "llm.json", "training.remat.json",
+}  # fmt: skip
 #: Inputs that are meant for one target, unless another is named, and it.
 ONE_TARGET = {"branches.tflite": "arena", "resnet50.layers.json": "nnp-i"}
 

@@ -20,11 +20,16 @@ import numpy as np
 
 from stowplan.backends.llama.flags import CPU, Placement, placement_of
 from stowplan.backends.llama.machine import MIB, Machine, MachineDevice
-from stowplan.backends.llama.model import Context, LanguageModel, read_bytes
+from stowplan.backends.llama.model import LanguageModel, read_bytes, spilled_parts
 from stowplan.errors import InputError, StowplanError, UsageError
 
-#: Parameters of each device: inverse rates of weights, of the cache, and of prompts; fixed time of a layer.
-TERMS = ("weight", "cache", "prompt", "layer")
+#: Parameters of each device, the most important first: inverse rates of weights, of the cache, and of prompts; the time of one
+#: transfer between it and the host; a fixed time of each layer. Those that the measurements cannot tell from others before them
+#: are not fitted.
+TERMS = ("weight", "cache", "prompt", "hop", "layer")
+
+#: Smallest singular value, relative to the largest, of measurements that tell terms apart.
+APART = 1e-3
 
 #: Two depths at which generation is measured, as parts of the context.
 DEPTHS = (0.0, 0.9)
@@ -38,8 +43,9 @@ ENOUGH = 0.05
 #: Rate of what takes no time beside the rest.
 UNSEEN = 10**17
 
-#: Times that the largest error of a fit is multiplied by for predictions of other placements.
-CAUTION = 1.5
+#: Times that the largest error of a fit is multiplied by for predictions of other placements; the least error that is stated;
+#: that of a fit without a measurement to spare, which has no error of its own.
+CAUTION, LEAST_ERROR, UNCHECKED_ERROR = 1.5, 0.05, 0.15
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class Fit:
     """By device and term: seconds for a byte, an operation, or a layer."""
     error: float
     """The largest relative error of a measurement."""
+    has_spare: bool
+    """Whether there are more measurements than fitted terms, so that the error says something."""
 
 
 def terms_of(model: LanguageModel, placed: Placement, measurement: Measurement) -> dict[tuple[str, str], float]:
@@ -79,6 +87,10 @@ def terms_of(model: LanguageModel, placed: Placement, measurement: Measurement) 
         add(device, "layer", 1.0 / max(1, measurement.prompt))
         if not measurement.prompt:
             add(device, "cache", read_bytes(layer, placed.context, measurement.depth + measurement.generated // 2))
+            # A recurrent state is read and written like weights.
+            add(device, "weight", 2 * layer.cache.state_bytes)
+            if device != CPU and any(placed.tensors[tensor.name] == CPU for tensor in layer.tensors):
+                add(device, "hop", 2)
         for tensor in layer.tensors:
             used = share if "_exps" in tensor.name else 1.0
             where = placed.tensors[tensor.name]
@@ -86,6 +98,11 @@ def terms_of(model: LanguageModel, placed: Placement, measurement: Measurement) 
                 add(where, "prompt", 2.0 * tensor.values * used)
             else:
                 add(where, "weight", tensor.bytes * used)
+    if not measurement.prompt:
+        used_devices = [device for device in dict.fromkeys(placed.layers) if device != CPU]
+        for number, device in enumerate(used_devices):
+            # Activations come to each device, and go on from all but the last.
+            add(device, "hop", 1 if number == len(used_devices) - 1 else 2)
     return amounts
 
 
@@ -100,9 +117,8 @@ def fit(model: LanguageModel, machine: Machine, measurements: Sequence[Measureme
     if not measurements:
         raise UsageError("found no measurement, expected at least one of generation")
     rows = [terms_of(model, _placed(model, machine, one), one) for one in measurements]
-    names = sorted({key for row in rows for key in row})
-    matrix = np.array([[row.get(name, 0.0) for name in names] for row in rows])
     measured = np.array([1.0 / one.rate for one in measurements])
+    names, matrix = _told_apart(rows, measured)
     scale = np.maximum(matrix.max(axis=0), 1e-30)
     # Not at the top: it takes long to import.
     from scipy.optimize import nnls
@@ -110,7 +126,23 @@ def fit(model: LanguageModel, machine: Machine, measurements: Sequence[Measureme
     solution, _ = nnls(matrix / measured[:, None] / scale, np.ones(len(rows)))
     seconds = dict(zip(names, (solution / scale).tolist(), strict=True))
     errors = matrix @ (solution / scale) / measured - 1.0
-    return Fit(seconds, float(np.abs(errors).max()))
+    return Fit(seconds, float(np.abs(errors).max()), len(rows) > len(names))
+
+
+def _told_apart(rows: Sequence[Mapping[tuple[str, str], float]], measured: Any) -> tuple[list[tuple[str, str]], Any]:
+    """Terms that the measurements tell apart, the most important first, and their amounts, ``[measurements, terms]``."""
+    names: list[tuple[str, str]] = []
+    matrix = np.zeros((len(rows), 0))
+    for name in sorted({key for row in rows for key in row}, key=lambda key: (TERMS.index(key[1]), key)):
+        column = np.array([[row.get(name, 0.0)] for row in rows])
+        wider = np.hstack([matrix, column])
+        relative = wider / measured[:, None]
+        relative /= np.maximum(np.linalg.norm(relative, axis=0), 1e-30)
+        values = np.linalg.svd(relative, compute_uv=False)
+        if wider.shape[1] <= len(rows) and values[-1] > APART * values[0]:
+            names.append(name)
+            matrix = wider
+    return names, matrix
 
 
 def calibrated(machine: Machine, found: Fit) -> Machine:
@@ -126,17 +158,18 @@ def calibrated(machine: Machine, found: Fit) -> Machine:
 
         weights = rate("weight", one.weight_rate)
         layer = found.seconds.get((one.name, "layer"), one.layer_ps / 1e12)
+        hop = found.seconds.get((one.name, "hop"), one.link_ps / 1e12)
         return replace(
             one,
             weight_rate=weights,
             cache_rate=rate("cache", one.cache_rate) or weights,
             compute_rate=rate("prompt", one.compute_rate),
+            link_ps=round(hop * 1e12),
             layer_ps=round(layer * 1e12),
         )
 
-    return replace(
-        machine, host=device(machine.host), devices=tuple(map(device, machine.devices)), error=round(CAUTION * found.error, 4)
-    )
+    error = max(CAUTION * found.error, LEAST_ERROR if found.has_spare else UNCHECKED_ERROR)
+    return replace(machine, host=device(machine.host), devices=tuple(map(device, machine.devices)), error=round(error, 4))
 
 
 def machine_text(machine: Machine) -> str:
@@ -170,9 +203,12 @@ def machine_text(machine: Machine) -> str:
 
 
 def placements(model: LanguageModel, machine: Machine) -> list[tuple[str, ...]]:
-    """Placements that tell speeds apart: all on the host, and on each device alone as many layers as it holds."""
+    """Placements that tell speeds apart: all on the host; on each device alone as many layers as it holds, half of them, and as
+    many with their feed-forward parts on the host.
+    """
     count = len(model.layers)
-    found: list[tuple[str, ...]] = [("-ngl", "0")]
+    found: list[tuple[str, ...]] = [("-ngl", "0", "-dev", "none")]
+    spilled = r"\.ffn_(down|gate|up|gate_up)" + ("_(ch)?exps" if model.experts else "") + r"\.weight=CPU"
     for device in machine.devices:
         room = device.free - device.margin - (512 << 20)
         layers, size = 0, 0
@@ -183,6 +219,8 @@ def placements(model: LanguageModel, machine: Machine) -> list[tuple[str, ...]]:
             layers += 1
         parts = sorted({layers, layers // 2} - {0}, reverse=True)
         found += [("-ngl", str(min(part, count)), "-dev", device.name) for part in parts]
+        if parts and any(spilled_parts(layer, model.experts) for layer in model.layers):
+            found.append(("-ngl", str(min(parts[0], count)), "-dev", device.name, "-ot", spilled))
     return found
 
 
@@ -253,13 +291,9 @@ def read_bench(text: str, source: str) -> list[Measurement]:
     """What ``llama-bench -o json`` printed; raises InputError where it is something else."""
     try:
         rows = json.loads(text)
-        if not isinstance(rows, list):
-            raise TypeError(f"a {type(rows).__name__}")
-        found = [_row(row) for row in rows]
+        found = [_row(row) for row in (rows if isinstance(rows, list) else [rows])]
     except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"found {type(error).__name__}: {error}, expected what llama-bench -o json prints", source=source
-        ) from None
+        raise InputError(f"found no rows ({error!r}), expected what llama-bench -o json prints", source=source) from None
     return [one for one in found if one.rate > 0]
 
 
@@ -272,6 +306,9 @@ def _row(row: Mapping[str, Any]) -> Measurement:
         words += ["-ts", str(shares).replace("/", ",")]
     if overrides not in ("", "none", None):
         words += ["-ot", str(overrides).replace(";", ",")]
+    for flag, key in (("-ctk", "type_k"), ("-ctv", "type_v"), ("-sm", "split_mode")):
+        if row.get(key, "f16") not in ("f16", "layer", "none"):
+            words += [flag, str(row[key])]
     return Measurement(tuple(words), int(row["n_prompt"]), int(row["n_gen"]), int(row.get("n_depth", 0)), float(row["avg_ts"]))
 
 
@@ -301,6 +338,6 @@ def _placed(model: LanguageModel, machine: Machine, one: Measurement) -> Placeme
     names = [device.name for device in machine.devices]
     tokens = max(256, one.depth + one.prompt + one.generated)
     placed = placement_of(model, one.words, names, [device.free for device in machine.devices])
-    placed.context = Context(tokens=tokens)
+    placed.context = replace(placed.context, tokens=tokens)
     assert CPU not in names
     return placed

@@ -44,6 +44,9 @@ _NAMES = {
     "--cache-type-v": "value_type",
 }
 
+#: Options that place tensors as well, and are not read.
+_OTHER_PLACERS = ("-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn", "-nkvo", "--no-kv-offload")
+
 
 def command_of(problem: Problem, plan: Plan, context: Context) -> list[str]:
     """Options for a plan, one entry a word."""
@@ -172,6 +175,8 @@ def _parsed(words: Sequence[str]) -> dict[str, str]:
     for word, value in zip(words, [*words[1:], ""], strict=True):
         if word in ("-sm", "--split-mode") and value in ("row", "tensor"):
             raise UsageError(f"found -sm {value}, expected layers on devices (-sm layer): other splits are not modelled")
+        if word in _OTHER_PLACERS:
+            raise UsageError(f"found {word}, expected the same placement by -ot (--override-tensor)")
         if word in _NAMES:
             found[_NAMES[word]] = value
     return found

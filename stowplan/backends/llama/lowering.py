@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from stowplan.backends.llama.machine import Machine, MachineDevice
 from stowplan.backends.llama.model import Context, LanguageModel, ModelLayer, cache_bytes, read_bytes, spilled_parts
 from stowplan.errors import UsageError
@@ -73,7 +75,8 @@ def problem_of(
     """
     request.check(model)
     sizes = [size for at, size in enumerate(micro_batches) if at == 0 or micro_batches[at - 1] < request.prompt]
-    batches = [_micro_batch(size, request.prompt) for size in sizes]
+    # The prompts of all slots are computed.
+    batches = [_micro_batch(size, request.prompt * request.slots) for size in sizes]
     layers = [_layer(model, layer, request, batches) for layer in model.layers[:-1]]
     output = _output(model.layers[-1], batches)
     return Problem(
@@ -103,9 +106,13 @@ def _layer(model: LanguageModel, layer: ModelLayer, request: Request, batches: S
     fixed = [tensor for tensor in layer.tensors if tensor.name not in apart]
     # A window's cache grows with the micro-batch: the largest that is chosen from.
     largest = max(batch.size for batch in batches)
+    own = _part(model, "", fixed, request, batches, False)
+    # A recurrent state is read and written at the rate of weights, once for each sequence.
+    state = 2 * layer.cache.state_bytes * request.slots
+    own = msgspec.structs.replace(own, step_bytes=own.step_bytes + state)
     return Layer(
         name=layer.name,
-        fixed=_part(model, "", fixed, request, batches, False),
+        fixed=own,
         spillable=tuple(
             _part(model, name, tensors, request, batches, bool(model.experts)) for name, tensors in spilled.items()
         ),

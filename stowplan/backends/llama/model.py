@@ -230,9 +230,7 @@ def read_bytes(layer: ModelLayer, context: Context, live: int) -> int:
     """Bytes of its cache that a layer reads for one token of one sequence, with so many tokens before it."""
     cache = layer.cache
     tokens = min(live, cache.window) if cache.window else live
-    rows = _typed(cache.key_values, context.key_type) + _typed(cache.value_values, context.value_type)
-    # A state is read and written.
-    return rows * tokens + 2 * cache.state_bytes
+    return (_typed(cache.key_values, context.key_type) + _typed(cache.value_values, context.value_type)) * tokens
 
 
 def spilled_parts(layer: ModelLayer, experts: int) -> dict[str, list[Tensor]]:

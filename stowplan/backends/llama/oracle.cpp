@@ -43,7 +43,12 @@ static void answer(const char * path, const std::string & line) {
     model_params.n_gpu_layers = atoi(fields[0].c_str());
     std::vector<ggml_backend_dev_t> devices;
     for (const std::string & name : parts_of(fields[5], ',')) {
-        devices.push_back(ggml_backend_dev_by_name(name.c_str()));
+        ggml_backend_dev_t device = ggml_backend_dev_by_name(name.c_str());
+        if (device == nullptr) {
+            printf("FAILED: there is no device %s\n", name.c_str());
+            return;
+        }
+        devices.push_back(device);
     }
     devices.push_back(nullptr);
     if (devices.size() > 1) {

@@ -293,6 +293,7 @@ def _summary(
     known = best is not None
     unknown = [] if is_measured else ["sizes of the buffers of intermediate results were estimated; --oracle asks the runtime"]
     unknown += [f"{name} has no measured speed" for name in machine.unmeasured]
+    unknown += result.warnings if result is not None else ()
     bound = result.bound if result is not None else None
     return Summary(
         model=model.name,
@@ -357,9 +358,13 @@ def _grown(problem: Problem, placed: Plan, oracle: Oracle, request: Request, com
     """Set aside what the runtime asks for; whether a device has less room than it asks for."""
     size = problem.micro_batches[placed.micro_batch].size
     context = Context(request.context, request.slots, size, request.key_type, request.value_type)
+    names = [problem.memories[memory].name for memory in used_devices(placed.memories)]
     asked = oracle.compute_bytes(flags.command_of(problem, placed, context))
     grown = False
     for device in problem.memories:
+        is_used = device.name == problem.host.name or device.name in names
+        if is_used and device.name not in asked:
+            raise StowplanError(f"the oracle says nothing of {device.name}: is that device there?")
         if device.name in asked:
             grown |= asked[device.name] > device.compute_bytes[placed.micro_batch]
             compute[device.name, size] = max(asked[device.name], compute.get((device.name, size), 0))
@@ -400,13 +405,18 @@ def lines_of(summary: Summary) -> list[str]:
         lines.append(f"  best       {format_ps(summary.plan_ps or 0)} for the request, {proof} by the measured speeds")
         head = ["seconds", "this:r"]
         table = [("all", f"{summary.request_ps / 1e12:,.3f}")]
-        table += [(name, f"{summary.parts[key] / 1e12:,.3f}") for key, name in PARTS.items()]
+        table += [(name, _seconds(summary.parts[key])) for key, name in PARTS.items()]
         if summary.fit_ps is not None:
             head.append("--fit:r")
             others = [summary.fit_ps, *(summary.fit_parts[key] for key in PARTS)]
-            both = [(*row, f"{value / 1e12:,.3f}") for row, value in zip(table, others, strict=True)]
+            both = [(*row, _seconds(value)) for row, value in zip(table, others, strict=True)]
             lines += text_table(head, both)
         else:
             lines += text_table(head, table)
     lines += [f"  assumed    {line}" for line in summary.unknown]
     return lines
+
+
+def _seconds(picoseconds: int) -> str:
+    # Rounding may leave a few nanoseconds below nothing.
+    return f"{max(0, picoseconds) / 1e12:,.3f}"

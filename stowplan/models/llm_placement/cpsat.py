@@ -200,7 +200,8 @@ def solve(
                 if on_plan is not None:
                     on_plan(plan)
     if best is None:
-        return Outcome("infeasible" if is_proven else "unknown", None, None)
+        reason = "no placement of the layers keeps every memory within what may be used" if is_proven else None
+        return Outcome("infeasible" if is_proven else "unknown", None, None, reason)
     proven = min([best.objective, *bounds])
     if on_bound is not None:
         on_bound(proven)

@@ -114,7 +114,8 @@ class Times(NamedTuple):
     prompt: int
     """Computing the prompt, with all that it reads and copies."""
     transfers: int
-    """Generation: transfers of activations, and fixed times of layers."""
+    """Transfers of activations between devices, of the prompt as well; in generation also those of spilled parts, and fixed
+    times of layers."""
 
 
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
@@ -274,7 +275,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of what a plan depends on: everything but the names."""
+        """Hex SHA-256 of what a plan depends on: everything but the names of the problem and of the machine."""
         return files.digest(
             [
                 self.layers,

@@ -61,7 +61,8 @@ def split(count: int, shares: Sequence[float] | np.ndarray[tuple[int], np.dtype[
         How many of the last layers are on devices.
     """
     ends = np.cumsum(np.asarray(shares, np.float32), dtype=np.float32)
-    ends = ends / ends[-1]
+    # Without any memory all layers go to the first device, where they do not fit.
+    ends = ends / ends[-1] if ends[-1] else ends + np.float32(1)
     offloaded = min(offloaded, count)
     memories = [HOST] * (count - offloaded)
     for number in range(offloaded):
