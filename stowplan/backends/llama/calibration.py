@@ -234,11 +234,15 @@ def next_measurement(
     left = [choice for choice in choices if not any(_is_same(choice, one) for one in done)]
     if not left:
         return None
-    known = {key for one in done for key in terms_of(model, _placed(model, machine, one), one)}
-    unseen = [choice for choice in left if not {*terms_of(model, _placed(model, machine, choice), choice)} <= known]
-    if unseen:
-        # A speed that no measurement depends on comes first.
-        return unseen[0]
+    rows = [terms_of(model, _placed(model, machine, one), one) for one in done]
+    seconds = [1.0 / one.rate for one in done]
+    apart = len(_told_apart(rows, np.array(seconds))[0]) if rows else 0
+    for choice in left:
+        more = terms_of(model, _placed(model, machine, choice), choice)
+        typical = float(np.median(seconds)) if seconds else 1.0
+        # A speed that no measurement tells from the others comes first.
+        if len(_told_apart([*rows, more], np.array([*seconds, typical]))[0]) > apart:
+            return choice
     fits = [fit(model, machine, [*done[:at], *done[at + 1 :]]) for at in range(len(done))] if len(done) > 1 else []
     spread = [_spread(terms_of(model, _placed(model, machine, choice), choice), fits) for choice in left]
     best = max(range(len(left)), key=lambda at: spread[at])
