@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 #: Endings of files with llama.cpp's options.
 _EMITTED = (".ini", ".env", ".sh")
 
-_NO_MACHINE = """no machine is named: expected --devices machine.toml, a file with the devices and their free memory, such as
+_NO_MACHINE = """\
+expected --devices machine.toml: a file with the devices of the machine and their free memory, such as
 
     [host]
     free_mib = 60000
@@ -32,7 +33,14 @@ _NO_MACHINE = """no machine is named: expected --devices machine.toml, a file wi
     name = "CUDA0"      # as 'llama-bench --list-devices' prints it
     free_mib = 23000
 
-'stowplan llm calibrate MODEL.gguf --devices machine.toml -o measured.toml' then measures their speeds"""
+'stowplan llm calibrate MODEL.gguf --devices machine.toml -o measured.toml' then measures their speeds."""
+
+
+def _no_machine() -> UsageError:
+    error = UsageError("no machine is named")
+    error.advice = tuple(_NO_MACHINE.splitlines())
+    return error
+
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="GGUF file; of a model in several files, the first one.")]
 
@@ -80,7 +88,7 @@ def llm_plan_command(
     placement is that of --fit, and the output says so.
     """
     if devices is None:
-        raise UsageError(_NO_MACHINE)
+        raise _no_machine()
     for path in emit or ():
         if path.suffix not in _EMITTED:
             raise UsageError(f"--emit: found {path.name!r}, expected a name that ends in {', '.join(_EMITTED)}")
@@ -158,7 +166,7 @@ def llm_calibrate_command(
     measurement is always the one that the measurements so far predict least surely. It ends once they agree.
     """
     if devices is None:
-        raise UsageError(_NO_MACHINE)
+        raise _no_machine()
     check_outputs((output,), inputs=(model, devices, *(read or ())))
     from stowplan.backends.llama import calibration
     from stowplan.backends.llama.machine import read_machine

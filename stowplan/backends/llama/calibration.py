@@ -144,8 +144,10 @@ def machine_text(machine: Machine) -> str:
 
     def table(head: str, one: MachineDevice) -> list[str]:
         lines = [head, f'name = "{one.name}"'] if head == "[[device]]" else [head]
-        lines.append(f"free_mib = {one.free / MIB:.0f}")
-        lines.append(f"margin_mib = {one.margin / MIB:.0f}")
+        lines.append(f"free_mib = {one.free / MIB:.10g}")
+        lines.append(f"margin_mib = {one.margin / MIB:.10g}")
+        if one.compute is not None:
+            lines.append(f"compute_mib = {one.compute / MIB:.10g}")
         for key, value, unit in (
             ("weight_gbs", one.weight_rate, 1e9),
             ("cache_gbs", one.cache_rate, 1e9),

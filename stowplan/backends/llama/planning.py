@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -171,6 +172,8 @@ def plan(
             "and values in one row"
         )
     request = Request(context, prompt, generate, slots, key_type, value_type)
+    if oracle is not None and not os.access(oracle, os.X_OK):
+        raise UsageError(f"found the oracle {str(oracle)!r}, expected a program built from stowplan's oracle.cpp")
     measure = None if oracle is None else Oracle(Path(oracle), language.path, made)
     compute: dict[tuple[str, int], int] = {}
     if made.unmeasured or made.error is None:

@@ -98,7 +98,7 @@ def _cheapest(problem: Fields, case: Case, layer: int, memory: int, paid: list[i
     row = problem["layers"][layer]
     fixed = row["cache_bytes"] + row["fixed"]["bytes"]
     sizes = [part["bytes"] for part in row["spillable"]]
-    choices = []
+    choices = list[int]()
     for spilled in range(1 + (len(sizes) if memory else 0)):
         here, away = fixed + sum(sizes[spilled:]), sum(sizes[:spilled])
         time = denominator * time_of(problem, case, layer, memory, spilled)
