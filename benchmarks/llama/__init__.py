@@ -4,5 +4,6 @@
 - ``other_architectures``: those with latent attention, sinks, states or biases
 - ``architectures``: the tensors and keys of each architecture, as llama.cpp loads them
 - ``rig``: servers of llama.cpp as devices
+- ``times``: how long plans take
 - ``bytes``: bytes by our rules against those of the runtime
 """
