@@ -75,7 +75,7 @@ solve examples/data/branches.tflite --deterministic --time-limit 1 -q
 frontier examples/data/training.remat.json --limits 40MB,48MB --deterministic --time-limit 2 -q
 tflm examples/data/branches.tflite --no-run -o $D/arena.json -q
 verify examples/data/branches.tflite $D/arena.json
-llm $D/model.gguf --devices $D/machine.toml --ctx 1024 --prompt 100 --generate 64 --deterministic --time-limit 1 -q
+llm $D/model.gguf --devices $D/machine.toml --ctx 1024 --prompt 100 --generate 64 --deterministic -q
 llm $D/model.gguf --devices $D/memories.toml --ctx 1024 --prompt 100 --generate 64
 targets
 settings
