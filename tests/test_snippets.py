@@ -41,7 +41,14 @@ NEEDS = {
 #: Pages of more than some seconds.
 SLOW = {
     *("README.md", "batches.md", "compiled-programs.md", "gallery.md", "hints.md", "map-loop.md", "place-network.md"),
-    *("fit-jax.md", "fragmentation.md", "train-a-policy.md", "train-with-a-trainer.md", "train-within-memory.md", "validate.md"),
+    *(
+        "fit-jax.md",
+        "fragmentation.md",
+        "train-a-policy.md",
+        "train-with-a-trainer.md",
+        "train-within-memory.md",
+        "validate.md",
+    ),
 }
 
 #: Commands as the pages have them: this package's, whatever is installed; nothing is installed, and builds are only looked at.

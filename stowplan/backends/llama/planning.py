@@ -17,7 +17,7 @@ from stowplan.backends.llama.machine import MIB, Machine, read_machine
 from stowplan.backends.llama.model import ARCHITECTURES, CACHE_TYPES, Context, LanguageModel, read_model
 from stowplan.backends.llama.oracle import Oracle
 from stowplan.document import Document
-from stowplan.errors import StowplanError, UsageError
+from stowplan.errors import StowplanError, TimeLimitError, UsageError
 from stowplan.kernel.context import Options
 from stowplan.kernel.solve import solve
 from stowplan.models.llm_placement.plan import Plan, times_of, used_devices
@@ -34,6 +34,9 @@ MOST_PROMPT = 0.5
 
 #: Times that a plan is made again with larger buffers, where the runtime asks for more than was set aside.
 REPAIRS = 4
+
+#: Seconds that a plan gets at least.
+LEAST_SECONDS = 0.5
 
 #: What the parts of a request's time are called.
 PARTS = {
@@ -179,26 +182,30 @@ def plan(
     if made.unmeasured or made.error is None:
         return _by_memory(language, made, request, micro_batches[:1])
     chosen = options or Options(time_limit=10.0, candidates=("heuristic", "exact"))
+    left = chosen.time_limit
     for _ in range(REPAIRS):
         problem = problem_of(language, made, request, micro_batches, compute)
         result = solve(
             problem,
-            time_limit=chosen.time_limit,
+            # Some is kept for another plan, in case that the runtime's buffers are larger than was assumed.
+            time_limit=left if measure is None else max(left / 2, LEAST_SECONDS),
             candidates=chosen.candidates or ("heuristic", "exact"),
             seed=chosen.seed,
             workers=chosen.workers,
             deterministic=chosen.deterministic,
             cancel=cancel,
         )
+        left -= result.seconds
         if result.plan is None:
-            raise StowplanError(_why_nothing_fits(problem, result))
+            raise _nothing_fits(problem, result)
         if measure is None:
-            break
+            return _judged(language, made, request, problem, result, False)
         on_progress("asking the runtime for the size of its buffers")
-        grown = _grown(problem, result.plan, measure, request, compute)
-        if not grown:
-            break
-    return _judged(language, made, request, problem, result, measure is not None)
+        own = fit_plan(problem)
+        grown = [_grown(problem, placed, measure, request, compute) for placed in (result.plan, own) if placed is not None]
+        if not any(grown):
+            return _judged(language, made, request, problem, result, True)
+    raise StowplanError(f"the runtime asks for larger buffers than were set aside, in {REPAIRS} plans one after the other")
 
 
 def _by_memory(model: LanguageModel, machine: Machine, request: Request, sizes: Sequence[int]) -> Planned:
@@ -206,7 +213,7 @@ def _by_memory(model: LanguageModel, machine: Machine, request: Request, sizes: 
     problem = problem_of(model, machine, request, sizes)
     placed = fit_plan(problem)
     if placed is None:
-        raise StowplanError(f"{model.name} does not fit on {machine.name}, wherever its layers are placed")
+        raise DoesNotFitError(f"--fit would find no placement of {model.name} on {machine.name}: it does not fit")
     missing = ", ".join(machine.unmeasured) or "predicted request times"
     reason = (
         f"this is what --fit places: {'the speeds of ' if machine.unmeasured else 'the error of '}{missing} "
@@ -359,12 +366,20 @@ def _grown(problem: Problem, placed: Plan, oracle: Oracle, request: Request, com
     return grown
 
 
-def _why_nothing_fits(problem: Problem, result: Result) -> str:
+class DoesNotFitError(StowplanError):
+    """It is proven that the model does not fit on the machine."""
+
+    exit_code = 1
+
+
+def _nothing_fits(problem: Problem, result: Result) -> StowplanError:
+    """Why there is no plan."""
     total = problem.host_bytes + sum(map(layer_bytes, problem.layers))
     room = sum(max(0, problem.room(memory, 0)) for memory in range(len(problem.memories))) + problem.host_bytes
-    if result.status == "infeasible":
-        return f"nothing fits: the model and its caches take {total / MIB:,.0f} MiB, and {room / MIB:,.0f} MiB may be used"
-    return f"no placement was found within the time limit (stopped by {result.stop_reason})"
+    if result.status != "infeasible":
+        return TimeLimitError("no placement was found within the time limit")
+    sizes = f"the model and its caches take {total / MIB:,.0f} MiB, and {room / MIB:,.0f} MiB may be used"
+    return DoesNotFitError(f"nothing fits: {sizes}. A shorter context (--ctx) or a smaller cache type (-ctk, -ctv) takes less")
 
 
 def lines_of(summary: Summary) -> list[str]:

@@ -139,3 +139,38 @@ def test_deterministic_plans_are_the_same(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert plans[0] == plans[1]
+
+
+def _oracle(folder: Path, compute: str) -> Path:
+    """A program that answers every placement with these bytes of intermediate results."""
+    program = folder / "oracle"
+    program.write_text(f"#!/bin/sh\nwhile read -r line; do printf 'CUDA0\\t0\\t0\\t{compute};CPU\\t0\\t0\\t1000;\\n'; done\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_larger_buffers_of_the_runtime_make_another_plan(tmp_path: Path) -> None:
+    path = write(DENSE, tmp_path)
+    there = machine(device("CUDA0", 8, 800.0))
+    before = llama.plan(path, there, context=512, prompt=64, generate=64)
+    after = llama.plan(path, there, context=512, prompt=64, generate=64, oracle=_oracle(tmp_path, "4000000"))
+    used = {use.name: use for use in after.summary.devices}
+    assert used["CUDA0"].compute == 4_000_000
+    assert used["CUDA0"].free >= 0
+    assert before.plan.memories.count(HOST) < after.plan.memories.count(HOST) or sum(after.plan.spilled) > sum(
+        before.plan.spilled
+    )
+    assert not any("estimated" in line for line in after.summary.unknown)
+
+
+def test_what_the_runtime_says_must_make_sense(tmp_path: Path) -> None:
+    path, there = write(DENSE, tmp_path), machine(device("CUDA0", 8, 800.0))
+    program = tmp_path / "oracle"
+    for text, message in (
+        ("echo nonsense", "has 1 answers for 1 placements|says 'nonsense', expected bytes of buffers"),
+        ("true", "has 0 answers for 1 placements"),
+    ):
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+        with pytest.raises(StowplanError, match=message):
+            llama.plan(path, there, context=512, prompt=64, generate=64, oracle=program)
