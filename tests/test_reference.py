@@ -23,7 +23,7 @@ from tests.test_snippets import SHELL
 
 KINDS = (
     *("packing", "banked-packing", "operator-order", "rematerialization", "tier-placement", "modulo-scheduling"),
-    *("bank-mapping", "memory-mapping"),
+    *("bank-mapping", "memory-mapping", "llm-placement"),
 )
 
 #: A fenced block: its language, which commands have and files, outputs and excerpts have not, and its text.

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from stowplan.cli import main
+from tests.backends.llama.cases import DENSE, write
 from tests.paths import ROOT
 
 PAGE = Path(__file__).with_name("messages.txt")
@@ -30,6 +31,25 @@ FILES = {
     "text.hlo.txt": "no program\n",
     "model.tflite": "no model",
     "target.toml": 'kind = "memory_mapping"\nname = "mine"\n',
+    "machine.toml": """[host]
+free_mib = 1000
+weight_gbs = 4.0
+cache_gbs = 0.4
+tflops = 0.1
+[[device]]
+name = "CUDA0"
+free_mib = 1200
+weight_gbs = 100.0
+tflops = 10.0
+[[device]]
+name = "CUDA1"
+free_mib = 1200
+weight_gbs = 800.0
+tflops = 80.0
+[calibration]
+error = 0.05
+""",
+    "memories.toml": '[host]\nfree_mib = 1000\n[[device]]\nname = "CUDA0"\nfree_mib = 1200\n',
 }
 
 #: ``$D`` is the folder of the files; all searches are deterministic.
@@ -55,6 +75,8 @@ solve examples/data/branches.tflite --deterministic --time-limit 1 -q
 frontier examples/data/training.remat.json --limits 40MB,48MB --deterministic --time-limit 2 -q
 tflm examples/data/branches.tflite --no-run -o $D/arena.json -q
 verify examples/data/branches.tflite $D/arena.json
+llm $D/model.gguf --devices $D/machine.toml --ctx 1024 --prompt 100 --generate 64 --deterministic -q
+llm $D/model.gguf --devices $D/memories.toml --ctx 1024 --prompt 100 --generate 64
 targets
 settings
 solve
@@ -68,6 +90,11 @@ solve $D/other.json
 solve $D/text.hlo.txt --target tpu-v4
 solve $D/model.tflite
 tflm $D/model.tflite
+llm $D/model.gguf
+llm $D/model.tflite --devices $D/machine.toml
+llm $D/model.gguf --devices $D/target.toml
+llm $D/model.gguf --devices $D/machine.toml --ctx 256
+llm calibrate $D/model.gguf --devices $D/memories.toml --read $D/other.json
 solve examples/data/alexnet_inf_b1.hlo.txt.gz
 solve examples/data/alexnet_inf_b1.hlo.txt.gz --target $D/target.toml
 solve examples/data/alexnet_inf_b1.hlo.txt.gz --target tpu-v9
@@ -100,6 +127,7 @@ def outputs() -> str:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(ROOT):
         for name, content in FILES.items():
             Path(folder, name).write_text(content)
+        write(DENSE, Path(folder))
         for command in COMMANDS.strip().splitlines():
             lines += [f"$ stowplan {command}", *_printed(command, folder), ""]
     return "\n".join(lines)
