@@ -155,7 +155,7 @@ def llm_calibrate_command(
         option("--read", "FILE", "Read what 'llama-bench -o json' printed instead of running it. May be given several times."),
     ] = None,
     context: Annotated[int, option("--ctx", "N", "Tokens of context up to which generation is measured.", min=256)] = 4096,
-    most: Annotated[int, option("--most", "N", "Maximum number of measurements.", min=1)] = 12,
+    most: Annotated[int, option("--most", "N", "Maximum number of measurements.", min=1)] = 16,
     output: Annotated[Path | None, option("-o --output", "FILE", "Write the machine file with its speeds.")] = None,
     as_json: Annotated[bool, option("--json", "", "Print the measurements and speeds as JSON.")] = False,
     quiet: Quiet = False,

@@ -322,7 +322,7 @@ def calibrate(
     run: Callable[[Measurement], Measurement],
     *,
     context: int,
-    most: int = 12,
+    most: int = 16,
     known: Sequence[Measurement] = (),
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[Machine, list[Measurement]]:
