@@ -43,7 +43,7 @@ NOISE = 0.02
 CLOSE = 0.10
 
 #: Measurements that ``stowplan llm calibrate`` makes at most, its default.
-MOST = 12
+MOST = 16
 
 #: Context of the calibration, in tokens.
 CONTEXT = 8192
