@@ -143,8 +143,7 @@ TINY: dict[str, Shape] = {
 }
 
 MAKERS: dict[str, Callable[[], tuple[dict[str, Any], list[TensorSpec]]]] = {
-    name: (lambda shape=shape, name=name: (shape.metadata(name), [*shape.tensors()]))  # type: ignore[misc]
-    for name, shape in SHAPES.items()
+    name: (lambda shape=shape, name=name: (shape.metadata(name), [*shape.tensors()])) for name, shape in SHAPES.items()
 } | OTHERS
 
 

@@ -2,10 +2,11 @@
 
     python -m benchmarks.llama.cases BUILD ORACLE [--cases NAME ...] [--placements N] [--rounds N] [--json FILE]
 
-BUILD is a build folder that ``benchmarks.llama.build`` made, ORACLE the program beside it. The devices of a case are RPC servers
-that wait as long as their speeds say; scheduler, copies, ``--fit`` and ``llama-bench`` are the runtime's own. A row has the
-tokens a second of what ``llama-fit-params`` chooses, of what ``stowplan.backends.llama.plan`` recommends, and of the best of a
-grid of placements; how many pairs that are more than 5 % apart are predicted in the wrong order; and predicted over measured.
+BUILD is a build folder that ``benchmarks.llama.build`` made, ORACLE the program that it built from oracle.cpp. The devices of
+a case are RPC servers that wait as long as their speeds say; scheduler, copies, ``--fit`` and ``llama-bench`` are the runtime's
+own. A row has the tokens a second of the placement that ``llama-fit-params`` chooses, of the one that
+``stowplan.backends.llama.plan`` recommends, and of the best of all that were measured, a grid of others among them; how many
+pairs of placements that are more than 5 % apart are predicted in the wrong order; and predicted over measured rates.
 Only generation counts: requests have so long an answer that the prompt hardly takes time.
 """
 
@@ -19,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations, permutations, product
+from itertools import combinations, pairwise, permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -79,16 +80,16 @@ class Case:
 DENSE, MIXTURE = "tiny-dense", "tiny-moe"
 
 CASES: dict[str, Case] = {
-    # The study's.
-    "subset-fits": Case(DENSE, ((1, 1, 400), (4, 4, 400)), (2, 0.2), about="subset"),
-    "unequal-fits": Case(DENSE, ((0.8, 0.8, 400), (4, 4, 150)), (2, 0.2), about="unlike"),
-    "equal-control": Case(DENSE, ((2, 2, 130), (2, 2, 130)), (1, 0.2), about="equal"),
-    "slow-device": Case(DENSE, ((0.5, 0.5, 100), (4, 4, 100)), (2, 0.4), about="unlike"),
-    "long-cache": Case(DENSE, ((6, 6, 170),), (2, 0.1), 3072, 4096, "long cache"),
-    "long-cache-two": Case(DENSE, ((3, 3, 90), (6, 6, 110)), (2, 0.1), 3072, 4096, "long cache"),
-    "moe-subset": Case(MIXTURE, ((0.6, 0.6, 450), (3, 3, 450)), (1, 0.2), about="subset"),
-    "moe-spill": Case(MIXTURE, ((3, 3, 200),), (0.5, 0.1), about="spill"),
-    "moe-two": Case(MIXTURE, ((0.8, 0.8, 150), (3, 3, 120)), (0.3, 0.1), about="spill"),
+    # One device is faster than the other; one cache is long; a mixture.
+    "subset-fits": Case(DENSE, ((1, 1, 760), (4, 4, 760)), (2, 0.2), about="subset"),
+    "unequal-fits": Case(DENSE, ((0.8, 0.8, 760), (4, 4, 285)), (2, 0.2), about="unlike"),
+    "equal-control": Case(DENSE, ((2, 2, 247), (2, 2, 247)), (1, 0.2), about="equal"),
+    "slow-device": Case(DENSE, ((0.5, 0.5, 190), (4, 4, 190)), (2, 0.4), about="unlike"),
+    "long-cache": Case(DENSE, ((11, 6, 270),), (3.8, 0.1), 3072, 4096, "long cache"),
+    "long-cache-two": Case(DENSE, ((5.7, 3, 143), (11, 6, 175)), (3.8, 0.1), 3072, 4096, "long cache"),
+    "moe-subset": Case(MIXTURE, ((0.6, 0.6, 850), (3, 3, 850)), (1, 0.2), about="subset"),
+    "moe-spill": Case(MIXTURE, ((3, 3, 380),), (0.5, 0.1), about="spill"),
+    "moe-two": Case(MIXTURE, ((0.8, 0.8, 285), (3, 3, 228)), (0.3, 0.1), about="spill"),
     # Devices that are equal: there is little to gain.
     "equal-fits": Case(DENSE, ((2, 2, 450), (2, 2, 450)), (1, 0.2), about="equal"),
     "equal-three": Case(DENSE, ((2, 2, 170), (2, 2, 170), (2, 2, 170)), (1, 0.2), about="equal"),
@@ -177,7 +178,17 @@ class Outcome:
         return next(run.rate for run in self.runs if run.kind == kind)
 
 
-HEAD = ["case", "about", "fit t/s", "recommended", "best", "recommended/best", "recommended/fit", "ranked wrong", "predicted/measured"]
+HEAD = [
+    "case",
+    "about",
+    "fit t/s",
+    "recommended",
+    "best",
+    "recommended/best",
+    "recommended/fit",
+    "ranked wrong",
+    "predicted/measured",
+]
 HEAD += ["fits"]
 
 
@@ -199,7 +210,9 @@ def grid(problem: Problem, limit: int = 4000) -> list[Plan]:
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Plan] = {}
     for order in (order for size in range(len(devices) + 1) for order in permutations(devices, size)):
         for sizes in _sizes(count, len(order), step):
-            memories = [HOST] * (count - sum(sizes)) + [memory for memory, size in zip(order, sizes, strict=True) for _ in range(size)]
+            memories = [HOST] * (count - sum(sizes)) + [
+                memory for memory, size in zip(order, sizes, strict=True) for _ in range(size)
+            ]
             for some, parts in product(range(0, count, step), (1, 2, 3)) if order else [(0, 0)]:
                 # The first layers that are on a device.
                 spilled, left = [0] * count, some
@@ -221,7 +234,7 @@ def _sizes(count: int, devices: int, step: int) -> Iterator[list[int]]:
     for offloaded in dict.fromkeys([count, *range(count - step, 0, -step)]):
         for cuts in combinations(range(step, offloaded, step), devices - 1):
             ends = [0, *cuts, offloaded]
-            yield [after - before for before, after in zip(ends, ends[1:], strict=False)]
+            yield [after - before for before, after in pairwise(ends)]
 
 
 def _fits(problem: Problem, memories: Sequence[int], spilled: Sequence[int]) -> bool:
@@ -319,7 +332,9 @@ def run_case(name: str, build: Path, program: Path, path: Path, hop: float, plac
         every = grid(problem)
         context = Context(case.context, micro_batch=MICRO_BATCH)
         every = [one for one in every if one.objective <= SLOWEST * every[0].objective]
-        runs += [Run("grid", command_of(problem, one, context), predicted(problem, one), []) for one in spread(every, placements)]
+        runs += [
+            Run("grid", command_of(problem, one, context), predicted(problem, one), []) for one in spread(every, placements)
+        ]
         for run in runs:
             run.rates.append(rig.rate(path, run.words, case.depth, MICRO_BATCH))
         best = sorted((run for run in runs if run.kind == "grid"), key=lambda run: -run.rate)[:2]

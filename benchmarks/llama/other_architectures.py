@@ -31,7 +31,12 @@ class Block:
 
 def keys(architecture: str, name: str, layers: int, embedding: int, vocabulary: int, **others: Any) -> dict[str, Any]:
     """Keys that every model has, and those of the architecture, with ``__`` for a dot."""
-    common = {"block_count": layers, "embedding_length": embedding, "context_length": 131072, "vocab_size": vocabulary}
+    common: dict[str, Any] = {
+        "block_count": layers,
+        "embedding_length": embedding,
+        "context_length": 131072,
+        "vocab_size": vocabulary,
+    }
     common |= {"attention__layer_norm_rms_epsilon": 1e-5, "attention__layer_norm_epsilon": 1e-5}
     given = {f"{architecture}.{key.replace('__', '.')}": value for key, value in (common | others).items()}
     return {"general.architecture": architecture, "general.name": name, "tokenizer.ggml.model": "none", **given}

@@ -90,7 +90,7 @@ class Rig:
                 asked += [flag, value[flag].replace(",", separator)]
         answer = self._run("llama-bench", ["-m", str(model), "-rpc", ",".join(self.servers), *asked])
         try:
-            return statistics.median(json.loads(answer.stdout)[-1]["samples_ts"])
+            return float(statistics.median(json.loads(answer.stdout)[-1]["samples_ts"]))
         except (ValueError, LookupError, TypeError):
             raise RuntimeError(f"llama-bench {' '.join(asked)} measured nothing: {answer.stderr[-300:]}") from None
 
