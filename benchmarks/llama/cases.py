@@ -1,6 +1,6 @@
 """Recommended placements against those of llama.cpp's ``--fit`` and others, measured in the runtime on virtual devices.
 
-    python -m benchmarks.llama.cases BUILD ORACLE [--cases NAME ...] [--placements N] [--rounds N] [--json FILE]
+    python -m benchmarks.llama.cases BUILD ORACLE [--cases NAME ...] [--placements N] [--rounds N] [--hop US] [--json FILE]
 
 BUILD is a build folder that ``benchmarks.llama.build`` made, ORACLE the program that it built from oracle.cpp. The devices of
 a case are RPC servers that wait as long as their speeds say; scheduler, copies, ``--fit`` and ``llama-bench`` are the runtime's
@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.lib.tables import table
 from benchmarks.llama.architectures import write_model
 from benchmarks.llama.rig import Rig
-from stowplan.backends.llama import plan
+from stowplan.backends.llama import Planned, plan
 from stowplan.backends.llama.flags import CPU, command_of, placement_of
 from stowplan.backends.llama.lowering import Request, problem_of
 from stowplan.backends.llama.machine import MIB, Machine, machine_of
@@ -47,6 +47,9 @@ APART = 0.05
 
 #: Placements that would be more times slower than the best are not measured: they take long and tell little.
 SLOWEST = 6.0
+
+#: Placements that may be the best: so much below it, by prediction or by one measurement.
+CLOSE = 0.15
 
 #: Of the grid, so many with the best predictions are measured in any case.
 FIRST = 4
@@ -87,36 +90,36 @@ CASES: dict[str, Case] = {
     "slow-device": Case(DENSE, ((0.5, 0.5, 190), (4, 4, 190)), (2, 0.4), about="unlike"),
     "long-cache": Case(DENSE, ((11, 6, 270),), (3.8, 0.1), 3072, 4096, "long cache"),
     "long-cache-two": Case(DENSE, ((5.7, 3, 143), (11, 6, 175)), (3.8, 0.1), 3072, 4096, "long cache"),
-    "moe-subset": Case(MIXTURE, ((0.6, 0.6, 850), (3, 3, 850)), (1, 0.2), about="subset"),
-    "moe-spill": Case(MIXTURE, ((3, 3, 380),), (0.5, 0.1), about="spill"),
-    "moe-two": Case(MIXTURE, ((0.8, 0.8, 285), (3, 3, 228)), (0.3, 0.1), about="spill"),
+    "moe-subset": Case(MIXTURE, ((0.3, 0.3, 850), (1.5, 1.5, 850)), (0.5, 0.1), about="subset"),
+    "moe-spill": Case(MIXTURE, ((1.5, 1.5, 380),), (0.25, 0.05), about="spill"),
+    "moe-two": Case(MIXTURE, ((0.4, 0.4, 285), (1.5, 1.5, 228)), (0.15, 0.05), about="spill"),
     # Devices that are equal: there is little to gain.
     "equal-fits": Case(DENSE, ((2, 2, 450), (2, 2, 450)), (1, 0.2), about="equal"),
     "equal-three": Case(DENSE, ((2, 2, 170), (2, 2, 170), (2, 2, 170)), (1, 0.2), about="equal"),
-    "equal-moe": Case(MIXTURE, ((1, 1, 400), (1, 1, 400)), (0.3, 0.1), about="equal"),
+    "equal-moe": Case(MIXTURE, ((0.5, 0.5, 400), (0.5, 0.5, 400)), (0.15, 0.05), about="equal"),
     # The model fits on one device.
     "slow-last": Case(DENSE, ((3, 3, 450), (0.8, 0.8, 450)), (1, 0.2), about="subset"),
     "three-fits-one": Case(DENSE, ((0.8, 0.8, 450), (1.5, 1.5, 450), (3, 3, 450)), (1, 0.2), about="subset"),
     "three-fits-two": Case(DENSE, ((0.7, 0.7, 250), (3, 3, 250), (2, 2, 250)), (0.5, 0.2), about="subset"),
-    "moe-slow-last": Case(MIXTURE, ((2, 2, 720), (0.5, 0.5, 720)), (0.5, 0.2), about="subset"),
+    "moe-slow-last": Case(MIXTURE, ((1, 1, 720), (0.25, 0.25, 720)), (0.25, 0.1), about="subset"),
     # Both are needed.
     "slow-last-needed": Case(DENSE, ((3, 3, 300), (1, 1, 300)), (0.5, 0.2), about="unlike"),
     "slow-first-needed": Case(DENSE, ((0.8, 0.8, 330), (4, 4, 330)), (0.4, 0.2), about="unlike"),
     "slower-than-host": Case(DENSE, ((0.3, 0.3, 320), (3, 3, 320)), (1.5, 0.5), about="unlike"),
     "three-slow-middle": Case(DENSE, ((3, 3, 220), (0.5, 0.5, 220), (3, 3, 220)), (0.5, 0.2), about="unlike"),
-    "moe-slow-first": Case(MIXTURE, ((0.3, 0.3, 600), (2, 2, 600)), (0.2, 0.1), about="unlike"),
+    "moe-slow-first": Case(MIXTURE, ((0.15, 0.15, 600), (1, 1, 600)), (0.1, 0.05), about="unlike"),
     # Long caches.
     "long-cache-slow-host": Case(DENSE, ((4, 4, 260),), (1.5, 0.05), 2048, 3072, "long cache"),
     "long-cache-three": Case(DENSE, ((2, 2, 110), (4, 4, 110), (1, 1, 110)), (1.5, 0.1), 2048, 3072, "long cache"),
     "long-cache-subset": Case(DENSE, ((0.8, 0.8, 500), (3, 3, 500)), (1, 0.1), 2048, 3072, "long cache"),
-    "long-cache-moe": Case(MIXTURE, ((2, 2, 350),), (0.5, 0.05), 3072, 4096, "long cache"),
+    "long-cache-moe": Case(MIXTURE, ((1, 1, 350),), (0.25, 0.025), 3072, 4096, "long cache"),
     # Parts stay on the host.
     "spill-little": Case(DENSE, ((3, 3, 340),), (1, 0.2), about="spill"),
     "spill-three": Case(DENSE, ((1.5, 1.5, 90), (3, 3, 90), (0.8, 0.8, 90)), (0.8, 0.1), about="spill"),
-    "spill-moe-three": Case(MIXTURE, ((2, 2, 170), (0.4, 0.4, 170), (1, 1, 170)), (0.2, 0.1), about="spill"),
+    "spill-moe-three": Case(MIXTURE, ((1, 1, 170), (0.2, 0.2, 170), (0.5, 0.5, 170)), (0.1, 0.05), about="spill"),
     # The host is faster than some devices.
     "fast-host": Case(DENSE, ((1, 1, 220), (0.5, 0.5, 220)), (3, 2), about="unlike"),
-    "fast-host-moe": Case(MIXTURE, ((0.6, 0.6, 360), (0.3, 0.3, 360)), (1, 0.6), about="unlike"),
+    "fast-host-moe": Case(MIXTURE, ((0.3, 0.3, 360), (0.15, 0.15, 360)), (0.5, 0.3), about="unlike"),
 }
 
 
@@ -130,6 +133,7 @@ class Run:
     predicted: float | None
     """Tokens a second; None for a placement that plans cannot say."""
     rates: list[float]
+    """Tokens a second, measured one after the other."""
 
     @property
     def rate(self) -> float:
@@ -199,7 +203,8 @@ def hop_microseconds(build: Path, model: Path) -> float:
     pattern = rf"blk\.({'|'.join(map(str, range(1, 1 + spilled)))})\.ffn_down(_exps)?\.weight=CPU"
     with Rig(build, [fast], fast) as rig:
         words = ["-ngl", str(count), "-dev", "RPC0"]
-        without, with_hops = (rig.rate(model, [*words, *more], 0, MICRO_BATCH, 16, 5) for more in ([], ["-ot", pattern]))
+        rates = (rig.rates(model, [*words, *more], 0, MICRO_BATCH, 16, 9) for more in ([], ["-ot", pattern]))
+        without, with_hops = map(statistics.median, rates)
     return 1e6 * (1 / with_hops - 1 / without) / (2 * spilled)
 
 
@@ -308,41 +313,58 @@ def is_within(oracle: Oracle, rig: Rig, machine: Machine, words: Sequence[str]) 
     return all(used[device.name] <= device.free - device.margin for device in machine.devices)
 
 
-def run_case(name: str, build: Path, program: Path, path: Path, hop: float, placements: int, rounds: int) -> Outcome:
-    """Measure a case; fit, the recommended placement and the best of the grid as many times as there are rounds."""
+@dataclass
+class Prepared:
+    """What is measured for a case, and on what."""
+
+    name: str
+    path: Path
+    machine: Machine
+    made: Planned
+    runs: list[Run]
+
+
+def devices_of(case: Case) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Devices and the host, as the rig takes them."""
+    devices = [{"weights": weights, "cache": cache, "memory": memory} for weights, cache, memory in case.devices]
+    return devices, {"weights": case.host[0], "cache": case.host[1]}
+
+
+def prepare(name: str, build: Path, program: Path, path: Path, hop: float, placements: int) -> Prepared:
+    """The placements of a case: that of ``--fit``, the recommended one, and some of the grid."""
     case, model = CASES[name], read_model(path)
     request = case.request()
-    devices = [{"weights": weights, "cache": cache, "memory": memory} for weights, cache, memory in case.devices]
-    with Rig(build, devices, {"weights": case.host[0], "cache": case.host[1]}) as rig:
+    with Rig(build, *devices_of(case)) as rig:
         oracle = Oracle(program, path, machine_for(case, hop, None), rig.servers)
         machine = machine_for(case, hop, compute_mib(oracle, rig, len(model.layers), case.context))
-        problem = problem_of(model, machine, request, [MICRO_BATCH])
-        made = plan(
-            path,
-            machine,
-            context=case.context,
-            prompt=request.prompt,
-            generate=request.generate,
-            micro_batches=[MICRO_BATCH],
-        )
-        raw = rig.fit(path, case.context, MICRO_BATCH, MARGIN)
-        own = plan_said(problem, model, [_named(word, rig) for word in raw])
-        runs = [Run("fit", raw, None if own is None else predicted(problem, own), [])]
-        runs += [Run("recommended", [*made.summary.command], predicted(problem, made.plan), [])]
-        every = grid(problem)
-        context = Context(case.context, micro_batch=MICRO_BATCH)
-        every = [one for one in every if one.objective <= SLOWEST * every[0].objective]
-        runs += [
-            Run("grid", command_of(problem, one, context), predicted(problem, one), []) for one in spread(every, placements)
-        ]
+        words = [_named(word, rig) for word in rig.fit(path, case.context, MICRO_BATCH, MARGIN)]
+    problem = problem_of(model, machine, request, [MICRO_BATCH])
+    own = plan_said(problem, model, words)
+    made = plan(
+        path, machine, context=request.context, prompt=request.prompt, generate=request.generate, micro_batches=[MICRO_BATCH]
+    )
+    runs = [Run("fit", words, None if own is None else predicted(problem, own), [])]
+    runs += [Run("recommended", [*made.summary.command], predicted(problem, made.plan), [])]
+    every, context = grid(problem), Context(case.context, micro_batch=MICRO_BATCH)
+    every = [one for one in every if one.objective <= SLOWEST * every[0].objective]
+    runs += [Run("grid", command_of(problem, one, context), predicted(problem, one), []) for one in spread(every, placements)]
+    return Prepared(name, path, machine, made, runs)
+
+
+def measure(prepared: Prepared, build: Path, program: Path, rounds: int) -> Outcome:
+    """Measure a case: all placements once, and those that may be the best in as many rounds as there are, in turns."""
+    case, runs, summary = CASES[prepared.name], prepared.runs, prepared.made.summary
+    with Rig(build, *devices_of(case)) as rig:
         for run in runs:
-            run.rates.append(rig.rate(path, run.words, case.depth, MICRO_BATCH))
-        best = sorted((run for run in runs if run.kind == "grid"), key=lambda run: -run.rate)[:2]
-        for run in [*runs[:2], *best] * (rounds - 1):
-            run.rates.append(rig.rate(path, run.words, case.depth, MICRO_BATCH))
-        within = is_within(oracle, rig, machine, made.summary.command)
-    summary = made.summary
-    return Outcome(name, summary.recommended, summary.reason, summary.is_proven, within, runs)
+            run.rates += rig.rates(prepared.path, rig.raw(run.words), case.depth, MICRO_BATCH)
+        best = max(run.rate for run in runs)
+        close = [run for run in runs[2:] if max(run.predicted or 0, run.rate) >= (1 - CLOSE) * best][:FIRST]
+        for run in [*runs[:2], *close] * (rounds - 1):
+            run.rates += rig.rates(prepared.path, rig.raw(run.words), case.depth, MICRO_BATCH)
+        within = is_within(
+            Oracle(program, prepared.path, prepared.machine, rig.servers), rig, prepared.machine, summary.command
+        )
+    return Outcome(prepared.name, summary.recommended, summary.reason, summary.is_proven, within, runs)
 
 
 def _named(word: str, rig: Rig) -> str:
@@ -356,19 +378,24 @@ def main() -> int:
     parser.add_argument("build", type=Path, help="Build folder of llama.cpp with the virtual devices.")
     parser.add_argument("oracle", type=Path, help="Program built from oracle.cpp.")
     parser.add_argument("--cases", nargs="+", default=[*CASES], choices=[*CASES], metavar="NAME", help="Names of cases.")
-    parser.add_argument("--placements", type=int, default=12, help="Placements of the grid.")
-    parser.add_argument("--rounds", type=int, default=3, help="Measurements of those that are compared.")
+    parser.add_argument("--placements", type=int, default=10, help="Placements of the grid.")
+    parser.add_argument("--rounds", type=int, default=2, help="Measurements of those that are compared.")
+    parser.add_argument("--hop", type=float, help="Microseconds of a transfer; measured without it.")
     parser.add_argument("--json", type=Path, help="Write all measurements as JSON.")
     arguments = parser.parse_args()
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
-        paths = {name: write_model(name, Path(folder)) for name in {CASES[case].model for case in arguments.cases}}
-        for name in arguments.cases:
-            path = paths[CASES[name].model]
-            hop = hop_microseconds(arguments.build, path)
-            outcome = run_case(name, arguments.build, arguments.oracle, path, hop, arguments.placements, arguments.rounds)
-            outcomes.append(outcome)
-            print(*outcome.row(), f"hop {hop:.0f} us", sep=" | ", file=sys.stderr, flush=True)
+        paths = {name: write_model(name, Path(folder)) for name in sorted({CASES[case].model for case in arguments.cases})}
+        hop = arguments.hop or hop_microseconds(arguments.build, next(iter(paths.values())))
+        print(f"a transfer takes {hop:.0f} us", file=sys.stderr, flush=True)
+        # All before anything is measured: solving would disturb it.
+        every = [
+            prepare(name, arguments.build, arguments.oracle, paths[CASES[name].model], hop, arguments.placements)
+            for name in arguments.cases
+        ]
+        for prepared in every:
+            outcomes.append(measure(prepared, arguments.build, arguments.oracle, arguments.rounds))
+            print(*outcomes[-1].row(), sep=" | ", file=sys.stderr, flush=True)
             if arguments.json:
                 arguments.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1))
     print(table([outcome.row() for outcome in outcomes], HEAD))

@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import socket
-import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -72,8 +71,17 @@ class Rig:
             raise RuntimeError(f"llama-fit-params found no options: {answer.stderr[-300:]}")
         return shlex.split(match[0])
 
-    def rate(self, model: Path, words: Sequence[str], depth: int, micro_batch: int, generated: int = 8, runs: int = 2) -> float:
-        """Tokens a second of ``llama-bench`` while it generates after ``depth`` tokens, with options that place the model.
+    def raw(self, words: Sequence[str]) -> list[str]:
+        """Options in which rules of ``-ot`` name the runtime's buffers for devices."""
+        buffers = {f"={name}": f"=RPC0[{server}]" for name, server in zip(self.names, self.servers, strict=True)}
+        return [re.sub(r"=RPC\d+(?=,|$)", lambda match: buffers[match[0]], word) for word in words]
+
+    def rates(
+        self, model: Path, words: Sequence[str], depth: int, micro_batch: int, generated: int = 8, runs: int = 3
+    ) -> list[float]:
+        """Tokens a second in each run of ``llama-bench``, which generates after ``depth`` tokens.
+
+        The options place the model.
 
         Raises
         ------
@@ -90,7 +98,7 @@ class Rig:
                 asked += [flag, value[flag].replace(",", separator)]
         answer = self._run("llama-bench", ["-m", str(model), "-rpc", ",".join(self.servers), *asked])
         try:
-            return float(statistics.median(json.loads(answer.stdout)[-1]["samples_ts"]))
+            return [float(rate) for rate in json.loads(answer.stdout)[-1]["samples_ts"]]
         except (ValueError, LookupError, TypeError):
             raise RuntimeError(f"llama-bench {' '.join(asked)} measured nothing: {answer.stderr[-300:]}") from None
 
