@@ -134,16 +134,27 @@ SHAPES: dict[str, Shape] = {
     "phi-3-mini": Shape("phi3", 32, 3072, 32, 32, 96, 8192, 32064, 131072, is_fused=True),
 }
 
+#: Small models with random data, for the rig: their placements are run.
+TINY: dict[str, Shape] = {
+    "tiny-dense": Shape("llama", 24, 1024, 16, 4, 64, 4096, 2048, 32768, weights="Q8_0", larger="Q8_0"),
+    "tiny-moe": Shape(
+        "qwen3moe", 16, 768, 12, 4, 64, 2048, 2048, 32768, 16, 2, 1024, has_qk_norm=True, weights="Q8_0", larger="Q8_0"
+    ),
+}
+
 MAKERS: dict[str, Callable[[], tuple[dict[str, Any], list[TensorSpec]]]] = {
     name: (lambda shape=shape, name=name: (shape.metadata(name), [*shape.tensors()])) for name, shape in SHAPES.items()
 } | OTHERS
 
 
 def write_model(name: str, folder: Path) -> Path:
-    """Write a model of :data:`MAKERS`; its path."""
-    metadata, tensors = MAKERS[name]()
+    """Write a model of :data:`MAKERS` without data, or one of :data:`TINY` with random data; its path."""
     path = folder / f"{name}.gguf"
-    write_gguf(path, metadata, tensors)
+    if name in TINY:
+        write_gguf(path, TINY[name].metadata(name), [*TINY[name].tensors()], seed=0)
+    else:
+        metadata, tensors = MAKERS[name]()
+        write_gguf(path, metadata, tensors)
     return path
 
 

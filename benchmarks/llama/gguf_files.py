@@ -1,4 +1,4 @@
-"""Writes GGUF files with true headers: data are a hole, so that a model of any size takes some kilobytes on disk."""
+"""Writes GGUF files with true headers. Data are a hole, so that a model of any size takes some kilobytes on disk, or random."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stowplan.frontends.gguf import TYPES
 
 #: Numbers of the types of tensors, by name.
 NUMBERS = {name: number for number, (name, _, _) in TYPES.items()}
+
+#: Standard deviation of random weights.
+DEVIATION = 0.02
+
+#: Blocks of Q8_0 that are drawn for a file; larger tensors repeat them.
+DRAWN_BLOCKS = 1 << 15
 
 #: Data and tensors begin at multiples of this many bytes.
 ALIGNMENT = 32
@@ -36,10 +44,17 @@ class TensorSpec:
         return prod(self.shape) // values * size
 
 
-def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Sequence[TensorSpec], *, version: int = 3) -> int:
-    """Write a file; its size in bytes, most of which are a hole.
+def write_gguf(
+    path: Path, metadata: Mapping[str, Any], tensors: Sequence[TensorSpec], *, version: int = 3, seed: int | None = None
+) -> int:
+    """Write a file; its size in bytes, most of which are a hole unless there is a seed.
 
-    Values of metadata are numbers, strings, booleans, or lists of one of these. Whole numbers are unsigned and of 32 bits.
+    Parameters
+    ----------
+    metadata
+        Values are numbers, strings, booleans, or lists of one of these. Whole numbers are unsigned and of 32 bits.
+    seed
+        Of random data, for tensors of the types F32 and Q8_0: normally distributed weights, and ones for vectors.
     """
     head = [b"GGUF", struct.pack("<IQQ", version, len(tensors), len(metadata))]
     for key, value in metadata.items():
@@ -53,9 +68,35 @@ def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Sequence[Tensor
     total = _padded(len(data)) + offset
     with path.open("wb") as file:
         file.write(data)
+        if seed is not None:
+            chance = np.random.default_rng(seed)
+            blocks = _blocks(chance)
+            file.write(bytes(_padded(len(data)) - len(data)))
+            for tensor in tensors:
+                content = _random(tensor, chance, blocks)
+                file.write(content + bytes(_padded(len(content)) - len(content)))
         file.flush()
         os.ftruncate(file.fileno(), total)
     return total
+
+
+def _random(tensor: TensorSpec, chance: np.random.Generator, blocks: bytes) -> bytes:
+    """Data of a tensor."""
+    if tensor.type == "Q8_0":
+        return (blocks * -(-tensor.bytes // len(blocks)))[: tensor.bytes]
+    if tensor.type != "F32":
+        raise ValueError(f"{tensor.name}: found the type {tensor.type}, expected F32 or Q8_0 for random data")
+    is_vector = len(tensor.shape) == 1
+    drawn = np.ones(tensor.shape) if is_vector else chance.normal(0, DEVIATION, tensor.shape)
+    return drawn.astype("<f4").tobytes()
+
+
+def _blocks(chance: np.random.Generator) -> bytes:
+    """Random blocks of Q8_0: each a scale in 16 bits, and 32 whole numbers of 8 bits."""
+    values = chance.normal(0, DEVIATION, (DRAWN_BLOCKS, 32))
+    scales = (np.abs(values).max(axis=1) / 127).astype("<f2")
+    numbers = np.clip(np.rint(values / scales[:, None].astype(float)), -127, 127).astype(np.int8)
+    return np.concatenate([scales[:, None].view(np.uint8), numbers.view(np.uint8)], axis=1).tobytes()
 
 
 def _value(value: Any) -> list[bytes]:

@@ -6,8 +6,10 @@ of memory), STOW_VBW and STOW_VKV (GB/s of weights and caches), STOW_VFLOPS (GFL
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import time
@@ -53,6 +55,56 @@ class Rig:
         """The device of a buffer such as ``RPC0[127.0.0.1:50052]``; others as they are."""
         match = re.fullmatch(r"RPC\d+\[127\.0\.0\.1:(\d+)\]", buffer)
         return f"RPC{self.ports.index(int(match[1]))}" if match else buffer
+
+    def fit(self, model: Path, context: int, micro_batch: int, margin: int) -> list[str]:
+        """Options that ``--fit`` chooses, one entry a word; the margin of each device is in MiB.
+
+        Raises
+        ------
+        RuntimeError
+            It prints no options, as where nothing fits.
+        """
+        words = ["-m", str(model), "-c", str(context), "-ub", str(micro_batch), "-fa", "on", "--fit-target", str(margin)]
+        answer = self._run("llama-fit-params", ["--rpc", ",".join(self.servers), *words])
+        match = re.search(r"^-c \d+.*", answer.stdout, re.MULTILINE)
+        if match is None:
+            raise RuntimeError(f"llama-fit-params found no options: {answer.stderr[-300:]}")
+        return shlex.split(match[0])
+
+    def raw(self, words: Sequence[str]) -> list[str]:
+        """Options in which rules of ``-ot`` name the runtime's buffers for devices."""
+        buffers = {f"={name}": f"=RPC0[{server}]" for name, server in zip(self.names, self.servers, strict=True)}
+        return [re.sub(r"=RPC\d+(?=,|$)", lambda match: buffers[match[0]], word) for word in words]
+
+    def rates(
+        self, model: Path, words: Sequence[str], depth: int, micro_batch: int, generated: int = 8, runs: int = 3
+    ) -> list[float]:
+        """Tokens a second in each run of ``llama-bench``, which generates after ``depth`` tokens.
+
+        The options place the model.
+
+        Raises
+        ------
+        RuntimeError
+            The program measures nothing.
+        """
+        value = dict(zip(words, [*words[1:], ""], strict=True))
+        asked = ["-fa", "1", "-ub", str(micro_batch), "-b", str(micro_batch), "-p", "0", "-n", str(generated)]
+        asked += ["-d", str(depth), "-r", str(runs), "-t", "1", "-o", "json", "--no-warmup"]
+        # -1, all layers, is what --fit prints; here it would be a choice of its own.
+        asked += ["-ngl", "99" if value.get("-ngl", "-1") == "-1" else value["-ngl"]]
+        for flag, separator in (("-dev", "/"), ("-ts", "/"), ("-ot", ";")):
+            if flag in value:
+                asked += [flag, value[flag].replace(",", separator)]
+        answer = self._run("llama-bench", ["-m", str(model), "-rpc", ",".join(self.servers), *asked])
+        try:
+            return [float(rate) for rate in json.loads(answer.stdout)[-1]["samples_ts"]]
+        except (ValueError, LookupError, TypeError):
+            raise RuntimeError(f"llama-bench {' '.join(asked)} measured nothing: {answer.stderr[-300:]}") from None
+
+    def _run(self, program: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        command = [str(self.build / "bin" / program), *words]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=600, check=False)
 
     def __enter__(self) -> Self:
         return self

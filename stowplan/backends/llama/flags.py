@@ -72,6 +72,15 @@ def command_of(problem: Problem, plan: Plan, context: Context) -> list[str]:
     return words
 
 
+def fit_command_of(context: Context) -> list[str]:
+    """Options that leave the placement to the runtime's own ``--fit``, one entry a word."""
+    words = ["-c", str(context.tokens), "-fa", "on", "-ub", str(context.micro_batch), "-np", str(context.slots)]
+    for flag, value in (("-ctk", context.key_type), ("-ctv", context.value_type)):
+        if value != "f16":
+            words += [flag, value]
+    return [*words, "--fit", "on"]
+
+
 def text_of(words: Sequence[str]) -> str:
     """Options as a line of a shell."""
     return shlex.join(words)

@@ -290,6 +290,9 @@ def _summary(
     context = Context(request.context, request.slots, size, request.key_type, request.value_type)
     words = flags.command_of(problem, placed, context)
     checked = _checked(model, machine, problem, placed, words)
+    if recommended == "fit":
+        # The runtime's own placement, not our copy of its rules, which may differ by a layer.
+        words = flags.fit_command_of(context)
     known = best is not None
     unknown = [] if is_measured else ["sizes of the buffers of intermediate results were estimated; --oracle asks the runtime"]
     unknown += [f"{name} has no measured speed" for name in machine.unmeasured]
