@@ -2,8 +2,8 @@
 
 The *head* of the arena has activations and scratch buffers; it is the part that is planned. The runtime counts time in
 *scopes*: scope 0 is the start of the first subgraph, and each operator, and each subgraph that an operator calls, begins a new
-one. A live range is a first and a last scope. An operator is given by
-the number of its subgraph and its position there, in the file or in the order.
+one. A live range is a first and a last scope. An operator is given by the number of its subgraph and its position there, in the
+file or in the order.
 """
 
 from __future__ import annotations
