@@ -91,9 +91,8 @@ def solve(
         An earlier plan from which the result should differ as little as possible: a plan of this problem, or a
         :class:`stowplan.KeepClose`, which also accepts plans of an earlier version of the problem and says how much worse the
         objective may become. The earlier plan is also one of the plans to start from, under the name ``earlier``; if it is
-        valid, the result is never worse.
-        ``details["keep_close"]`` counts the changed decisions as ``stowplan compare`` does. A quarter of the time limit is set
-        aside for this.
+        valid, the result is never worse. ``details["keep_close"]`` counts the changed decisions as ``stowplan compare`` does. A
+        quarter of the time limit is set aside for this.
     baseline
         Name of a baseline, a plan than which the result must not be worse. It is the name of one of ``plans``, of a baseline of
         the kind of problem, or ``prod``. The latter stands for the compiler: it is ``xla`` if ``plans`` has that name,
@@ -111,8 +110,9 @@ def solve(
         Setting this event from another thread ends the run with the best plan so far. Ctrl-C does the same.
     cache
         Folder of a plan cache, in which results are stored. A stored result for the same problem, options and versions is
-        verified and returned if its plan is proven optimal or if its run had at least this time limit. Otherwise the problem is
-        solved, and the result is stored. None uses no cache.
+        verified and returned if more time could not improve it (it is proven, reached ``gap``, or is of a deterministic run),
+        or if its run had at least this time limit. Otherwise the problem is solved, and the result is stored. None uses no
+        cache.
     certify
         Make a certificate of the bound, ``Result.certificate``: a proof that can be checked without solvers and models
         (docs/reference/certificates.md). A twentieth of the time limit is set aside for this, and up to a fifth is used if the

@@ -52,9 +52,9 @@ class Data:
     """Number of sections."""
     overlaps: Ints
     """[overlaps, 4] the pairs of buffers that may share bytes although both are live. The columns are the result, the operand
-    whose bytes it may share, their separation, and a flag. The separation is the smallest number of units by which the
-    operand's offset may be above that of the result. The flag is 1 if the two may share bytes only at the same offset,
-    otherwise 0."""
+    whose bytes it may share, their separation, and a flag. The separation is the least distance in units from the result's
+    offset up to the operand's if the result is the lower one; it may be negative. The flag is 1 if the two may share bytes only
+    at the same offset, otherwise 0."""
 
     @property
     def begin(self) -> Ints:

@@ -66,7 +66,7 @@ class OffloadParameters(Parameters, frozen=True):
     """Fraction of the time limit for steps 1 and 2 if some reservation depends on the plan's own live bytes. These steps are
     then repeated with several assumptions on that number."""
     again: float = 0.6
-    """Probability that a variation of step 3 changes only values that the plan recomputes."""
+    """Probability that a variation of step 3 mainly adds or removes values that the plan recomputes."""
     kept: int = 6
     """Number of best choices that step 3 varies."""
     rounds: int = 10_000

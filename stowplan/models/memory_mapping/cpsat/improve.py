@@ -125,8 +125,8 @@ class Merger:
     def _copies(self) -> list[Copy]:
         """All copies of the new plan. Within the neighbourhood, they are in the order in which they begin.
 
-        The copy of a free tensor is queued at the boundary that the solution chooses. A later copy of the fixed part must not
-        be queued before it. If it was, it is queued later than in the given plan, and for a copy-in the residency starts later.
+        The copy of a free tensor is queued at the last boundary before it begins. A later copy of the fixed part must not be
+        queued before it. If it was, it is queued later than in the given plan, and for a copy-in the residency starts later.
         """
         neighbourhood, value, variables = self._neighbourhood, self._value, self._complete.variables
         former, free = neighbourhood.timeline.plan.copies, set(neighbourhood.free)
