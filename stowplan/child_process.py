@@ -109,9 +109,9 @@ def read_message(stream: BinaryIO) -> bytes | None:
 
 
 class ChildProcess:
-    """A child process with which messages are exchanged. It is killed together with all processes that it has started.
+    """A child process with which this process exchanges messages. :meth:`kill` also kills all processes that it has started.
 
-    If the child calls :func:`become_child`, it also ends when the thread that started it ends.
+    If the child calls :func:`become_child`, then on Linux it also ends when the thread that started it ends.
 
     Parameters
     ----------
@@ -181,7 +181,10 @@ class ChildProcess:
 
 
 def describe_end(code: int) -> str:
-    """Says how a process ended that sent no last report. ``code`` is its exit status, or minus the signal that killed it."""
+    """Describes how a process ended that did not send the report with which it should have ended.
+
+    ``code`` is its exit status, or minus the number of the signal that killed it.
+    """
     if code >= 0:
         return f"its process ended without a last word, with exit status {code}"
     try:
@@ -192,8 +195,8 @@ def describe_end(code: int) -> str:
     return f"its process was ended by signal {name}{hint}"
 
 
-#: Thresholds of Python's garbage collector: new objects before it runs, and how many collections of one generation precede one
-#: of the next. With Python's own 700 it runs more than a thousand times while solvers are imported.
+#: Thresholds for :func:`gc.set_threshold`. The first is the number of new objects after which the collector runs. With Python's
+#: default of 700 it runs more than a thousand times while solvers are imported. The others are Python's own.
 _GC_THRESHOLDS = 100_000, 10, 10
 
 
@@ -212,16 +215,16 @@ def collect_garbage_seldom() -> None:
     atexit.register(gc.disable)
 
 
-#: The module of CP-SAT. It imports pandas for a few methods that accept series and indices, which takes more than half of its
-#: import time; no model of this package uses them.
+#: The module of CP-SAT, the constraint solver of OR-Tools. More than half of its import time is for pandas, which only a few of
+#: its methods need: those that accept a ``pandas.Series`` or ``pandas.Index``. No model of this package uses them.
 CP_MODEL = "ortools.sat.python.cp_model"
 
 
 def light_imports() -> None:
     """Makes later imports of :data:`CP_MODEL` skip pandas, unless the module is imported already.
 
-    The methods of CP-SAT that accept series then refuse them. This is not meant for processes in which other code may use
-    pandas.
+    The methods of CP-SAT that accept a ``pandas.Series`` then refuse it. This is not meant for processes in which other code
+    may use pandas.
     """
     if CP_MODEL not in sys.modules and not any(isinstance(finder, _CpsatFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _CpsatFinder())
@@ -241,7 +244,8 @@ class _CpsatFinder(MetaPathFinder):
 
 
 class _LoaderWithoutPandas(Loader):
-    """Loads a module with an empty stand-in for pandas, and with the real package if that does not suffice."""
+    """Loads a module while an almost empty module stands in for pandas; if that does not suffice, loads it with the real
+    one."""
 
     def __init__(self, loader: Loader):
         self._loader = loader

@@ -1,4 +1,7 @@
-"""Errors and warnings for graphs that a back end cannot plan: the framework's own plan is kept, and a warning says why."""
+"""Errors and warnings of the back ends, which plan graphs of frameworks such as PyTorch.
+
+If a back end cannot plan a graph, the framework's own plan is used, and a warning gives the reason.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ class UnsupportedError(StowplanError):
 
 
 class MemoryLimitError(StowplanError):
-    """No plan of a graph, or a training step that ran, is within the memory limit.
+    """A memory limit is exceeded: no plan of a graph was found within it, or a training step that ran needed more.
 
     Attributes
     ----------
     limit
         The memory limit in bytes.
     least
-        The lowest peak that was found, or the peak of the step, in bytes.
+        The smallest peak of the plans that were found, or the peak of the training step, in bytes.
     bound
         A proven lower bound on the peak of every plan, in bytes; 0 if nothing is proven.
     """
@@ -52,10 +55,12 @@ def require(what: str, packages: tuple[str, ...], extra: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Issue a PlanningWarning of one line, which says what could not be done and what is done instead."""
+    """Issue a PlanningWarning with this text, shortened to one line. It says what could not be done and what is done
+    instead."""
     warnings.warn(brief(text), PlanningWarning, stacklevel=3)
 
 
 def reason(error: Exception) -> str:
-    """Returns the reason why there is no plan, as text for users; the type of an unexpected error precedes its message."""
+    """Returns, as text for users, the reason why there is no plan. It is the message of the error, after the error's type if it
+    is not an UnsupportedError."""
     return str(error) if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}"

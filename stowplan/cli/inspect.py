@@ -101,7 +101,8 @@ def _is_tflm_plan(plan: Path) -> bool:
 
 
 def _verify_tflm(model: Path, plan: Path, as_json: bool) -> None:
-    """Checks such a plan against its model."""
+    """Checks a plan that ``stowplan tflm`` has written against its model; prints the result and raises an error if it is
+    wrong."""
     from stowplan.backends.tflm.recheck import read_summary, recheck
 
     summary = read_summary(plan)
@@ -115,7 +116,7 @@ def _verify_tflm(model: Path, plan: Path, as_json: bool) -> None:
 
 
 def _of_capacity(unit: Unit, problem: Any) -> str:
-    """Text about the capacity that a plan was checked against, for kinds whose problems may have one."""
+    """The end of the line about a valid plan: the capacity that it keeps; empty for kinds of problems that have no capacity."""
     if unit != BYTES or not hasattr(problem, "capacity"):
         return ""
     none = "; there was no capacity to compare it with (--capacity SIZE gives one)"
@@ -123,7 +124,10 @@ def _of_capacity(unit: Unit, problem: Any) -> str:
 
 
 def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdict | None, str]:
-    """The verdict on a certificate, or None, and why its proof fails; empty if it does not fail."""
+    """Checks the certificate of a bound; returns (verdict, "") if its proof holds, otherwise (None, the reason why it fails).
+
+    ``objective`` is that of a valid plan, if there is one. Raises InputError if the file is not a certificate.
+    """
     from stowplan.certificates.checker import check
     from stowplan.certificates.checker.reading import MalformedError, UnprovenError
 
@@ -201,15 +205,15 @@ def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assum
 
 
 def open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any, str | None]:
-    """Reads a problem and a plan; returns them with the plan's target if the problem was read for it.
+    """Reads a problem and a plan; returns them, and the name of the target if it was derived from the plan.
 
-    If the input needs a target and none is named, it is read for the target of the plan. A plan of a kind without targets, such
-    as offsets of an ONNX model, stands for the only target of its kind that the input has.
+    If the input needs a target and the options name none, the target that the plan names is used. A plan of a kind without
+    targets, such as the offsets of an ONNX model, names none; then the input is read for its only target of this kind.
 
     Raises
     ------
     UsageError
-        The plan was made for a target file, whose name is not that of a target that comes with the package.
+        The plan names a target that does not come with the package, so it was made with a target file of the user.
     """
     from stowplan.frontends.formats import check_regular, format_of, look
     from stowplan.frontends.read import only_target, read_plan
@@ -239,7 +243,7 @@ def _is_shipped(target: str) -> bool:
 
 
 def target_hint(assumed: str | None) -> str:
-    """Text for the error about a plan of another problem, if its own target was assumed."""
+    """A hint for the error that a plan belongs to another problem; empty if the target was not derived from the plan."""
     if assumed is None:
         return ""
     how = "pass --target FILE if that was a file of yours, and all options of the solve"
@@ -357,7 +361,7 @@ def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print i
 
 
 def versions() -> dict[str, str | int]:
-    """Versions and facts about the machine by name; versions of packages are read from their metadata."""
+    """Versions and facts about the machine, by name. Packages are not imported; their metadata has the versions."""
     from stowplan.compiled.library import trouble
 
     has_affinity = hasattr(os, "sched_getaffinity")

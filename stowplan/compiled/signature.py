@@ -1,7 +1,9 @@
-"""Signatures of compiled functions, read from their annotations, and how their values are passed to C.
+"""Signatures of the Python functions that are compiled to machine code, and how their arguments are passed to it.
 
-C gets one array of 64-bit slots. A number takes one slot, an array its address and its sizes, and a tuple the slots of its
-members, one after the other. The slots of the results follow those of the arguments.
+Types of parameters and results are read from the annotations. The machine code has the calling convention of C: it gets the
+address of one array of 64-bit slots. A number takes one slot. An array takes one slot for its address and one for its length in
+each dimension. A tuple takes the slots of its members, one after the other. The slots of the results follow those of the
+arguments.
 """
 
 from __future__ import annotations
@@ -26,19 +28,19 @@ class Number:
     Parameters
     ----------
     kind
-        ``int``, ``float`` or ``bool``; C gets 64 bits of each.
+        ``int``, ``float`` or ``bool``; each is passed in 64 bits.
     """
 
     kind: type
 
     def slots(self, value: Any) -> list[int]:
-        """The slot of a number; raises an error for anything else."""
+        """The slot of a number; raises TypeError or struct.error for a value that cannot be converted."""
         if self.kind is float:
             return [struct.unpack("q", struct.pack("d", value))[0]]
         return [bool(value) if self.kind is bool else index(value)]
 
     def result(self, slots: Sequence[int]) -> Any:
-        """The number in a slot that C wrote."""
+        """The number in a slot that the compiled function has written."""
         return struct.unpack("d", struct.pack("q", slots[0]))[0] if self.kind is float else self.kind(slots[0])
 
 
@@ -68,6 +70,7 @@ class Record:
 
     members: tuple[Kind, ...]
     named: type | None = None
+    """The class of the named tuple; None for a plain tuple."""
 
     def slots(self, value: Any) -> list[int]:
         """The slots of all members."""
@@ -128,7 +131,8 @@ def _kind(annotation: Any, place: str) -> Kind:
     if isinstance(annotation, type) and issubclass(annotation, tuple) and hasattr(annotation, "_fields"):
         hints = typing.get_type_hints(annotation, include_extras=True)
         return Record(tuple(_kind(hints[name], f"{place}.{name}") for name in annotation._fields), annotation)
-    # A table: a sequence of rows, which are objects of a class with annotated int fields.
+    # A table is a sequence of rows, which are objects of a class with annotated int fields. It is passed as an array of
+    # records.
     if origin is not None and issubclass(origin, Sequence) and hasattr(arguments[0], "__annotations__"):
         return Array(row_type(arguments[0]), 1)
     raise TypeError(f"{place}: found {annotation}, which does not pass to C")

@@ -1,4 +1,8 @@
-"""Checks the arguments of :func:`stowplan.solve` (plans, a hint, a baseline's name) and selects the candidates to run."""
+"""Checks the arguments of :func:`stowplan.solve` (plans, a hint, a baseline's name) and selects the candidates to run.
+
+A candidate is one method that looks for plans or bounds; a run has several of them. Candidates and their rules come from the
+problem's kind, such as memory mapping or packing.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +36,14 @@ class Call:
     baseline: str | None
     """Name of the baseline that the result must be no worse than; None if the caller named none."""
     hints: Sequence[Hint]
-    """Hints with values, which guide constructive heuristics."""
+    """Hints that give values, such as probabilities, for single decisions. They guide constructive heuristics."""
     warnings: Sequence[str]
     plans: Mapping[str, Any]
-    """Plans of the caller by name, as they were passed."""
+    """The caller's plans by name, valid or not, as they were passed."""
     hint: Any
     """The hint of the caller, as it was passed."""
     stability_pass: StabilityPass | None
-    """Brings the result close to an earlier plan; None if the caller gave no such plan."""
+    """The search, after the candidates, for a plan that differs less from an earlier one; None if the caller gave none."""
 
 
 def build_call(
@@ -51,7 +55,7 @@ def build_call(
     hint: Any = None,
     keep_close: Any = None,
 ) -> Call:
-    """Checks the arguments and makes a call of them. The arguments and errors are those of :func:`stowplan.solve`."""
+    """Checks the arguments of :func:`stowplan.solve` and puts them together as a call. Errors are those of that function."""
     candidates = select_candidates(kind.candidates(problem, options), options)
     stability_pass = None
     if keep_close is not None:
@@ -96,7 +100,8 @@ def select_candidates(available: list[Candidate], options: Options) -> list[Cand
     Raises
     ------
     UsageError
-        There is no candidate of some name, or no selected candidate can run here.
+        A name is not that of a candidate or a family; or a selected candidate cannot run here, for example because a package is
+        missing. The latter is an error for candidates that are given by name, and otherwise if no candidate is left.
     """
     known_names = {*FAMILIES, *(candidate.name for candidate in available)}
     unknown = [name for name in options.candidates if name not in known_names]
@@ -109,9 +114,10 @@ def select_candidates(available: list[Candidate], options: Options) -> list[Cand
         candidate for candidate in available if candidate in by_name or (candidate in by_family and not candidate.unavailable)
     ]
     if options.deterministic:
-        # Presolvers stop by the clock, which a deterministic run must not do; the other candidates do the same work anyway.
+        # The presolver, which runs before all other candidates, stops by the clock. A deterministic run must not do so, and the
+        # other candidates do the same work anyway.
         chosen = [candidate for candidate in chosen if candidate.turn != "presolver"]
-    # The candidates of a family that cannot run here are left out, unless none would remain.
+    # If a family is selected, those of its candidates that cannot run here are left out. It is an error if none remains.
     for candidate in by_name if chosen else by_family:
         if candidate.unavailable:
             raise UsageError(f"candidate {candidate.name!r} {candidate.unavailable}")

@@ -26,7 +26,7 @@ from stowplan.stop import Criterion
 
 PlanT = TypeVar("PlanT", bound=PlanDocument)
 
-#: A deterministic run is ended at this multiple of its time limit if its work is not complete by then.
+#: A deterministic run ends at this multiple of its time limit even if its work is not complete.
 CEILING = 2.0
 
 
@@ -58,11 +58,12 @@ def solve(
     problem
         A problem of any kind, from :func:`stowplan.read` or built in Python.
     time_limit
-        Seconds; the call returns at most 0.5 s + 5 % later. A deterministic run does a fixed amount of work, which usually
-        takes less. It is ended at twice the limit, and then returns the plan of the last stage that was complete.
+        Time limit in seconds; the call returns at most 0.5 s + 5 % later. A deterministic run does a fixed amount of work
+        instead, which usually takes less time. Its work is divided into stages. It ends at twice the time limit in any case,
+        and then returns the plan of the last stage that was completed.
     candidates
-        Families (``heuristic``, ``learned``, ``exact``) or names of candidates, as a list or separated by commas. The simplest
-        plans of the kind are always included.
+        The candidates to run, that is, the methods that look for plans and bounds: families (``heuristic``, ``learned``,
+        ``exact``) or names, as a list or separated by commas. The simplest plans of the kind of problem are always included.
     seed
         Seed of all random numbers.
     workers
@@ -75,11 +76,11 @@ def solve(
         ``provenance.options["work_limit"]`` says how much work led to the plan: a run with the same work limit, and enough
         time, finds the same plan.
     gap
-        Stop once (objective - bound) / objective is at most this.
+        The run stops when (objective - bound) / objective is at most this.
     memory_limit
-        Bytes of memory for the process of each candidate, with its child processes and imported modules. A candidate that uses
-        more is killed and reported as failed, and the others continue. Small problems are solved in threads of this process, to
-        which the limit does not apply. None sets no limit.
+        Memory limit in bytes for the process of each candidate, including its child processes and imported modules. A candidate
+        that uses more is killed and reported as failed, and the others continue. Small problems are solved in threads of this
+        process, to which the limit does not apply. None sets no limit.
     plans
         Existing plans by name, for example from another compiler. They are verified, used as starting points, and listed as
         baselines.
@@ -89,14 +90,15 @@ def solve(
     keep_close
         An earlier plan from which the result should differ as little as possible: a plan of this problem, or a
         :class:`stowplan.KeepClose`, which also accepts plans of an earlier version of the problem and says how much worse the
-        objective may become. The earlier plan takes part under the name ``earlier``; if it is valid, the result is never worse.
-        ``details["keep_close"]`` counts the changed decisions as ``stowplan compare`` does. A quarter of the time limit is set
-        aside for this.
+        objective may become. The earlier plan is also one of the plans to start from, under the name ``earlier``; if it is
+        valid, the result is never worse. ``details["keep_close"]`` counts the changed decisions as ``stowplan compare`` does. A
+        quarter of the time limit is set aside for this.
     baseline
-        Name of a baseline than which the result must not be worse: one of ``plans``, one of the kind's, or ``prod``, the
-        production baseline (``xla`` if it is one of ``plans``, otherwise the kind's default). Its plan is made whatever
-        ``candidates`` says, and is returned if nothing better is found; if it is not valid, a warning says so. Without this
-        argument ``speedup`` refers to the kind's default, and the run does not wait for it.
+        Name of a baseline, a plan than which the result must not be worse. It is the name of one of ``plans``, of a baseline of
+        the kind of problem, or ``prod``. The latter stands for the compiler: it is ``xla`` if ``plans`` has that name,
+        otherwise the default baseline of the kind. The baseline's plan is made whatever ``candidates`` says, and is returned if
+        nothing better is found; if it is not valid, a warning says so. Without this argument, ``speedup`` in the result refers
+        to the kind's default baseline, and the run does not wait for it.
     on_progress
         Called from this thread whenever the best plan or the bound improves.
     stop
@@ -107,18 +109,21 @@ def solve(
     cancel
         Setting this event from another thread ends the run with the best plan so far. Ctrl-C does the same.
     cache
-        Folder of a plan cache. A stored result for the same problem, options and versions is verified and returned if it is
-        proven or had at least this time limit. Otherwise the new result is stored. None uses no cache.
+        Folder of a plan cache, in which results are stored. A stored result for the same problem, options and versions is
+        verified and returned if more time could not improve it (it is proven, reached ``gap``, or is of a deterministic run),
+        or if its run had at least this time limit. Otherwise the problem is solved, and the result is stored. None uses no
+        cache.
     certify
         Make a certificate of the bound, ``Result.certificate``: a proof that can be checked without solvers and models
-        (docs/reference/certificates.md). A twentieth of the time limit is set aside for this, and up to a fifth is used if
-        solving ends early.
+        (docs/reference/certificates.md). A twentieth of the time limit is set aside for this, and up to a fifth is used if the
+        search ends early.
 
     Returns
     -------
     Result
-        The best plan that passed verification, or None if there is none; its objective and the bound in the kind's unit; why
-        the run ended; and what every candidate found. The status is ``infeasible`` only if that is proven.
+        The best plan that passed verification, or None if there is none; its objective and the bound, in the unit of the kind,
+        such as bytes or ps; why the run ended; and what every candidate found. The status is ``infeasible`` only if it is
+        proven that no valid plan exists.
 
     Raises
     ------
@@ -144,7 +149,7 @@ def solve(
     check_other_arguments(options, plans, on_progress, stop, cancel)
     kind = kind_of(problem)
     if options.certify and kind.certificate:
-        # Imported now, so that the time it takes counts towards the limit.
+        # The module that makes certificates is imported now, so that the time of its import counts towards the limit.
         kind.certificate()
     # Importing the modules of the kind has taken some of the time.
     deadline = Deadline(_run_seconds(options) - (time.monotonic() - began), cancel)
@@ -158,7 +163,7 @@ def solve(
 
 
 def _run_seconds(options: Options) -> float:
-    """Seconds that the run may take. The rest of the limit is set aside for the certificate."""
+    """Seconds that the search may take. The rest of the time limit is set aside for the certificate, if there is to be one."""
     if options.deterministic:
         return CEILING * options.time_limit
     return options.time_limit - (min(seconds_for(options.time_limit), options.time_limit / 2) if options.certify else 0.0)
@@ -167,8 +172,10 @@ def _run_seconds(options: Options) -> float:
 def run_call(
     call: Call, deadline: Deadline, on_progress: Callable[[Progress], None] | None = None, stop: Criterion | None = None
 ) -> Result:
-    """Runs the candidates of a call and makes the result. With an earlier plan, it then looks for a plan that is closer to
-    that."""
+    """Runs the candidates of a call and makes the result.
+
+    If the call has an earlier plan, it also looks for a plan that differs less from that one.
+    """
     stability_pass, options = call.stability_pass, call.options
     state = RunState(
         call.kind,

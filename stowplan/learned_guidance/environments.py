@@ -1,7 +1,7 @@
-"""Registers the package's Gymnasium environments, and provides the problems of their episodes.
+"""Registers the package's Gymnasium environments, and provides the problems that are solved in their episodes.
 
-Importing this module registers the environments. Alternatively, put the module before the name, which Gymnasium supports since
-1.0 (it no longer loads the environments of installed packages by itself)::
+Importing this module registers the environments, which Gymnasium does not do by itself for installed packages since version
+1.0. If the name of an environment is preceded by the name of this module, Gymnasium imports the module::
 
     gymnasium.make("stowplan.learned_guidance.environments:stowplan/MMapGame-v0")
 """
@@ -22,7 +22,7 @@ P = TypeVar("P", bound=Document)
 M = TypeVar("M")
 
 #: The problems of an environment: a problem, the path of a problem file, several of them, or a function that draws a problem
-#: for each episode. None stands for a demo problem.
+#: for each episode. None stands for a demonstration problem, a small one.
 Given: TypeAlias = "P | str | Path | Sequence[P | str | Path] | Callable[[np.random.Generator], P] | None"
 
 
@@ -62,9 +62,10 @@ class ProblemSource(Generic[P]):
             self.read(given)
 
     def choose(self, options: Mapping[str, Any], rng: np.random.Generator) -> int | P:
-        """The problem of the next episode: its number among :attr:`problems`, or a problem from elsewhere.
+        """Chooses the problem of the next episode; returns its number if it is one of :attr:`problems`, otherwise the problem.
 
-        ``options`` are those of ``reset``; ``{"problem": ...}`` may be a number, a problem or a path.
+        ``options`` are those of the environment's method ``reset``. The option ``"problem"`` may be a number, a problem, or the
+        path of a problem file. Without it, the problem is drawn.
         """
         unknown = sorted(set(options) - {"problem"})
         if unknown:
@@ -81,7 +82,10 @@ class ProblemSource(Generic[P]):
         return int(wanted)
 
     def made(self, options: Mapping[str, Any], rng: np.random.Generator, make: Callable[[P], M]) -> M:
-        """The result of ``make`` for the problem of the next episode; for those in :attr:`problems` it is cached."""
+        """Chooses the problem of the next episode, as :meth:`choose` does, and returns ``make(problem)``.
+
+        For a problem in :attr:`problems`, ``make`` is called once, and its result is used again in later episodes.
+        """
         chosen = self.choose(options, rng)
         if not isinstance(chosen, int):
             return make(chosen)
@@ -91,7 +95,10 @@ class ProblemSource(Generic[P]):
         return made
 
     def read(self, source: object) -> P:
-        """A problem, read from its file if ``source`` is a path; raises InputError for anything else."""
+        """Returns ``source`` itself if it is a problem, or reads the problem from the file if ``source`` is a path.
+
+        Raises InputError for anything else.
+        """
         if isinstance(source, self._kind):
             return source
         if isinstance(source, (str, Path)):
@@ -106,13 +113,15 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
         raise InputError(f"found {name}={value!r}, expected one of {', '.join(map(repr, choices))}")
 
 
-#: Memory mapping, played move by move: :class:`~stowplan.learned_guidance.memory_mapping.environment.MMapGameEnv`.
+#: Memory mapping, in which each action is one move of the game:
+#: :class:`~stowplan.learned_guidance.memory_mapping.environment.MMapGameEnv`.
 MMAP_GAME = "stowplan/MMapGame-v0"
 
-#: Tier placement, a whole map at once: :class:`~stowplan.learned_guidance.tier_placement.environment.TierPlacementEnv`.
+#: Tier placement, in which one action places all tensors:
+#: :class:`~stowplan.learned_guidance.tier_placement.environment.TierPlacementEnv`.
 TIER_PLACEMENT = "stowplan/TierPlacement-v0"
 
-#: Modulo scheduling, instruction by instruction:
+#: Modulo scheduling, in which each action places one instruction:
 #: :class:`~stowplan.learned_guidance.modulo_scheduling.environment.ModuloSchedulingEnv`.
 MODULO_SCHEDULING = "stowplan/ModuloScheduling-v0"
 

@@ -1,7 +1,8 @@
-"""Layouts of memory as boxes over time and offsets, for all kinds.
+"""The boxes in pictures of memory, where the horizontal axis is time and the vertical axis is the offset in bytes.
 
-A box stands for a tensor or buffer (its owner) while it is at one offset. Its coordinates are those of the time axis, and
-bytes.
+A box is a tensor or buffer, its *owner*, while it has one offset. Pictures of every kind of problem with offsets consist of
+such boxes. This module chooses their colours and finds out which of them have space for the owner's name. Some of the others
+get a *tag*: a number that the legend explains.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from dataclasses import dataclass
 from stowplan.report.colours import PALETTE
 from stowplan.report.text import shorten
 
-#: From this many boxes on, boxes have no outlines, which would hide them.
+#: From this many boxes on, boxes are drawn without outlines, which would cover most of their area.
 DENSE = 800
-#: Maximum number of boxes of a picture with names, and of further boxes with a number that a legend explains.
+#: Maximum number of boxes of a picture that have names, and maximum number of owners that have tags.
 MAX_NAMES, MAX_TAGS = 150, 14
 
 #: Width of a letter and height of a line in points, and the fewest letters to which a name may be shortened.
 _WIDE, _LINE, _LEAST = 4.4, 8.5, 5
-#: Size of a number in points.
+#: Width and height of a tag in points.
 _TAG = 9.0
 
 
@@ -33,10 +34,10 @@ class Box:
     """Number of the tensor or buffer."""
     left: float
     right: float
-    """On the time axis, as ``left``."""
+    """End on the time axis, in the same unit as ``left``."""
     bottom: int
     size: int
-    """Bytes, as ``bottom``."""
+    """Bytes; ``bottom`` is an offset in bytes."""
     fixed: bool = False
     """Whether the offset is given by the problem."""
 
@@ -48,18 +49,20 @@ class Box:
 
 @dataclass(frozen=True)
 class Boxes:
-    """A mark with all boxes of a layout. Boxes have names or numbers where there is space, and descriptions when the pointer is
-    on them."""
+    """All boxes of one layout of memory, as one *mark*, that is, one graphical element of a picture.
+
+    A box with enough space has a name or a tag, and a description appears when the pointer is over it.
+    """
 
     boxes: Sequence[Box]
     colours: Mapping[int, int]
     """Palette index of each owner, from :func:`assign_colours`."""
     describe: Callable[[int], tuple[str, int]]
-    """Name and bytes of an owner."""
+    """Returns the name of an owner and its size in bytes."""
     note: Callable[[int], str] = lambda index: ""
-    """Note on the box of this index."""
+    """Returns a note for the description of the box with this index in ``boxes``; empty for none."""
     times: Sequence[tuple[float, float]] | None = None
-    """Begin and end of each box for descriptions, if they differ from the coordinates."""
+    """Begin and end of each box as its description gives them, if they differ from the coordinates."""
 
     def colour(self, box: Box) -> str:
         """The colour of a box."""
@@ -73,14 +76,14 @@ class Name:
     box: Box
     text: str
     is_vertical: bool
-    """Whether it is written upwards."""
+    """Whether the text runs from the bottom to the top."""
 
 
 def assign_colours(layouts: Iterable[Sequence[Box]]) -> dict[int, int]:
     """Palette index of every owner of a box in the layouts.
 
-    Up to ``len(PALETTE)`` owners get different colours. Beyond that, an owner gets the colour that is least used by the owners
-    which it touches in a layout, and of equal ones the colour that is least used altogether.
+    Up to ``len(PALETTE)`` owners get different colours. If there are more, each gets the colour that the fewest of its
+    neighbours in a layout have; if several colours are equal in this, the one that the fewest owners have.
     """
     touching: defaultdict[int, set[int]] = defaultdict(set)
     area: defaultdict[int, float] = defaultdict(float)
@@ -103,7 +106,10 @@ def assign_colours(layouts: Iterable[Sequence[Box]]) -> dict[int, int]:
 
 
 def _touching_pairs(boxes: Sequence[Box]) -> set[tuple[int, int]]:
-    """Pairs of owners that are next to each other in memory or follow each other at the same place; an approximation."""
+    """Pairs of owners whose boxes touch: they are next to each other in memory, or one takes the place of the other.
+
+    This is an approximation, which compares each box only with the nearest ones in memory when it begins.
+    """
     events = [(box.left, 0, index) for index, box in enumerate(boxes)]
     events += [(box.right, 1, index) for index, box in enumerate(boxes)]
     open_boxes: list[tuple[int, int]] = []
@@ -132,7 +138,7 @@ def name_boxes(mark: Boxes, wide: float, high: float) -> list[Name]:
     mark
         The boxes.
     wide, high
-        Points of a unit of the time axis, and of a byte.
+        Number of points on the page for one unit of the time axis, and for one byte.
     """
     names: list[Name] = []
     for box in sorted(mark.boxes, key=lambda box: (-box.area, box.owner, box.left)):
@@ -151,8 +157,8 @@ def name_boxes(mark: Boxes, wide: float, high: float) -> list[Name]:
 
 
 def choose_tags(layouts: Iterable[tuple[Sequence[Box], set[int]]]) -> dict[int, int]:
-    """Numbers from 1 for the largest owners that at least one layout does not name. A layout is given by its boxes and its
-    named owners."""
+    """Tags, from 1, for the largest owners that have no name in at least one layout. Each layout is a pair: its boxes, and the
+    owners that are named in it."""
     area: defaultdict[int, float] = defaultdict(float)
     for boxes, named in layouts:
         for box in boxes:
@@ -163,7 +169,7 @@ def choose_tags(layouts: Iterable[tuple[Sequence[Box], set[int]]]) -> dict[int, 
 
 
 def place_tags(boxes: Sequence[Box], tags: Mapping[int, int], wide: float, high: float) -> dict[int, tuple[float, float]]:
-    """The position of each number: in the largest box of its owner, and if possible not on another number."""
+    """The position of each tag: in the largest box of its owner and, if possible, not over another tag."""
     largest: dict[int, Box] = {}
     for box in boxes:
         if box.owner in tags and (box.owner not in largest or box.area > largest[box.owner].area):

@@ -1,12 +1,13 @@
 """Turns the tensors of an ExecuTorch program into packing problems, one for each arena, and plans into offsets.
 
-Nothing here imports executorch. A specification can be any object with the fields of executorch's ``TensorSpec`` that are read
-here.
+Nothing here imports executorch. A specification, in code *spec*, can be any object with the fields of executorch's
+``TensorSpec`` that are read here, for example a :class:`Tensor`.
 
-*Facts of executorch 1.5.* Lifetimes are the indices of the first and the last node, both included. After ``realign`` was
-called, sizes are multiples of the alignment. Arena 0 has the constants; a tensor without ``mem_id`` goes to arena 1. A tensor
-with a ``storage_base`` lies inside the bytes of that tensor. Reserved bytes (``input_mem_buffer_sizes``) are the lowest bytes
-of each arena, and are in use all the time. Padding, 64 bytes for XNNPACK, is at the top.
+*Facts of executorch 1.5.* Lifetimes are the indices of the first and the last node, both included. The method ``realign`` of a
+``TensorSpec`` sets its alignment and rounds its size up to a multiple of it. ``mem_id`` is the number of an arena. Arena 0 has
+the constants; a tensor without ``mem_id`` goes to arena 1. A tensor with a ``storage_base`` lies inside the bytes of that
+tensor. Reserved bytes (``input_mem_buffer_sizes``) are the lowest bytes of each arena, and are in use all the time. Padding is
+free space above the highest buffer, 64 bytes for XNNPACK.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from stowplan.models.packing.problem import Buffer, Problem
 
 @dataclass(eq=False)
 class Tensor:
-    """Executorch's ``TensorSpec`` with a lifetime in the time of a whole program rather than of one graph."""
+    """Executorch's ``TensorSpec`` with a lifetime that counts the nodes of the whole program, of which a graph may be a
+    part."""
 
     spec: Any
     """The ``TensorSpec``."""
     mem_id: int | None
     """Number of the arena; None if it is not prescribed."""
     lifetime: tuple[Any, Any]
-    """First and last moment, both included."""
+    """The first and the last node, both included, as numbers in the whole program."""
     storage_base: Tensor | None = None
     """The tensor inside whose bytes this one lies; None if it has bytes of its own."""
     storage_base_offset: int = 0
@@ -74,7 +76,7 @@ class Arena:
     specs: tuple[Any, ...]
     """The tensors."""
     problem: Problem
-    """The packing problem, in which buffer i is ``specs[i]``; offsets count from ``bottom``."""
+    """The packing problem, in which buffer i is ``specs[i]``. Its offset 0 is the offset ``bottom`` of the arena."""
 
     def size(self, height: int) -> int:
         """Bytes of the arena for a packing of this height, including reserved bytes and padding."""
@@ -92,7 +94,7 @@ def arena_of(spec: Any) -> int:
 
 
 def lifetimes(specs: Iterable[Any]) -> dict[int, tuple[int, int]]:
-    """First and last moment of each tensor, by ``id`` of the specification.
+    """The first and the last node of each tensor's lifetime, by ``id`` of the specification.
 
     A tensor inside of which others lie lives as long as any of them.
 
@@ -186,7 +188,7 @@ def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], paddin
 
 
 def places(specs: Iterable[Any], offsets: Mapping[int, tuple[int, int]]) -> dict[int, Place]:
-    """Places of all tensors, also of those inside of others, by ``id`` of the specification.
+    """The places of all tensors, including tensors that lie inside of others, by ``id`` of the specification.
 
     Parameters
     ----------

@@ -1,7 +1,9 @@
-"""llama.cpp's options for a placement, and what such options mean: the device of every tensor and cache.
+"""Converts plans to options of llama.cpp, and options to the placement that they have as a result.
 
-:func:`command_of` writes a plan as options. :func:`placement_of` reads options as llama.cpp does (``src/llama-model.cpp``),
-from the text alone, so that it checks what was written: bytes are counted from the file again.
+A placement says on which device each tensor and each cache of keys and values is. :func:`command_of` writes a plan as options.
+:func:`placement_of` follows llama.cpp's rules (``src/llama-model.cpp``) to find out where options place the tensors of a model,
+and counts the bytes of each device. It uses the options and the model file alone, not the plan, so it is an independent check
+of :func:`command_of`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from stowplan.errors import UsageError
 from stowplan.models.llm_placement.plan import Plan, used_devices
 from stowplan.models.llm_placement.problem import HOST, Problem
 
-#: Name of the host's buffers in ``-ot``.
+#: The name that ``-ot`` uses for buffers of the host, which is the CPU with its RAM.
 CPU = "CPU"
 
-#: Options with a value that :func:`placement_of` reads, by their long names.
+#: The options that :func:`placement_of` reads, all with a value. Several spellings of an option have the same name here.
 _NAMES = {
     "-ngl": "layers",
     "--n-gpu-layers": "layers",
@@ -44,20 +46,20 @@ _NAMES = {
     "--cache-type-v": "value_type",
 }
 
-#: Options that place tensors as well, and are not read.
+#: Options that also place tensors, but that this module does not support. Reading one raises an error.
 _OTHER_PLACERS = ("-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn", "-nkvo", "--no-kv-offload")
 
 
 def command_of(problem: Problem, plan: Plan, context: Context) -> list[str]:
-    """Options for a plan, one entry a word."""
+    """The options for a plan, as a list of the words of a command line."""
     used = used_devices(plan.memories)
     offloaded = len(plan.memories) - plan.memories.count(HOST)
     size = problem.micro_batches[plan.micro_batch].size
     words = ["-c", str(context.tokens), "-fa", "on", "-ub", str(size)]
     if size > 2048:
-        # A batch is not smaller than its micro-batches.
+        # The logical batch (-b, 2048 by default) must not be smaller than a micro-batch (-ub).
         words += ["-b", str(size)]
-    # Left out, the server takes several slots with one cache.
+    # Without -np, the server chooses several slots (sequences that it generates side by side), which share one cache.
     words += ["-np", str(context.slots)]
     for flag, value in (("-ctk", context.key_type), ("-ctv", context.value_type)):
         if value != "f16":
@@ -82,12 +84,16 @@ def fit_command_of(context: Context) -> list[str]:
 
 
 def text_of(words: Sequence[str]) -> str:
-    """Options as a line of a shell."""
+    """Options as a line for a shell, quoted where necessary."""
     return shlex.join(words)
 
 
 def _patterns(problem: Problem, plan: Plan) -> list[str]:
-    """A regular expression for each combination of parts, of the tensors that stay on the host alone."""
+    """Regular expressions that match the tensors of spilled parts.
+
+    A spilled part, such as the experts of a layer, stays on the host although the rest of its layer is on a device. Layers with
+    the same spilled parts share an expression.
+    """
     layers: dict[tuple[str, ...], list[int]] = {}
     for number, (layer, spilled) in enumerate(zip(problem.layers, plan.spilled, strict=True)):
         if spilled:
@@ -101,15 +107,16 @@ def _patterns(problem: Problem, plan: Plan) -> list[str]:
 
 @dataclass
 class Placement:
-    """What options mean for a model."""
+    """The placement of a model's tensors and caches that results from options."""
 
     devices: list[str]
     """Names of the devices in use, in order."""
     layers: list[str]
-    """Name of the device of each layer, the output layer last; CPU for the host."""
+    """Name of the device of each layer, or CPU for the host. The output layer is the last one."""
     tensors: dict[str, str]
-    """The same for each tensor of a layer."""
+    """Name of the device, or CPU, of each tensor of a layer, by the name of the tensor."""
     context: Context
+    """The context: its number of tokens, the types of keys and values, and so on."""
     weights: dict[str, int] = field(default_factory=dict)
     """Bytes of weights by device."""
     caches: dict[str, int] = field(default_factory=dict)
@@ -117,19 +124,21 @@ class Placement:
 
 
 def placement_of(model: LanguageModel, words: Sequence[str], names: Sequence[str], free: Sequence[int]) -> Placement:
-    """Read options as llama.cpp does.
+    """Find out where options place the tensors of a model, by the rules of llama.cpp.
 
     Parameters
     ----------
     words
-        Options, one entry a word; those that place nothing are skipped.
+        The words of the options. Options that place no tensors are ignored.
     names, free
-        All devices in the runtime's order, and their free bytes, which the default split is made of.
+        The names of all devices in the runtime's order, and their free bytes. Without ``-ts``, layers are divided among devices
+        in proportion to free bytes.
 
     Raises
     ------
     UsageError
-        A device or a buffer that is not known, a number that is none, or ``-sm row``.
+        A device or buffer does not exist, a value is not a whole number where one is needed, or the options have ``-sm row``,
+        ``-sm tensor`` or another option that places tensors and is not supported.
     """
     found = _parsed(words)
     devices = [*names] if "devices" not in found else [name for name in found["devices"].split(",") if name != "none"]
@@ -180,6 +189,7 @@ def placement_of(model: LanguageModel, words: Sequence[str], names: Sequence[str
 
 
 def _parsed(words: Sequence[str]) -> dict[str, str]:
+    """The values of the options in :data:`_NAMES`, by the names there; the last value counts."""
     found: dict[str, str] = {}
     for word, value in zip(words, [*words[1:], ""], strict=True):
         if word in ("-sm", "--split-mode") and value in ("row", "tensor"):
@@ -192,6 +202,7 @@ def _parsed(words: Sequence[str]) -> dict[str, str]:
 
 
 def _number(found: dict[str, str], name: str, default: int) -> int:
+    """The value of an option as a whole number; raises UsageError if it is none."""
     try:
         return int(found.get(name, default))
     except ValueError:

@@ -1,7 +1,8 @@
-"""What llama.cpp itself says of the bytes of a placement: a program that loads a model without its data.
+"""Asks llama.cpp itself how many bytes it allocates for a placement.
 
-``oracle.cpp`` beside this file is built against llama.cpp's libraries (see docs/guide/llm.md). It reads a line for each
-placement and prints, for each kind of buffer, the bytes of weights, of caches and of intermediate results.
+The *oracle* is a program that is built from ``oracle.cpp``, in the folder of this file, with llama.cpp's libraries (see
+docs/guide/llm.md). It loads a model without its data. For each placement, that is, each list of llama.cpp's options, it reads a
+line and prints the bytes of weights, of caches and of intermediate results in each of llama.cpp's buffers.
 """
 
 from __future__ import annotations
@@ -14,27 +15,30 @@ from pathlib import Path
 from stowplan.backends.llama.machine import Machine
 from stowplan.errors import StowplanError
 
-#: Seconds that one answer may take.
+#: Time limit of one answer in seconds.
 PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """A built ``oracle.cpp``, for one model."""
+    """The oracle for one model and machine."""
 
     program: Path
+    """The program that was built from ``oracle.cpp``."""
     model: Path
+    """The GGUF file."""
     machine: Machine
+    """The machine whose devices the placements name."""
     servers: tuple[str, ...] = ()
-    """Addresses of RPC servers whose devices are used."""
+    """Addresses of llama.cpp's RPC servers, which lend devices of other machines."""
 
     def ask(self, placements: Sequence[Sequence[str]]) -> list[dict[str, tuple[int, int, int]]]:
-        """Bytes of weights, caches and intermediate results by buffer name, for each list of llama.cpp's options.
+        """For each list of options: the bytes of weights, caches and intermediate results, by the name of the buffer.
 
         Raises
         ------
         StowplanError
-            The program cannot be run, or does not answer for every placement.
+            The program cannot be run or exceeds the time limit, or its answers are too few or cannot be read.
         """
         lines = "".join(map(_line, placements))
         try:
@@ -54,7 +58,7 @@ class Oracle:
         return [parse(row, self.program) for row in rows]
 
     def compute_bytes(self, words: Sequence[str]) -> dict[str, int]:
-        """Bytes of intermediate results by device, CPU for the host."""
+        """Bytes of intermediate results under these options by the name of the device, or ``CPU`` for the host."""
         found: dict[str, int] = {}
         for name, (_, _, compute) in self.ask([words])[0].items():
             device = device_of(name)
@@ -63,7 +67,7 @@ class Oracle:
 
 
 def _line(words: Sequence[str]) -> str:
-    """A placement as the program reads it."""
+    """The line for a placement: the values of its options, separated by tabs."""
     value = dict(zip(words, [*words[1:], ""], strict=True))
     devices = value.get("-dev", "")
     fields = (
@@ -81,7 +85,7 @@ def _line(words: Sequence[str]) -> str:
 
 
 def parse(text: str, program: Path) -> dict[str, tuple[int, int, int]]:
-    """One answer of the program."""
+    """Reads one answer of the program; raises StowplanError if it has no bytes of buffers."""
     found = {}
     for part in text.split(";"):
         words = part.split("\t")
@@ -93,5 +97,9 @@ def parse(text: str, program: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def device_of(buffer: str) -> str:
-    """The device that a buffer belongs to; the host for those of the CPU, and those that it shares with devices."""
+    """The device to which a buffer of this name belongs.
+
+    It is ``CPU`` for buffers of the CPU, and for buffers of the host that a device can read directly (``CUDA_Host``, for
+    example).
+    """
     return "CPU" if buffer.startswith("CPU") or buffer.endswith("_Host") else buffer

@@ -1,4 +1,10 @@
-"""The arena of a model for one order of its operators: its buffers, and where the runtime places them."""
+"""The arena of a TensorFlow Lite Micro model for one order of its operators: its buffers, and where the runtime places them.
+
+The *head* of the arena has activations and scratch buffers; it is the part that is planned. The runtime counts time in
+*scopes*: scope 0 is the start of the first subgraph, and each operator, and each subgraph that an operator calls, begins a new
+one. A live range is a first and a last scope. An operator is given by the number of its subgraph and its position there, in the
+file or in the order.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,7 @@ from stowplan.portfolio.packing import arrays
 from stowplan.portfolio.packing.orders import PEAK
 from stowplan.portfolio.packing.search import HeuristicSearch
 
-#: Steps of local search from simple placement orders, before all candidates run.
+#: Maximum number of rounds of the quick local search. If it does not reach the target, all candidates for packing run.
 _MAX_CLIMBS = 60
 
 
@@ -27,11 +33,11 @@ class Placement(NamedTuple):
     """Where the runtime places tensors and scratch buffers."""
 
     head: int
-    """Bytes of the head."""
+    """Size of the head in bytes."""
     offsets: list[int]
-    """[tensors] The offsets that are written into the model; ``AT_RUNTIME`` for a tensor that the runtime places."""
+    """[tensors] The offsets to write into the model; ``AT_RUNTIME`` for a tensor whose offset the runtime shall choose."""
     scratch: dict[tuple[int, int], list[tuple[int, int]]]
-    """Offsets and sizes of scratch buffers, by the operator's position in the file."""
+    """(offset, size) of the scratch buffers of each operator, by the operator's position in the file."""
     problem: Problem
     """The packing problem, in which each scratch buffer is a buffer."""
     plan: Plan
@@ -52,9 +58,11 @@ class Arena:
     scratch
         Sizes of scratch buffers, by the operator's position in the file.
     file_positions
-        From an operator's position in this order to its position in the file; positions that are missing are equal.
+        Maps an operator's position in this order to its position in the file. An operator that is missing has the same position
+        in both.
     pairs
-        Pairs of tensors that may share bytes. Those count whose operand dies in this order when the result is created.
+        Pairs of tensors that may share bytes. A pair of an operand and a result is used only if, in this order, the operand is
+        live for the last time when the result is created.
     """
 
     def __init__(
@@ -79,7 +87,8 @@ class Arena:
             are_planned = {one, other} <= {*model.planned} - scopes.unwritten
             if are_planned and pair.is_copy and scopes.first[other] <= scopes.last[one]:
                 self._pairs.append(pair._replace(operand=one, result=other))
-            # An operator that runs several times has a span of several scopes, and its pairs do not count.
+            # An operator that runs several times, in a subgraph that is called repeatedly, has a span of several scopes. Its
+            # pairs are not used.
             elif (
                 are_planned and scopes.last[one] == scopes.first[other] and spans.get(pair.place) == (scopes.first[other],) * 2
             ):
@@ -87,11 +96,15 @@ class Arena:
         self.problem = self._problem(lambda sizes: sizes)
 
     def _problem(self, pieces: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Problem:
-        """The packing problem: tensors, scratch buffers as ``pieces`` divides them, and buffers with fixed offsets."""
+        """The packing problem of tensors, scratch buffers, and buffers with fixed offsets.
+
+        ``pieces`` gets the sizes of an operator's scratch buffers and returns the sizes of the buffers that stand for them.
+        """
         scopes, count, tensors = self._scopes, len(self._model.planned), self._model.tensors
         shared: dict[int, list[Overlap]] = {}
         for _, operand, result, distance, _ in self._pairs:
-            # Distances count to the end of the operand's elements; the problem's count to the end of its rounded size.
+            # The distance of a pair is measured to the end of the operand's elements, that of an overlap in the packing problem
+            # to the end of its size, which is rounded up.
             padding = tensors[operand].size - tensors[operand].content
             least = None if distance is None else distance + padding
             shared.setdefault(result, []).append(Overlap(operand=tensors[operand].name, distance=least))
@@ -111,7 +124,10 @@ class Arena:
         return Problem(name=self._model.name, buffers=(*buffers, *self._model.problem.buffers[count:]))
 
     def place(self, planned_offsets: Sequence[int]) -> Placement:
-        """Simulates the runtime's planner with these offsets of the planned tensors; with none, as it plans the file itself."""
+        """Simulates the runtime's planner if the planned tensors have these offsets.
+
+        If there are no offsets, the runtime plans these tensors itself, as it does for the original file.
+        """
         model = self._model
         offsets = [at if number in model.fixed else AT_RUNTIME for number, at in enumerate(model.offsets)]
         if planned_offsets:
@@ -139,9 +155,10 @@ class Arena:
         return Placement(greedy.head(requests, places), offsets, scratch, self.problem, plan, self._pairs)
 
     def best(self, search: Search, bound: int) -> Placement:
-        """The best placement that is found.
+        """The best placement that a search finds.
 
-        The plan reserves one piece for all scratch buffers of an operator; the runtime places them itself within that piece.
+        In the packing problem of this search, all scratch buffers of an operator are one buffer. The runtime chooses their
+        offsets itself, in the space that is left for this buffer.
 
         Parameters
         ----------
@@ -156,12 +173,13 @@ class Arena:
 
 
 def _pack(problem: Problem, search: Search, target: int) -> tuple[Sequence[int], int]:
-    """Packs the buffers: first by quick local search, and if that misses the target, by all candidates.
+    """Packs the buffers by a quick local search and, if that does not reach the target height, by all candidates for packing.
 
     Returns
     -------
     (Sequence of int, int)
-        The offsets of the lowest packing, and a lower bound on its height; 0 if only the quick search ran.
+        The offsets of the packing with the smallest height, and a lower bound on the height of every packing. The bound is 0 if
+        only the quick search ran.
     """
     data = arrays.build(problem)
     best: list[Plan] = []

@@ -1,11 +1,17 @@
 """A script that runs TensorFlow Lite Micro in a process of its own, because the runtime may end its process.
 
-Its argument is a folder with a job in ``job.json``. In the job, ``models`` names files in the folder, and ``plenty`` is the
-size of a sufficiently large arena in bytes. The script prints its answer as JSON on standard output: the head of each model,
-or, if the job has ``runs``, measurements of the models ``source`` and ``planned`` and a comparison of their outputs. Each run
-uses a new interpreter and the arrays ``SEED.INFERENCE.INPUT`` of ``inputs.npz``; ``kept`` has the indices of inputs that
-``planned`` preserves. While the script runs a model, the file ``progress`` says which one, with which seed, and in which
-inference.
+Its argument is a folder with a job in ``job.json``, whose field ``models`` names files of models in the folder, and whose field
+``plenty`` is the size in bytes of an arena that is certainly large enough. The script prints its answer as JSON on standard
+output.
+
+Without the field ``runs``, the answer is the head of each model. The *head* of an arena has activations and scratch buffers,
+and the *tail* has persistent data. With ``runs``, the script measures the models ``source`` and ``planned``, runs both, and
+compares their outputs. In the third model, ``apart``, no two tensors share bytes; it is run only if the outputs differ.
+``runs`` is the number of runs. Each starts with a new interpreter and has ``inferences`` inferences, whose inputs are arrays in
+``inputs.npz`` with the names ``RUN.INFERENCE.INPUT`` (three numbers). ``turns`` is the largest number of inferences that are
+started in a run, and ``kept`` has the indices of inputs that ``planned`` preserves from one inference to the next, so that they
+are set only once. While the script runs a model, the file ``progress`` says which model it is, in which run, and with the
+inputs of which inference.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-#: Arenas are multiples of this many bytes.
+#: The sizes of arenas that are tried are multiples of this many bytes.
 _UNIT = 16
 
 
@@ -31,7 +37,7 @@ def _interpreter(data: bytes, arena: int) -> Any:
 
 
 def memory(data: bytes, arena: int) -> tuple[int, int]:
-    """Bytes of head and tail; raises RuntimeError if the runtime does not support the model."""
+    """The sizes of head and tail in bytes, as the runtime prints them; raises RuntimeError if it does not support the model."""
     interpreter = _interpreter(data, arena)
     # The runtime prints to file descriptor 2 directly, so the descriptor is redirected, not ``sys.stderr``.
     saved_stderr = os.dup(2)
@@ -65,7 +71,8 @@ def _fits(data: bytes, arena: int) -> bool:
 
 
 def least(data: bytes, plenty: int) -> int:
-    """Bytes of the smallest arena that works, a multiple of 16."""
+    """Size in bytes, a multiple of 16, of the smallest arena in which the model can be prepared. ``plenty`` is a size that is
+    large enough for it."""
     head, tail = memory(data, plenty)
     low = -(-(head + tail) // _UNIT)
     step = 1
@@ -82,19 +89,19 @@ def least(data: bytes, plenty: int) -> int:
 def outputs(
     data: bytes, arena: int, inputs: list[dict[int, Any]], turns: int, once: list[int], progress: Path, label: str
 ) -> list[tuple[int, bytes]]:
-    """Runs inferences; returns the status of each, which is 0 if it was completed, and the bytes of all its outputs.
+    """Runs inferences; returns for each its status, which is 0 if it was completed, and the bytes of all its outputs.
 
     Parameters
     ----------
     inputs
-        [inferences] Values by the index of the input. If the runtime ends inferences early, the inputs are used again from the
-        first one on, until this many inferences were completed.
+        [inferences] For each inference, its input arrays by the index of the input. If the runtime ends some inferences early,
+        more inferences follow, which use the list again from its beginning, until as many as the list has were completed.
     turns
-        The largest number of inferences.
+        The maximum number of inferences that are started.
     once
         Indices of inputs that are set only before the first inference.
     progress, label
-        A file, and the text that is written to it before the index of each inference.
+        Before each inference, the text ``label`` and the index of its inputs are written to the file ``progress``.
     """
     interpreter = _interpreter(data, arena)
     results: list[tuple[int, bytes]] = []
@@ -106,7 +113,7 @@ def outputs(
         try:
             status = interpreter.invoke()
         except RuntimeError:
-            # Any error but kTfLiteAbort raises; its status is kTfLiteError, 1.
+            # The Python interface raises for each status except kTfLiteAbort. It is taken to be kTfLiteError, 1.
             status = 1
         numbers = [] if status else _numbers(interpreter.get_output_details)
         results.append((status, b"".join(interpreter.get_output(number).tobytes() for number in numbers)))
@@ -117,7 +124,7 @@ def outputs(
 
 
 def _numbers(details: Any) -> list[int]:
-    """Indices of the inputs or outputs of which the runtime has details."""
+    """The indices, from 0, for which ``details`` of the interpreter does not fail: those of all its inputs or outputs."""
     numbers: list[int] = []
     while True:
         try:
@@ -128,7 +135,11 @@ def _numbers(details: Any) -> list[int]:
 
 
 def _run(source: bytes, planned: bytes, apart: bytes, job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Measures a model and its planned version and compares their outputs; in the model ``apart`` no tensors share bytes."""
+    """Measures a model and its planned version, and compares their outputs in all runs of the job.
+
+    If outputs differ, the original model and ``apart``, in which no tensors share bytes, are compared as well. If they differ,
+    the outputs of the model depend on what was in memory before, and no fault of the plan is reported.
+    """
     import numpy as np
 
     plenty, progress = job["plenty"], folder / "progress"
@@ -146,7 +157,7 @@ def _run(source: bytes, planned: bytes, apart: bytes, job: dict[str, Any], folde
         planned_outputs = outputs(planned, arena, inputs, job["turns"], job["kept"], progress, f"planned {run}")
         wrong = [at for at, pair in enumerate(zip(source_outputs, planned_outputs, strict=False)) if pair[0] != pair[1]]
         if wrong:
-            # A kernel may leave a part of its result unwritten; outputs then depend on what was in memory before.
+            # A kernel may leave a part of its result unwritten. Outputs then depend on what was in memory before.
             with contextlib.suppress(RuntimeError):
                 is_undefined = source_outputs != outputs(apart, plenty, inputs, job["turns"], [], progress, f"source {run}")
             differs = None if is_undefined else (run, wrong[0])

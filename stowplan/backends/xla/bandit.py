@@ -1,7 +1,12 @@
-"""The budget of a run, a multi-armed bandit that chooses what to try next, and the search among settings by previews.
+"""The budget of a run of ``tune-xla``, the bandit that chooses what to compile next, and the search for settings by previews.
 
-Settings of the best program are one arm of the bandit, and each flag is another. :class:`SettingSearch` previews many settings
-of a program and finds those that are worth a full compilation.
+A *knob* is an XLA option that changes how tensors are placed in fast memory, and a *setting* is a value for each knob. A *flag*
+is an option that changes the program before tensors are placed. A *preview* is a compilation that ends once memory-space
+assignment, XLA's placement of tensors in fast memory, is done. The *default* is the compilation without any of these options,
+and the *incumbent* is the best full compilation so far.
+
+The bandit has one arm for settings of the best program so far, and one for each flag. :class:`SettingSearch` previews many
+settings of a program and finds those that are worth a full compilation.
 """
 
 from __future__ import annotations
@@ -21,19 +26,20 @@ from stowplan.backends.xla.proposals import Proposal, Way
 from stowplan.backends.xla.store import Compiled
 from stowplan.deadline import Deadline
 
-#: So many previews are chosen together; the next ones start from the best of them.
+#: Number of previews that are chosen together. The next batch starts from the best setting so far.
 BATCH = 4
 
-#: About so many previews take as long as one full compilation; measured were 9 to 40, depending on the program.
+#: Number of previews that take about as long as one full compilation. Measurements gave 9 to 40, depending on the program.
 PREVIEWS_OF_A_COMPILE = 20
 
-#: Time of one round of the loop, in compilations: one for the compilation itself, and the rest for previews.
+#: The budget of one round of the search, in units of one full compilation: 1 for the round's compilation, 0.6 for its previews.
 ROUND = 1.6
 
-#: At most so many settings of a batch come from the same way.
+#: Maximum number of settings of a batch that one *way* proposes, that is, one strategy of
+#: :mod:`stowplan.backends.xla.proposals`.
 _SETTINGS_OF_A_WAY = 2
 
-#: After each compilation, so many of the best previews are predicted again with the new cycles.
+#: After each compilation, the cycles of this many of the best previews are predicted again, from the cycles that are known now.
 _PREDICTED_AGAIN = 16
 
 #: A function that makes previews of settings, in their order.
@@ -71,7 +77,10 @@ class Budget:
 
     @property
     def previews(self) -> int:
-        """How many previews the budget allows before these compilations; a few if there are none yet."""
+        """How many previews the budget allows if the compilations of the next round are set aside.
+
+        It is at least one batch if no preview was made yet.
+        """
         return max(0 if self.previewed else BATCH, round(PREVIEWS_OF_A_COMPILE * (self.left - self.side_by_side)))
 
     @property
@@ -86,18 +95,21 @@ class Budget:
         return "cancelled" if self.deadline.was_cancelled else "time_limit"
 
 
-#: The prior of an arm counts as so many tries.
+#: The prior win rate of an arm has the weight of this many tries.
 PRIOR_TRIES = 2.0
 #: Weight of the exploration term, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
 _EXPLORATION_WEIGHT = 0.35
 
-#: Prior win rates of the best preview and of a flag: shares of compilations that were better than the incumbent.
+#: Prior win rates of the arm of settings, which compiles the best preview, and of a flag. A win rate is the share of
+#: compilations that were better than the incumbent.
 _KNOBS_PRIOR, _FLAG_PRIOR = 0.6, 0.3
-#: The prior win rate of a flag grows by this times the share of the default's cycles that it is expected to save.
+#: The prior win rate of a flag increases by this factor times the share of the default's cycles that it is expected to save.
 _PRIOR_PER_GAIN = 6.0
-#: A flag that is expected to save this share of the default's cycles is tried alone, before any settings.
+#: A flag that is expected to save this share of the default's cycles more than settings have saved already is tried early,
+#: without other changes.
 _MIN_GAIN_OF_A_FLAG = 0.005
-#: The share of what settings save that counts when they are compared with flags, because it is lost if a flag wins later.
+#: When settings are compared with flags, this share of their saving counts. The rest is discounted, because a flag that wins
+#: later changes the program, and the settings of the old one are lost.
 SETTINGS_KEPT = 0.5
 
 
@@ -128,9 +140,9 @@ class FlagToTry(NamedTuple):
     options: Mapping[str, Option]
     """The compiler options that it sets."""
     expected: Improvement
-    """The share of the default's cycles that it is expected to save by itself."""
+    """The share of the default's cycles that the flag alone is expected to save, from its preview and from earlier programs."""
     promised: float
-    """The same by its preview alone."""
+    """The same share, predicted from its preview alone, without results of earlier programs."""
     preview: Compiled | None = None
     """The preview of the flag alone; None if there is none."""
 
@@ -151,7 +163,7 @@ class Bandit:
         self.flags[Arm(name, PRIOR_TRIES * min(_FLAG_PRIOR + _PRIOR_PER_GAIN * worth, 1.0))] = flag
 
     def learn(self, known: Mapping[str, tuple[float, float]]) -> None:
-        """Add wins and tries of earlier programs, given by the names of the arms."""
+        """Add wins and tries from earlier programs: ``known`` gives (wins, tries) by the name of the arm."""
         for arm in (self.knobs, *self.flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
@@ -165,8 +177,8 @@ class Bandit:
     def first(self, saved: float) -> list[Arm]:
         """The arms that come before all others: flags that are tried alone, those with the highest expected saving first.
 
-        A flag is tried alone if it is expected to save more than settings have saved already. Settings come before these flags
-        if the same amount of work is expected to save more with them.
+        A flag is tried alone if it is expected to save clearly more than settings have saved already. The arm of settings comes
+        before these flags if a compilation of a setting is expected to save more for the same amount of work than any of them.
 
         Parameters
         ----------
@@ -182,7 +194,8 @@ class Bandit:
     def order(self, first: list[Arm], count: int) -> list[Arm]:
         """The arms from which to choose ``count`` compilations: those of ``first``, then by their upper confidence bounds.
 
-        The list is short, because each arm needs previews.
+        The list has one arm more than ``count``, or more if the arm of settings comes later. All others are left out, because
+        each arm in the list costs previews.
         """
         arms = [*first, *(arm for arm in by_promise([self.knobs, *self.flags]) if arm not in first)]
         return arms[: max(arms.index(self.knobs), count) + 1]
@@ -212,9 +225,9 @@ class SettingSearch:
         """The compiler's messages about settings that it refused, without repetitions."""
 
     def preview(self, count: int, make: Previewer, given: Sequence[Proposal] = ()) -> int:
-        """Make previews: of given settings first, then of settings that are proposed from the best one so far.
+        """Make previews, first of given settings, then of settings that the ways propose from the best one so far.
 
-        A setting whose memory-space assignment equals that of another is ignored.
+        If two settings lead to the same memory-space assignment, the second one is not considered further.
 
         Parameters
         ----------
@@ -259,7 +272,8 @@ class SettingSearch:
                 return
 
     def take(self, proposal: Proposal, compiled: Compiled) -> Trial | None:
-        """Record a preview; returns None if the compiler refused the setting, or if another one has the same assignment."""
+        """Record a preview; returns None if the compiler refused the setting, or if an earlier one led to the same
+        assignment."""
         self._tried.add(proposal.knobs)
         if compiled.error not in ("", *self.refusals):
             self.refusals.append(compiled.error)
@@ -276,7 +290,7 @@ class SettingSearch:
         return is_new
 
     def add(self, knobs: Knobs, compiled: Compiled) -> Trial:
-        """Add a compilation to the evidence, and predict the best previews again with its cycles."""
+        """Add a full compilation to the evidence, and predict the cycles of the best previews again from what it shows."""
         self._note_assignment(compiled)
         trial = self.evidence.add(knobs, compiled)
         self.drop(knobs)
@@ -300,7 +314,7 @@ class SettingSearch:
         return min((*compiled, *(trial for _, trial in self._previewed)), key=lambda trial: trial.score.total, default=None)
 
     def worth_compiling(self, incumbent_cycles: int, optimism: float = 0.0) -> list[Proposal]:
-        """Settings with previews, the best first, each with the cycles that it is expected to save.
+        """The previewed settings that are not compiled yet, the best first, each with the cycles that it is expected to save.
 
         Parameters
         ----------

@@ -1,7 +1,15 @@
-"""Loads and stores over the asynchronous fabric: cuts a loop body into flows, which are linked by answers of the memory.
+"""Makes the loads and stores of a loop body asynchronous, which divides the body into flows.
 
-An instruction is one level above the loads on which it depends. Instructions of one level that are connected by values form one
-flow. Values from one level to another are sent over the asynchronous fabric. Recurrences without memory accesses are not cut.
+The *asynchronous fabric* of a CGRA is a network beside the links: over it, a tile reaches the memory and every other tile,
+without a fixed latency. A *flow* is a set of instructions that are connected by values over links. A value that comes over the
+asynchronous fabric, such as the answer of the memory to a load, does not connect two instructions in this sense.
+
+Every instruction has a *level*: the largest number of loads and stores on a path to it. Values between instructions of one
+level use links, unless a load or store produces them; values from one level to another are sent over the asynchronous fabric.
+All instructions of a recurrence without memory accesses have the same level, so that the values between them use links.
+
+The *distance* of an operand is the number of iterations between the production of the value and its use. In the first
+iterations, in which there is no such value yet, the operand has an initial value.
 """
 
 from __future__ import annotations
@@ -22,7 +30,8 @@ ACCESSES: dict[str, Literal["load", "store"]] = {"load": "load", "store": "store
 
 
 class _Reader(NamedTuple):
-    """An operand that reads a value which is sent over the asynchronous fabric."""
+    """An operand whose value is sent over the asynchronous fabric: the number of its instruction, and the operand's distance
+    and initial value."""
 
     instruction: int
     distance: int
@@ -71,13 +80,15 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
 
 
 def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[int]:
-    """[instructions] The level: the largest number of loads and stores on a path to the instruction.
+    """[instructions] The level of each instruction, as the docstring of the module defines it.
 
-    An instruction may be moved to the level of its consumers if no more values have to be sent then.
+    An instruction that only higher levels read is moved up to the lowest level that reads it, unless more values would have to
+    be sent between levels then.
     """
     component = graph.components
     with_access = {component[at] for at, access in enumerate(is_access) if access}
-    # A recurrence without memory accesses is one unit; others are cut somewhere in any case.
+    # The instructions of a recurrence without memory accesses are one unit. In other recurrences some value is sent in any
+    # case.
     unit = [-1 - at if component[at] in with_access else component[at] for at in range(len(number))]
     before: dict[int, set[tuple[int, bool]]] = {one: set() for one in unit}
     after: dict[int, set[int]] = {one: set() for one in unit}
@@ -99,15 +110,16 @@ def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[i
                 order.append(target)
     accessing = {unit[at] for at, access in enumerate(is_access) if access}
     for one in reversed(order):
-        # An instruction that only later levels read is computed there, unless more values would have to be sent for it.
+        # A unit with at most one producer moves up to the lowest level that reads it: then no more values have to be sent than
+        # before.
         if after[one] and one not in accessing and len(before[one]) <= 1:
             height[one] = max(height[one], min(height.get(target, 0) for target in after[one]))
-    # A cycle without a distance has no order; the problem reports it.
+    # A cycle in which all distances are 0 cannot be ordered; the constructor of the problem reports it as an error.
     return [height.get(one, 0) for one in unit]
 
 
 def _sent(graph: Dfg, number: dict[str, int], level: list[int], is_access: list[bool]) -> dict[int, list[_Reader]]:
-    """From a value that is sent to its readers."""
+    """The operands that read each value that is sent, by the number of the instruction that produces the value."""
     readers: dict[int, dict[_Reader, None]] = defaultdict(dict)
     for at, instruction in enumerate(graph.instructions):
         for operand in instruction.operands:
@@ -119,10 +131,11 @@ def _sent(graph: Dfg, number: dict[str, int], level: list[int], is_access: list[
 
 
 def _groups(readers: list[_Reader], level: list[int]) -> list[list[_Reader]]:
-    """Groups of readers that can read from one copy, in the order of the copies.
+    """Groups of readers that can share one copy instruction, in the order of the copies in their chain.
 
-    A copy for an earlier iteration has a single initial value. Readers in later iterations come last, because within an
-    iteration no value can be sent to a lower level.
+    The readers of a group have the same level. If all of them read the value in later iterations, they also have the same
+    initial value, because a copy has only one. Groups with a larger distance come later in the chain, because a value can be
+    sent to a lower level only in a later iteration.
     """
     by_level: dict[int, list[_Reader]] = defaultdict(list)
     for reader in readers:
@@ -139,7 +152,11 @@ def _groups(readers: list[_Reader], level: list[int]) -> list[list[_Reader]]:
 def _link(
     producer: str, readers: list[_Reader], level: list[int], used_names: set[str], changed: dict[tuple[_Reader, str], Operand]
 ) -> list[Instruction]:
-    """Let the readers of a value that is sent read it from a chain of copies, level by level; returns the copies."""
+    """Makes a chain of copy instructions, one for each group of readers, and returns them.
+
+    The first copy receives the value over the asynchronous fabric and sends it on to the second, and so on. ``changed`` gets
+    the new operand of each reader. A last group of a single instruction needs no copy and receives the value itself.
+    """
     name, age, initial = producer, 0, 0.0
     newest = producer
     copies: list[Instruction] = []

@@ -1,9 +1,11 @@
 """Reverts decisions of the best plan to those of an earlier plan, as long as the result is valid and good enough.
 
-The search looks for a small set of differences that suffices. It tries to revert all differences together, then halves of them,
-again and again, as in delta debugging (Zeller and Hildebrandt 2002). If a loss is allowed, it begins with the differences that
-cost least for each decision. Given enough time, the result is 1-minimal: no set of decisions that may be reverted alone can
-still be reverted. Searches of the kind itself continue from there.
+The search looks for a small set of differences between the two plans that suffices. The decisions that differ come in *groups*,
+sets of decisions that are reverted together. The search tries to revert all groups together and, if that fails, the two halves
+of them, and so on, as in delta debugging (Zeller and Hildebrandt 2002). If the result may be somewhat worse than the best plan,
+it begins with the groups that cost least for each of their decisions. Given enough time, the result is 1-minimal: no single
+group that still differs can be reverted. Then searches that are made for the kind of problem continue from there
+(:meth:`~stowplan.kernel.plan_changes.PlanChanges.improved`).
 """
 
 from __future__ import annotations
@@ -17,18 +19,20 @@ from stowplan.kernel.kind import Kind, check
 from stowplan.kernel.plan_changes import Budget, Counts, PlanChanges
 from stowplan.verification import Verification
 
-#: Maximum number of pairs of sets that are tried if no set can be reverted alone.
+#: If no group can be reverted alone, pairs of groups are tried, at most this many.
 MAX_PAIRS = 3000
 
 
 @dataclass(frozen=True)
 class CostLimit:
-    """The largest objective and tie-break that a plan may have."""
+    """The largest objective that a plan may have, and the largest tie-break, a number that compares plans of equal
+    objective."""
 
     objective: int
     tie_break: int
     not_above: tuple[int, int] | None = None
-    """Objective and tie-break of the earlier plan, if it is valid; a plan must not be worse."""
+    """Objective and tie-break of the earlier plan, than which a plan must not be worse; None if the earlier plan is not
+    valid."""
 
     def holds(self, verdict: Verification[Any]) -> bool:
         """Whether a plan is valid and good enough."""
@@ -54,9 +58,9 @@ def cost_limit(
     kind, problem
         The problem to solve.
     best, earlier
-        Verifications of the best plan and of the earlier one; None if the earlier plan is not valid.
+        Results of the verifier for the best plan and for the earlier one; ``earlier`` is None if that plan is not valid.
     within
-        Loss that the caller allows, as a fraction of the best objective.
+        How much worse than the best objective a plan may be, as a fraction of it.
     baseline
         Objective of the named baseline, if there is one.
     """
@@ -77,14 +81,14 @@ _NO_LIMIT = 1 << 62
 
 
 def _part(value: int, within: float) -> int:
-    """A part of a value, rounded down; exact for what doubles can say."""
+    """The fraction ``within`` of a value, rounded down. It is computed with integers, so that large values lose no digits."""
     numerator, denominator = within.as_integer_ratio()
     return abs(value) * numerator // denominator
 
 
 @dataclass(frozen=True)
 class AcceptedPlan:
-    """A plan that is good enough."""
+    """A plan that is good enough, with the result of the verifier and the number of its changes."""
 
     plan: Any
     check: Verification[Any]
@@ -92,12 +96,12 @@ class AcceptedPlan:
 
     @property
     def changed(self) -> int:
-        """Decisions that it changes."""
+        """Number of decisions in which it differs from the earlier plan."""
         return sum(changed for changed, _ in self.counts.values())
 
     @property
     def total(self) -> int:
-        """Decisions there are."""
+        """Number of all decisions."""
         return sum(total for _, total in self.counts.values())
 
 
@@ -115,7 +119,7 @@ class RevertingSearch:
     budget
         Limits the search.
     best
-        A plan that is good enough.
+        A plan that is good enough, from which the search starts.
     """
 
     def __init__(
@@ -139,7 +143,7 @@ class RevertingSearch:
         return self.best
 
     def offer(self, plan: Any) -> bool:
-        """Keeps a plan if it is good enough and closer than the best so far; returns whether it was."""
+        """Takes a plan as the best if it is good enough and differs less from the earlier plan; returns whether that is so."""
         judged = self._judge(plan)
         return judged is not None and self._keep(*judged)
 
@@ -157,7 +161,7 @@ class RevertingSearch:
         return (plan, verdict) if self._limit.holds(verdict) else None
 
     def _keep(self, plan: Any, verdict: Verification[Any]) -> bool:
-        """Keeps a plan that is good enough if it is closer."""
+        """Takes a plan that is good enough as the best if it differs less from the earlier plan, or as much and is better."""
         close = AcceptedPlan(plan, verdict, self._changes.counts(plan))
         if (close.changed, *_cost(verdict)) >= (self.best.changed, *_cost(self.best.check)):
             return False
@@ -165,7 +169,7 @@ class RevertingSearch:
         return True
 
     def _revert(self) -> None:
-        """Reverts decisions until no set can be reverted alone, and no two sets together."""
+        """Reverts groups until no group can be reverted alone, and no two of them together, or until the budget is used up."""
         pairs_left = MAX_PAIRS
         while not self._budget.is_over():
             groups = self._changes.groups(self.best.plan, self._budget.is_over)
@@ -180,8 +184,11 @@ class RevertingSearch:
                     return
 
     def _cheapest_first(self, groups: list[frozenset[int]]) -> list[frozenset[int]]:
-        """Sorts the groups by what reverting each of them costs for each of its decisions, if a loss is allowed and there is
-        time."""
+        """Sorts the groups by the increase of the objective when a group is reverted, divided by its number of decisions.
+
+        Groups that cannot be reverted come last. The order is unchanged if no increase is allowed, or if there is too little
+        time.
+        """
         slack = self._limit.objective - (self.best.check.objective or 0)
         if slack <= 0 or self._limit.objective == _NO_LIMIT:
             return groups

@@ -1,8 +1,9 @@
-"""Candidates in threads of the calling process, for which starting a process would take too long, or whose loops are compiled.
+"""Runs candidates, that is, methods that look for plans or bounds, in threads of the calling process.
 
-They report, receive updates and stop like candidates in processes, but cannot be killed. Only candidates that check often
-whether to stop, and that take little memory, run in threads (:attr:`stowplan.kernel.kind.Candidate.in_thread`). The caller's
-own thread stays free to watch the time limit and Ctrl-C.
+This is for small problems, for which starting a process would take too long, and for candidates whose loops are compiled and do
+not block other threads. Candidates in threads report, receive updates and stop like candidates in processes, but they cannot be
+killed. So only candidates that check often whether to stop, and that take little memory, run in threads
+(:attr:`stowplan.kernel.kind.Candidate.in_thread`). The caller's own thread stays free to watch the time limit and Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from stowplan.kernel.kind import Function
 from stowplan.kernel.workers.messages import Job, RunUpdate, WorkerContext
 from stowplan.kernel.workers.started import MessageQueue, Turn
 
-#: Seconds that a process waits for these threads at exit, because solvers crash if the interpreter ends while they run.
+#: At exit, the process waits this many seconds for its threads to end, because solvers crash if the interpreter ends before
+#: them.
 JOIN_SECONDS = 2.0
 
 
 class ThreadTurn(Turn):
-    """A candidate's turn in a thread. ``load`` imports its function, which is called with ``problem``; the encoded problem of
-    the job is not used."""
+    """One execution of a candidate (a *turn*) in a thread, which starts at once.
+
+    ``load`` imports and returns the candidate's function, which is called with ``problem``. The job also contains the problem
+    in encoded form, for processes; it is not used here.
+    """
 
     def __init__(self, number: int, load: Callable[[], Function], problem: Any, job: Job, messages: MessageQueue):
         super().__init__(number, messages)
@@ -41,7 +46,7 @@ class ThreadTurn(Turn):
         self._context.apply(message)
 
     def _run(self, load: Callable[[], Function], problem: Any) -> None:
-        """Runs the candidate and posts its last report."""
+        """Runs the candidate and posts its last report, which says how it ended."""
         try:
             load()(problem, self._context)
         except BaseException as error:

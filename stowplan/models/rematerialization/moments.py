@@ -1,6 +1,9 @@
-"""Selects moments for the staged program (``stages``), and turns its solutions into sequences of runs.
+"""Selects the moments of a staged program, and turns its solutions into sequences of runs of operators.
 
-A *moment* is the first run of an operator. A good moment is one at which many bytes are live.
+A *moment* is the first run of an operator in a plan. The staged program (:mod:`stowplan.models.rematerialization.stages`) is a
+MILP that looks at several moments together. They are given by a *chain*, a list of operators each of which needs the one
+before. The moments divide a plan into *stages*, and a solution says which operators run in each stage. Its bound is best if
+many bytes are live at the moments.
 """
 
 from __future__ import annotations
@@ -11,15 +14,19 @@ from collections.abc import Collection, Iterator, Sequence
 from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.structure import Structure
 
-#: Every how many of the fullest operators one is selected, since neighbours give nearly the same bound.
+#: Of the operators at which most bytes are live, one in this many is selected, because neighbours give nearly the same bound.
 APART = 8
 
-#: Number of first runs after a moment above the limit that are considered as additions to a chain.
+#: If a sequence exceeds the limit at some place, this many operators that first run there or later are considered as additions
+#: to a chain.
 NEAR = 60
 
 
 def first_moments(structure: Structure, most: int) -> list[int]:
-    """Up to ``most`` operators of a longest path through the graph at which the most bytes are live, in the input's order."""
+    """Up to ``most`` operators of a longest path through the graph, those at which most bytes are live, the fullest first.
+
+    Bytes are counted for the input's order, in which each operator runs once.
+    """
     start, pred = structure.ordering.pred_start.tolist(), structure.ordering.pred.tolist()
     length, before = [0] * structure.ops, [-1] * structure.ops
     for op in structure.order:
@@ -39,14 +46,14 @@ def first_moments(structure: Structure, most: int) -> list[int]:
 def more_moments(
     moments: Moments, chain: Sequence[int], sequence: Sequence[int], live: Sequence[int], limit: int, most: int
 ) -> list[int]:
-    """Extend a chain by up to ``most`` operators that first run at or soon after moments at which a sequence exceeds the limit.
+    """Extend a chain by up to ``most`` operators that first run where a sequence exceeds the limit, or soon after.
 
     Parameters
     ----------
     moments
-        Predecessors of each operator; every operator of a chain must precede the next.
+        Has the predecessors of each operator: of two operators of a chain, one must be a predecessor of the other.
     sequence, live
-        A sequence of runs, and the bytes that are live at each of them.
+        A sequence of runs (numbers of operators), and the bytes that are live at each run.
     limit
         Limit in bytes.
     """
@@ -62,7 +69,10 @@ def more_moments(
 
 
 def _first_runs_near(sequence: Sequence[int], live: Sequence[int], limit: int) -> Iterator[list[int]]:
-    """For each moment of a sequence above the limit, the fullest first: operators that first run at or soon after it."""
+    """For each run of a sequence at which the limit is exceeded, the operators that first run there or soon after.
+
+    The runs with most live bytes come first.
+    """
     first: dict[int, int] = {}
     for at, op in enumerate(sequence):
         first.setdefault(op, at)
@@ -75,13 +85,13 @@ def _first_runs_near(sequence: Sequence[int], live: Sequence[int], limit: int) -
 def in_stages(structure: Structure, chain: Sequence[int], stages: Sequence[Collection[int]]) -> list[int]:
     """A sequence of runs for a solution of the staged program.
 
-    Within a stage, operators that run for the first time keep the order of the input, and recomputations come right before the
-    operators that need them.
+    Within a stage, operators that run for the first time keep the order of the input. An operator that runs again does so right
+    before the operator that needs its result.
 
     Parameters
     ----------
     chain
-        The operators with whose runs the stages begin, from the second stage on.
+        The chain. Its operators begin the stages from the second one on: stage i + 1 begins with the run of ``chain[i]``.
     stages
         The operators that run in each stage, without those of the chain.
     """

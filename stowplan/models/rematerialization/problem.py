@@ -1,6 +1,7 @@
 """The rematerialization problem: operators that may run more than once, their costs, and a limit on the bytes that are live.
 
-The rules are on docs/reference/rematerialization.md; those of graphs are in :mod:`stowplan.graph.rules`.
+A plan is a sequence of runs of operators. Each run produces a new *instance* of the tensors that the operator writes. The rules
+for plans are on docs/reference/rematerialization.md; the rules for graphs are in :mod:`stowplan.graph.rules`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from stowplan.graph.rules import GraphRules, OpLike
 if TYPE_CHECKING:
     from stowplan.models.rematerialization.plan import Plan  # noqa: F401
 
-#: The total cost of all operators, and the limit, stay below this, so that a thousand runs of each operator fit in 64 bits.
+#: The sum of all operators' costs and the limit in bytes must be less than this. Sums then fit into 64 bits even if each
+#: operator runs a thousand times.
 LIMIT = 1 << 52
 
 
@@ -32,7 +34,7 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     size: int
     """Size in bytes. That of a view does not count, since a view needs no memory of its own."""
     alias_of: int | None = None
-    """Number of the tensor that it is a view of; None if it has bytes of its own."""
+    """Number of the tensor whose bytes it shares; None if it has bytes of its own."""
 
     @property
     def alignment(self) -> int:
@@ -71,33 +73,35 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bytes of the limit that something outside the graph occupies during a part of the plan, such as an optimizer's state.
 
-    The reservation is in force from the run of operator ``since`` up to, but not including, the run of operator ``until``. If
-    both are the same operator, it is in force during that run only. These two operators, and ``of``, must be marked ``once``.
+    The reservation holds from the run of operator ``since`` up to, but not including, the run of operator ``until``. If both
+    are the same operator, it holds during that run only. These two operators, and ``of``, must be marked ``once``, so that each
+    of them has only one run.
 
-    A graph may run in several situations, each of which has its own reservation. If several reservations are in force, each
-    must fit by itself; their bytes do not add up.
+    If several reservations hold at the same time, each must fit by itself, and their bytes are not added up. They describe
+    different situations in which the graph may run.
     """
 
     size: int
-    """Number of bytes. It may be negative only with ``times``, if live bytes at ``of`` are shared by all uses of the graph."""
+    """Number of bytes, to which ``times`` may add more. It may be negative only if ``times`` is not 0: then it takes off the
+    bytes that all uses of the graph share, which ``times`` counts several times."""
     since: int | None = None
-    """Number of the operator from whose run on it is in force; None for the first step."""
+    """Number of the operator with whose run it begins; None if it holds from the start of the plan."""
     until: int | None = None
-    """Number of the operator before whose run it ends; None if it lasts to the end."""
+    """Number of the operator before whose run it ends; None if it holds to the end of the plan."""
     times: int = 0
-    """The bytes that are live while ``of`` runs are added this many times, for other uses of the graph that wait at that
-    operator."""
+    """How many times the bytes that are live while ``of`` runs are added to ``size``. If a program uses the same graph several
+    times, for example once for each layer, these are the bytes of the other uses, which are held up at that operator."""
     of: int | None = None
     """Number of the operator whose live bytes ``times`` multiplies; None if ``times`` is 0."""
 
     @property
     def is_of_one_run(self) -> bool:
-        """Whether it is in force only during the run of one operator."""
+        """Whether it holds only during the run of one operator."""
         return self.since is not None and self.since == self.until
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Memory of a host: values can be sent to it and fetched back while operators run.
+    """Memory of a host, such as the RAM of a GPU's computer. Values can be sent to it and fetched back while operators run.
 
     In each direction copies run one after the other, in the order in which they are issued.
     """
@@ -108,12 +112,13 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Number of bytes that may be on the host at once; 0 means that there is no host."""
 
     def __post_init__(self) -> None:
-        # Reading a file gives a float, too. Digests are computed from the text of the number, which must be the same.
+        # The digest is computed from the text of the number. It must be the same for an integer and for the float that is read
+        # from a file.
         msgspec.structs.force_setattr(self, "bandwidth", float(self.bandwidth))
 
     def copy_cost(self, size: int) -> int:
         """Duration of a copy of this number of bytes on an idle channel, in units of cost, rounded up."""
-        # With an exact fraction, only the result is rounded.
+        # The division is exact, so that only its result is rounded.
         return math.ceil(size / Fraction(self.bandwidth))
 
 
@@ -122,13 +127,15 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
 
     tensors: tuple[Tensor, ...]
     ops: tuple[Op, ...]
-    """The operators in the order of the input. It serves as a baseline, but need not be an order in which they can run."""
+    """The operators in the order of the input. If they can run in this order, it is a baseline; but it may also be an order in
+    which an operator comes before one that it needs."""
     inputs: tuple[int, ...] = ()
     """Numbers of the tensors that exist before the first operator runs."""
     outputs: tuple[int, ...] = ()
     """Numbers of the tensors that must still exist after the last operator."""
     free_inputs: bool = True
-    """Whether the bytes of an input may be reused after its last reader. If false, inputs are live to the end."""
+    """Whether the bytes of an input may be reused after the last operator that reads it. If false, inputs are live to the
+    end."""
     precedences: tuple[tuple[int, int], ...] = ()
     """Pairs of operators: all runs of the first come before all runs of the second."""
     limit: int | None = None
@@ -136,7 +143,7 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
     host: Host | msgspec.UnsetType = msgspec.UNSET
     """The host that values can be sent to. Files omit the field if there is none."""
     reserved: tuple[Reservation, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Bytes of the limit that are not available during parts of the plan. Files omit the field if there are none."""
+    """Bytes of the limit that are not available during some part of the plan. Files omit the field if there are none."""
     name: str = ""
     format: str = "stowplan.rematerialization.problem"
     version: int = 1
@@ -171,7 +178,7 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
 
     @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of everything that plans depend on; name and kinds of operators are left out."""
+        """SHA-256, in hexadecimal, of everything that plans depend on. The name and the kinds of operators do not count."""
         ops = [msgspec.structs.replace(op, kind="") for op in self.ops]
         rules: list[Any] = [self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences, self.limit]
         if self.channel is not None:
@@ -240,5 +247,5 @@ def _written(graph: GraphRules, op: OpLike) -> int:
 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
-    """The problem with the value of the option ``capacity`` as its limit."""
+    """The problem with ``changes["capacity"]``, the value of the option ``--capacity``, as its limit."""
     return msgspec.structs.replace(problem, limit=changes["capacity"])

@@ -1,6 +1,7 @@
-"""The plan of a tier-placement problem: a tier for every tensor, and an offset if tiers are address spaces.
+"""The plan of a tier-placement problem: a tier of the memory hierarchy for every tensor, and an offset if tiers have addresses.
 
-This module holds data only; the rules are in the verifier.
+Tiers have addresses if the problem says that they are address spaces; otherwise only the bytes in each tier count. This module
+has data only; the rules that a plan must satisfy are in the verifier, :mod:`stowplan.models.tier_placement.verify`.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     output_offsets: tuple[int, ...] = ()
     """Offset in bytes of each layer's output in its tier; empty if tiers are no address spaces."""
     name: str = ""
-    """Name of the network, for people. What ties the plan to its problem is the digest."""
+    """Name of the network, for people who read the plan. The plan belongs to the problem whose digest it contains, whatever the
+    name."""
     target: str = ""
     """Name of the hardware target."""
     tiers: tuple[str, ...] = ()
-    """Names of the tiers, for programs and people that read the plan."""
+    """Names of the tiers, so that the plan can be read without its problem."""
     layers: tuple[str, ...] = ()
-    """Names of the layers, for the same readers."""
+    """Names of the layers, for the same purpose."""
     format: str = "stowplan.tier_placement.plan"
     version: int = 1
 
@@ -53,7 +55,7 @@ class Placed(NamedTuple):
 
     @property
     def what(self) -> str:
-        """``output`` or ``weights``, for people."""
+        """Which tensor of the layer it is, as a word for messages and tables: ``output`` or ``weights``."""
         return "output" if self.is_output else "weights"
 
     def size(self, problem: Problem) -> int:
@@ -82,6 +84,7 @@ def placed(problem: Problem) -> list[Placed]:
 
 
 def _tensors(problem: Problem, plan: Plan) -> dict[Placed, Values]:
+    """The tier, and the offset if there is one, of each tensor that is not empty."""
     values: dict[Placed, Values] = {}
     for tensor in placed(problem):
         if tensor.size(problem):

@@ -1,8 +1,14 @@
-"""Chooses which tensors, and which part of the program, a large-neighbourhood search frees together.
+"""Chooses neighbourhoods for the large-neighbourhood search for memory mapping.
 
-A neighbourhood is a window of the program and a list of tensors, the most important ones first; the search frees as many of
-them as it can solve. As in Pisinger and Ropke, "Large neighborhood search" (Handbook of Metaheuristics, 2010), there are
-several ways to choose them: some free tensors that are close to each other, some free those that cost most.
+This search keeps most of a plan and lets an exact solver find the best plan for the rest, the neighbourhood. A neighbourhood is
+a window of the program and a list of tensors, the most important ones first. The search *frees* as many of them as it can
+solve, that is, within the window these tensors may change their place in memory. As in Pisinger and Ropke, "Large neighborhood
+search" (Handbook of Metaheuristics, 2010), there are several ways to choose neighbourhoods. Some choose tensors that are close
+to each other, some choose those that could save most.
+
+A *step* is an instruction of the program, a *boundary* is the moment between two steps, and a *use* is the read or write of one
+tensor by one step. A use is *fast* if it is served from fast memory. What a tensor, a use or an access could save by that is
+its *gain*, in ps.
 """
 
 from __future__ import annotations
@@ -25,17 +31,18 @@ Ints = npt.NDArray[np.int64]
 
 
 class ArmsParameters(Parameters, frozen=True):
-    """Parameters of the neighbourhoods."""
+    """Parameters of the choice of neighbourhoods."""
 
     negligible: float = 1e-5
-    """Smallest saving of a tensor worth freeing, as a part of the difference between all slow and the floor."""
+    """Tensors with a smaller gain are never freed. It is a fraction of the largest possible gain: the latency with all tensors
+    in slow memory, less a simple lower bound on the latency of every plan."""
 
 
 PARAMS = parameters(ArmsParameters, __name__)
 
 
 class Free(NamedTuple):
-    """A neighbourhood: what happens to these tensors between two boundaries is free."""
+    """A neighbourhood: the tensors that may change between the boundaries ``start`` and ``end``."""
 
     tensors: list[int]
     start: int
@@ -74,13 +81,16 @@ class Chooser:
             "tight": self._tight,
             "random": self._anywhere,
         }
-        """Ways to draw a neighbourhood by name, the most promising first: functions of (plan, number of tensors)."""
+        """Ways to draw a neighbourhood by name, the most promising first. Each is a function of a plan and a number of tensors,
+        and returns None if it finds no neighbourhood."""
 
     def follow(self, hint: Hint) -> None:
-        """Use a hint, such as that of the linear relaxation, for one more way to draw neighbourhoods.
+        """Use a hint for one more way to draw neighbourhoods.
 
-        It frees tensors for which the plan and the hint disagree and fixes those for which they agree (after Danna, Rothberg
-        and Le Pape, "Exploring relaxation induced neighborhoods to improve MIP solutions", Mathematical Programming 102, 2005).
+        A hint gives for each access a number from 0 to 1 that says how likely it is fast in a good plan; the linear relaxation
+        gives one. The way frees tensors for which the plan and the hint disagree and fixes those for which they agree (after
+        Danna, Rothberg and Le Pape, "Exploring relaxation induced neighborhoods to improve MIP solutions", Mathematical
+        Programming 102, 2005).
         """
         self._hinted = np.array(hint.values[FAST], np.float64)
         self._steps = np.array([access.step for access in self._accesses], np.int64)
@@ -88,7 +98,7 @@ class Chooser:
 
     @property
     def count(self) -> int:
-        """Number of tensors worth freeing."""
+        """Number of tensors that are worth freeing."""
         return len(self._worthwhile)
 
     def _window(self, timeline: PlanTimeline, count: int) -> Free | None:
@@ -116,7 +126,7 @@ class Chooser:
         return self._around(timeline, tensor, start, end, count)
 
     def _find_disagreeing(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """A tensor for which plan and hint disagree, and others nearby for which they do."""
+        """A tensor for which plan and hint disagree, and other tensors, first those for which they disagree at steps nearby."""
         is_fast = [all(timeline.fast[use] for use in access.uses) for access in self._accesses]
         disagreement = np.abs(self._hinted - np.array(is_fast, np.float64)) * self._access_gain
         tensors = len(self._facts.sequences)
@@ -136,7 +146,7 @@ class Chooser:
         return Free([tensor, *others][: max(1, count)], start, end)
 
     def _tight(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """The tensor of a residency and those that overlap it in time, which compete for the same memory."""
+        """The tensor of a random residency (a stay in fast memory), and those that compete with it for memory at that time."""
         stays = [stay for stay in timeline.plan.residencies if self._is_worthwhile[stay.tensor]]
         if not stays:
             return None
@@ -144,7 +154,7 @@ class Chooser:
         return self._around(timeline, stay.tensor, stay.start, stay.end, count)
 
     def _anywhere(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """Random tensors with uses near each other, for the whole of their lives."""
+        """Random tensors whose lives overlap that of one random tensor, for the whole of their lives."""
         if not len(self._worthwhile):
             return None
         centre = int(self._random.choice(self._worthwhile.tolist()))
@@ -153,7 +163,10 @@ class Chooser:
         return Free(chosen, int(self._first[chosen].min()), int(self._last[chosen].max()) + 1)
 
     def _around(self, timeline: PlanTimeline, tensor: int, start: int, end: int, count: int) -> Free:
-        """A tensor and others that are used or resident between two boundaries, by the time that they overlap and by size."""
+        """A tensor, and others that are used or resident between two boundaries or a little outside of them.
+
+        Large tensors that are alive for a large part of this time tend to come first.
+        """
         pad = 1 + self._random.randrange(1 + min(20, self._horizon // 8))
         start, end = max(0, start - pad), min(self._horizon, end + pad)
         alive = [
@@ -189,7 +202,8 @@ class Chooser:
 
 
 def access_gains(facts: ProblemFacts) -> Floats:
-    """The most that each access may save if it is fast, whatever the others do (ps); ``[accesses]``, as in hints."""
+    """[accesses] The gain of each access, in the order that hints use: the most that it can save if it is fast, in the best
+    case over all choices for other accesses."""
     gains: dict[tuple[int, int], float] = {}
     for index, step in enumerate(facts.problem.steps):
         for place, use in enumerate(step.uses):
@@ -199,7 +213,7 @@ def access_gains(facts: ProblemFacts) -> Floats:
 
 
 def _largest_gain(step: Step, place: int) -> int:
-    """The most that a use of a step may save if it is fast, whatever the other uses do (ps)."""
+    """The most that a use can save in one run of a step if it is fast, in the best case over all choices for the other uses."""
     if step.table is not None:
         if place not in step.table.uses:
             return 0
@@ -210,7 +224,8 @@ def _largest_gain(step: Step, place: int) -> int:
 
 
 def lost_gains(timeline: PlanTimeline) -> Floats:
-    """For each tensor ``[N]`` the sum of what each of its slow uses alone would save if it were fast in this plan (ps)."""
+    """[tensors] The gain that the plan misses: the sum, over all slow uses of a tensor, of the time that would be saved if only
+    this use became fast."""
     facts = timeline.facts
     gains = np.zeros(len(facts.sequences))
     for index, step in enumerate(facts.problem.steps):

@@ -1,6 +1,7 @@
-"""The candidates for modulo scheduling, as functions of (problem, context).
+"""The candidates for modulo scheduling: functions of (problem, context) that look for plans or bounds.
 
-Deterministic runs ignore everything that depends on the load of the machine, such as the incumbents of other candidates.
+In a deterministic run they ignore everything that depends on the load of the machine, such as plans and bounds that other
+candidates find in the meantime. II is the initiation interval.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     patience: int = 20_000
-    """Placements for each instruction without an improvement after which the search ends."""
+    """The search ends after this number of placements without an improvement, times the number of instructions."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 def prepare(problem: Problem, context: Context, source: str) -> Tally | None:
-    """The tally for a heuristic; None, after a report or a note, if heuristics cannot work on the problem."""
+    """An empty tally, which counts the work of a heuristic and has its best plan.
+
+    None if heuristics cannot work on the problem, which is then reported: it is infeasible, or needs values that pass through
+    tiles.
+    """
     reason = find_obstacle(problem)
     if reason is not None:
         context.proven_infeasible(source, {"explanation": reason})
@@ -42,7 +47,11 @@ def prepare(problem: Problem, context: Context, source: str) -> Tally | None:
 
 
 def _direct_links_suffice(problem: Problem) -> bool:
-    """Whether no path over several links is faster than a direct link, so that plans with direct links alone stay valid."""
+    """Whether no path over several links is faster than the direct link between the same tiles, or exists where there is none.
+
+    Heuristics use direct links alone. Only with this condition do their plans obey the rule ``pass_through``, by which values
+    may take several links.
+    """
     one, several = problem.machine.one_link, problem.machine.any_links
     return all(clocks is None or clocks == several[a][b] for a, row in enumerate(one) for b, clocks in enumerate(row))
 
@@ -54,22 +63,23 @@ def report(context: Context, tally: Tally, source: str) -> None:
 
 
 def least_unrefuted_ii(context: Context, tally: Tally) -> int:
-    """The least II that no candidate has refuted."""
+    """The smallest II of which no candidate has proven that there is no plan with it."""
     bound = context.incumbent()[1]
     return max(tally.body.least_ii, 0 if bound is None else decode_objective(bound)[0])
 
 
 def list_alone(problem: Problem, context: Context) -> None:
-    """The candidate that computes the baseline ``list`` alone: list scheduling."""
+    """The candidate ``list``: list scheduling, whose plan is the baseline of that name, without the search that follows it."""
     plan = list_plan(problem, context.seed(), context.closed)
     if plan is not None:
         context.plan(plan, "list")
 
 
 def search(problem: Problem, context: Context) -> None:
-    """The main heuristic: list scheduling with eviction, schedules that follow hints, then smaller IIs and shorter iterations.
+    """The main heuristic. It begins with list scheduling that may evict instructions that were placed before, and schedules
+    that follow hints. Then it looks for plans with a smaller II or a shorter iteration.
 
-    For large loop bodies, simulated annealing of the placement takes the place of the first list scheduling.
+    For large loop bodies, it begins with simulated annealing of the placement instead of list scheduling.
     """
     tally = prepare(problem, context, "list")
     if tally is None:
@@ -102,7 +112,10 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _follow(tally: Tally, context: Context, first: int) -> int:
-    """Try schedules that follow the hints from number ``first`` on; returns the number of all hints."""
+    """Try schedules that follow the hints from number ``first`` on; returns the number of hints there are by now.
+
+    A hint is a guess that another candidate or the caller makes, such as a probability for each decision.
+    """
     hints = context.hints()
     if len(hints) > first:
         outer_on_better, tally.on_better = tally.on_better, lambda plan: context.plan(plan, "guided")
@@ -113,10 +126,13 @@ def _follow(tally: Tally, context: Context, first: int) -> int:
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The exact CP-SAT models, started from the best schedule of other candidates or of list scheduling, which is fast."""
+    """The exact CP-SAT models.
+
+    The solver starts from a schedule, the best of other candidates or that of list scheduling, which is fast.
+    """
     hint = _hint(problem, context)
     if hint is not None and context.incumbent()[0] is None and includes_heuristics(context):
-        # The plan is reported first, because loading the solver takes longer.
+        # The plan is reported before the solver is imported, because the import takes longer than list scheduling.
         context.plan(hint, "list")
     from stowplan.models.modulo_scheduling import cpsat as model
 
@@ -130,7 +146,7 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """The time-indexed MILP on HiGHS, for one initiation interval after the other."""
+    """The time-indexed MILP, solved by HiGHS for one initiation interval after the other."""
     # Imported here because it imports SciPy, which the other candidates do not need.
     from stowplan.models.modulo_scheduling import milp as model
 

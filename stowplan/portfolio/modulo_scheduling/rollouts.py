@@ -1,4 +1,9 @@
-"""Roll-outs of a player over initiation intervals, counted in the same evaluations as the other heuristics."""
+"""Lets a player place the instructions of a loop body many times, at smaller and smaller initiation intervals (IIs).
+
+A *player*, such as a learned policy or uniform random play, places one instruction after the other on a tile and in a slot. One
+such attempt is a *roll-out*. It ends with a complete mapping, or *stuck* if an instruction is left without a place. The work is
+counted in *evaluations*, the unit that all heuristics for modulo scheduling share: the work of placing every instruction once.
+"""
 
 from __future__ import annotations
 
@@ -19,50 +24,52 @@ class RollOutsParameters(Parameters, frozen=True):
     """Parameters of roll-outs of a policy."""
 
     first_batch: int = 8
-    """Roll-outs of the first batch, which is small so that there is a plan soon."""
+    """Number of roll-outs of the first batch. It is small so that there is a plan soon."""
     batch: int = 64
-    """Roll-outs of a batch, at most."""
+    """Maximum number of roll-outs of a batch."""
     patience: int = 16
-    """Roll-outs without a complete mapping after which the next interval is tried, as long as there is no plan."""
+    """As long as there is no plan, a larger II is tried after this many roll-outs without a complete mapping."""
     temperatures: tuple[float, ...] = (1.0, 0.5, 1.0, 1.5)
-    """Temperatures at which actions are drawn, batch by batch."""
+    """Temperatures of the distribution that places are drawn from. Batches use them in turn; higher ones are more random."""
     repairs: float = 0.5
-    """Part of the batches that start from an earlier mapping."""
+    """With ``repair``, the fraction of the batches that start from an earlier mapping."""
     tries: int = 4
-    """Attempts to choose the instructions to remove from it."""
+    """Maximum number of attempts to draw the instructions that are removed from this earlier mapping."""
 
 
 PARAMS = parameters(RollOutsParameters, __name__)
 
 
-#: (tile, slot) of instructions by number.
+#: The place (tile, slot) of each instruction that has one, by the number of the instruction.
 Places: TypeAlias = dict[int, tuple[int, int]]
 
 
 def _places(tiles: Sequence[int], slots: Sequence[int]) -> Places:
-    """The places of the instructions that have a tile."""
+    """The places of the instructions that are placed. For the others the tile is negative."""
     return {number: place for number, place in enumerate(zip(tiles, slots, strict=True)) if place[0] >= 0}
 
 
 class RollOuts:
-    """Roll-outs over initiation intervals (IIs): from the least II upwards until there is a mapping, then downwards again.
+    """A search by roll-outs: the II rises from the smallest one until there is a plan, and then falls again.
 
-    Each roll-out is one evaluation, complete or not. Each complete one costs another evaluation for the list scheduling of its
-    times, as in random play.
+    Each roll-out counts as one evaluation, whether or not it is complete. A complete one counts as one more, because a list
+    scheduler computes the times of its instructions.
 
     Parameters
     ----------
     tally
         Collects the plans and counts the evaluations.
     player
-        Draws the actions.
+        Chooses the places.
     seed
         Seed of the random numbers.
     look_ahead, resample
-        Whether action masks look ahead, and whether roll-outs that are stuck continue as copies of others.
+        Whether places are excluded that leave another instruction without a tile, and whether a roll-out that is stuck is
+        replaced by a copy of one that is not.
     repair
-        Whether half of the batches start from an earlier mapping: the one that came furthest before it was stuck, or the best
-        plan. Some related instructions are removed from it, and the player places them anew. Only these are counted.
+        Whether about half of the batches start from an earlier mapping of this II: from the best plan or, if it has another II,
+        from the mapping with the most placed instructions. Some related instructions are removed from it, and the player places
+        them again. Then only placements of these instructions are counted as work.
     """
 
     def __init__(
@@ -79,10 +86,10 @@ class RollOuts:
         self._chance = np.random.default_rng(seed)
         self._look_ahead, self._resample, self._repair = look_ahead, resample, repair
         self._furthest: dict[int, Places] = {}
-        """For each interval, the places of the mapping that came furthest."""
+        """For each II, the places of the mapping in which the most instructions were placed."""
         problem = tally.body.problem
         rules = msgspec.structs.replace(problem.rules, pass_through=False)
-        # Players use direct links only. If longer paths could help, candidates do not get this far.
+        # Players use direct links only. If values could be faster over several links, the candidate has returned before.
         self.problem = msgspec.structs.replace(problem, rules=rules)
         """The problem as the player sees it."""
         self._body = Body(self.problem)
@@ -122,14 +129,14 @@ class RollOuts:
         return len(seen)
 
     def _remember(self, ii: int, mapping: Mapping) -> None:
-        """Keep a mapping that came at least as far as the one before."""
+        """Keep a mapping if it has at least as many placed instructions as the one that is kept for this II."""
         furthest = self._furthest.get(ii)
-        # Equally far is enough, so that the search does not stay with one mapping for ever.
+        # A mapping with equally many replaces it, so that the search does not stay with one mapping for ever.
         if furthest is None or mapping.placed >= len(furthest):
             self._furthest[ii] = _places(mapping.tile.tolist(), mapping.slot.tolist())
 
     def _start_mapping(self, ii: int) -> Mapping:
-        """The mapping to start a batch from: an empty one, or most of an earlier one."""
+        """The mapping that the roll-outs of a batch start from: an empty one, or an earlier one without some instructions."""
         best = self.tally.best
         places = self._furthest.get(ii)
         if best is not None and ii == best.ii:
@@ -141,15 +148,15 @@ class RollOuts:
                 fixed = {self.problem.instructions[number].id: place for number, place in rest.items()}
                 try:
                     return Mapping(self._body, ii, fixed=fixed, look_ahead=self._look_ahead)
-                except InputError:  # what is left leads nowhere, as far as masks look ahead
+                except InputError:  # with the remaining places fixed, some instruction has no place
                     continue
         return Mapping(self._body, ii, look_ahead=self._look_ahead)
 
     def _draw_related(self, places: Places) -> set[int]:
-        """A set of related instructions to remove.
+        """Draws a set of related instructions to remove from a mapping.
 
-        It is a ball in the graph, if possible around an instruction that is not placed, and random instructions on the same
-        tiles.
+        It consists of instructions that are connected by values, if possible around one that is not placed, and of random other
+        instructions on their tiles.
         """
         body = self.tally.body
         count, draw = body.count, self._chance

@@ -1,4 +1,8 @@
-"""The kind ``operator_order``: how its plans are verified and described, and which candidates and baselines it has."""
+"""The kind ``operator_order``: how its plans are verified and described, and which candidates and baselines it has.
+
+Its problems are graphs of operators; a plan is an order of the operators and an offset for each tensor. A candidate is one
+method that looks for plans or bounds. A baseline is a plan that results are compared with.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,9 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run, and whether in a thread or a process."""
 
     few_ops: int = 100
-    """Operators up to which baselines are computed in a thread of the calling process."""
+    """Maximum number of operators with which baselines are computed in a thread of the calling process."""
     small: int = 64
-    """Operators up to which the presolver runs."""
+    """Maximum number of operators with which the presolver runs: a baseline and an exact model, before all other candidates."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -39,9 +43,11 @@ TARGET = "order"
 
 
 def _baseline(name: str) -> Baseline[Problem, Plan]:
-    """A baseline: the operators in the order given, or in that of a compiler, with quick offsets.
+    """A baseline: ``given``, the order of the input, or an order that a compiler would choose, with offsets from a quick
+    heuristic.
 
-    For graphs that are not small, the other orders are computed by a candidate.
+    The order of the input costs no time. The other orders are computed at once only if the graph is small; otherwise a
+    candidate of the baseline's name computes them during the run.
     """
 
     def plan(problem: Problem) -> Plan | None:
@@ -60,6 +66,7 @@ def _baseline(name: str) -> Baseline[Problem, Plan]:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    """The candidates for a problem besides those of the baselines."""
     candidates = [
         in_caller(Candidate("search", "heuristic", share=0.7), options),
         in_caller(Candidate("sets", "exact", share=0.7), options),
@@ -68,6 +75,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
+    """The function that the candidate of this name runs."""
     if name in BASELINES:
         return partial(baseline_candidate, name)
     from stowplan.portfolio.operator_order import candidates
@@ -76,7 +84,8 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
 
 
 def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
-    """Facts for the summary; ``in_place`` says under which rule a peak is proven minimal."""
+    """Facts for the summary. ``in_place`` says whether operators may work in place, which a proof of a minimal peak depends
+    on."""
     count = sum(bool(op.in_place) for op in problem.ops)
     may = f"{count:,} of {len(problem.ops):,} operators may write a result over an operand that nobody needs afterwards"
     return {
@@ -89,6 +98,7 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[str, Any]:
+    """What is proven, for the details of a result: whether the peak is minimal."""
     return {} if objective is None or bound is None else {"peak_proven": objective <= bound}
 
 

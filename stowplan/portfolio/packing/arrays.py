@@ -1,7 +1,7 @@
-"""A packing problem as arrays for compiled code.
+"""A packing problem as arrays of integers, on which the compiled search works.
 
-Times are compressed, sizes are divided by their greatest common divisor, and parts of the problem that do not interact can be
-split off.
+To make the search quick, moments that make no difference are removed from the time axis, sizes are divided by their greatest
+common divisor, and the problem can be split into parts that are packed independently.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ Ints = NDArray[np.int64]
 class Data:
     """Buffers of a problem or of an independent part of it; every array is int64.
 
-    Time is compressed to *sections*: of all moments only those remain at which the set of live buffers is maximal. Two buffers
-    are live at the same time if and only if they share a section.
+    Time is compressed to *sections*, numbered from 0. They are the moments at which the set of live buffers is maximal, that
+    is, not contained in the set of another moment nearby. Two buffers are live at the same time if and only if they share a
+    section.
+
+    Sizes and offsets are in *units* of ``unit`` bytes. A life without gaps has one *piece*; each gap adds another.
     """
 
     numbers: Ints
-    """[n] number of the buffer in the problem. Buffers of 0 bytes are left out."""
+    """[n] index of each buffer in the problem. Buffers of 0 bytes are left out."""
     size: Ints
     """[n] size in units."""
     align: Ints
@@ -36,7 +39,7 @@ class Data:
     fixed: Ints
     """[n] fixed offset in units, -1 if the buffer may go anywhere."""
     life: Ints
-    """[n] length of the life in the problem's own time."""
+    """[n] length of the life span in the problem's own time, which is not compressed."""
     piece: Ints
     """[n + 1] the life of buffer i has the pieces ``piece[i]`` to ``piece[i + 1] - 1``; several if it has gaps."""
     first: Ints
@@ -48,8 +51,10 @@ class Data:
     sections: int
     """Number of sections."""
     overlaps: Ints
-    """[overlaps, 4] the result, the operand whose bytes it may share, the least distance in units from the result's offset up
-    to the operand's if the result lies below, and 1 if the two may share bytes only at the same offset, otherwise 0."""
+    """[overlaps, 4] the pairs of buffers that may share bytes although both are live. The columns are the result, the operand
+    whose bytes it may share, their separation, and a flag. The separation is the least distance in units from the result's
+    offset up to the operand's if the result is the lower one; it may be negative. The flag is 1 if the two may share bytes only
+    at the same offset, otherwise 0."""
 
     @property
     def begin(self) -> Ints:
@@ -63,16 +68,16 @@ class Data:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether some buffer takes no space for a part of its life."""
+        """Whether the life of some buffer has a gap, during which the buffer takes no space."""
         return len(self.first) > len(self.size)
 
     @property
     def is_plain(self) -> bool:
-        """Whether there are buffers, none of them with a fixed offset or a gap in its life, and no overlaps."""
+        """Whether there is at least one buffer, and no fixed offset, no gap and no overlap. Some searches need this."""
         return len(self.size) > 0 and not self.has_gaps and not len(self.overlaps) and bool((self.fixed < 0).all())
 
     def load(self) -> Ints:
-        """Live units in each section [sections]."""
+        """[sections] Sum of the sizes of the buffers that are live in each section, in units."""
         change = np.zeros(self.sections + 1, np.int64)
         sizes = np.repeat(self.size, np.diff(self.piece))
         np.add.at(change, self.first, sizes)
@@ -81,7 +86,7 @@ class Data:
 
 
 def build(problem: Problem) -> Data:
-    """The arrays of all buffers of a problem that have bytes."""
+    """The arrays for all buffers of a problem whose size is not 0."""
     n, spans = len(problem.buffers), problem.spans
     lower, upper, align = (
         np.fromiter((getattr(buffer, name) for buffer in problem.buffers), np.int64, n)
@@ -114,9 +119,12 @@ def build(problem: Problem) -> Data:
 
 
 def _sections(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
-    """First section and section after the last of each piece, and the number of sections: one for each end after a start."""
+    """First section of each piece, the section after its last one, and the number of sections.
+
+    A section ends at each moment at which a piece ends and the event before was the start of a piece.
+    """
     n = len(start)
-    # Lives are half-open, so that ends come before starts at the same moment.
+    # Lives are half-open intervals, so at the same moment ends come before starts.
     order = np.argsort(np.concatenate([end, start]), kind="stable")
     starts = order >= n
     closes = ~starts
@@ -128,7 +136,8 @@ def _sections(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
 
 
 def parts(data: Data) -> list[Data]:
-    """The independent parts of the buffers, split where no life crosses the border between two sections."""
+    """The parts of the problem that can be packed independently. Two sections are in different parts if there is a border
+    between them that no buffer's life crosses."""
     covered = np.zeros(data.sections + 1, np.int64)
     np.add.at(covered, data.begin + 1, 1)
     np.add.at(covered, data.end, -1)
@@ -138,7 +147,7 @@ def parts(data: Data) -> list[Data]:
 
 
 def select(data: Data, chosen: Ints) -> Data:
-    """The arrays of some of the buffers, with time compressed anew. ``chosen`` has their indices in ``data``."""
+    """The arrays of the buffers with the indices ``chosen`` in ``data``. Time is compressed again, for these buffers alone."""
     counts = np.diff(data.piece)[chosen]
     piece = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     pieces = np.arange(piece[-1]) + np.repeat(data.piece[:-1][chosen] - piece[:-1], counts)
@@ -154,7 +163,8 @@ def select(data: Data, chosen: Ints) -> Data:
 
 
 def neighbours(data: Data) -> tuple[Ints, Ints]:
-    """(start, others): the buffers that are live at the same time as buffer i are ``others[start[i] : start[i + 1]]``."""
+    """Arrays (start, others): ``others[start[i] : start[i + 1]]`` are the buffers that are live at the same time as buffer
+    i."""
     live = np.zeros((len(data.size), data.sections), np.float32)
     for i in range(len(data.size)):
         for at in range(int(data.piece[i]), int(data.piece[i + 1])):
@@ -166,7 +176,8 @@ def neighbours(data: Data) -> tuple[Ints, Ints]:
 
 
 def export_plan(problem: Problem, data: Data, offsets: Ints) -> Plan:
-    """The plan with offsets [n] in units."""
+    """The plan in which the buffers have the given offsets, [n] in units. Its objective is the height of the packing in
+    bytes."""
     offsets_in_bytes = np.fromiter((buffer.offset or 0 for buffer in problem.buffers), np.int64, len(problem.buffers))
     offsets_in_bytes[data.numbers] = offsets * data.unit
     height = int((offsets_in_bytes + problem.spans.size).max(initial=0))

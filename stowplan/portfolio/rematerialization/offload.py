@@ -1,15 +1,19 @@
-"""The heuristic for problems with a host: which values are kept, recomputed, or sent to the host and fetched back.
+"""The heuristic for rematerialization problems with a host: decides which values are kept, recomputed, or sent to the host.
 
-It is a function of (problem, context). Each step chooses a set of values that may go to the host; if one of them is evicted, it
-is fetched later, while other values are recomputed.
+An evicted value is one that is given up before its last reader. A *choice* is a set of values that may be sent to the host. If
+a plan evicts one of them, it is copied to the host and fetched back before its next reader. All other evicted values are
+computed again. For each choice, a *draft* is made, a sequence of runs of operators that may exceed the limit, and repaired to a
+plan. A draft comes either from two minimum cuts (:mod:`stowplan.portfolio.rematerialization.two_cuts`) or from a greedy
+simulation, which runs the operators in order and evicts values when the limit is reached
+(:mod:`stowplan.portfolio.rematerialization.greedy`). The heuristic tries choices in three steps:
 
-1. The first choices are the values that a plan without a host recomputes at the highest cost for the time of a copy. How many
-of
-   them are best is found by line search, with drafts from two cuts (:mod:`stowplan.portfolio.rematerialization.two_cuts`).
-2. On graphs that are not large, simulations follow. They may send all values, those whose writers cost most for the time of a
-   copy, or those of step 1. In a simulation a fetch has a cost, the time that it takes on the channel times a factor. Several
-   factors are tried, and several limits a little below that of the problem, which leave space for copies in flight.
-3. The best choices are then varied at random, preferably by sending what their plans recompute.
+1. From the values that a plan without a host recomputes, it chooses those whose recomputation costs most in relation to the
+   time of a copy. A line search finds out how many of them to choose; drafts come from two cuts.
+2. On graphs that are not large, drafts from simulations follow. The choices are all values, the values whose writers cost most
+   in relation to the time of a copy, and those of step 1. In a simulation, a fetch costs the time that it takes on the channel
+   times a factor. Several factors are tried, and several limits a little below that of the problem, since copies that are under
+   way need space too.
+3. The best choices are varied at random. Preferably, values that their plans recompute are added to the choice.
 """
 
 from __future__ import annotations
@@ -43,33 +47,36 @@ class OffloadParameters(Parameters, frozen=True):
     """Parameters of the choice of values that go to the host."""
 
     by_cuts: int = 50
-    """Operators from which on drafts are made from cuts."""
+    """Number of operators from which on drafts are also made from cuts."""
     steps: tuple[float, ...] = (0.2, 0.1, 0.05, 0.02, 0.01)
-    """Step sizes of the line search for the time that copies take in total, in parts of the time of all operators."""
+    """Step sizes of the line search. It searches for the total time of copies, as a fraction of the time of all operators."""
     prices: tuple[float, ...] = (0.0, 1.0, 0.25)
     """Costs of a fetch in simulations, in multiples of its time on the channel."""
     limits: tuple[float, ...] = (1.0, 0.9, 0.8)
-    """Parts of the problem's limit for which drafts are made."""
+    """Limits for which drafts are made, as fractions of the problem's limit."""
     dearest: tuple[float, ...] = (0.5, 0.25, 0.1, 0.05)
-    """Parts of all values, the most expensive to recompute, that may be fetched."""
+    """Choices of step 2: the fraction of all values that may be sent, those that are most expensive to recompute in relation to
+    the time of a copy."""
     budgets: tuple[float, ...] = (0.1, 0.25, 0.5)
-    """Times for copying recomputed values, in parts of the time of all operators."""
+    """Choices of step 2 among the values that the best plan recomputes: the largest time of their copies, as a fraction of the
+    time of all operators."""
     tries: int = 4
-    """Drafts for one choice, each without the values that did not fit on the host in the draft before."""
+    """Maximum number of drafts for one choice. If the values of a draft do not fit on the host, the next one may send fewer."""
     first_share: float = 0.6
-    """Part of the time limit for the first choices, if there are several assumptions on what reservations count."""
+    """Fraction of the time limit for steps 1 and 2 if some reservation depends on the plan's own live bytes. These steps are
+    then repeated with several assumptions on that number."""
     again: float = 0.6
-    """Part of the random rounds that preferably send recomputed values."""
+    """Probability that a variation of step 3 mainly adds or removes values that the plan recomputes."""
     kept: int = 6
-    """Number of the best choices that are varied."""
+    """Number of best choices that step 3 varies."""
     rounds: int = 10_000
-    """Rounds of ruin and recreate times operators, for the draft of a variation."""
+    """Number of rounds of ruin and recreate for the draft of a variation, times the number of operators."""
 
 
 PARAMS = parameters(OffloadParameters, __name__)
 
 
-#: Eviction policies of the simulations; the first one is for choices that are not random variations.
+#: Rules by which simulations choose the value to evict. Variations of step 3 draw one of them; all others use the first one.
 POLICIES = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=0.5))
 
 
@@ -78,15 +85,16 @@ class _Tried(NamedTuple):
 
     plan: Plan
     sendable: Sequence[int]
-    """Values that may be sent."""
+    """The choice: the values that may be sent."""
     price: float
-    """Cost of a fetch in the simulation, in multiples of its time on the channel."""
+    """Cost of a fetch in the simulation, as a multiple of its time on the channel."""
     part: float
-    """Part of the problem's limit for which the draft was made."""
+    """The limit for which the draft was made, as a fraction of the problem's limit."""
 
 
 class _Search:
-    """The state of the heuristic: the best plan, the choices that were tried, and what is left of the work."""
+    """The state of the heuristic: the best plan, the choices that were tried, and the number of drafts that may still be
+    made."""
 
     def __init__(self, structure: Structure, context: Context, limit: int, part: float):
         problem = structure.problem
@@ -114,12 +122,12 @@ class _Search:
         return float("inf") if op < 0 or structure.once[op] else float(structure.cost[op])
 
     def choices(self) -> list[list[int]]:
-        """The first choices of values that may be sent."""
+        """The choices of step 2."""
         movable, count = self.movable, len(self.movable)
         dearest = self.by_density(movable)
         choices = [movable, *(sorted(dearest[: max(1, int(part * count))]) for part in PARAMS.dearest)]
         if self.moments is None:
-            # With cuts, this draft was made before.
+            # The plan without a host. If drafts are made from cuts, step 1 has made it already.
             self.draft([], 0.0, 1.0)
         again = [] if self.best is None else self.by_density(self.again(self.best))
         for part in PARAMS.budgets if again else ():
@@ -141,20 +149,20 @@ class _Search:
         Parameters
         ----------
         sendable
-            Values that may be sent.
+            The choice: the values that may be sent.
         price
-            Cost of a fetch, in multiples of its time on the channel.
+            Cost of a fetch, as a multiple of its time on the channel.
         part
-            Part of the problem's limit for which to make the draft.
+            The limit for the draft, as a fraction of the problem's limit.
         rounds
-            Rounds of ruin and recreate.
+            Number of rounds of ruin and recreate that improve the draft; 0 for none.
         is_by_cuts
             Whether to try a draft from cuts before a simulation.
 
         Returns
         -------
         tuple or None
-            The plan, and the values of ``sendable`` that fit on the host. None if there is no valid plan.
+            The plan, and those values of ``sendable`` that its draft could send. None if no valid plan was found.
         """
         for _ in range(PARAMS.tries):
             if self.is_done():
@@ -195,7 +203,7 @@ class _Search:
         if self.moments is None:
             return None
         moments, closed = self.moments.with_fetches(insertion.structure), self.context.closed
-        # There are many such drafts, so that each must be quick.
+        # Many such drafts are made, so each of them must be quick.
         for sequence in drafts(insertion, moments, aim, should_stop=closed, first=self.first, is_thorough=False) or ():
             repaired = insertion.repaired(sequence, aim, closed, CUTS.most_added // self.structure.ops)
             if repaired is not None:
@@ -203,19 +211,19 @@ class _Search:
         return None
 
     def find_number_to_send(self) -> None:
-        """Find out how many of the values that a plan without a host recomputes are best sent."""
+        """Step 1: find out how many of the values that a plan without a host recomputes should be sent."""
         for is_by_cuts in (True, False):
             drafted = self.draft([], 0.0, 1.0, is_by_cuts=is_by_cuts)
             if drafted is not None:
                 self._line_search(self.by_density(self.again(drafted[0])))
 
     def _line_search(self, values: list[int]) -> None:
-        """Line search for the number of values, from the front of the list, that are best sent."""
+        """Line search for the number of values at the front of the list that should be sent."""
         copy_times = [*itertools.accumulate(self.copy_cost[value] for value in values)]
         costs: dict[float, float] = {}
 
         def cost(part: float) -> float:
-            """Cost of the plan in which copies take at most a part of the time of all operators."""
+            """Cost of the plan if the copies of the choice take at most the fraction ``part`` of the time of all operators."""
             if part <= 0:
                 return float("inf")
             if part not in costs:
@@ -235,11 +243,12 @@ class _Search:
                 part = near
 
     def by_density(self, values: Sequence[int]) -> list[int]:
-        """The values by how much their recomputation costs for the time of a copy, the most expensive first."""
+        """The values in the order of their cost of recomputation divided by the time of a copy, the largest first."""
         return sorted(values, key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
 
     def fitting_on_host(self, plan: Plan, sendable: Sequence[int]) -> list[int]:
-        """Of the values that a plan fetches, the most expensive to recompute for their bytes that fit on the host."""
+        """As many of the values that a plan fetches as fit on the host together. Those with the largest cost of recomputation
+        for each byte are taken first."""
         size, left, kept = self.structure.size, self.host_limit, list[int]()
         fetched = {move.tensor for move in plan.moves or ()}
         used = [value for value in sendable if self.structure.tensor[value] in fetched]
@@ -270,7 +279,7 @@ def offload(problem: Problem, context: Context) -> None:
 
 
 def _first_choices(run: _Search) -> _Search:
-    """Try the first choices, steps 1 and 2 of the module's description; returns the same search."""
+    """Run steps 1 and 2 of the docstring of the module; returns ``run`` itself."""
     if run.moments is not None:
         run.find_number_to_send()
     if run.structure.ops < CUTS.large or run.best is None:
@@ -283,13 +292,14 @@ def _first_choices(run: _Search) -> _Search:
 
 
 def _change(run: _Search, tried: list[_Tried]) -> None:
-    """Vary the best choices at random: the values that may be sent, the cost of a fetch, and the limit of the draft."""
+    """Run step 3: vary the best choices at random, that is, their values, the cost of a fetch, and the limit of the draft."""
     chance = run.chance
     tried = sorted(tried, key=lambda choice: choice.plan.objective)[: PARAMS.kept]
     rounds = min(20, 1 + PARAMS.rounds // run.structure.ops)
     while tried and not run.is_done():
         choice = tried[int(chance.integers(len(tried)))]
-        # Either recomputed values may be sent as well, expensive ones more often; or any values are added or removed.
+        # Change the choice by some values that the plan recomputes, of which expensive ones are drawn more often, or by any
+        # values.
         again = run.again(choice.plan) if chance.random() < PARAMS.again else []
         values = again or run.movable
         weights = np.array([1.0 + run.recompute_cost(value) if again else 1.0 for value in values])

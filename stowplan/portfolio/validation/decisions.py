@@ -1,8 +1,10 @@
-"""Finds the decisions of a game that cost most, by bisection.
+"""Finds out by bisection which decisions of a learned policy made its plan worse than the optimum.
 
-Let f(k) be the objective of the best plan that keeps the first k decisions of a game. More fixed decisions never help, so that
-f rises from the optimum to the objective of the game, and a decision at which it rises is one that costs. Between two values of
-k with equal f, no decision costs anything.
+A policy makes a plan by a sequence of decisions, which is called a *game*. Let f(k) be the objective of the best plan that has
+the first k decisions of a game in common with it. Finding that plan, with an exact solver, is a *completion* of the game. The
+more decisions are fixed, the larger is f (smaller objectives are better), so f increases from the optimum at k = 0 towards the
+objective of the game. The *cost* of a decision is the amount by which f increases there. If f is equal at two values of k, no
+decision between them has a cost, and bisection need not look there.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import msgspec
 
 from stowplan.portfolio.validation.adapter import Completion, Decisions, Effort
 
-#: Number of decisions that a report names.
+#: Maximum number of decisions that a report lists.
 TOP = 5
 
 
@@ -21,18 +23,18 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """A decision, or several consecutive ones, with its cost."""
 
     first: int
-    """Number of the first of them, from 0."""
+    """Number of the first of these decisions, counted from 0."""
     last: int
-    """Number of the last of them."""
+    """Number of the last of these decisions; equal to ``first`` if it is only one."""
     name: str
     before: int
-    """The best objective without the decision fixed."""
+    """f before the decision: the best objective if only the decisions before it are fixed."""
     after: int
-    """The best objective with the decision fixed."""
+    """f after the decision: the best objective if it is fixed as well."""
     share: float
-    """Its cost as a part of the difference between the game and the optimum."""
+    """Its cost, as a fraction of the difference between the objective of the game and the optimum."""
     exact: bool
-    """Whether both objectives are proven."""
+    """Whether both objectives are proven to be optimal."""
 
     @property
     def cost(self) -> int:
@@ -41,18 +43,20 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The costs of the decisions of the game of most likely decisions."""
+    """The costs of decisions in the game in which a policy always makes the most likely decision."""
 
     count: int
     """Number of decisions of the game."""
     costly: tuple[Decision, ...]
     """The most expensive decisions, in descending order; at most :data:`TOP`."""
     explained: float | None
-    """Part of the difference between game and optimum that these account for; None if there is no difference."""
+    """The fraction of the difference between game and optimum that is the cost of these decisions; None if there is no
+    difference."""
     rest: float | None
-    """Part that remains with all decisions fixed, which is due to what else the game decides."""
+    """The fraction of the difference that remains if all decisions are fixed, because the game also decides other things. None
+    if there is no difference."""
     rest_name: str
-    """A description of what else the game decides."""
+    """A description of the other things that the game decides."""
     solves: int
     """Number of completions that were solved."""
     exact: bool
@@ -67,25 +71,26 @@ def dearest(
     effort: Effort,
     most_solves: int,
 ) -> DecisionReport:
-    """Find the decisions of a game that cost most.
+    """Find the decisions of a game that have the largest costs.
 
     Parameters
     ----------
     decisions
-        The decisions of the game.
+        The decisions of the game, which can also complete it.
     optimum
-        The best known objective of the problem, and its bound.
+        The best known objective of the problem, and the lower bound on it.
     objective
         The objective of the game.
     effort
-        The limits of each completion.
+        The limits of each completion: time or work, and a deadline for all of them.
     most_solves
-        Largest number of completions.
+        Maximum number of completions.
 
     Returns
     -------
     DecisionReport
-        Decisions that could not be separated within the limits count as one, and the report is marked as not exact.
+        Consecutive decisions that were not told apart within the limits count as one, and then the report says that it is not
+        exact.
     """
     count = len(decisions.names)
     completions = {0: Completion(min(optimum.objective, objective), optimum.bound)}
@@ -109,9 +114,10 @@ def dearest(
 
 
 def _tighten(completions: dict[int, Completion]) -> dict[int, Completion]:
-    """The completions by ascending number, tightened by the fact that f never falls.
+    """The completions by ascending number of decisions, improved by the fact that f never decreases.
 
-    A plan that keeps more decisions also keeps fewer, so that its objective is an upper bound for fewer decisions.
+    A plan in which the first k decisions are kept also keeps any smaller number, so its objective is an upper bound on f for
+    smaller numbers. In the same way, a lower bound also holds for larger numbers.
     """
     numbers = sorted(completions)
     objectives, bounds = dict[int, int](), dict[int, int]()
@@ -125,7 +131,10 @@ def _tighten(completions: dict[int, Completion]) -> dict[int, Completion]:
 
 
 def _most_expensive_middle(tightened: dict[int, Completion]) -> int | None:
-    """The middle of the most expensive interval of several decisions; None if no such interval costs anything."""
+    """The middle of the interval between two completions in which f increases most.
+
+    Only intervals of several decisions count. None if f is constant within each of them.
+    """
     open_ones = [(b.objective - a.objective, -i, i, j) for (i, a), (j, b) in pairwise(tightened.items()) if j - i > 1]
     cost, _, first, last = max(open_ones, default=(0, 0, 0, 0))
     return (first + last) // 2 if cost > 0 else None
@@ -134,7 +143,7 @@ def _most_expensive_middle(tightened: dict[int, Completion]) -> int | None:
 def _build_report(
     decisions: Decisions, completions: dict[int, Completion], objective: int, solves: int, note: str
 ) -> DecisionReport:
-    """The report on the completions that were solved."""
+    """The report that follows from the completions that were solved."""
     tightened = _tighten(completions)
     begin = tightened[0].objective
     end = tightened[max(tightened)].objective if len(tightened) > 1 else begin

@@ -1,4 +1,7 @@
-"""The replay buffer: the newest games, the best games of each program, and demonstrations; and value targets.
+"""The replay buffer of MMap-MuZero, and the value targets that are computed from its games.
+
+It has the newest games of self-play, the best games of each program, and *demonstrations*, which are games made from plans. A
+*position* is the state before a move. Its *value target* is the number that the value network learns for it: an n-step return.
 
 A game is stored as its actions and the search results of each move. States and observations are computed again from the actions
 when they are needed. Positions of the newest games are drawn by priority (Schrittwieser et al. 2020, appendix G: proportional
@@ -31,10 +34,11 @@ def full_returns(rewards: F32, discount: float) -> F64:
 
 
 def td_values(returns: F64, values: F32, discount: float, steps: int | None) -> F32:
-    """Return the n-step value of each position and of the end, shape (L + 1,): ``steps`` rewards, then the stored value.
+    """Return the n-step return of each position and of the end, shape (L + 1,), where n is ``steps``.
 
-    With full returns G and stored values v it is G_t - discount^n (G_{t+n} - v_{t+n}); both are 0 beyond the end. If ``steps``
-    is None, it is G_t.
+    It is the sum of the next n discounted rewards and of the discounted search value of the position after them. With full
+    returns G and search values v it equals G_t - discount^n (G_{t+n} - v_{t+n}), where both are 0 from the end on. If ``steps``
+    is None, it is the full return G_t.
     """
     targets = returns.copy()
     if steps is not None and steps < len(values):
@@ -48,28 +52,34 @@ _LEAST_PRIORITY = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """One game of L moves. The actions determine the resets by Drop-backup, which are part of the game."""
+    """One game of L moves. The actions alone determine the whole game, also where Drop-backup went back to an earlier position.
+
+    With Drop-backup (docs/reference/mmap-game.md), a game that reaches a position without legal actions goes back to an earlier
+    position, from which it can be finished.
+    """
 
     program: int
     """Number of the program."""
     actions: NDArray[np.int8]
-    """(L,) in order of play."""
+    """(L,) the actions in the order of play."""
     policy: F32
     """(L, 3) improved policies of the searches."""
     value: F32
-    """(L,) root values of the searches, in units of the game."""
+    """(L,) values of the roots of the searches, in the game's unit of reward."""
     legal: NDArray[np.bool_]
     """(L, 3) legal actions."""
     rewards: F32
-    """(L,) in units of the game."""
+    """(L,) in the same unit."""
     return_ps: int
+    """The return of the whole game in ps: the latency that its plan saves."""
     first: int = 0
-    """Moves before this one were replayed from another game without search; they are not learned from."""
+    """The number of the first move that a search has chosen. The moves before it were copied from another game, and the network
+    does not learn from them."""
     is_demonstration: bool = False
     """Whether the game comes from a plan, not from self-play; ``policy`` and ``value`` then have no meaning."""
     discount: float = 1.0
     returns: F64 = field(init=False)
-    """(L + 1,) full returns from each position, in units of the game."""
+    """(L + 1,) discounted return from each position to the end of the game, in the same unit."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "returns", full_returns(self.rewards, self.discount))
@@ -89,7 +99,7 @@ class Sample(NamedTuple):
     positions: NDArray[np.int64]
     """(S,) index of the move within its game."""
     slots: NDArray[np.int64]
-    """(S,) slot of the game in the ring of newest games; -1 for demonstrations and best games."""
+    """(S,) slot of the game in :attr:`Replay.recent`; -1 for demonstrations and best games."""
     weights: F32
     """(S,) importance weights, at most 1."""
 
@@ -105,6 +115,7 @@ class Replay:
         """Priority of each position of each of the newest games."""
         self.next_slot = 0
         """Slot of the next game once the ring is full."""
+        # For each of the newest games, the sum of the unnormalised probabilities of its positions.
         self._mass: list[float] = []
         self.elite: list[list[Trajectory]] = [[] for _ in range(programs)]
         """Best games of self-play of each program, the best first."""
@@ -162,9 +173,10 @@ class Replay:
         return float(self._powers(priorities).sum())
 
     def sample(self, size: int, rng: np.random.Generator) -> Sample:
-        """Draw positions with replacement; raise ValueError if there are no games.
+        """Draw ``size`` positions with replacement; raise ValueError if there are no games.
 
-        The fraction ``kept_fraction`` comes from demonstrations and best games, or all if there are no other games.
+        The fraction ``kept_fraction`` of the positions comes from demonstrations and best games if there are any. All positions
+        come from them if there are no positions of newest games to learn from.
         """
         kept = self.kept()
         mass = np.array(self._mass)
@@ -192,7 +204,7 @@ class Replay:
         for row, slot in enumerate(slots):
             powers = self._powers(self.priorities[slot])
             positions[row] = _draw(powers, points[row : row + 1])[0]
-            # 1 / (N P), as in Schaul et al. 2016.
+            # The importance weight 1 / (N P) of Schaul et al. 2016: N positions, of which this one is drawn with probability P.
             weights[row] = total / (entries * powers[positions[row]])
         weights **= self._config.importance_exponent
         weights /= weights.max()

@@ -1,4 +1,8 @@
-"""The configuration of training of the PPO mapper, with values for CPUs; and the formats of its files."""
+"""The hyperparameters with which the PPO mapper is trained, and the formats of its files.
+
+The mapper is a policy that places the instructions of a loop body on the tiles of a CGRA, one after the other. The default
+values suit training on CPUs. A *round* of training collects samples in all environments and then updates the network.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +15,31 @@ from stowplan.learned_guidance.training.settings import Fraction, Hyperparameter
 
 
 class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
-    """Configuration of training."""
+    """The hyperparameters of training."""
 
     steps: Annotated[int, Range(1)] = 200_000
-    """Number of placements after which training ends."""
+    """Number of placements, that is, steps of all environments together, after which training ends."""
 
     # Network
     hidden: Annotated[int, Range(1)] = 48
+    """Width of the hidden layers, a multiple of ``heads``."""
     layers: Annotated[int, Range(0)] = 2
-    """Rounds of messages of the graph network; 0 for no graph network."""
+    """Number of message-passing layers of the graph network; 0 for no graph network."""
     heads: Annotated[int, Range(1)] = 4
+    """Number of attention heads."""
 
     # Episodes
     first: Literal["ii", "latency"] = "ii"
-    """The first objective."""
+    """Which of the two objectives the reward counts first: the initiation interval, or the latency of one iteration."""
     shaping: Literal["none", "placed"] = "placed"
-    """Additional reward; ``placed``: a failed mapping earns the fraction of its instructions that are placed."""
+    """Additional reward. ``placed``: a mapping that fails gets the fraction of its instructions that were placed."""
     iterations: Annotated[int, Range(1)] = 100
-    """Iterations of the loop body whose cycles determine the reward."""
+    """The reward depends on the cycles that this many iterations of the loop body take."""
 
     # Samples
     environments: Annotated[int, Range(1)] = 16
     rollout_steps: Annotated[int, Range(2)] = 128
-    """Placements in each environment before an update."""
+    """Number of placements in each environment in one round."""
 
     # Updates
     batch_size: Annotated[int, Range(2)] = 512
@@ -47,8 +53,9 @@ class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
     value_weight: Annotated[float, Range(0.0)] = 0.5
     clip_norm: Annotated[float, Range(1e-06)] = 0.5
     most_divergence: Annotated[float | None, Range(1e-06)] = 0.03
-    """An update ends early once the KL divergence from the policy that collected the samples exceeds 1.5 times this."""
-    # Imitation, before all rounds, if there are demonstrations
+    """The updates of a round end early if the KL divergence from the policy that collected the samples exceeds 1.5 times this
+    value. None sets no limit."""
+    # Imitation of demonstrations, if there are any, before the first round
     imitation_steps: Annotated[int, Range(0)] = 1_000
     imitation_batch: Annotated[int, Range(1)] = 192
     imitation_rate: Annotated[float, Range(0.0)] = 1e-3

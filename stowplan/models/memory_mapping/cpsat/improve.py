@@ -1,4 +1,11 @@
-"""Improves a plan within a neighbourhood: builds the model, hints it with the plan, solves it, and assembles the new plan."""
+"""Improves a memory-mapping plan within a neighbourhood: builds a CP-SAT model, solves it, and puts the new plan together.
+
+A *neighbourhood* is a window of steps and some tensors that may change there; these are called *free*. The rest of the plan is
+the *fixed part*, constants of the model (:mod:`stowplan.models.memory_mapping.cpsat.neighbourhood`). A *boundary* is the moment
+between two steps. Because steps in which no free tensor may change are merged, the neighbourhood has boundaries of its own;
+``Neighbourhood.point`` gives the boundary of the program. The *window of a copy* is the interval of boundaries in which it may
+run. With a *frozen clock*, boundaries keep the times that they have in the given plan.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +28,19 @@ from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 
 
 class LocalRun(NamedTuple):
-    """The times of a neighbourhood, as the copy engine computes them."""
+    """The times of a neighbourhood, from a simulation of the copy engine."""
 
     moments: Moments
-    """Times of boundaries, and of the copies in the queue of the decisions."""
+    """Times of boundaries, and times at which the copies of free tensors begin."""
     fixed_begin: list[int]
     """Times at which the copies of the fixed part begin."""
 
 
 def play_locally(neighbourhood: Neighbourhood, decisions: Decisions) -> LocalRun:
-    """Simulate decisions together with the fixed part, on one channel; copies keep the queue order of the given plan."""
+    """Simulates the copies of free tensors together with those of the fixed part, on one channel.
+
+    Copies that are queued at the same boundary keep the order that they have in the given plan.
+    """
     fixed, plan = neighbourhood.fixed_part, neighbourhood.timeline.plan
     places = {
         (number, copy.direction, neighbourhood.boundary(copy.start)): place
@@ -38,7 +48,8 @@ def play_locally(neighbourhood: Neighbourhood, decisions: Decisions) -> LocalRun
         for place, copy in neighbourhood.timeline.copies[tensor]
         if neighbourhood.start <= copy.start < neighbourhood.end
     }
-    # For each copy: its sort key, its number in the queue of the decisions (``~number`` for a fixed copy), and its window.
+    # For each copy: its sort key, its number in the queue of ``decisions`` (``~number`` for a copy of the fixed part), its
+    # window.
     queue: list[tuple[tuple[int, bool, int, int], int, CopyWindow]] = []
     for number, copy in enumerate(fixed.copies):
         queued, due = copy.queued, copy.due or Moment(neighbourhood.problem.horizon + 1)
@@ -65,7 +76,7 @@ def play_locally(neighbourhood: Neighbourhood, decisions: Decisions) -> LocalRun
 
 
 def total_ps(neighbourhood: Neighbourhood, run: LocalRun) -> int:
-    """Time in ps at which the program ends, from the times of its neighbourhood."""
+    """Time in ps at which the whole program ends, computed from the times of a neighbourhood and of the fixed part after it."""
     fixed = neighbourhood.fixed_part
     assert fixed.tail_ps is not None
     total = run.moments.left[-1] + fixed.tail_ps
@@ -76,7 +87,7 @@ def total_ps(neighbourhood: Neighbourhood, run: LocalRun) -> int:
 
 
 class Merger:
-    """Replaces the part of the plan that a neighbourhood covers by a solution of its model."""
+    """Puts a solution of a neighbourhood's model in the place of the part of the plan that the neighbourhood covers."""
 
     def __init__(self, neighbourhood: Neighbourhood, model: MemoryMappingModel, value: Value):
         self._neighbourhood = neighbourhood
@@ -88,7 +99,7 @@ class Merger:
             for access, start in decided.copy_in.items():
                 decided.copy_in[access] = min(start, int(sequence.copy.prev[last - 1]))
         self._moved: dict[tuple[int, int], int] = {}
-        """New start of each fixed copy-in that moves, by tensor and old start."""
+        """The new start of each copy-in of the fixed part that is queued later than before, by tensor and old start."""
 
     def plan(self) -> Plan:
         """The whole new plan."""
@@ -112,10 +123,10 @@ class Merger:
         )
 
     def _copies(self) -> list[Copy]:
-        """All copies; those in the window are ordered by the time at which they begin.
+        """All copies of the new plan. Within the neighbourhood, they are in the order in which they begin.
 
-        A free copy is queued at the last boundary before it begins. Fixed copies that begin later are not queued earlier than
-        that, so their residencies may also start later.
+        The copy of a free tensor is queued at the last boundary before it begins. A later copy of the fixed part must not be
+        queued before it. If it was, it is queued later than in the given plan, and for a copy-in the residency starts later.
         """
         neighbourhood, value, variables = self._neighbourhood, self._value, self._complete.variables
         former, free = neighbourhood.timeline.plan.copies, set(neighbourhood.free)
@@ -147,14 +158,17 @@ class Merger:
             inside.append(msgspec.structs.replace(copy, start=start))
             latest = max(latest, start)
         between = variables.leaves_between_steps
-        # A copy-in that takes bytes freed between two steps is queued behind the copy-out that frees them.
+        # A copy-in may use bytes that a copy-out between the same two steps frees, so it is queued behind that copy-out.
         inside.sort(key=lambda copy: (copy.start, not (between and copy.direction == "out" and copy.start == copy.end)))
         before = [copy for copy in former if copy.start < neighbourhood.start]
         after = [copy for copy in former if copy.start >= neighbourhood.end]
         return [*before, *inside, *after]
 
     def _residencies(self) -> list[Residency]:
-        """All residencies: those outside the neighbourhood, and those of the solution, joined where the window cuts them."""
+        """All residencies of the new plan: those outside the neighbourhood, and those of the solution.
+
+        Two parts of a residency that continues across the beginning or the end of the neighbourhood are joined to one.
+        """
         neighbourhood = self._neighbourhood
         free = set(neighbourhood.free)
         residencies = []
@@ -193,7 +207,8 @@ class Merger:
 
 
 def without_idle(neighbourhood: Neighbourhood, plan: Plan) -> Plan:
-    """The plan without residencies in which no use is fast, and without their copies."""
+    """The plan without idle residencies, that is, those in which no use is served from fast memory, and without their
+    copies."""
     facts = neighbourhood.timeline.facts
     fast = set(plan.fast_uses)
     remaining: list[Residency] = []
@@ -220,7 +235,7 @@ def without_idle(neighbourhood: Neighbourhood, plan: Plan) -> Plan:
     )
 
 
-#: Largest number of literals of a neighbourhood's model.
+#: Maximum number of literals, as estimated beforehand, of a model that is built for a neighbourhood.
 MAX_LITERALS = 30_000
 
 LocalStatus = Literal["optimal", "feasible", "none", "infeasible", "empty"]
@@ -230,19 +245,20 @@ class Improvement(NamedTuple):
     """The result of solving a neighbourhood."""
 
     status: LocalStatus
-    """``optimal``: the model was solved to optimality. ``feasible``: a solution was found. ``infeasible``: with a frozen clock
-    there is no solution, as the given plan stalls. ``none``: no solution was found in time. ``empty``: there is nothing to
-    decide, or the model would be too large."""
+    """``optimal``: a solution was found that is proven optimal for the model. ``feasible``: another solution was found.
+    ``infeasible``: there is no solution, which is possible with a frozen clock if the given plan stalls. ``none``: no solution
+    was found in time. ``empty``: no tensor is free, or the model would be too large."""
     plan: Plan | None
-    """The whole plan, None if no solution was found. Its objective is not set, and it may be worse than the given plan."""
+    """The whole plan; None if no solution was found. Its field ``objective`` is still that of the given plan, and it may be
+    worse than the given plan."""
     seconds: float = 0.0
-    """Time of solving."""
+    """Time that the solver took, without building the model."""
     deterministic: float = 0.0
-    """Time of solving in CP-SAT's deterministic seconds."""
+    """The same in CP-SAT's deterministic time, which counts work instead of seconds."""
 
 
 class NeighbourhoodModel:
-    """The complete model of a neighbourhood, which can be hinted with the plan that the neighbourhood was built from.
+    """The complete model of a neighbourhood. The solver can start from the plan that the neighbourhood was built from.
 
     Raises
     ------
@@ -262,7 +278,7 @@ class NeighbourhoodModel:
         return self.complete.model
 
     def add_hint(self) -> dict[int, int]:
-        """Let the solver start from the given plan. The hint is complete; returns the values of all variables by index."""
+        """Makes the solver start from the given plan, by a hint with a value for each variable; returns the values by index."""
         neighbourhood, variables = self.neighbourhood, self.complete.variables
         decisions = decisions_of(variables, neighbourhood.plan)
         run = play_locally(neighbourhood, decisions)
@@ -276,9 +292,10 @@ class NeighbourhoodModel:
         return values
 
     def extract(self, value: Value) -> Plan:
-        """The whole plan of a solution. Its objective is not set.
+        """The whole plan of a solution. Its field ``objective`` is still that of the given plan.
 
-        The plan is valid, unless a copy's window lies in a merged step or the clock is frozen; then the caller has to check it.
+        The plan is valid, except possibly if the window of a copy lies inside a merged step or if the clock is frozen. Then the
+        caller has to verify it.
 
         Parameters
         ----------
