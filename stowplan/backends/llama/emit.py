@@ -15,6 +15,7 @@ _KEYS = {
     "-ctk": ("LLAMA_ARG_CACHE_TYPE_K", "cache-type-k"),
     "-ctv": ("LLAMA_ARG_CACHE_TYPE_V", "cache-type-v"),
     "--fit": ("LLAMA_ARG_FIT", "fit"),
+    "-fitt": ("LLAMA_ARG_FIT_TARGET", "fit-target"),
     "-ngl": ("LLAMA_ARG_N_GPU_LAYERS", "n-gpu-layers"),
     "-dev": ("LLAMA_ARG_DEVICE", "device"),
     "-ts": ("LLAMA_ARG_TENSOR_SPLIT", "tensor-split"),

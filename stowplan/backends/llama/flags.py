@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stowplan.backends.llama.machine import MARGIN_MIB, MIB
 from stowplan.backends.llama.model import Context, LanguageModel, cache_bytes
 from stowplan.errors import UsageError
 from stowplan.models.llm_placement.plan import Plan, used_devices
@@ -74,13 +75,19 @@ def command_of(problem: Problem, plan: Plan, context: Context) -> list[str]:
     return words
 
 
-def fit_command_of(context: Context) -> list[str]:
-    """Options that leave the placement to the runtime's own ``--fit``, one entry a word."""
+def fit_command_of(context: Context, margins: Sequence[int]) -> list[str]:
+    """Options that leave the placement to the runtime's own ``--fit``, as a list of the words of a command line.
+
+    ``margins`` are the bytes that stay free on each device, in the runtime's order.
+    """
     words = ["-c", str(context.tokens), "-fa", "on", "-ub", str(context.micro_batch), "-np", str(context.slots)]
     for flag, value in (("-ctk", context.key_type), ("-ctv", context.value_type)):
         if value != "f16":
             words += [flag, value]
-    return [*words, "--fit", "on"]
+    words += ["--fit", "on"]
+    if any(margin != MARGIN_MIB * MIB for margin in margins):
+        words += ["-fitt", ",".join(str(-(-margin // MIB)) for margin in margins)]
+    return words
 
 
 def text_of(words: Sequence[str]) -> str:

@@ -31,8 +31,9 @@ CACHE_TYPES: dict[str, tuple[int, int]] = {
 #: Contexts, and windows, are rounded up to multiples of this many tokens.
 CONTEXT_STEP = 256
 
-#: Tensors of a layer that may stay on the host alone, by the suffix of their names, in the order in which they are spilled. With
-#: ``down`` and ``gate`` there and ``up`` on the device, the runtime would split the layer twice, and move activations four times.
+#: Tensors of a layer that may stay on the host alone, by the suffix of their names, in the order in which they are spilled.
+#: With ``down`` and ``gate`` there and ``up`` on the device, the runtime would split the layer twice, and move activations
+#: four times.
 SPILLED = ("down", "up", "gate", "gate_up")
 _BLOCK = re.compile(r"blk\.(\d+)\.(.*)")
 _DENSE = re.compile(r"ffn_(down|gate|up|gate_up)\.(?:weight|bias)")

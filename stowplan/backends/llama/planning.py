@@ -292,7 +292,7 @@ def _summary(
     checked = _checked(model, machine, problem, placed, words)
     if recommended == "fit":
         # The runtime's own placement, not our copy of its rules, which may differ by a layer.
-        words = flags.fit_command_of(context)
+        words = flags.fit_command_of(context, [device.margin for device in machine.devices])
     known = best is not None
     unknown = [] if is_measured else ["sizes of the buffers of intermediate results were estimated; --oracle asks the runtime"]
     unknown += [f"{name} has no measured speed" for name in machine.unmeasured]

@@ -27,12 +27,12 @@ def test_layers_have_all_tensors_once(tmp_path: Path) -> None:
 
 def test_parts_that_may_be_spilled(tmp_path: Path) -> None:
     dense, experts = (read_model(write(shape, tmp_path)) for shape in (DENSE, EXPERTS))
-    assert [*spilled_parts(dense.layers[0], 0)] == ["down", "gate", "up"]
+    assert [*spilled_parts(dense.layers[0], 0)] == ["down", "up", "gate"]
     found = spilled_parts(experts.layers[0], experts.experts)
     assert [tensor.name for tensors in found.values() for tensor in tensors] == [
         "blk.0.ffn_down_exps.weight",
-        "blk.0.ffn_gate_exps.weight",
         "blk.0.ffn_up_exps.weight",
+        "blk.0.ffn_gate_exps.weight",
     ]
     assert spilled_parts(dense.layers[-1], 0) == {}
 

@@ -83,6 +83,8 @@ def test_without_speeds_it_is_what_fit_places(tmp_path: Path) -> None:
     summary = llama.plan(write(DENSE, tmp_path), machine(row), context=256, prompt=100, generate=64).summary
     assert summary.recommended == "fit"
     assert "the speeds of CUDA0 are not known. 'stowplan llm calibrate' measures them" in summary.reason
+    # The runtime's own placement, with the margin of the machine, which is not the runtime's default.
+    assert text_of(summary.command) == "-c 256 -fa on -ub 512 -np 1 --fit on -fitt 0"
     assert summary.request_ps is None
     assert "CUDA0 has no measured speed" in summary.unknown
     unknown = llama.plan(write(DENSE, tmp_path), machine(FAST, error=None), context=256, prompt=9, generate=9).summary
@@ -92,7 +94,7 @@ def test_without_speeds_it_is_what_fit_places(tmp_path: Path) -> None:
 def test_experts_stay_on_the_host(tmp_path: Path) -> None:
     planned = llama.plan(write(EXPERTS, tmp_path), machine(device("CUDA0", 6, 800.0)), context=512, prompt=64, generate=64)
     assert any(planned.plan.spilled)
-    assert "_(ch)?exps" in text_of(planned.summary.command)
+    assert "_(ch)?exps" in text_of(command_of(planned.problem, planned.plan, Context(512)))
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:
@@ -120,13 +122,21 @@ def test_what_cannot_be(tmp_path: Path) -> None:
 
 
 def test_a_summary_is_a_document(tmp_path: Path) -> None:
-    summary = llama.plan(write(DENSE, tmp_path), machine(FAST), context=512, prompt=64, generate=64).summary
-    summary.save(tmp_path / "plan.json")
-    assert Summary.load(tmp_path / "plan.json") == summary
-    script, preset, variables = (emitted(summary, suffix) for suffix in (".sh", ".ini", ".env"))
-    assert f'exec llama-server -m "{tmp_path / "model.gguf"}" {text_of(summary.command)}' in script
-    assert "n-gpu-layers = 13\n" in preset
-    assert "LLAMA_ARG_N_GPU_LAYERS=13\n" in variables
+    path = write(DENSE, tmp_path)
+    big = machine(device("CUDA0", 100, 100.0), device("CUDA1", 100, 800.0))
+    own = llama.plan(path, machine(FAST), context=512, prompt=64, generate=64).summary
+    better = llama.plan(path, big, context=512, prompt=64, generate=64).summary
+    for summary, lines in (
+        (own, [("fit = on\n", "LLAMA_ARG_FIT=on\n"), ("fit-target = 0\n", "LLAMA_ARG_FIT_TARGET=0\n")]),
+        (better, [("fit = off\n", "LLAMA_ARG_FIT=off\n"), ("n-gpu-layers = 13\n", "LLAMA_ARG_N_GPU_LAYERS=13\n")]),
+    ):
+        summary.save(tmp_path / "plan.json")
+        assert Summary.load(tmp_path / "plan.json") == summary
+        script, preset, variables = (emitted(summary, suffix) for suffix in (".sh", ".ini", ".env"))
+        assert f'exec llama-server -m "{path}" {text_of(summary.command)}' in script
+        for of_preset, variable in lines:
+            assert of_preset in preset
+            assert variable in variables
 
 
 def test_deterministic_plans_are_the_same(tmp_path: Path) -> None:
