@@ -293,11 +293,17 @@ def measure(program: str | Path, model: LanguageModel, wanted: Measurement, pati
 
 def read_bench(text: str, source: str) -> list[Measurement]:
     """What ``llama-bench -o json`` printed; raises InputError where it is something else."""
+    expected = "expected what llama-bench -o json prints"
     try:
         rows = json.loads(text)
+    except ValueError:
+        raise InputError(f"found no JSON, {expected}", source=source) from None
+    try:
         found = [_row(row) for row in (rows if isinstance(rows, list) else [rows])]
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"found no rows ({error!r}), expected what llama-bench -o json prints", source=source) from None
+    except KeyError as error:
+        raise InputError(f"found a row without {error}, {expected}", source=source) from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"found a row that cannot be read ({error}), {expected}", source=source) from None
     return [one for one in found if one.rate > 0]
 
 
