@@ -101,7 +101,7 @@ _GROUPS = {
     "cache": ("Look at a plan cache, or clear it.", {"info": "inspect", "clear": "inspect"}),
     "train": ("Train a learned policy.", {agent: f"train.{agent}" for agent in ("muzero", "egrl", "ppo")}),
     "llm": (
-        "Place a language model on devices for llama.cpp: 'stowplan llm MODEL' is short for 'stowplan llm plan MODEL'.",
+        "Place a language model on devices for llama.cpp.\n\n'stowplan llm MODEL' is short for 'stowplan llm plan MODEL'.",
         {"plan": "llm", "calibrate": "llm"},
     ),
 }

@@ -142,13 +142,13 @@ def test_ctrl_c_and_its_like_give_the_best_plan_so_far(cli: Cli, tmp_path: Path,
 def test_a_signal_while_another_sets_the_event() -> None:
     """The second comes within the first's handler, and does not wait for itself."""
     script = (
-        "import signal, threading; from stowplan.cli import stopping\n"
+        "import signal, threading; from stowplan.cli import event_on_interrupt\n"
         "class Event(threading.Event):\n"
         "    def set(self):\n"
         "        with self._cond: signal.raise_signal(signal.SIGTERM)\n"
         "        super().set()\n"
         "threading.Event = Event\n"
-        "with stopping() as event:\n"
+        "with event_on_interrupt() as event:\n"
         "    signal.raise_signal(signal.SIGHUP)\n"
         "    print(event.is_set())"
     )

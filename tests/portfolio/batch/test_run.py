@@ -356,13 +356,13 @@ def test_as_many_jobs_as_cores_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     joblib = pytest.importorskip("joblib")
     for cores, expected in ((1, 1), (5, 2), (64, 32)):
         monkeypatch.setattr(joblib, "cpu_count", functools.partial(int, cores))
-        assert batch_run._room(0, None, Settings(workers=2), None)[0] == expected
+        assert batch_run._limit_jobs(0, None, Settings(workers=2), None)[0] == expected
 
 
 @pytest.mark.parametrize(("jobs", "budget", "limit", "expected"), [(3, 900, None, (3, 100)), (8, 900, 100, (3, 100))])
 def test_so_many_jobs_as_a_memory_budget_holds(jobs: int, budget: int, limit: int | None, expected: tuple[int, int]) -> None:
     """Two workers, and the process that they belong to, are a job."""
-    most, settings = batch_run._room(jobs, budget, Settings(workers=2, memory_limit=limit), None)
+    most, settings = batch_run._limit_jobs(jobs, budget, Settings(workers=2, memory_limit=limit), None)
     assert (most, settings.memory_limit) == expected
 
 

@@ -294,6 +294,6 @@ def test_nothing_looks_for_intervals_that_are_refuted(monkeypatch: pytest.Monkey
         run.step(body.least_ii, lambda: False)
     assert tried == {12, 14, 16, 18}
     rolls = RollOuts(tally, Uniform(), 0)
-    assert {rolls._interval(13) for _ in range(300)} == {14, 16, 18, 20}
+    assert {rolls._choose_ii(13) for _ in range(300)} == {14, 16, 18, 20}
     tally.best = None
-    assert rolls._interval(13) == 14
+    assert rolls._choose_ii(13) == 14

@@ -219,7 +219,7 @@ def test_what_is_kept_leaves_the_others_with_all_that_they_read() -> None:
         again = {op for op in structure.order[: structure.ops // 2] if not structure.once[op]}
         full = cuts.live(cuts.sequence(again))
         for places in (1, 2, 5):
-            kept = set(cuts.kept(again, places))
+            kept = set(cuts.still_recomputed(again, places))
             assert kept <= again
             live = cuts.live(cuts.sequence(kept))
             assert live is not None or full is None
