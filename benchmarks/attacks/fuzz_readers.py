@@ -36,8 +36,14 @@ from benchmarks.lib import fuzz_inputs
 from benchmarks.lib.damage import Mutator
 from benchmarks.lib.fuzz_inputs import INPUTS
 from benchmarks.lib.places import EXAMPLES, ROOT
+from benchmarks.llama.architectures import Shape
+from benchmarks.llama.gguf_files import write_gguf
 from stowplan import files, kinds
 from stowplan.backends.emit import emit
+from stowplan.backends.llama.calibration import read_bench
+from stowplan.backends.llama.lowering import Request, problem_of
+from stowplan.backends.llama.machine import machine_of, read_machine
+from stowplan.backends.llama.model import read_model
 from stowplan.backends.tflm.write import with_offsets
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.dfg.op_table import load_op_table
@@ -110,7 +116,50 @@ SMALL = {
     "operator_order": (EXAMPLES / "cells.graph.json", None),
     "banked_packing": (EXAMPLES / "banks.json", None),
     "rematerialization": (EXAMPLES / "training.remat.json", None),
+    "llm_placement": (EXAMPLES / "llm.json", None),
 }
+
+
+#: A machine file of 'stowplan llm', and what 'llama-bench -o json' printed.
+DEVICES = """
+[host]
+free_mib = 60000
+weight_gbs = 40.0
+
+[[device]]
+name = "CUDA0"
+free_mib = 11800
+margin_mib = 1024
+compute_mib = 800
+weight_gbs = 288.0
+cache_gbs = 250.0
+tflops = 25.0
+link_us = 12.5
+copies_weights = true
+
+[calibration]
+error = 0.05
+"""
+BENCH = [
+    {"devices": "none", "n_gpu_layers": 99, "n_prompt": 512, "n_gen": 0, "n_depth": 0, "avg_ts": 4.655},
+    {
+        "devices": "CUDA0/CUDA1",
+        "n_gpu_layers": 32,
+        "tensor_split": "3.00/1.00",
+        "n_prompt": 0,
+        "n_gen": 32,
+        "n_depth": 9,
+        "avg_ts": 3.6,
+    },
+    {
+        "devices": "CUDA0",
+        "n_gpu_layers": 99,
+        "tensor_buft_overrides": "ffn_(down|up)\\.weight=CPU",
+        "n_prompt": 0,
+        "n_gen": 32,
+        "avg_ts": 2.566,
+    },
+]
 
 
 @cache
@@ -287,6 +336,28 @@ def _tflite_models() -> list[bytes]:
     return [model.data, with_offsets(model.data, [0, -1, 96, 128, *[-1] * 6, 4096])]
 
 
+def _language_models() -> list[bytes]:
+    """The headers of two tiny models, one of them a mixture of experts. Nothing but the header is read."""
+    found = []
+    with TemporaryDirectory() as folder:
+        for shape in (
+            Shape("llama", 2, 32, 2, 1, 32, 64, 64, 512, weights="Q8_0", larger="Q8_0"),
+            Shape("qwen3moe", 2, 32, 2, 1, 32, 64, 64, 512, 4, 2, 32, has_qk_norm=True, weights="Q8_0", larger="Q8_0"),
+        ):
+            path = Path(folder) / f"{shape.architecture}.gguf"
+            write_gguf(path, shape.metadata("small"), [*shape.tensors()])
+            # What was written as weights are zeros.
+            found.append(path.read_bytes().rstrip(b"\0") + bytes(8))
+    return found
+
+
+def _placement(path: Path) -> Any:
+    """The problem of a model on a machine with one device."""
+    device = {"name": "CUDA0", "free_mib": 500, "weight_gbs": 288.0, "tflops": 25.0}
+    machine = machine_of({"host": {"free_mib": 900, "weight_gbs": 40.0, "tflops": 0.3}, "device": [device]}, "small")
+    return problem_of(read_model(path), machine, Request(256, 100, 20))
+
+
 def _as_target(path: Path, source: Path) -> Any:
     """A target file of any sort, given to a program: told apart by what it says, as the command line does."""
     return stowplan.read(source, path)
@@ -405,6 +476,14 @@ def readers(*, policies: bool = False) -> list[Reader]:
         Reader("learned guide", ".npz", lambda: [guide.SHIPPED.read_bytes()], guide.load),
         Reader("arrays of the guide", ".npz", _arrays, guide.load, _with_array),
         Reader("latency predictor", ".npz", lambda: [path.read_bytes() for path in SHIPPED.values()], Predictor.load),
+        Reader("GGUF", ".gguf", _language_models, _placement),
+        Reader("devices of a machine", ".toml", lambda: [DEVICES.encode()], read_machine),
+        Reader(
+            "output of llama-bench",
+            ".json",
+            lambda: [json.dumps(BENCH).encode()],
+            lambda path: read_bench(files.read_bytes(path), str(path)),
+        ),
         Reader("measurements", ".csv", _files(INPUTS / "measurements.csv"), read_measurements),
         Reader("plan cache", ".sqlite", lambda: [_first_cached()[0]], _cached),
         Reader("batch record", ".json", lambda: [_record()], _records),

@@ -22,6 +22,7 @@ from stowplan.errors import InputError
 from stowplan.kernel.kind import kind as kind_named
 from tests.models.bank_mapping import cases as bank_cases
 from tests.models.banked_packing import cases as banked_cases
+from tests.models.llm_placement import cases as llm_cases
 from tests.models.memory_mapping import cases as mapping_cases
 from tests.models.modulo_scheduling import cases as modulo_cases
 from tests.models.operator_order import cases as order_cases
@@ -44,6 +45,7 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "bank_mapping": bank_cases.random_problem,
     "modulo_scheduling": modulo_cases.varied_problem,
     "rematerialization": remat_cases.limited,
+    "llm_placement": llm_cases.random_problem,
 }
 
 #: Fields of plans that are for people; a change in them changes nothing.

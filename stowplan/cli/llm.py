@@ -173,7 +173,7 @@ def llm_calibrate_command(
     from stowplan.backends.llama.model import read_model
 
     language, machine = read_model(model), read_machine(devices)
-    known = [row for path in read or () for row in calibration.read_bench(files.read_bytes(path).decode(), str(path))]
+    known = [row for path in read or () for row in calibration.read_bench(files.read_bytes(path), str(path))]
     with event_on_interrupt() as cancel:
         if known:
             found, done = calibration.calibrated(machine, calibration.fit(language, machine, known)), known

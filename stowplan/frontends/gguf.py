@@ -63,6 +63,9 @@ _STRING, _ARRAY = 8, 9
 #: Characters of a name, and entries of an array, that are read at most.
 _LONGEST, _MOST = 1 << 16, 1 << 24
 
+#: Dimensions that a tensor has at most. GGUF allows four.
+_DIMENSIONS = 4
+
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -122,6 +125,8 @@ def read_gguf(path: str | Path) -> GgufFile:
     path = Path(path)
     first = _read(path)
     count = first.metadata.get("split.count", 1)
+    if not isinstance(count, int):
+        raise InputError(f"found {brief(repr(count), 40)}, expected a number", source=path, place="split.count")
     match = _SPLIT.fullmatch(path.name)
     if count <= 1 or match is None:
         return first
@@ -167,7 +172,10 @@ class _Reader:
 
     def _tensor(self) -> Tensor:
         name = self._string()
-        shape = tuple(self._number("<Q") for _ in range(self._number("<I")))
+        dimensions = self._number("<I")
+        if dimensions > _DIMENSIONS:
+            raise self._wrong(f"found {dimensions} dimensions, expected at most {_DIMENSIONS}", f"tensor {name}")
+        shape = tuple(self._number("<Q") for _ in range(dimensions))
         kind = self._number("<I")
         self._number("<Q")
         if kind not in TYPES:
@@ -198,6 +206,8 @@ class _Reader:
             values = struct.unpack_from(form, self.data, self.at)
             self.at += struct.calcsize(form)
             return list(values)
+        if inner == _ARRAY:
+            raise self._wrong("found an array of arrays, expected one of numbers or strings")
         return [self._value(inner) for _ in range(count)]
 
     def _skip_strings(self, count: int) -> None:

@@ -291,19 +291,22 @@ def measure(program: str | Path, model: LanguageModel, wanted: Measurement, pati
     return replace(rows[-1], words=wanted.words)
 
 
-def read_bench(text: str, source: str) -> list[Measurement]:
+def read_bench(data: str | bytes, source: str) -> list[Measurement]:
     """What ``llama-bench -o json`` printed; raises InputError where it is something else."""
     expected = "expected what llama-bench -o json prints"
     try:
-        rows = json.loads(text)
-    except ValueError:
+        rows = json.loads(data)
+    except (ValueError, RecursionError):
         raise InputError(f"found no JSON, {expected}", source=source) from None
-    try:
-        found = [_row(row) for row in (rows if isinstance(rows, list) else [rows])]
-    except KeyError as error:
-        raise InputError(f"found a row without {error}, {expected}", source=source) from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"found a row that cannot be read ({error}), {expected}", source=source) from None
+    found = []
+    for number, row in enumerate(rows if isinstance(rows, list) else [rows]):
+        try:
+            found.append(_row(row))
+        except KeyError as error:
+            raise InputError(f"found a row without {error}, {expected}", source=source, place=f"row {number}") from None
+        except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            reason = f"found a row that cannot be read ({error}), {expected}"
+            raise InputError(reason, source=source, place=f"row {number}") from None
     return [one for one in found if one.rate > 0]
 
 
@@ -319,7 +322,10 @@ def _row(row: Mapping[str, Any]) -> Measurement:
     for flag, key in (("-ctk", "type_k"), ("-ctv", "type_v"), ("-sm", "split_mode")):
         if row.get(key, "f16") not in ("f16", "layer", "none"):
             words += [flag, str(row[key])]
-    return Measurement(tuple(words), int(row["n_prompt"]), int(row["n_gen"]), int(row.get("n_depth", 0)), float(row["avg_ts"]))
+    sizes, rate = [int(row["n_prompt"]), int(row["n_gen"]), int(row.get("n_depth", 0))], float(row["avg_ts"])
+    if not math.isfinite(rate) or not all(0 <= size < 1 << 31 for size in sizes):
+        raise ValueError("n_prompt, n_gen, n_depth or avg_ts is negative or too large")
+    return Measurement(tuple(words), *sizes, rate)
 
 
 def calibrate(

@@ -23,14 +23,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stowplan import files
-from stowplan.errors import InputError
+from stowplan.errors import InputError, naming
+from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, decode_toml
 
 MIB = 1 << 20
 
@@ -98,11 +98,8 @@ def read_machine(path: str | Path) -> Machine:
     InputError
         It cannot be read, is not TOML, or a key is missing, unknown, or not a positive number.
     """
-    data = files.read_bytes(Path(path))
-    try:
-        document = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"is not TOML: {error}", source=path) from None
+    with naming(path):
+        document = decode_toml(files.read_bytes(Path(path), MAX_TARGET_BYTES))
     return machine_of(document, Path(path).stem, path)
 
 

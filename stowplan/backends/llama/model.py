@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import InputError, UsageError, brief
 from stowplan.frontends.gguf import GgufFile, Tensor, read_gguf
 
 #: Bytes of one value of a cache, as a fraction: by the name of the type that ``-ctk`` and ``-ctv`` take.
@@ -35,7 +35,32 @@ CONTEXT_STEP = 256
 #: With ``down`` and ``gate`` there and ``up`` on the device, the runtime would split the layer twice, and move activations
 #: four times.
 SPILLED = ("down", "up", "gate", "gate_up")
-_BLOCK = re.compile(r"blk\.(\d+)\.(.*)")
+
+#: Keys of an architecture that are a whole number, or a list with one for each layer.
+_NUMBERS_OF_LAYERS = (
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.sliding_window_pattern",
+    "expert_used_count",
+)
+#: Keys that are a whole number.
+_NUMBERS = (
+    "attention.key_length",
+    "attention.key_length_mla",
+    "attention.sliding_window",
+    "attention.value_length",
+    "context_length",
+    "embedding_length",
+    "expert_count",
+    "full_attention_interval",
+    "ssm.conv_kernel",
+    "ssm.group_count",
+    "ssm.inner_size",
+    "ssm.state_size",
+)
+#: Limit on these numbers.
+_LARGEST = 1 << 40
+_BLOCK = re.compile(r"blk\.(\d{1,9})\.(.*)")
 _DENSE = re.compile(r"ffn_(down|gate|up|gate_up)\.(?:weight|bias)")
 _EXPERTS = re.compile(r"ffn_(down|gate|up|gate_up)_(?:ch)?exps\.(?:weight|bias)")
 
@@ -176,8 +201,11 @@ def model_of(file: GgufFile) -> LanguageModel:
             f"{file.path}: found the architecture {name!r}, whose bytes in llama.cpp are not known; expected one of {known}"
         )
     blocks, embedding = _whole(file, "block_count"), _whole(file, "embedding_length")
-    next_layers = int(file.get("nextn_predict_layers", 0) or 0)
-    count = blocks - next_layers
+    count = blocks - (_whole(file, "nextn_predict_layers") if file.get("nextn_predict_layers") else 0)
+    if not 0 < count <= len(file.tensors):
+        reason = f"found {count} layers and {len(file.tensors)} tensors, expected at least one tensor for each layer"
+        raise InputError(reason, source=file.path)
+    _check_numbers(file, count)
     tensors: list[list[Tensor]] = [[] for _ in range(count)]
     output, input_bytes, embeddings = list[Tensor](), 0, None
     rope = list[Tensor]()
@@ -259,7 +287,7 @@ def _cache(file: GgufFile, number: int) -> Cache:
         state = 4 * (convolution + _whole(file, "ssm.state_size") * _whole(file, "ssm.inner_size"))
     if kind.recurrent == "all":
         return Cache(state_bytes=state)
-    interval = int(file.get("full_attention_interval", 4))
+    interval = max(1, int(file.get("full_attention_interval", 4)))
     is_recurrent = {
         "no": False,
         "interval": (number + 1) % interval != 0,
@@ -277,7 +305,7 @@ def _cache(file: GgufFile, number: int) -> Cache:
     if isinstance(pattern, list):
         has_window = bool(pattern[number])
     else:
-        has_window = bool(window) and number % int(pattern) < int(pattern) - 1
+        has_window = bool(window) and number % max(1, int(pattern)) < int(pattern) - 1
     is_latent = kind.latent and bool(file.get("attention.key_length_mla", 0))
     return Cache(
         key_values=heads * key,
@@ -308,6 +336,21 @@ def _padded(tokens: int) -> int:
 
 def _at(value: object, number: int) -> int:
     return int(value[number]) if isinstance(value, list) else int(value or 0)  # type: ignore[call-overload]
+
+
+def _check_numbers(file: GgufFile, layers: int) -> None:
+    """Raises InputError if a key of the architecture is no whole number, and no list with one for each layer."""
+    for key in _NUMBERS + _NUMBERS_OF_LAYERS:
+        value, may_be_list = file.get(key, 0), key in _NUMBERS_OF_LAYERS
+        is_list = may_be_list and isinstance(value, list) and len(value) >= layers
+        numbers = value if is_list else [value]
+        if not all(isinstance(number, int) and 0 <= number < _LARGEST for number in numbers):
+            others = f", or a list with one for each of the {layers} layers" if may_be_list else ""
+            raise InputError(
+                f"found {brief(repr(value), 40)}, expected a whole number{others}",
+                source=file.path,
+                place=f"{file.architecture}.{key}",
+            )
 
 
 def _whole(file: GgufFile, key: str) -> int:

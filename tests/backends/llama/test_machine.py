@@ -60,7 +60,7 @@ def test_what_a_file_says(tmp_path: Path) -> None:
         ('"RPC0"', '"CUDA0"', "expected each once"),
         ('"RPC0"', "3", "device 1: found name 3"),
         ("error = 0.08", "error = true", "found error True, expected a number"),
-        ("[[device]]", "[[device", "is not TOML"),
+        ("[[device]]", "[[device", "not a TOML file"),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -73,6 +73,12 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
     write_gguf(path, keys, [*DENSE.tensors()])
     with pytest.raises(InputError, match=r"llama\.block_count: found None, expected a whole number"):
         read_model(path)
-    write_gguf(path, DENSE.metadata("model"), [TensorSpec("blk.0.attn_norm.weight", "F32", (256,))])
+    for key, value in (("block_count", 1 << 31), ("attention.head_count", "many"), ("context_length", [1, 2])):
+        write_gguf(path, DENSE.metadata("model") | {f"llama.{key}": value}, [*DENSE.tensors()])
+        with pytest.raises(InputError, match=r"model\.gguf: .*found .*, expected "):
+            read_model(path)
+    write_gguf(
+        path, DENSE.metadata("model"), [TensorSpec(f"blk.{number}.attn_norm.weight", "F32", (256,)) for number in range(12)]
+    )
     with pytest.raises(InputError, match=r"found neither output\.weight nor token_embd\.weight"):
         read_model(path)
