@@ -322,10 +322,10 @@ def _row(row: Mapping[str, Any]) -> Measurement:
     for flag, key in (("-ctk", "type_k"), ("-ctv", "type_v"), ("-sm", "split_mode")):
         if row.get(key, "f16") not in ("f16", "layer", "none"):
             words += [flag, str(row[key])]
-    sizes, rate = [int(row["n_prompt"]), int(row["n_gen"]), int(row.get("n_depth", 0))], float(row["avg_ts"])
-    if not math.isfinite(rate) or not all(0 <= size < 1 << 31 for size in sizes):
+    prompt, generated, depth, rate = int(row["n_prompt"]), int(row["n_gen"]), int(row.get("n_depth", 0)), float(row["avg_ts"])
+    if not math.isfinite(rate) or not all(0 <= size < 1 << 31 for size in (prompt, generated, depth)):
         raise ValueError("n_prompt, n_gen, n_depth or avg_ts is negative or too large")
-    return Measurement(tuple(words), *sizes, rate)
+    return Measurement(tuple(words), prompt, generated, depth, rate)
 
 
 def calibrate(
