@@ -46,7 +46,7 @@ def row(path: str | Path) -> list[str]:
     initial, state = game.tables.initial, machine.new_state(arrays.build(problem))
     # As bytes: arrays of records are copied field by field otherwise, which takes five times as long.
     parts = [_bytes(part) for part in state if isinstance(part, np.ndarray)]
-    addresses = [_bytes(part) for part in (state.slots, state.order, state.crowd, state.nearby)]
+    addresses = [_bytes(part) for part in (state.slots, state.order, state.window_counts, state.nearby)]
     move = microseconds(lambda: play_greedy(game.tables, initial.copy()), 5) / len(game.moves)
     return [
         Path(path).name.partition(".")[0],
