@@ -244,8 +244,8 @@ class _CpsatFinder(MetaPathFinder):
 
 
 class _LoaderWithoutPandas(Loader):
-    """Loads a module while an almost empty module stands in for pandas; if that does not suffice, loads it with the real
-    one."""
+    """Loads a module with a nearly empty module in place of pandas. If the module needs more of pandas, it is loaded again with
+    the real one."""
 
     def __init__(self, loader: Loader):
         self._loader = loader

@@ -33,8 +33,8 @@ from stowplan.backends.llama.lowering import Request, problem_of
 from stowplan.backends.llama.machine import MIB, Machine, machine_of
 from stowplan.backends.llama.model import Context, LanguageModel, read_model
 from stowplan.backends.llama.oracle import Oracle, device_of
-from stowplan.models.llm_placement.plan import Plan, plan_of, times_of
-from stowplan.models.llm_placement.problem import HOST, Problem, layer_bytes
+from stowplan.models.llm_placement.plan import Plan, fits, plan_of, times_of
+from stowplan.models.llm_placement.problem import HOST, Problem
 
 #: Tokens that are computed at once, MiB that stay free on each device, and the error that predictions are said to have.
 MICRO_BATCH, MARGIN, ERROR = 128, 8, 0.05
@@ -224,7 +224,7 @@ def grid(problem: Problem, limit: int = 4000) -> list[Plan]:
                 for number, memory in enumerate(memories):
                     if memory != HOST and left and problem.layers[number].spillable:
                         spilled[number], left = min(parts, len(problem.layers[number].spillable)), left - 1
-                if (key := (tuple(memories), tuple(spilled))) not in found and _fits(problem, memories, spilled):
+                if (key := (tuple(memories), tuple(spilled))) not in found and fits(problem, memories, spilled, 0):
                     found[key] = plan_of(problem, memories, spilled, 0)
         if len(found) > limit:
             break
@@ -240,14 +240,6 @@ def _sizes(count: int, devices: int, step: int) -> Iterator[list[int]]:
         for cuts in combinations(range(step, offloaded, step), devices - 1):
             ends = [0, *cuts, offloaded]
             yield [after - before for before, after in pairwise(ends)]
-
-
-def _fits(problem: Problem, memories: Sequence[int], spilled: Sequence[int]) -> bool:
-    used = [0] * len(problem.memories)
-    for layer, memory, parts in zip(problem.layers, memories, spilled, strict=True):
-        used[memory] += layer_bytes(layer, parts)
-        used[HOST] += layer_bytes(layer) - layer_bytes(layer, parts)
-    return all(size <= problem.room(memory, 0) for memory, size in enumerate(used) if memory == HOST or memory in memories)
 
 
 def spread(plans: Sequence[Plan], count: int) -> list[Plan]:

@@ -42,7 +42,9 @@ def _no_machine() -> UsageError:
     return error
 
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="GGUF file; of a model in several files, the first one.")]
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="GGUF file. If the model is split into several files, name the first one.")
+]
 
 
 @with_options(inputs=(), search=("deterministic", "seed", "workers"))
@@ -126,9 +128,7 @@ def llm_plan_command(
 
 
 def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:
-    from stowplan.portfolio.llm_placement.fit import fit_plan
-
-    own = fit_plan(planned.problem)
+    own = planned.fit
     if png is not None:
         from stowplan.report.presenter import draw
 

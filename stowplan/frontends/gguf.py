@@ -1,8 +1,8 @@
 """Headers of GGUF files, the format of llama.cpp's models: metadata, and the name, type and shape of each tensor.
 
-Data are not read, so that a file of any size takes milliseconds. Arrays of strings, such as vocabularies, are only counted. A
-model in several files (``-00001-of-00003.gguf``) is read whole from its first one. The format is documented in ggml's
-``docs/gguf.md``; sizes of blocks of quantized types are those of ``ggml.h``.
+Data are not read, so that a file of any size takes milliseconds. Arrays of strings, such as vocabularies, are only counted. If
+a model is split into several files (``-00001-of-00003.gguf``), all of them are read when the first one is. The format is
+documented in ggml's ``docs/gguf.md``; sizes of blocks of quantized types are those of ``ggml.h``.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def read_gguf(path: str | Path) -> GgufFile:
     Raises
     ------
     InputError
-        It cannot be read, is no GGUF file, is damaged, or has a type of tensor that is not known; a file of several is missing.
+        It cannot be read, is no GGUF file, is damaged, or has a type of tensor that is not known; or one of the files of a
+        split model is missing.
     """
     path = Path(path)
     first = _read(path)

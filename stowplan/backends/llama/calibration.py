@@ -116,8 +116,12 @@ def fit(model: LanguageModel, machine: Machine, measurements: Sequence[Measureme
     """
     if not measurements:
         raise UsageError("found no measurement, expected at least one of generation")
-    rows = [terms_of(model, _placed(model, machine, one), one) for one in measurements]
-    measured = np.array([1.0 / one.rate for one in measurements])
+    rows = [_amounts(model, machine, one) for one in measurements]
+    return _fit_rows(rows, np.array([1.0 / one.rate for one in measurements]))
+
+
+def _fit_rows(rows: Sequence[Mapping[tuple[str, str], float]], measured: Any) -> Fit:
+    """Fit the speeds to measurements with these amounts and seconds for a token."""
     names, matrix = _told_apart(rows, measured)
     scale = np.maximum(matrix.max(axis=0), 1e-30)
     # Not at the top: it takes long to import.
@@ -234,17 +238,19 @@ def next_measurement(
     left = [choice for choice in choices if not any(_is_same(choice, one) for one in done)]
     if not left:
         return None
-    rows = [terms_of(model, _placed(model, machine, one), one) for one in done]
+    rows = [_amounts(model, machine, one) for one in done]
     seconds = [1.0 / one.rate for one in done]
     apart = len(_told_apart(rows, np.array(seconds))[0]) if rows else 0
-    for choice in left:
-        more = terms_of(model, _placed(model, machine, choice), choice)
-        typical = float(np.median(seconds)) if seconds else 1.0
+    typical = float(np.median(seconds)) if seconds else 1.0
+    others = [_amounts(model, machine, choice) for choice in left]
+    for choice, more in zip(left, others, strict=True):
         # A speed that no measurement tells from the others comes first.
         if len(_told_apart([*rows, more], np.array([*seconds, typical]))[0]) > apart:
             return choice
-    fits = [fit(model, machine, [*done[:at], *done[at + 1 :]]) for at in range(len(done))] if len(done) > 1 else []
-    spread = [_spread(terms_of(model, _placed(model, machine, choice), choice), fits) for choice in left]
+    fits = []
+    if len(done) > 1:
+        fits = [_fit_rows([*rows[:at], *rows[at + 1 :]], np.delete(seconds, at)) for at in range(len(done))]
+    spread = [_spread(amounts, fits) for amounts in others]
     best = max(range(len(left)), key=lambda at: spread[at])
     return left[best] if spread[best] > ENOUGH else None
 
@@ -348,6 +354,10 @@ def calibrate(
         on_progress(f"measurement {len(done) + 1} of at most {most}: {' '.join(wanted.words)}, {what}")
         done.append(run(wanted))
     return calibrated(machine, fit(model, machine, done)), done
+
+
+def _amounts(model: LanguageModel, machine: Machine, one: Measurement) -> dict[tuple[str, str], float]:
+    return terms_of(model, _placed(model, machine, one), one)
 
 
 def _placed(model: LanguageModel, machine: Machine, one: Measurement) -> Placement:

@@ -28,7 +28,7 @@ def emitted(summary: Summary, suffix: str) -> str:
     words = summary.command
     pairs = list(zip(words[::2], words[1::2], strict=True))
     if suffix == ".env":
-        return "".join(f"{_KEYS[flag][0]}={value}\n" for flag, value in (("-m", summary.file), *pairs) if flag in _KEYS)
+        return "".join(f"{_KEYS[flag][0]}={value}\n" for flag, value in pairs)
     if suffix == ".ini":
         lines = [f"[{summary.model}]", f"model = {summary.file}", *(f"{_KEYS[flag][1]} = {value}" for flag, value in pairs)]
         return "\n".join(lines) + "\n"

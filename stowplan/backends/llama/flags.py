@@ -13,13 +13,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from stowplan.backends.llama.machine import MARGIN_MIB, MIB
 from stowplan.backends.llama.model import Context, LanguageModel, cache_bytes
 from stowplan.errors import UsageError
 from stowplan.models.llm_placement.plan import Plan, used_devices
 from stowplan.models.llm_placement.problem import HOST, Problem
+from stowplan.portfolio.llm_placement.fit import split
 
 #: The name that ``-ot`` uses for buffers of the host, which is the CPU with its RAM.
 CPU = "CPU"
@@ -55,16 +54,7 @@ def command_of(problem: Problem, plan: Plan, context: Context) -> list[str]:
     """The options for a plan, as a list of the words of a command line."""
     used = used_devices(plan.memories)
     offloaded = len(plan.memories) - plan.memories.count(HOST)
-    size = problem.micro_batches[plan.micro_batch].size
-    words = ["-c", str(context.tokens), "-fa", "on", "-ub", str(size)]
-    if size > 2048:
-        # The logical batch (-b, 2048 by default) must not be smaller than a micro-batch (-ub).
-        words += ["-b", str(size)]
-    # Without -np, the server chooses several slots (sequences that it generates side by side), which share one cache.
-    words += ["-np", str(context.slots)]
-    for flag, value in (("-ctk", context.key_type), ("-ctv", context.value_type)):
-        if value != "f16":
-            words += [flag, value]
+    words = _context_words(context, problem.micro_batches[plan.micro_batch].size)
     words += ["--fit", "off", "-ngl", str(offloaded)]
     words += ["-dev", ",".join(problem.memories[memory].name for memory in used) if used else "none"]
     if len(used) > 1:
@@ -80,13 +70,23 @@ def fit_command_of(context: Context, margins: Sequence[int]) -> list[str]:
 
     ``margins`` are the bytes that stay free on each device, in the runtime's order.
     """
-    words = ["-c", str(context.tokens), "-fa", "on", "-ub", str(context.micro_batch), "-np", str(context.slots)]
+    words = [*_context_words(context, context.micro_batch), "--fit", "on"]
+    if any(margin != MARGIN_MIB * MIB for margin in margins):
+        words += ["-fitt", ",".join(str(-(-margin // MIB)) for margin in margins)]
+    return words
+
+
+def _context_words(context: Context, micro_batch: int) -> list[str]:
+    """The options for the context, the slots, the types of the cache, and the micro-batch in tokens."""
+    words = ["-c", str(context.tokens), "-fa", "on", "-ub", str(micro_batch)]
+    if micro_batch > 2048:
+        # The logical batch (-b, 2048 by default) must not be smaller than a micro-batch (-ub).
+        words += ["-b", str(micro_batch)]
+    # Without -np, the server chooses several slots (sequences that it generates side by side), which share one cache.
+    words += ["-np", str(context.slots)]
     for flag, value in (("-ctk", context.key_type), ("-ctv", context.value_type)):
         if value != "f16":
             words += [flag, value]
-    words += ["--fit", "on"]
-    if any(margin != MARGIN_MIB * MIB for margin in margins):
-        words += ["-fitt", ",".join(str(-(-margin // MIB)) for margin in margins)]
     return words
 
 
@@ -159,16 +159,8 @@ def placement_of(model: LanguageModel, words: Sequence[str], names: Sequence[str
     if not any(shares):
         shares = [float(free[names.index(name)]) for name in devices]
     shares = [*shares, *[0.0] * len(devices)][: len(devices)]
-    ends = np.cumsum(np.array(shares, np.float32), dtype=np.float32)
-    ends = ends / ends[-1] if len(ends) and ends[-1] else ends
-    start = count - offloaded
-    placed = []
-    for number in range(count):
-        if number < start or not devices:
-            placed.append(CPU)
-            continue
-        at = int(np.searchsorted(ends, np.float32(number - start) / np.float32(offloaded), side="right"))
-        placed.append(devices[min(at, len(devices) - 1)])
+    memories = split(count, shares, offloaded) if devices else [HOST] * count
+    placed = [CPU if memory == HOST else devices[memory - 1] for memory in memories]
     rules = []
     for rule in found["overrides"].split(",") if "overrides" in found else []:
         pattern, _, buffer = rule.rpartition("=")

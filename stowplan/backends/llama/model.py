@@ -8,7 +8,7 @@ with the runtime's is refused.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -63,8 +63,6 @@ _LARGEST = 1 << 40
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.(.*)")
 _DENSE = re.compile(r"ffn_(down|gate|up|gate_up)\.(?:weight|bias)")
 _EXPERTS = re.compile(r"ffn_(down|gate|up|gate_up)_(?:ch)?exps\.(?:weight|bias)")
-
-Memory = Literal["attention", "recurrent", "both", "none"]
 
 
 class Architecture(NamedTuple):
@@ -147,7 +145,6 @@ class LanguageModel:
     experts_used: int
     trained_context: int
     vocabulary: int
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def bytes(self) -> int:
@@ -227,10 +224,10 @@ def model_of(file: GgufFile) -> LanguageModel:
             raise InputError("found neither output.weight nor token_embd.weight", source=file.path)
         # Tied embeddings: the output layer has a copy of its own.
         output.append(embeddings)
-    layers = [
-        ModelLayer(f"blk.{number}", tuple(own), _cache(file, number), _attention_flops(file, number))
-        for number, own in enumerate(tensors)
-    ]
+    layers = []
+    for number, own in enumerate(tensors):
+        cache = _cache(file, number)
+        layers.append(ModelLayer(f"blk.{number}", tuple(own), cache, _attention_flops(file, number) if cache.key_values else 0))
     return LanguageModel(
         path=file.path,
         name=str(file.metadata.get("general.name", file.path.stem)),
@@ -293,7 +290,6 @@ def _cache(file: GgufFile, number: int) -> Cache:
         "interval": (number + 1) % interval != 0,
         "no heads": heads == 0,
         "every layer too": False,
-        "all": True,
     }[kind.recurrent]
     if is_recurrent:
         return Cache(state_bytes=state)
@@ -318,7 +314,7 @@ def _cache(file: GgufFile, number: int) -> Cache:
 def _attention_flops(file: GgufFile, number: int) -> int:
     """Two products for each pair of tokens and head."""
     heads = int(_at(file.get("attention.head_count", 0), number) or 0)
-    if not heads or not _cache(file, number).key_values:
+    if not heads:
         return 0
     key = int(file.get("attention.key_length", _whole(file, "embedding_length") // heads))
     value = int(file.get("attention.value_length", key))

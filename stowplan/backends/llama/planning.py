@@ -20,7 +20,7 @@ from stowplan.document import Document
 from stowplan.errors import StowplanError, TimeLimitError, UsageError
 from stowplan.kernel.context import Options
 from stowplan.kernel.solve import solve
-from stowplan.models.llm_placement.plan import Plan, times_of, used_devices
+from stowplan.models.llm_placement.plan import Plan, times_of, used_bytes, used_devices
 from stowplan.models.llm_placement.problem import HOST, Problem, layer_bytes
 from stowplan.portfolio.llm_placement.fit import fit_plan
 from stowplan.result import Result
@@ -109,6 +109,8 @@ class Planned:
     problem: Problem
     plan: Plan
     """The placement that is recommended."""
+    fit: Plan | None
+    """The placement of ``--fit``; None where it finds none."""
     result: Result | None
     """Of solving; None where the machine's speeds are not known."""
 
@@ -134,7 +136,7 @@ def plan(
     Parameters
     ----------
     model
-        A GGUF file; of a model in several files the first.
+        A GGUF file. If the model is split into several files, the first one.
     machine
         A machine file (:mod:`stowplan.backends.llama.machine`).
     context
@@ -198,13 +200,13 @@ def plan(
         left -= result.seconds
         if result.plan is None:
             raise _nothing_fits(problem, result)
-        if measure is None:
-            return _judged(language, made, request, problem, result, False)
-        on_progress("asking the runtime for the size of its buffers")
         own = fit_plan(problem)
+        if measure is None:
+            return _judged(language, made, request, problem, result, result.plan, own, False)
+        on_progress("asking the runtime for the size of its buffers")
         grown = [_grown(problem, placed, measure, request, compute) for placed in (result.plan, own) if placed is not None]
         if not any(grown):
-            return _judged(language, made, request, problem, result, True)
+            return _judged(language, made, request, problem, result, result.plan, own, True)
     raise StowplanError(f"the runtime asks for larger buffers than were set aside, in {REPAIRS} plans one after the other")
 
 
@@ -220,15 +222,20 @@ def _by_memory(model: LanguageModel, machine: Machine, request: Request, sizes: 
         "are not known. 'stowplan llm calibrate' measures them"
     )
     summary = _summary(model, machine, request, problem, placed, None, None, "fit", reason, False)
-    return Planned(summary, model, machine, problem, placed, None)
+    return Planned(summary, model, machine, problem, placed, placed, None)
 
 
 def _judged(
-    model: LanguageModel, machine: Machine, request: Request, problem: Problem, result: Result, is_measured: bool
+    model: LanguageModel,
+    machine: Machine,
+    request: Request,
+    problem: Problem,
+    result: Result,
+    best: Plan,
+    own: Plan | None,
+    is_measured: bool,
 ) -> Planned:
-    """The plan, or that of ``--fit`` where it is not worth another placement."""
-    best, own = result.plan, fit_plan(problem)
-    assert best is not None
+    """The best plan, or the placement of ``--fit``, ``own``, if the plan does not gain more than predictions may err."""
     error = machine.error or 0.0
     placed: Plan = best
     recommended: Literal["plan", "fit"] = "plan"
@@ -255,12 +262,12 @@ def _judged(
         placed,
         best,
         own,
-        "fit" if recommended == "fit" else "plan",
+        recommended,
         reason,
         is_measured,
         result,
     )
-    return Planned(summary, model, machine, problem, placed, result)
+    return Planned(summary, model, machine, problem, placed, own, result)
 
 
 def _is_pipelined(problem: Problem, plan: Plan) -> bool:
@@ -330,14 +337,14 @@ def _checked(model: LanguageModel, machine: Machine, problem: Problem, placed: P
     names = [device.name for device in problem.memories]
     if meant.layers != [names[memory] for memory in placed.memories]:
         raise StowplanError(f"the options {flags.text_of(words)} do not place the layers as the plan does")
-    weights = dict.fromkeys(names, 0)
-    weights[names[HOST]] = problem.host_bytes
-    for layer, memory, spilled in zip(problem.layers, placed.memories, placed.spilled, strict=True):
-        weights[names[memory]] += layer_bytes(layer, spilled) - layer.cache_bytes
-        weights[names[HOST]] += layer_bytes(layer) - layer_bytes(layer, spilled)
+    weights = used_bytes(problem, placed.memories, placed.spilled)
+    weights[HOST] += problem.host_bytes
+    for layer, memory in zip(problem.layers, placed.memories, strict=True):
+        weights[memory] -= layer.cache_bytes
     for name, size in meant.weights.items():
-        if weights[name] != size:
-            raise StowplanError(f"the options put {size:,} bytes of weights on {name}, the plan {weights[name]:,}")
+        expected = weights[names.index(name)]
+        if expected != size:
+            raise StowplanError(f"the options put {size:,} bytes of weights on {name}, the plan {expected:,}")
     return meant
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stowplan.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
-from stowplan.models.llm_placement.problem import HOST, Problem, Times
+from stowplan.models.llm_placement.problem import HOST, Problem, Times, layer_bytes
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -33,6 +33,21 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 def used_devices(memories: Sequence[int]) -> list[int]:
     """Memories other than the host, in the order of the layers that they hold."""
     return [memory for memory in dict.fromkeys(memories) if memory != HOST]
+
+
+def used_bytes(problem: Problem, memories: Sequence[int], spilled: Sequence[int]) -> list[int]:
+    """[memories] bytes of layers and caches that each memory holds, without ``host_bytes`` and intermediate results."""
+    used = [0] * len(problem.memories)
+    for layer, memory, parts in zip(problem.layers, memories, spilled, strict=True):
+        used[memory] += layer_bytes(layer, parts)
+        used[HOST] += layer_bytes(layer) - layer_bytes(layer, parts)
+    return used
+
+
+def fits(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> bool:
+    """Whether the host and the devices in use have room for what they hold, with a micro-batch."""
+    used = used_bytes(problem, memories, spilled)
+    return all(used[memory] <= problem.room(memory, batch) for memory in {HOST, *memories})
 
 
 def request_ps(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> int:

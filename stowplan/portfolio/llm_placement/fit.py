@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stowplan.models.llm_placement.plan import Plan, plan_of
+from stowplan.models.llm_placement.plan import Plan, fits, plan_of, used_bytes
 from stowplan.models.llm_placement.problem import HOST, Problem, layer_bytes
 
 #: Micro-batch that the runtime has by default: the first one of a problem.
@@ -28,7 +28,7 @@ def fit_plan(problem: Problem) -> Plan | None:
     if not problem.devices:
         return _plan(problem, [HOST] * len(problem.layers), [0] * len(problem.layers))
     memories = default_split(problem)
-    if _fits(problem, memories, [0] * len(memories)):
+    if fits(problem, memories, [0] * len(memories), DEFAULT_BATCH):
         return _plan(problem, memories, [0] * len(memories))
     counts = _back_to_front(problem)
     parts = [0] * len(counts)
@@ -72,23 +72,7 @@ def split(count: int, shares: Sequence[float] | np.ndarray[tuple[int], np.dtype[
 
 
 def _plan(problem: Problem, memories: Sequence[int], spilled: Sequence[int]) -> Plan | None:
-    return plan_of(problem, memories, spilled, DEFAULT_BATCH) if _fits(problem, memories, spilled) else None
-
-
-def _fits(problem: Problem, memories: Sequence[int], spilled: Sequence[int]) -> bool:
-    return all(
-        used <= problem.room(memory, DEFAULT_BATCH)
-        for memory, used in enumerate(_used(problem, memories, spilled))
-        if memory == HOST or memory in memories
-    )
-
-
-def _used(problem: Problem, memories: Sequence[int], spilled: Sequence[int]) -> list[int]:
-    used = [0] * len(problem.memories)
-    for layer, memory, parts in zip(problem.layers, memories, spilled, strict=True):
-        used[memory] += layer_bytes(layer, parts)
-        used[HOST] += layer_bytes(layer) - layer_bytes(layer, parts)
-    return used
+    return plan_of(problem, memories, spilled, DEFAULT_BATCH) if fits(problem, memories, spilled, DEFAULT_BATCH) else None
 
 
 def _layout(problem: Problem, counts: Sequence[int], parts: Sequence[int], partial: int | None) -> tuple[list[int], list[int]]:
@@ -147,11 +131,11 @@ def _front_to_back(problem: Problem, counts: Sequence[int], parts: Sequence[int]
     if start <= last and parts[last] and start == last:
         for spilled in (1, 2, 3):
             memories, amounts = _layout(problem, counts, parts, spilled)
-            if _fits(problem, memories, amounts):
+            if fits(problem, memories, amounts, DEFAULT_BATCH):
                 return counts, parts, spilled
     return counts, parts, None
 
 
 def _device_fits(problem: Problem, counts: Sequence[int], parts: Sequence[int], device: int) -> bool:
     memories, spilled = _layout(problem, counts, parts, None)
-    return _used(problem, memories, spilled)[1 + device] <= problem.room(1 + device, DEFAULT_BATCH)
+    return used_bytes(problem, memories, spilled)[1 + device] <= problem.room(1 + device, DEFAULT_BATCH)

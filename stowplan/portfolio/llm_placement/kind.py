@@ -8,7 +8,7 @@ from typing import Any
 from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Baseline, Candidate, Kind, identify
 from stowplan.kinds import Prover
-from stowplan.models.llm_placement.plan import DECISIONS, Plan
+from stowplan.models.llm_placement.plan import DECISIONS, Plan, used_bytes
 from stowplan.models.llm_placement.problem import HOST, Problem, floor, layer_bytes
 from stowplan.models.llm_placement.verify import verify
 from stowplan.portfolio.llm_placement.fit import fit_plan
@@ -50,13 +50,12 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 def bytes_by_memory(problem: Problem, plan: Plan) -> dict[str, int]:
     """Bytes of weights, caches and buffers in each memory that the plan uses."""
-    used = {HOST: problem.host_bytes}
-    for layer, memory, spilled in zip(problem.layers, plan.memories, plan.spilled, strict=True):
-        used[memory] = used.get(memory, 0) + layer_bytes(layer, spilled)
-        used[HOST] += layer_bytes(layer) - layer_bytes(layer, spilled)
-    memories = problem.memories
+    used = used_bytes(problem, plan.memories, plan.spilled)
+    used[HOST] += problem.host_bytes
     return {
-        memories[memory].name: size + memories[memory].compute_bytes[plan.micro_batch] for memory, size in sorted(used.items())
+        device.name: used[memory] + device.compute_bytes[plan.micro_batch]
+        for memory, device in enumerate(problem.memories)
+        if memory == HOST or memory in plan.memories
     }
 
 
