@@ -8,6 +8,7 @@ from stowplan.errors import InputError
 from stowplan.models.llm_placement.plan import Plan, times_of
 from stowplan.models.llm_placement.problem import HOST, Problem, layer_bytes
 from stowplan.report.colours import PALETTE
+from stowplan.report.inline import legend_html, plot_figure
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Axis, Key, Line, Panel, Picture, Plot, Rect, Style, Text, byte_axis, patches
@@ -31,8 +32,8 @@ _ROW = Axis(0, 1)
 class LlmPlacementPresenter(DrawingPresenter):
     """A bar for each memory."""
 
-    most_plans = 2
-    a_plan, made_for = "a placement of a language model", "model, machine and request"
+    max_plans = 2
+    plan_words, problem_words = "a placement of a language model", "model, machine and request"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
         """Every layer has a memory that exists."""
@@ -59,15 +60,7 @@ class LlmPlacementPresenter(DrawingPresenter):
 
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
         """Labelled plans above each other, with one scale of bytes."""
-        top = max(memory.capacity for memory in problem.memories)
-        used = max(
-            sum(size for _, size, _ in boxes(problem, plan, memory))
-            for _, plan in plans
-            for memory in range(len(problem.memories))
-        )
-        # A host of much more memory than is used would make the devices' bars short.
-        most = min(top, max(used * 5 // 4, max((device.capacity for device in problem.devices), default=0)))
-        rows = [[_plot(problem, label, plan, most)] for label, plan in plans]
+        rows = [[plot] for plot in _plots(problem, plans)]
         return Picture(f"{problem.name or 'model'} on {problem.target or 'the machine'}", rows)
 
     def overview(self, problem: Problem, result: Result) -> Overview:
@@ -81,10 +74,12 @@ class LlmPlacementPresenter(DrawingPresenter):
         return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
-        """The memories of the plan, and what the request time of each plan consists of."""
+        """The memories of each plan as bars and of the plan as a table, and what the request time of each plan consists of."""
         plan = plans[0][1]
         head = ("Memory:n", "Layers:r", "Bytes:r", "May be used:r", "Spilled:r")
-        sections = [Section("Memories", table("What each memory holds", head, memory_rows(problem, plan)))]
+        plots = _plots(problem, plans)
+        bars = legend_html(plots[0].legend) + "".join(map(plot_figure, plots))
+        sections = [Section("Memories", bars + table("What each memory holds", head, memory_rows(problem, plan)))]
         parts = [times_of(problem, other)._asdict() for _, other in plans]
         rows = [(name.replace("_", " "), *(format_ps(part[name]) for part in parts)) for name in parts[0]]
         columns = ("Part:n", *(f"{name}:r" for name, _ in plans))
@@ -116,6 +111,19 @@ def memory_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, 
         usable = format_bytes(device.capacity - device.margin)
         rows.append((name_of(device.name), str(plan.memories.count(memory)), format_bytes(size), usable, str(parts)))
     return rows
+
+
+def _plots(problem: Problem, plans: Sequence[Labelled]) -> list[Plot]:
+    """The bars of each plan, with one scale of bytes."""
+    used = max(
+        sum(size for _, size, _ in boxes(problem, plan, memory)) for _, plan in plans for memory in range(len(problem.memories))
+    )
+    # A host of much more memory than is used would make the devices' bars short.
+    most = min(
+        max(memory.capacity for memory in problem.memories),
+        max(used * 5 // 4, max((device.capacity for device in problem.devices), default=0)),
+    )
+    return [_plot(problem, label, plan, most) for label, plan in plans]
 
 
 def _plot(problem: Problem, label: str, plan: Plan, most: int) -> Plot:

@@ -37,6 +37,7 @@ FIGURES = {
     "operator_order": {"Live bytes": 1, "Memory layout": 0, "Boxes of the layout": 40, "Objective and bound": 4},
     "rematerialization": {"Live bytes": 1, "Objective and bound": 4},
     "banked_packing": {"Memory layout": 0, "Boxes of the layout": 3, "Bytes that live": 1, "Objective and bound": 4},
+    "llm_placement": {"CPU: ": 3, "CUDA0: 3": 10, "CUDA1: 2": 5, "Objective and bound": 4},
 }
 
 
