@@ -1,8 +1,11 @@
-"""Enumeration of LLM placements: every sequence of devices, the numbers of layers on each by descent, spills by their price.
+"""Enumeration of LLM placements: every sequence of devices with every micro-batch, the layers divided by dynamic programming.
 
-For a sequence of devices and a micro-batch, a placement is the number of layers on the host and on each device. Where the
-layers of a device do not fit, parts of them are spilled to the host: those that cost the least for each byte that they free (a
-greedy solution of the knapsack). Numbers of layers are changed by moving some from one memory to another while that improves.
+For a sequence of devices and a micro-batch, a placement divides the layers into consecutive segments: one on the host, which
+may be empty, and one on each device. The time of a segment depends on no other segment. Where the layers of a segment do not
+fit on their device, parts of them are spilled to the host (:mod:`stowplan.portfolio.llm_placement.spills`). So the best
+division of the last layers among the last devices is a part of the best division of all. What this leaves open are the exact
+solution of the knapsacks and the capacity of the host: if the best division needs more, bytes on the host are given a price,
+which is raised until the division fits (a Lagrangian relaxation).
 """
 
 from __future__ import annotations
@@ -12,161 +15,133 @@ from functools import cache
 from itertools import permutations
 from typing import NamedTuple
 
-from stowplan.models.llm_placement.plan import Plan, plan_of
+import numpy as np
+
+from stowplan.models.llm_placement.plan import Case, Plan, cases, plan_of
 from stowplan.models.llm_placement.problem import HOST, Problem, layer_bytes
 from stowplan.parameters import Parameters, parameters
+from stowplan.portfolio.llm_placement.spills import Floats, Integers, Knapsack, Level, Spills
 
 
 class EnumerationParameters(Parameters, frozen=True):
     """Parameters of the enumeration."""
 
-    promising: int = 12
-    """Sequences of devices that are tried with every micro-batch: the best ones of a first look at all with one."""
     most_devices: int = 5
     """Devices up to which all sequences are looked at; of more, the fastest ones."""
+    most_prices: int = 24
+    """Prices for a byte on the host that are tried where the host has too little room, for each sequence."""
 
 
 PARAMS = parameters(EnumerationParameters, __name__)
 
 
-class Spill(NamedTuple):
-    """A way to spill parts of one layer of a class."""
+class Segments(NamedTuple):
+    """All segments of layers on one device. ``time`` and ``host`` are ``[layers + 1, layers + 1]``, by first layer and end."""
 
-    price: float
-    """Picoseconds for each byte that is freed."""
-    kind: int
-    spilled: int
-    freed: int
-    more: int
-    """Picoseconds."""
-
-
-class Score(NamedTuple):
-    """How good a placement is: first what does not fit, then the time."""
-
-    excess: int
-    """Bytes that are beyond the capacities."""
-    time: int
-    """Picoseconds of the request."""
+    time: Floats
+    """Picoseconds; infinite for no layer, and where the layers do not fit."""
+    host: Floats
+    """Bytes that are spilled."""
+    knapsack: Knapsack
+    spills: Spills
+    groups: Integers
+    """``[layers + 1, layers + 1]`` number of a segment in ``spills``."""
 
 
-class Chain:
-    """The placements for one sequence of devices and one micro-batch."""
+class Divisions:
+    """The divisions of the layers in one case, which is a micro-batch and a device that computes the host's prompts."""
 
-    def __init__(self, problem: Problem, order: Sequence[int], batch: int):
-        self.problem, self.order, self.batch = problem, (HOST, *order), batch
-        copier = problem.copier(order)
-        self.classes = [(problem.layers[same[0]], same[0]) for same in problem.classes]
-        kinds = range(len(self.classes))
-        self.costs = {
-            (kind, memory): [
-                problem.cost(self.classes[kind][1], memory, batch, copier, spilled)
-                for spilled in range(1 + (len(self.classes[kind][0].spillable) if memory != HOST else 0))
-            ]
-            for kind in kinds
-            for memory in self.order
-        }
-        self.sizes = [[layer_bytes(layer, spilled) for spilled in range(1 + len(layer.spillable))] for layer, _ in self.classes]
-        self.rooms = {memory: problem.room(memory, batch) for memory in self.order}
-        self.transfers = sum(2 * problem.transfer(memory, batch) for memory in order)
-        if order:
-            self.transfers -= problem.transfer(order[-1], batch)
+    def __init__(self, problem: Problem, case: Case):
+        self.problem, self.batch = problem, case.batch
+        self.count = len(problem.layers)
+        self.kinds = [same[0] for same in problem.classes]
         self.before = _prefix_counts(problem)
-        self.spills = {memory: self._spills(memory) for memory in order}
+        #: The segments [0, end) on the host, by end.
+        costs = [problem.cost(layer, HOST, case.batch, case.copier) for layer in self.kinds]
+        self.host_time = (self.before @ np.array(costs, np.int64)).astype(np.float64)
+        self.host_bytes = (self.before @ self._sizes()).astype(np.float64)
+        self.segments = {memory: self._segments(memory, case) for memory in range(1, len(problem.memories))}
 
-    def _spills(self, memory: int) -> list[Spill]:
-        found = []
-        for kind, sizes in enumerate(self.sizes):
-            costs = self.costs[kind, memory]
-            for spilled in range(1, len(sizes)):
-                freed, more = sizes[0] - sizes[spilled], costs[spilled] - costs[0]
-                if freed:
-                    found.append(Spill(more / freed, kind, spilled, freed, more))
-        return sorted(found)
+    def _sizes(self) -> Integers:
+        return np.array([layer_bytes(self.problem.layers[layer]) for layer in self.kinds], np.int64)
 
-    def start(self, kind: str) -> list[int]:
-        """Numbers of layers, the host first: ``filled`` fills the fastest devices, ``shared`` gives all layers out by room."""
-        count = len(self.problem.layers)
-        mean = max(1, sum(map(layer_bytes, self.problem.layers)) // count)
-        devices = self.order[1:]
-        if not devices:
-            return [count]
-        if kind == "shared":
-            total = sum(max(1, self.rooms[memory]) for memory in devices)
-            sizes = [max(1, count * max(1, self.rooms[memory]) // total) for memory in devices]
-        else:
-            left, sizes = count - len(devices), [1] * len(devices)
-            for place in sorted(range(len(devices)), key=lambda at: -self.problem.memories[devices[at]].weight_rate):
-                taken = max(0, min(left, self.rooms[devices[place]] // mean - 1))
-                sizes[place], left = sizes[place] + taken, left - taken
-        if kind == "shared":
-            sizes[-1] += count - sum(sizes)
-        return [count - sum(sizes), *sizes]
+    def _segments(self, memory: int, case: Case) -> Segments:
+        problem, size = self.problem, self.count + 1
+        costs, levels = [], []
+        for layer in self.kinds:
+            row = problem.layers[layer]
+            times = [problem.cost(layer, memory, case.batch, case.copier, parts) for parts in range(1 + len(row.spillable))]
+            costs.append(times[0])
+            levels.append(
+                [Level(layer_bytes(row) - layer_bytes(row, parts), time - times[0]) for parts, time in enumerate(times)]
+            )
+        first, end = np.triu_indices(size, 1)
+        counts = self.before[end] - self.before[first]
+        knapsack = Knapsack(levels)
+        spills = knapsack.spill(counts, counts @ self._sizes() - problem.room(memory, case.batch))
+        time, host = np.full((size, size), np.inf), np.zeros((size, size))
+        groups = np.full((size, size), -1)
+        time[first, end] = counts @ np.array(costs, np.int64) + spills.time
+        host[first, end] = spills.freed
+        groups[first, end] = np.arange(len(first))
+        return Segments(time, host, knapsack, spills, groups)
 
-    def score(self, sizes: Sequence[int]) -> Score:
-        """Of numbers of layers."""
-        return self._evaluate(sizes, None)
+    def best(self, order: Sequence[int], limit: float) -> Plan | None:
+        """The best plan for a sequence of devices; None if there is none below the limit, in picoseconds."""
+        room = self.problem.room(HOST, self.batch)
+        least, found = limit, None
+        low, price, high = 0.0, 0.0, np.inf
+        for number in range(PARAMS.most_prices):
+            time, host, ends = self._divide(order, price)
+            if number == 0 and not time.min() < limit:
+                return None
+            fitting = np.where(host <= room, time, np.inf)
+            start = int(fitting.argmin())
+            if fitting[start] < least:
+                least, found = fitting[start], [start]
+                for each in ends:
+                    found.append(int(each[found[-1]]))
+            if host[(time + price * host).argmin()] > room:
+                low = price
+            else:
+                high = price
+            if high == 0:
+                break
+            # The first price makes bytes beyond the room as expensive as the whole request.
+            price = (low + high) / 2 if high < np.inf else max(2 * low, time.min() / max(1, room))
+        return None if found is None else self._plan(order, found)
 
-    def plan(self, sizes: Sequence[int]) -> Plan:
-        """The plan of numbers of layers that fit."""
-        chosen: list[tuple[int, int, int, int]] = []
-        self._evaluate(sizes, chosen)
-        memories = [memory for memory, size in zip(self.order, sizes, strict=True) for _ in range(size)]
-        spilled = [0] * len(memories)
-        for memory, kind, count, parts in chosen:
-            same = [number for number in self.problem.classes[kind] if memories[number] == memory and not spilled[number]]
-            for number in same[:count]:
-                spilled[number] = parts
-        return plan_of(self.problem, memories, spilled, self.batch)
+    def _divide(self, order: Sequence[int], price: float) -> tuple[Floats, Floats, list[Integers]]:
+        """The divisions of the layers behind each number of layers on the host that are best at a price of bytes on the host.
 
-    def _evaluate(self, sizes: Sequence[int], chosen: list[tuple[int, int, int, int]] | None) -> Score:
-        time, excess, at, on_host = self.transfers, 0, 0, 0
-        for memory, size in zip(self.order, sizes, strict=True):
-            if not size:
-                continue
-            first, last = self.before[at], self.before[at + size]
-            at += size
-            counts = [after - before for before, after in zip(first, last, strict=True)]
-            used = 0
-            for kind, count in enumerate(counts):
-                if count:
-                    time += count * self.costs[kind, memory][0]
-                    used += count * self.sizes[kind][0]
-            if memory == HOST:
-                on_host += used
-                continue
-            over = used - self.rooms[memory]
-            for spill in self.spills[memory]:
-                if over <= 0 and spill.more >= 0:
-                    break
-                count = counts[spill.kind] if spill.more < 0 else min(counts[spill.kind], -(-over // spill.freed))
-                if count:
-                    counts[spill.kind] -= count
-                    time += count * spill.more
-                    over -= count * spill.freed
-                    on_host += count * spill.freed
-                    if chosen is not None:
-                        chosen.append((memory, spill.kind, count, spill.spilled))
-            excess += max(0, over)
-        return Score(excess + max(0, on_host - self.rooms[HOST]), time)
+        Returns
+        -------
+        ``[layers + 1]`` times and ``[layers + 1]`` bytes on the host, by the number of layers on the host; and for each device
+        the ends of its segments by their first layer.
+        """
+        every = np.arange(self.count + 1)
+        time, host = np.where(every == self.count, 0.0, np.inf), np.zeros(self.count + 1)
+        ends = []
+        for memory in reversed(order):
+            segments = self.segments[memory]
+            times, bytes_ = segments.time + time, segments.host + host
+            end = (times + price * bytes_).argmin(axis=1)
+            time, host = times[every, end], bytes_[every, end]
+            ends.append(end)
+        return self.host_time + time, self.host_bytes + host, ends[::-1]
 
-    def descend(self, sizes: list[int], closed: Callable[[], bool]) -> tuple[Score, list[int]]:
-        """Move layers between memories while that improves; each device of the sequence keeps one."""
-        best, steps = self.score(sizes), [1, 2, 4, 8, 16, 32, 64]
-        is_improved = True
-        while is_improved and not closed():
-            is_improved = False
-            for source, target in permutations(range(len(sizes)), 2):
-                for step in steps:
-                    if sizes[source] - step < (source > 0):
-                        break
-                    moved = [*sizes]
-                    moved[source] -= step
-                    moved[target] += step
-                    score = self.score(moved)
-                    if score < best:
-                        best, sizes, is_improved = score, moved, True
-        return best, sizes
+    def _plan(self, order: Sequence[int], ends: Sequence[int]) -> Plan:
+        memories = [HOST] * ends[0]
+        levels = [0] * self.count
+        for memory, start, end in zip(order, ends, ends[1:], strict=False):
+            memories += [memory] * (end - start)
+            segments = self.segments[memory]
+            counts = (self.before[end] - self.before[start]).tolist()
+            for kind, count, level in segments.knapsack.levels_of(segments.spills, int(segments.groups[start, end]), counts):
+                same = [layer for layer in self.problem.classes[kind] if start <= layer < end and not levels[layer]]
+                for layer in same[:count]:
+                    levels[layer] = level
+        return plan_of(self.problem, memories, levels, self.batch)
 
 
 def orders(problem: Problem) -> list[tuple[int, ...]]:
@@ -180,7 +155,7 @@ def orders(problem: Problem) -> list[tuple[int, ...]]:
         return tuple(getattr(problem.memories[memory], field) for field in fields)
 
     found = []
-    for count in range(len(devices) + 1):
+    for count in range(min(len(devices), len(problem.layers)) + 1):
         for order in permutations(devices, count):
             # The first of devices that are alike stands for all.
             rest = [memory for memory in devices if memory not in order]
@@ -194,45 +169,28 @@ def orders(problem: Problem) -> list[tuple[int, ...]]:
 
 def plans(problem: Problem, closed: Callable[[], bool]) -> Iterator[Plan]:
     """Better and better plans, until all sequences have been looked at or it is closed."""
-    best: Score | None = None
-    ranked: list[tuple[Score, tuple[int, ...]]] = []
+    best = np.inf
     every = orders(problem)
-    batches = range(len(problem.micro_batches))
-
-    def looked_at(order: tuple[int, ...], batch: int) -> Iterator[tuple[Score, Plan | None]]:
-        sequence = Chain(problem, order, batch)
-        for kind in ("filled", "shared"):
-            sizes = sequence.start(kind)
-            if min(sizes) < 0 or len(order) >= len(problem.layers) + 1:
-                continue
-            score, sizes = sequence.descend(sizes, closed)
-            yield score, None if score.excess else sequence.plan(sizes)
-
-    for order in every:
-        if closed():
-            return
-        for score, plan in looked_at(order, 0):
-            ranked.append((score, order))
-            if plan is not None and (best is None or score < best):
-                best = score
-                yield plan
-    promising = list(dict.fromkeys(order for _, order in sorted(ranked)))[: PARAMS.promising]
-    for batch in batches[1:]:
-        for order in promising:
+    for case in cases(problem):
+        of_case = [order for order in every if problem.copier(order) == case.copier]
+        if not of_case or closed():
+            continue
+        divisions = Divisions(problem, case)
+        for order in of_case:
             if closed():
                 return
-            for score, plan in looked_at(order, batch):
-                if plan is not None and (best is None or score < best):
-                    best = score
-                    yield plan
+            transfers = sum(2 * problem.transfer(memory, case.batch) for memory in order)
+            if order:
+                transfers -= problem.transfer(order[-1], case.batch)
+            plan = divisions.best(order, best - transfers)
+            if plan is not None and plan.objective < best:
+                best = plan.objective
+                yield plan
 
 
-def _prefix_counts(problem: Problem) -> list[list[int]]:
-    """[layers + 1][classes] how many of the first layers are of each class."""
-    kind_of = {number: kind for kind, same in enumerate(problem.classes) for number in same}
-    counts = [[0] * len(problem.classes)]
-    for number in range(len(problem.layers)):
-        row = [*counts[-1]]
-        row[kind_of[number]] += 1
-        counts.append(row)
-    return counts
+def _prefix_counts(problem: Problem) -> Integers:
+    """``[layers + 1, classes]`` how many of the first layers are of each class."""
+    counts = np.zeros((len(problem.layers) + 1, len(problem.classes)), np.int64)
+    for kind, same in enumerate(problem.classes):
+        counts[np.array(same) + 1, kind] = 1
+    return counts.cumsum(axis=0)

@@ -38,7 +38,7 @@ def test_the_enumeration_is_near_the_optimum() -> None:
         best = cpsat.solve(problem, time_limit=AMPLE).plan if seed < 60 else None
         if best is not None and found:
             worst = max(worst, found[-1].objective / best.objective)
-    assert worst < 2.5
+    assert worst < 1.1
 
 
 def test_like_devices_stand_for_each_other() -> None:
