@@ -104,9 +104,9 @@ def main() -> int:
         "architecture",
         "placements",
         "sizes that differ",
-        "most bytes",
-        "buffers above the estimate",
-        "largest part of it",
+        "largest difference, bytes",
+        "placements above the estimate",
+        "largest buffer / estimate",
     ]
     print(table(rows, head))
     if arguments.record:

@@ -246,8 +246,8 @@ HEAD = (
     f"more than {MOST}",
     "stops after, median",
     "stops too early",
-    "other placements, median of the largest error",
-    "90th percentile of it",
+    "other placements: largest error, median",
+    "largest error, 90th percentile",
 )
 
 

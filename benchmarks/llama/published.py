@@ -457,14 +457,14 @@ def totals_row(label: str, rule: str, found: Totals) -> list[str]:
 TOTALS_HEAD = (
     "machine known by",
     "default kept",
-    "cells",
-    "slower arm",
-    f"by more than {LOSS:.0%}",
+    "pairs",
+    "slower chosen",
+    f"slower by more than {LOSS:.0%}",
     "mean regret",
     "worst regret",
-    "rate by default's",
-    f"below default's by {LOSS:.0%}",
-    "least",
+    "mean gain",
+    f"worse than default by {LOSS:.0%}",
+    "least gain",
 )
 
 
@@ -492,7 +492,9 @@ def main() -> int:
     ]
     best = [max(1.0, one.measured) for one in judged["calibrated"]]
     print(table(rows, TOTALS_HEAD))
-    print(f"\nThe faster arm of every cell: {math.exp(statistics.fmean(map(math.log, best))):.3f} times the default's rate.")
+    print(
+        f"\nThe faster placement of every pair: {math.exp(statistics.fmean(map(math.log, best))):.3f} times the default's rate."
+    )
     return 0
 
 

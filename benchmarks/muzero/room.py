@@ -215,7 +215,9 @@ def show(arguments: argparse.Namespace) -> int:
             low, high = interval(gains, modules)
             line += [f"{100 * np.mean(np.array(gains) >= -NEAR):.0f} %", f"{np.mean(gains):+.4f} ({low:+.4f} to {high:+.4f})"]
         lines.append(line)
-    heads = [head for other in ("greedy", "insertion", arguments.against) for head in (f"at least {other}", "R more")]
+    heads = [
+        head for other in ("greedy", "insertion", arguments.against) for head in (f"at least {other}", f"R - {other} (95 %)")
+    ]
     print(table(lines, [f"{len(reached)} cases", "mean R", "95 %", *heads]))
     return 0
 

@@ -112,7 +112,7 @@ class Times(NamedTuple):
     caches: int
     """Generation: reading caches."""
     prompt: int
-    """Computing the prompt, with all that it reads and copies."""
+    """Computing the prompt, with all that it reads and copies, and with the transfers of activations for spilled parts."""
     transfers: int
     """Transfers of activations between devices, of the prompt as well; in generation also those of spilled parts, and fixed
     times of layers."""
