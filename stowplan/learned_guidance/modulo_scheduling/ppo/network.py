@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 
 #: Number of features of a slot. They are, in this order: the clocks by which it comes after the first legal slot of its tile,
-#: divided by the II; the same clocks, at most 8, divided by 8; whether it is that first slot; the clocks that the node would wait
-#: for it, divided by the II; the clocks by which recurrences would allow a later issue, between -8 and 8, divided by 8; and
-#: whether this last number of clocks is negative.
+#: divided by the II; the same clocks, at most 8, divided by 8; whether it is that first slot; the clocks that the node would
+#: wait for it, divided by the II; the clocks by which recurrences would allow a later issue, between -8 and 8, divided by 8;
+#: and whether this last number of clocks is negative.
 SLOT_FEATURES = 6
 
 #: Score of padding. A real tile or slot that is not legal gets half of it.
