@@ -1,4 +1,5 @@
-"""How back ends call :func:`stowplan.solve`: their common options, several problems in a row, and orders of operators."""
+"""Calls :func:`stowplan.solve` for back ends: with the options that they have in common, for several problems one after the
+other, or to order the operators of a graph."""
 
 from __future__ import annotations
 
@@ -78,6 +79,7 @@ class OrderReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     moved: bool
     """Whether the order of the graph was changed."""
     seconds: float
+    """Elapsed time in seconds, from the start of the work on the graph to the end of the search."""
     format: str = "stowplan.order.report"
     version: int = 1
 

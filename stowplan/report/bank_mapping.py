@@ -1,5 +1,5 @@
-"""Presenter of bank mappings: bytes moved next to other plans, bytes on chip over time, and the layouts of the largest
-tensors."""
+"""Shows bank mappings: the bytes that they move, compared with other plans; the bytes on chip over time; and the layouts of the
+largest tensors."""
 
 from __future__ import annotations
 

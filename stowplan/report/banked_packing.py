@@ -1,4 +1,4 @@
-"""Presenter of banked packings: each bank as a packing of its own, on its own scale, with time across and offsets up."""
+"""Shows banked packings: each bank as a packing of its own, on its own scale, with time across and offsets up."""
 
 from __future__ import annotations
 

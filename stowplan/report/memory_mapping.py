@@ -1,4 +1,8 @@
-"""Presenter of memory-mapping plans: figures, layouts, and where the time goes (tensors by saving, steps by latency)."""
+"""Shows plans of memory mapping as text, as pictures and in the HTML report.
+
+The report has figures, the layouts of fast memory, and two tables that say where the time goes: the tensors for which fast
+memory saves the most time, and the steps that take longest.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from stowplan.result import Result
 from stowplan.tables import text_table
 from stowplan.units import format_ps
 
-#: Number of rows of the tables of tensors and steps in the report, and of tables in text.
+#: Largest number of rows of a table: ``TOP`` in the report, ``LINES`` in text.
 TOP, LINES = 20, 40
 
 
@@ -35,26 +39,34 @@ class MemoryMappingPresenter(DrawingPresenter):
     has_seconds = True
 
     def check_fits(self, problem: Problem, plan: object) -> None:
-        """Raises an error for plans of another kind or problem. Invalid plans are accepted, because pictures help to see what
-        is wrong."""
+        """Raises InputError if the plan is not one of memory mapping, belongs to another problem, or refers to tensors, steps
+        or uses that the problem does not have.
+
+        Other invalid plans are accepted, because pictures help to see what is wrong.
+        """
         if not isinstance(plan, Plan):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected a memory mapping")
         drawing.check_fits(problem, plan)
 
     def references(self, problem: Problem) -> list[Labelled]:
-        """None: a plan that keeps everything in slow memory is an empty picture."""
+        """Returns no plans to compare with. The only plan that costs nothing to make keeps everything in slow memory, and its
+        picture would be empty."""
         return []
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Figures, residencies and copies."""
+        """The plan as text, as :func:`summarize_plan` returns it."""
         return summarize_plan(problem, plan, others=others, top=None if everything else LINES)
 
     def picture(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
-        """One layout, or two side by side."""
+        """The layout of one plan, or of two side by side."""
         return drawing.picture(problem, self.distinct(problem, plans), "seconds" if seconds else "steps")
 
     def overview(self, problem: Problem, result: Result) -> Overview:
-        """The normalised return, and facts about the program and the machine."""
+        """The normalised return, and facts about the program and the machine.
+
+        The normalised return R is the time that the plan saves, as a fraction of the most that could be saved (see
+        :meth:`Problem.normalised_return <stowplan.models.memory_mapping.problem.Problem.normalised_return>`).
+        """
         cards = []
         if result.objective is not None:
             gained = f"{problem.normalised_return(result.objective):.4f}"
@@ -73,7 +85,8 @@ class MemoryMappingPresenter(DrawingPresenter):
     def report_sections(
         self, problem: Problem, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
     ) -> list[Section]:
-        """Layouts, tensors by saving, and steps by latency."""
+        """The layouts of the plans; for the result's plan, the tensors that save the most time and the steps that take
+        longest."""
         plans = [*([(result.provenance.candidate, result.plan)] if result.plan is not None else []), *others]
         if not plans:
             return []
@@ -102,7 +115,7 @@ def layouts_section(layouts: Sequence[tuple[str, Layout]], colours: dict[int, in
 
 
 def _caption(layout: Layout) -> str:
-    """Figures of one plan."""
+    """Figures of one plan, as the caption of its layout."""
     problem, plan, timeline = layout.problem, layout.plan, layout.timeline
     stalls = f"{format_ps(timeline.stall_ps)} of it waiting" if layout.stalls else "no stalls"
     busy = timeline.channel_busy_ps / (timeline.total_ps * problem.channels or 1)
@@ -151,15 +164,15 @@ def _steps(problem: Problem, plan: Plan) -> list[Section]:
 
 
 def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), top: int | None = LINES) -> str:
-    """A plan as text: its figures, then the first ``top`` residencies and copies, and the number of others.
+    """A plan as text: its figures, then a table of its residencies (the stays of tensors in fast memory) and one of its copies.
 
-    Residencies are sorted by start, and copies are in the order in which they are queued. ``top=None`` lists all. Named plans
-    in ``others`` get one line each.
+    Each table has the first ``top`` rows, or all if it is None, and says how many there are in total. Residencies are sorted by
+    start, and copies are in the order in which they are queued. Named plans in ``others`` get one line each.
 
     Raises
     ------
     InputError
-        A plan is for another problem.
+        A plan is for another problem, or refers to tensors, steps or uses that the problem does not have.
     """
     drawing.check_fits(problem, plan)
     timeline = simulate(problem, plan)
@@ -182,7 +195,7 @@ def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] =
 
 
 def _one_line(problem: Problem, plan: Plan) -> str:
-    """A line about another plan."""
+    """The main figures of another plan on one line."""
     drawing.check_fits(problem, plan)
     timeline = simulate(problem, plan)
     return (
@@ -192,12 +205,13 @@ def _one_line(problem: Problem, plan: Plan) -> str:
 
 
 def _stalls(timeline: Timeline) -> str:
+    """The time that the program waits for copies, and before how many steps, as text."""
     boundaries = sum(wait > 0 for wait in timeline.step_wait_ps)
     return f"{format_ps(timeline.stall_ps)} before {_count(boundaries, 'step')}" if boundaries else "none"
 
 
 def _peak(problem: Problem, plan: Plan) -> str:
-    """The peak of the bytes in fast memory, as text."""
+    """The largest number of bytes that residencies take at the same time, as text."""
     # Ranges are half-open, so ends are sorted before starts at the same boundary.
     changes = [(residency.start, problem.tensors[residency.tensor].size) for residency in plan.residencies]
     changes += [(residency.end, -problem.tensors[residency.tensor].size) for residency in plan.residencies]
@@ -209,7 +223,7 @@ def _peak(problem: Problem, plan: Plan) -> str:
 
 
 def _residency_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]:
-    """The table of residencies."""
+    """The table of residencies as lines of text, below a line with their number."""
     loaded = {(copy.tensor, copy.start) for copy in plan.copies if copy.direction == "in"}
     stored: dict[int, list[int]] = {}
     for copy in plan.copies:
@@ -231,7 +245,7 @@ def _residency_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]
 
 
 def _copy_lines(problem: Problem, plan: Plan, timeline: Timeline, top: int | None) -> list[str]:
-    """The table of copies."""
+    """The table of copies as lines of text, below a line with their number and bytes."""
     rows = []
     transfers = sorted(timeline.transfers, key=lambda transfer: transfer.copy)
     for transfer in transfers[:top]:
@@ -248,6 +262,7 @@ def _copy_lines(problem: Problem, plan: Plan, timeline: Timeline, top: int | Non
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:
+    """A number with the noun ``one``, or with its plural ``many``; without ``many``, the plural is formed with *s*."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
@@ -259,32 +274,43 @@ Limit = Literal["compute", "fast memory", "slow memory", "its floor"]
 
 @dataclass(frozen=True)
 class TensorUse:
-    """What fast memory saves for one tensor."""
+    """How much time a plan saves by keeping one tensor in fast memory."""
 
     tensor: int
+    """Number of the tensor."""
     saving_ps: int
-    """How much longer the program would take if only this tensor were served from slow memory, without stalls."""
+    """How much longer the steps would take together if they read and wrote this tensor in slow memory, and all other tensors
+    as in the plan. Waiting for copies does not count."""
     fast_uses: int
+    """Number of its uses that fast memory serves."""
     uses: int
+    """Number of all its uses. A *use* is one step that reads or writes the tensor."""
     residencies: int
+    """Number of its residencies."""
     copies: int
+    """Number of its copies, in both directions."""
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Latency of one step over all its runs."""
+    """Latency of one step, in total over all its runs."""
 
     step: int
+    """Number of the step."""
     latency_ps: int
+    """Latency with the plan."""
     all_slow_ps: int
+    """Latency if all its uses were served from slow memory."""
     floor_ps: int
+    """The least latency, over all choices of which of its uses fast memory serves."""
     limit: Limit
-    """What limits its speed. ``slow memory``: another placement could make it faster. If none could: ``compute`` if the largest
-    term has no memory traffic, ``fast memory`` if it has, ``its floor`` if a latency table does not show the terms."""
+    """What limits its speed. ``slow memory``: the step would be faster if fast memory served other uses. Otherwise its latency
+    is the least possible. It is the largest of several terms (``Step.pieces``): ``compute`` if that term contains no memory
+    traffic, and ``fast memory`` if it does. ``its floor``: the latency comes from a table, which has no terms."""
 
 
 def analyse_tensors(problem: Problem, plan: Plan) -> list[TensorUse]:
-    """Every tensor with a fast use, the largest saving first."""
+    """Every tensor of which fast memory serves at least one use, the largest saving first."""
     saving: Counter[int] = Counter()
     fast_uses: Counter[int] = Counter()
     uses = Counter(problem.tensor_of_use)
@@ -306,7 +332,7 @@ def analyse_tensors(problem: Problem, plan: Plan) -> list[TensorUse]:
 
 
 def analyse_steps(problem: Problem, plan: Plan | None) -> list[StepTime]:
-    """Every step, the longest over all its runs first. Without a plan, everything is in slow memory."""
+    """Every step, sorted by its latency over all its runs, the longest first. Without a plan, everything is in slow memory."""
     rows = []
     for index, (step, served) in enumerate(zip(problem.steps, _served(problem, plan), strict=True)):
         latency, floor = step.latency_ps(served), step.floor_ps
@@ -323,12 +349,13 @@ def analyse_steps(problem: Problem, plan: Plan | None) -> list[StepTime]:
 
 
 def _served(problem: Problem, plan: Plan | None) -> Iterator[Sequence[bool]]:
-    """For each step, which of its uses are served by fast memory."""
+    """For each step, which of its uses are served from fast memory."""
     fast = set() if plan is None else set(plan.fast_uses)
     return problem.by_step([use in fast for use in range(problem.use_count)])
 
 
 def _limit_at_floor(step: Step, latency: int) -> Limit:
+    """What limits a step (:attr:`StepTime.limit`) whose latency of one run is the least possible."""
     if step.table is not None:
         return "its floor"
     without_traffic = (piece.base_ps for piece in step.pieces if not any(piece.slow_ps) and not any(piece.fast_ps))

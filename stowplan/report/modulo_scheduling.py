@@ -1,4 +1,4 @@
-"""Presenter of modulo schedules: tiles down, slots across, and arrows for the values between instructions."""
+"""Shows modulo schedules: tiles down, slots across, and arrows for the values between instructions."""
 
 from __future__ import annotations
 

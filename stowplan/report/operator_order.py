@@ -1,4 +1,4 @@
-"""Presenter of operator orders: live bytes over the order, with other plans as lines."""
+"""Shows operator orders: the live bytes while each operator runs, with other plans as lines."""
 
 from __future__ import annotations
 

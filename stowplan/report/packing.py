@@ -1,4 +1,4 @@
-"""Presenter of packings: time across, offsets up, and a box for each span of time in which a buffer occupies space.
+"""Shows packings: time across, offsets up, and a box for each span of time in which a buffer occupies space.
 
 Below are the bytes that are live. The horizontal axis is the problem's own time.
 """

@@ -1,4 +1,4 @@
-"""Parts of the HTML report that all kinds use: sections, tables, lists of facts, and data for the page's script."""
+"""Parts of the HTML report that all kinds of problems use: sections, tables, lists of facts, and data for the page's script."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ class Section:
 
 @dataclass
 class Details:
-    """Data with which the page's script describes a box: ``tensors[number] = [name, size]``, and the rows of boxes of each
+    """What the page's script shows when the pointer is on a box, that is, on the rectangle of one tensor in the plot of a
     plan."""
 
     tensors: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Name and size of each tensor, by its number."""
     plans: list[list[tuple[float, float, str, str]]] = field(default_factory=list)
-    """For each box: when it begins and ends, its offset, and a note."""
+    """For each plan, its boxes; each is (begin, end, offset as text, note)."""
     time: str = "steps"
-    """Unit of the times."""
+    """Unit of ``begin`` and ``end``."""
 
     def to_json(self) -> str:
         """JSON that is safe inside a ``<script>`` element."""
@@ -47,7 +48,7 @@ class Details:
 
 @dataclass(frozen=True)
 class Overview:
-    """What a kind adds to the top of the page."""
+    """Figures at the top of the page that depend on the kind of problem."""
 
     cards: Sequence[tuple[str, str, str]] = ()
     """Large figures: name, value and note (plain text)."""
@@ -56,7 +57,7 @@ class Overview:
 
 
 def whole_page(title: str, parts: Iterable[str], details: Details) -> str:
-    """A complete page with a heading and the given parts of HTML, without empty ones. It loads no external resources."""
+    """A complete page: a heading, and those of the given parts (HTML) that are not empty. It loads no external resources."""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -103,21 +104,27 @@ def table(
     best: Sequence[int] = (),
     marks: Sequence[tuple[int, str]] = (),
 ) -> str:
-    """A table. A column named ``"X:r"`` is aligned to the right, ``"X:n"`` contains names, ``"X:o"`` notes. The first cell of a
-    row is its header.
+    """A table as HTML. The first cell of each row is its header.
 
     Parameters
     ----------
     caption
         Caption of the table.
     head
-        Names of the columns.
+        Titles of the columns. A suffix says how a column is shown, and is not part of the title: ``"Size:r"`` is aligned to the
+        right, ``"Tensor:n"`` contains names, and ``"Remark:o"`` contains notes.
     rows
-        Cells of the rows.
+        Cells of the rows as plain text, one for each column.
     best
         Indices of rows to highlight.
     marks
-        For each row, the number of the tensor or buffer that it is about, as in the layout, and its colour.
+        For each row, the tensor or buffer that it is about: the number that this has in the plots, and its colour there. Empty
+        if the rows are about something else.
+
+    Raises
+    ------
+    ValueError
+        If a row has more or fewer cells than the table has columns.
     """
     columns = [
         (
@@ -144,12 +151,12 @@ def table(
 
 
 def code_box(text: str) -> str:
-    """Text to be copied, with a button for that."""
+    """A box of text, with a button that copies it."""
     return f'<div class="code"><button type="button" class="copy">Copy</button><pre tabindex="0">{escape(text)}</pre></div>\n'
 
 
 def zoom_buttons() -> str:
-    """Buttons that stretch all plots of a section with the class ``plans``."""
+    """Buttons that stretch the time axis of all plots in their section; the plots must be in an element of class ``plans``."""
     zooms = "".join(
         f'<button type="button" data-zoom="{zoom}" aria-pressed="{str(zoom == 1).lower()}">{zoom}×</button>'
         for zoom in (1, 2, 4, 8)

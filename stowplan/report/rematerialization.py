@@ -1,4 +1,4 @@
-"""Presenter of rematerialization plans: live bytes over the runs of operators, repeated runs, and peak against added cost."""
+"""Shows rematerialization plans: live bytes over the runs of operators, repeated runs, and peak against added cost."""
 
 from __future__ import annotations
 

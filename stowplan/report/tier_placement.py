@@ -1,4 +1,4 @@
-"""Presenter of tier placements: every tensor's tier, and transitions between tiers.
+"""Shows tier placements: the tier of every tensor, and how tensors change tiers from one plan to another.
 
 It follows figure 6 of the EGRL paper (Khadka et al., ICLR 2021).
 """

@@ -1,7 +1,7 @@
-"""The verifier of operator order: checks all rules of a plan and recomputes its peak and its arena by stepping through it.
+"""The verifier of operator order: checks all rules of a plan, and recomputes its peak and the size of its arena.
 
-It is written from docs/reference/operator-order.md alone, uses no solver, and shares no code with structure, bounds, models or
-heuristics.
+It steps through the order of the operators and counts the live bytes. It is written from docs/reference/operator-order.md
+alone, uses no solver, and shares no code with structure, bounds, models or heuristics.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations found, the peak in bytes as objective, and the figure ``arena`` in bytes, which decides between plans of
-        equal peak. Peak and arena are missing if the order or the offsets have the wrong length.
+        All violations found; the peak in bytes as ``objective``; and the size of the arena in bytes as ``tie_break`` and as
+        ``figures["arena"]``. Of two plans with the same peak, the one with the smaller arena is preferred. The peak is None if
+        the order does not contain every operator exactly once. The figure ``arena`` is missing if the number of offsets is
+        wrong.
     """
     violations = verification.of_problem(problem, plan)
     is_order = sorted(plan.order) == list(range(len(problem.ops)))
@@ -139,7 +141,8 @@ def _run(problem: Problem, plan: Plan, violations: list[Violation], has_offsets:
     """Step through the order, count live bytes, and report tensors that overlap; returns the peak in bytes."""
     tensors = problem.tensors
     root = [_root(problem, number) for number in range(len(tensors))]
-    # Positions in the order at which tensors with bytes of their own are needed first and last; inputs exist before.
+    # For each tensor with bytes of its own: the position in the order at which it is written, and the last position at which it
+    # or one of its views is read or written. Inputs have no first position, since they exist from the start.
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for at, number in enumerate(plan.order):
@@ -148,7 +151,7 @@ def _run(problem: Problem, plan: Plan, violations: list[Violation], has_offsets:
         first |= {tensor: at for tensor in op.writes if root[tensor] == tensor}
     stays = {root[tensor] for tensor in (*problem.outputs, *(() if problem.free_inputs else problem.inputs))}
     last |= dict.fromkeys(stays, len(plan.order))
-    # Inputs that no operator reads and that need not stay are never live.
+    # An input that no operator reads, and that need not be kept to the end, is never live.
     read_inputs = {root[tensor] for tensor in problem.inputs} & set(last)
     ending: dict[int, list[int]] = defaultdict(list)
     for tensor, when in last.items():
@@ -162,11 +165,11 @@ def _run(problem: Problem, plan: Plan, violations: list[Violation], has_offsets:
         peak = max(peak, live - sum(tensors[source].size for source, _ in reused))
         live -= sum(tensors[tensor].size for tensor in ending[at])
         if has_offsets:
-            # The result has either exactly the operand's bytes, or bytes of its own.
+            # An operator that works in place gives its result exactly the operand's bytes, or bytes of its own.
             replaced |= {source for source, result in reused if plan.offsets[source] == plan.offsets[result]}
     if has_offsets:
-        # An operator writes at an even moment. Tensors that it is the last to need end at the next odd moment, or at the even
-        # one if a result reuses their bytes.
+        # The operator at position p of the order writes its results at time 2 p. Tensors that are needed last by this operator
+        # stay live until 2 p + 1; those whose bytes a result takes over end at 2 p already.
         boxes = (
             (
                 -1 if tensor in read_inputs else 2 * first[tensor],

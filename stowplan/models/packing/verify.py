@@ -1,6 +1,7 @@
-"""The verifier of packing: checks all rules of a plan and recomputes its height, by a sweep over time without any solver.
+"""The verifier of packing: checks all rules of a plan and recomputes its height, the highest address that it uses.
 
-It is written from docs/reference/packing.md alone and shares no code with models, bounds or heuristics.
+It sweeps over time and uses no solver. It is written from docs/reference/packing.md alone, and shares code with other
+verifiers, but with no solver model, bound or heuristic.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ Verification = verification.Verification[Code]
 def verify(problem: Problem, plan: Plan) -> Verification:
     """Check a plan against all rules of packing.
 
-    The objective that the plan states must equal the recomputed height, since people read it.
+    The objective that the plan states must equal the recomputed height, since people read it. If the plan repeats the problem's
+    ``parts`` (such as views) or ``results`` (what the model returns), they must be the same.
 
     Parameters
     ----------
@@ -82,7 +84,11 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def _allowed(problem: Problem, plan: Plan) -> set[tuple[int, int]]:
-    """Pairs of buffers that may share bytes at the plan's offsets, the smaller number first."""
+    """Pairs of buffers that may share bytes at the plan's offsets, the smaller number first.
+
+    A *result* may reuse bytes of an *operand*. With a distance, it may if its start lies at least that many bytes below the
+    operand's end. With None as distance, it may if both have the same offset.
+    """
     pairs = set()
     for result, operand, distance in problem.overlaps:
         low, other = plan.offsets[result], plan.offsets[operand]

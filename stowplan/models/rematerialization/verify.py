@@ -93,9 +93,10 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        For each rule the first place where it is broken, and the added cost as objective. If no run reads a missing value, the
-        figures are ``peak`` in bytes, which decides between plans of equal added cost, and, with a host, ``host_peak`` in bytes
-        and ``stalls``, the cost of waiting for copies.
+        For each rule the first place where it is broken, and the added cost as ``objective``. If no run reads a missing value,
+        ``figures`` has the ``peak`` in bytes and, with a host, ``host_peak`` in bytes and ``stalls``, the cost of waiting for
+        copies. The peak is also the ``tie_break``: of two plans with the same added cost, the one with the smaller peak is
+        preferred.
     """
     violations = verification.of_problem(problem, plan)
     unknown = [(at, op) for at, op in enumerate(plan.sequence) if not 0 <= op < len(problem.ops)]

@@ -1,18 +1,22 @@
-"""The parts that exact models share: tensors, live ranges, linear rows for each layer's latency, and the construction of plans.
+"""What the exact models of tier placement share: tensors, live ranges, linear constraints for the latency of each layer, and
+the construction of plans.
 
-*Latency as linear rows.* The latency of a layer is its floor, which no plan goes below, plus an *excess* of at least 0. Let
-``a[j][k]`` be the time to move tensor ``j`` if it is in tier ``k``, and let ``x[j][k]`` be 1 if it is there (``k`` from 1; all
-0 means tier 0). Choose a *base* tier ``b_j`` for each of the layer's tensors. Then every plan satisfies::
+*Latency as linear constraints.* Tiers are numbered from the slowest to the fastest. The latency of a layer is its floor, which
+no plan goes below, plus an *excess* of at least 0. Let ``a[j][k]`` be the time to read or write tensor ``j`` if it is in tier
+``k``, and let the variable ``x[j][k]`` be 1 if it is there (``k`` from 1; if all are 0, it is in tier 0). ``fixed`` is the time
+to read the network's inputs. Choose a *base* tier ``b_j`` for each of the layer's tensors. Then every plan satisfies the row::
 
     excess >= E - sum of min(E, a[j][b_j] - a[j][k]) * x[j][k]  over k > b_j,      E = fixed + sum of a[j][b_j] - floor
 
-because a tensor in its base tier or a slower one costs at least ``a[j][b_j]``, and no saving is worth more than ``E``. The row
-with all bases 0, without the cap of the savings by ``E``, defines the excess. The other rows cut off fractional solutions. If
-each base is tier 0 or the fastest tier, the linear relaxation is, on real networks, as tight as with the convex hull of each
-layer's choices.
+because a tensor in its base tier or a slower one costs at least ``a[j][b_j]``, and no saving is worth more than ``E``. In the
+first row of a layer, each base is the slowest tier that the tensor fits into. Together with ``excess >= 0``, this row defines
+the excess of every integral solution. The other rows cut off fractional solutions. In the rows that are generated, each base is
+the slowest or the fastest tier that the tensor fits into. On the networks that were measured, the linear relaxation is then as
+tight as one with the convex hull of the choices of each layer.
 
-*Bounds without search* are :func:`floor_bound` and :func:`find_overload`. *Offsets*: if tiers are address spaces, every tier
-is a packing problem of its own once all tensors have tiers (:class:`Offsets`).
+*Bounds without search* are :func:`floor_bound` and :func:`find_overload`. *Offsets*: a problem can require that every tensor
+has an offset in its tier (``Problem.address_spaces``). Every tier is then a packing problem of its own once all tensors have
+tiers (:class:`Offsets`).
 """
 
 from __future__ import annotations
@@ -34,8 +38,9 @@ from stowplan.models.tier_placement.problem import Problem
 MAX_TENSORS = 4
 
 
-#: Branching on numbers of weights uses sizes of at least this fraction of the largest limited fast tier, if there are at most
-#: this many such sizes.
+#: Branch and bound can branch on how many weights of one size are in a tier or faster ones. It does so for sizes of at least
+#: ``COUNTED`` times the capacity of the largest tier but tier 0 that cannot hold all tensors, and only if there are at most
+#: ``MOST_SIZES`` such sizes.
 COUNTED, MOST_SIZES = 1 / 1024, 6
 
 
@@ -52,7 +57,7 @@ class Tensor:
     last: int
     """Last step at which it is live."""
     tiers: tuple[int, ...]
-    """Tiers that it fits into, ascending; for a pinned tensor only its tier."""
+    """Tiers that it fits into, ascending; at most one if the tier is prescribed (``pins`` of :class:`Structure`)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Excess:
     uses: tuple[tuple[int, tuple[int, ...]], ...]
     """(tensor, ps to move it in each tier) for all tensors of the layer."""
     fixed_ps: int
-    """Time to move external bytes minus the floor; it is negative if the layer computes longer."""
+    """Time in ps to read the network's inputs that the layer reads, minus its floor; never more than 0."""
 
     def at(self, tier_of: list[int]) -> int:
         """The excess in ps if tensor ``j`` is in tier ``tier_of[j]``."""
@@ -87,7 +92,8 @@ class Structure:
     Parameters
     ----------
     pins
-        Tier of tensors that may be in no other tier, by (layer, whether it is the output).
+        Prescribed tiers: maps (number of the layer, True for its output or False for its weights) to the only tier that this
+        tensor may be in.
     """
 
     def __init__(self, problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None):
@@ -281,7 +287,8 @@ def find_overload(problem: Problem) -> Overload | None:
 
 
 def counted_sizes(problem: Problem) -> list[int]:
-    """Sizes of weights in bytes on whose numbers branch and bound branches; empty if there are too many for it to finish."""
+    """Sizes of weights in bytes for which branch and bound branches on how many weights of the size are in fast tiers,
+    ascending. Empty if there are more than :data:`MOST_SIZES`, since branch and bound would then not finish."""
     total = sum(layer.weight_bytes + layer.output_bytes for layer in problem.layers)
     room = max((tier.capacity for tier in problem.tiers[1:] if tier.capacity < total), default=0)
     sizes = {layer.weight_bytes for layer in problem.layers if COUNTED * room <= layer.weight_bytes <= room}
@@ -323,7 +330,7 @@ def packing_of(structure: Structure, tier: int, inside: Sequence[int]) -> packin
 
 
 class Offsets:
-    """Builds plans from tiers of tensors, and finds offsets if tiers are address spaces.
+    """Builds the plan for given tiers of all tensors. If the problem asks for offsets, it also finds those.
 
     Parameters
     ----------

@@ -1,4 +1,7 @@
-"""Bank mappings that stay close to an earlier plan; operators and tensors are matched by their names."""
+"""Bank mappings that differ as little as possible from an earlier plan.
+
+The earlier plan may be of an earlier version of the problem. Operators and tensors are then matched by their names.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,20 @@ from stowplan.models.bank_mapping.structure import assemble
 
 
 class Changes(ByValues):
-    """How bank mappings change: the decisions are the option of each operator, then whether each tensor stays on chip."""
+    """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for bank mapping.
+
+    There is one decision for each operator, its option, and one for each tensor, whether it stays on chip.
+    """
 
     def match_values(self, given: KeepClose) -> Sequence[Hashable | None]:
-        """The earlier decisions, matched by names; an option is recognized by its layouts. None if there is none."""
+        """The decisions of the earlier plan. An option is recognized by its layouts. The entry is None for an operator or a
+        tensor that the earlier plan does not have, or if the operator has no option with these layouts.
+
+        Raises
+        ------
+        UsageError
+            The earlier version of the problem is not given.
+        """
         plan: Plan = given.plan
         earlier: Problem | None = given.problem
         if earlier is None:

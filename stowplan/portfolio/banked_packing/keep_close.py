@@ -1,4 +1,7 @@
-"""Banked packings that stay close to an earlier plan; buffers and banks are matched by their names."""
+"""Banked packings that differ as little as possible from an earlier plan.
+
+The earlier plan may be of an earlier version of the problem. Buffers are then matched by their ids, and banks by their names.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,22 @@ from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_
 
 
 class Changes(ByValues):
-    """How banked packings change: the decisions are the bank and the offset of each buffer."""
+    """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for banked packing.
+
+    There is one decision for each buffer: its bank and its offset.
+    """
 
     what = "buffer"
 
     def match_values(self, given: KeepClose) -> Sequence[Place | None]:
-        """The earlier bank and offset of each buffer, found by its id and the name of the bank; None if there is none."""
+        """The earlier bank and offset of each buffer; None for a buffer that the earlier plan does not have, or whose bank the
+        problem does not have.
+
+        Raises
+        ------
+        UsageError
+            The earlier version of the problem is not given, and the plan does not list its buffers and banks.
+        """
         earlier: Plan = given.plan
         source, places = given.problem, self.values(earlier)
         buffers = earlier.buffers or (source.buffers if source is not None else ())

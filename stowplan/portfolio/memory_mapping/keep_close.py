@@ -1,4 +1,4 @@
-"""Memory mappings that stay close to an earlier plan, compared tensor by tensor."""
+"""Memory mappings that differ as little as possible from an earlier plan, compared tensor by tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Part = tuple[tuple[Residency, ...], tuple[Copy, ...], tuple[int, ...]]
 
 
 class Changes(ByValues):
-    """How memory mappings change: a decision is everything that the plan says about one tensor.
+    """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for memory mapping.
+
+    There is one decision for each tensor: everything that the plan says about it.
 
     The plan of an earlier version of the program is first carried over to this one, as far as possible.
     """

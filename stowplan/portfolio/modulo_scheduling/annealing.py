@@ -1,13 +1,21 @@
-"""Simulated annealing over placements, for machines on which values may wait without a limit.
+"""Simulated annealing over placements of a loop body on the tiles (processing elements) of a CGRA.
 
-On such machines the placement decides which initiation interval (II) is possible: an instruction on no recurrence can wait for
-a free slot. The annealing therefore assigns a tile to each group of instructions that must share one, but times only to *timed*
-instructions, on which others depend (:attr:`~stowplan.models.modulo_scheduling.structure.Structure.slotted`: those on
-recurrences, or all of them if latencies differ).
+It is meant for machines on which a result may wait for its consumer for any number of clocks. There, the placement decides
+which initiation interval (II) is possible, because an instruction outside all recurrences can be delayed until its tile has a
+free slot. The annealing therefore chooses a tile for each *group* of instructions that must share one, but an issue time only
+for the *timed* instructions, whose slots cannot be chosen afterwards
+(:attr:`~stowplan.models.modulo_scheduling.structure.Structure.slotted`).
 
-The cost is the number of broken rules: missing links for values; groups on one tile that must be on different ones;
-instructions and words beyond what a tile can have; clocks by which values on recurrences are late; and pairs of timed
-instructions in one slot.
+The cost is a sum of five numbers, all 0 if no rule is broken:
+
+- for each value that goes to another tile, the number of links that it needs beyond the first, or 1 if there is no link in its
+  direction;
+- the number of pairs of groups that must be on different tiles and share one;
+- for each tile, the number of instructions beyond its slots (the II, or the size of its instruction memory if that is smaller),
+  plus 1 if its groups need more data memory than it has;
+- for each value on a recurrence, the number of clocks by which it arrives too late;
+- the number of pairs of timed instructions of one tile that are issued in the same slot, or, if latencies differ, whose results
+  come in the same slot.
 """
 
 from __future__ import annotations
@@ -28,38 +36,42 @@ class AnnealingParameters(Parameters, frozen=True):
     """Parameters of annealing."""
 
     hot: float = 0.5
-    """First temperature, in broken rules."""
+    """First temperature, in units of the cost."""
     cold: float = 0.05
-    """Last temperature, in broken rules."""
+    """Last temperature, in units of the cost."""
     chunk: int = 100
-    """Moves for each group between two calls of ``stop``."""
+    """Number of moves between two checks of whether to stop, as a multiple of the number of groups."""
 
 
 PARAMS = parameters(AnnealingParameters, __name__)
 
 
-#: Per cent of the moves of groups with timed instructions that keep the tile.
-_STAY = 30
+#: A move of a group with timed instructions changes only a time and not the tile with this probability, in per cent.
+_KEEP_TILE = 30
 
-#: Per cent of the moves that go close to a neighbour, and of the moves into a full tile that are an exchange.
-_BESIDE, _EXCHANGE = 70, 50
+#: A move goes to the tile of a group with which it exchanges values, or to a tile with a link to or from that one, with this
+#: probability, in per cent.
+_NEAR = 70
+
+#: If the new tile or slot is occupied, another group moves to the old tile in exchange with this probability, in per cent.
+_EXCHANGE = 50
 
 
 class State(NamedTuple):
-    """A placement with derived data. There are G groups, I instructions and T tiles."""
+    """A placement, and counts that follow from it. There are G groups, I instructions and T tiles."""
 
     tile: Ints
     """[G] tile of each group."""
     time: Ints
-    """[I] issue clock of each timed instruction."""
+    """[I] issue clock of each instruction; only those of timed instructions are used."""
     issued: Ints2D
     """[T, II] number of timed instructions issued in each slot."""
     done: Ints2D
-    """[T, II] number of their results in each slot."""
+    """[T, II] number of timed instructions whose results come in each slot."""
     load: Ints
-    """[T] instructions on each tile."""
+    """[T] number of instructions on each tile."""
     held: Ints
-    """[T] words of memory on each tile."""
+    """[T] words of data memory that the groups on each tile need."""
     chance: Ints
     """[1] state of the random numbers."""
 
@@ -72,7 +84,8 @@ def _random(state: State, below: int) -> int:
 
 @njit_inner
 def _broken_at(data: Data, state: State, group: int, tile: int) -> int:
-    """Missing links and groups on the same tile that must be on others, if a group were on a tile and nothing else changed."""
+    """The part of the cost that a group's missing links and its forbidden neighbours on the tile would cause if it were on
+    ``tile`` and all other groups stayed."""
     total = 0
     for at in range(data.link_start[group], data.link_start[group + 1]):
         total += data.excess[data.link_out[at], tile, state.tile[data.link[at]]]
@@ -83,9 +96,9 @@ def _broken_at(data: Data, state: State, group: int, tile: int) -> int:
 
 @njit_inner
 def _late_at(data: Data, state: State, number: int, tile: int, time: int, inside: bool) -> int:
-    """Clocks by which values to and from an instruction are late on a tile at a time.
+    """Clocks by which values to and from an instruction would be late if it were issued at ``time`` on ``tile``.
 
-    ``inside`` also counts values within its own group.
+    ``inside`` says whether values within its own group count, too.
     """
     total = 0
     group = data.group[number]
@@ -106,8 +119,12 @@ def _late_at(data: Data, state: State, number: int, tile: int, time: int, inside
 
 
 @njit_inner
-def _times_at(data: Data, state: State, group: int, tile: int, chosen: int, time: int) -> int:
-    """Clocks by which values of a group are late on a tile if its member ``chosen`` is issued at ``time``."""
+def _group_late_at(data: Data, state: State, group: int, tile: int, chosen: int, time: int) -> int:
+    """Clocks by which values to and from a group would be late if it were on ``tile`` and its instruction ``chosen`` were
+    issued at ``time``.
+
+    Of the values within the group, only those of ``chosen`` count. If ``chosen`` is -1, no time changes.
+    """
     total = 0
     for at in range(data.member_start[group], data.member_start[group + 1]):
         number = data.member[at]
@@ -117,7 +134,7 @@ def _times_at(data: Data, state: State, group: int, tile: int, chosen: int, time
 
 @njit_inner
 def _remove_group(data: Data, state: State, group: int) -> int:
-    """Remove a group from its slots; returns the number of pairs that this resolves."""
+    """Remove a group's timed instructions from their slots; returns the number of colliding pairs that this resolves."""
     total, tile = 0, state.tile[group]
     for at in range(data.member_start[group], data.member_start[group + 1]):
         number = data.member[at]
@@ -130,7 +147,7 @@ def _remove_group(data: Data, state: State, group: int) -> int:
 
 @njit_inner
 def _add_group(data: Data, state: State, group: int) -> int:
-    """Add a group to its slots; returns the number of pairs that this creates."""
+    """Add a group's timed instructions to their slots; returns the number of colliding pairs that this creates."""
     total, tile = 0, state.tile[group]
     for at in range(data.member_start[group], data.member_start[group + 1]):
         number = data.member[at]
@@ -143,7 +160,7 @@ def _add_group(data: Data, state: State, group: int) -> int:
 
 @njit_inner
 def _random_time(data: Data, state: State, number: int, tile: int) -> int:
-    """A random new time for an instruction on a tile, if possible one at which nothing is late."""
+    """A random new time for an instruction on a tile; if possible, one at which no value to or from it is late."""
     low, high = -FAR, FAR
     group = data.group[number]
     for at in range(data.wait_start[number], data.wait_start[number + 1]):
@@ -166,13 +183,13 @@ def _random_time(data: Data, state: State, number: int, tile: int) -> int:
 
 @njit_inner
 def _count_excess(data: Data, load: int, words: int) -> int:
-    """Instructions beyond what a tile can have, plus 1 if it has too many words."""
+    """Number of instructions beyond a tile's slots, plus 1 if its groups need more words of data memory than it has."""
     return max(0, load - data.slots) + (words > data.room)
 
 
 @njit
 def cost(data: Data, state: State) -> int:
-    """The number of broken rules of a placement; also recomputes the derived data."""
+    """The cost of a placement; also recomputes all fields of the state except ``tile``, ``time`` and ``chance``."""
     state.load[:] = 0
     state.held[:] = 0
     total = 0
@@ -204,9 +221,9 @@ def cost(data: Data, state: State) -> int:
 
 @njit_inner
 def _random_target(data: Data, state: State, group: int) -> int:
-    """A random new tile for a group, mostly one close to the tile of a neighbour."""
+    """A random new tile for a group; usually one close to a group with which it exchanges values."""
     first, last = data.link_start[group], data.link_start[group + 1]
-    if last > first and _random(state, 100) < _BESIDE:
+    if last > first and _random(state, 100) < _NEAR:
         at = state.tile[data.link[first + _random(state, last - first)]]
         return int(data.near[data.near_start[at] + _random(state, data.near_start[at + 1] - data.near_start[at])])
     return _random(state, len(state.load))
@@ -214,7 +231,7 @@ def _random_target(data: Data, state: State, group: int) -> int:
 
 @njit_inner
 def _move_group(data: Data, state: State, group: int, tile: int) -> None:
-    """Move a group to another tile."""
+    """Move a group to another tile. Its slots are not updated."""
     old = state.tile[group]
     state.load[old] -= data.size[group]
     state.held[old] -= data.words[group]
@@ -225,9 +242,9 @@ def _move_group(data: Data, state: State, group: int, tile: int) -> None:
 
 @njit
 def moves(data: Data, state: State, count: int, now: int, hot: float, cold: float) -> int:
-    """Try ``count`` moves at temperatures that fall from ``hot`` to ``cold``; returns the cost.
+    """Try ``count`` moves at temperatures that fall from ``hot`` to ``cold``; returns the new cost.
 
-    It ends early once no rule is broken. ``now`` is the cost of the state.
+    ``now`` is the cost of the state at the start. The function ends early once the cost is 0.
     """
     groups = len(state.tile)
     temperature, ratio = hot, (cold / hot) ** (1.0 / count)
@@ -240,7 +257,7 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
         old, new = state.tile[group], _random_target(data, state, group)
         chosen, before_time, time = -1, 0, 0
         if timed:
-            if _random(state, 100) < _STAY:
+            if _random(state, 100) < _KEEP_TILE:
                 new = old
             chosen = data.member[data.member_start[group] + _random(state, timed)]
             before_time = state.time[chosen]
@@ -252,8 +269,8 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
         )
         change = _broken_at(data, state, group, new)
         if timed:
-            before += _times_at(data, state, group, old, chosen, before_time) + _remove_group(data, state, group)
-            change += _times_at(data, state, group, new, chosen, time)
+            before += _group_late_at(data, state, group, old, chosen, before_time) + _remove_group(data, state, group)
+            change += _group_late_at(data, state, group, new, chosen, time)
             state.time[chosen] = time
         _move_group(data, state, group, new)
         other = -1
@@ -273,9 +290,9 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
                     other = occupant if data.allowed[occupant, old] else -1
                     break
         if other >= 0:
-            before += _broken_at(data, state, other, new) + _times_at(data, state, other, new, -1, 0)
+            before += _broken_at(data, state, other, new) + _group_late_at(data, state, other, new, -1, 0)
             before += _remove_group(data, state, other)
-            change += _broken_at(data, state, other, old) + _times_at(data, state, other, old, -1, 0)
+            change += _broken_at(data, state, other, old) + _group_late_at(data, state, other, old, -1, 0)
             _move_group(data, state, other, old)
             change += _add_group(data, state, other)
         change += _add_group(data, state, group)
@@ -300,7 +317,7 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
 
 
 class Annealing:
-    """Searches for placements of a loop body at one II after the other, with times of the timed instructions."""
+    """Searches for placements of a loop body. Each call of :meth:`place` tries one II."""
 
     def __init__(self, body: Body, seed: int):
         self.body = body
@@ -312,8 +329,9 @@ class Annealing:
     ) -> tuple[list[int], dict[int, int]] | None:
         """Search for a placement that breaks no rule, with at most ``count`` moves.
 
-        Returns a tile for each group and a time for each timed instruction; None if none was found. ``on_moves`` is called with
-        the number of moves after each chunk.
+        Returns the tile of each group, and the issue clock of each timed instruction by its number. Returns None if no
+        such placement was found, or once ``stop`` returns True. After each chunk of moves, ``on_moves`` is called with their
+        number. No errors are raised.
         """
         body, chunk = self.body, PARAMS.chunk * len(self.body.members)
         if not body.may_fit(ii):
@@ -328,10 +346,10 @@ class Annealing:
             held=np.zeros(body.tiles, np.int64),
             chance=np.array([self._chance.integers(1, 1 << 62)], np.int64),
         )
-        now, made, falls = cost(data, state), 0, (PARAMS.cold / PARAMS.hot)
+        now, made, ratio = cost(data, state), 0, (PARAMS.cold / PARAMS.hot)
         while made < count and now and not stop():
             part = min(chunk, count - made)
-            hot, cold = PARAMS.hot * falls ** (made / count), PARAMS.hot * falls ** ((made + part) / count)
+            hot, cold = PARAMS.hot * ratio ** (made / count), PARAMS.hot * ratio ** ((made + part) / count)
             now = moves(data, state, part, now, hot, cold)
             made += part
             on_moves(part)

@@ -1,4 +1,8 @@
-"""Schedules that stay close to an earlier plan; instructions are matched by what they compute, tiles by number."""
+"""Modulo schedules that differ as little as possible from an earlier plan.
+
+The earlier plan may be of an earlier version of the problem. Instructions are then matched by what they compute, and tiles by
+their numbers.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ from stowplan.models.modulo_scheduling.structure import Structure
 
 
 class Changes(ByValues):
-    """How schedules change: the decisions are the tile and the time of each instruction.
+    """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for modulo scheduling.
 
-    Start instructions, routes and delays follow from them.
+    There is one decision for each instruction: its tile and its time. Start instructions, routes and delays follow from them.
     """
 
     what = "instruction"

@@ -1,4 +1,4 @@
-"""Offsets for an order of operators: the packing problem of the tensors' lives, and complete plans."""
+"""Offsets for an order of operators: makes a packing problem of the tensors' live ranges, and plans from its solutions."""
 
 from __future__ import annotations
 

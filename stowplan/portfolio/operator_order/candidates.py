@@ -305,7 +305,7 @@ def _pack(
     candidates: Sequence[Callable[[packing_problem.Problem, Context], None]] = PACKINGS,
     work: float | None = None,
 ) -> None:
-    """Run candidates of the kind ``packing`` on the lives of an order, each for ``seconds``, and report the plans."""
+    """Run candidates of the kind ``packing`` on the live ranges of an order, each for ``seconds``, and report the plans."""
     load = load_bound(lives.packing)
     for candidate in candidates:
         inner = InnerRun(run.context, seconds, work, bound=load, is_over=is_over)

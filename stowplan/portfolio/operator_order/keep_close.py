@@ -1,4 +1,7 @@
-"""Orders that stay close to an earlier plan; operators and tensors are matched by their ids."""
+"""Operator orders that differ as little as possible from an earlier plan.
+
+The earlier plan may be of an earlier version of the problem. Operators and tensors are then matched by their ids.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,19 @@ from stowplan.portfolio.packing.keep_close import near_offsets, offsets_by_eject
 
 
 class Changes:
-    """How orders change: the decisions are the places of the operators relative to the others.
+    """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for operator order.
 
-    Offsets of tensors depend on the lives that an order gives them, and are chosen afterwards.
+    A decision is the position of an operator relative to the others. Offsets of tensors are no decisions: they depend on the
+    live ranges that result from an order, and are chosen after it.
+
+    Raises
+    ------
+    UsageError
+        The earlier plan is of another problem, and its problem is not given.
     """
 
     notes: Sequence[str] = ()
+    """Empty: operators and tensors of the earlier plan that the problem does not have are left out without a remark."""
 
     def __init__(self, problem: Problem, given: KeepClose):
         self._problem, self._structure = problem, build(problem)
@@ -29,6 +39,7 @@ class Changes:
         self._is_of_this = is_of_problem(problem, given)
         self._order: list[int] = list(earlier.order)
         self._offsets: list[int | None] = list(earlier.offsets)
+        #: The earlier plan as a plan of this problem.
         self.start: Any = earlier
         if not self._is_of_this:
             if given.problem is None:
@@ -39,11 +50,14 @@ class Changes:
             offsets = {tensor.id: at for tensor, at in zip(given.problem.tensors, earlier.offsets, strict=True)}
             self._offsets = [offsets.get(tensor.id) for tensor in problem.tensors]
             new = sorted({*range(len(problem.ops))} - {*self._order})
-            # New operators run as early as they can.
+            # New operators run right before the first operator that depends on them, or last if none does.
             self.start = self._with_offsets(needed_first(self._structure, [*self._order, *new]), None)
 
     def counts(self, plan: Any) -> Counts:
-        """How many operators moved and how many tensors have another offset, each with the number of those compared."""
+        """How many operators moved, and how many tensors have another offset than in the earlier plan.
+
+        Each number is followed by the number of operators or tensors that both plans have.
+        """
         if self._is_of_this:
             return count_changes(self._problem, self.start, plan)
         comparable = [(before, after) for before, after in zip(self._offsets, plan.offsets, strict=True) if before is not None]
@@ -53,12 +67,17 @@ class Changes:
         }
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
-        """The moved operators, each as a group of its own."""
+        """The moved operators. Each is a set of its own, since one operator can be moved back without others."""
         self._should_stop = should_stop
         return [frozenset([operator]) for operator in self._find_moved(plan)]
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Plan | None:
-        """The plan with these operators moved back, right behind the operators that they followed in the earlier plan."""
+        """The plan with these operators moved back, each to the place right behind the operator that it followed in the earlier
+        plan.
+
+        Operators on which they depend are moved, too, if they would otherwise run too late. Returns None if the peak would
+        exceed the plan's arena.
+        """
         back = set(decisions)
         order = [op for op in plan.order if op not in back]
         before: int | None = None
@@ -69,19 +88,23 @@ class Changes:
         return self._with_offsets(needed_first(self._structure, order), plan.arena)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Plans of the same order with fewer changed offsets."""
+        """Yields plans of the same order with fewer changed offsets, in an arena of at most ``ceiling`` bytes."""
         lives = Lives(self._problem, self._structure, plan.order)
         problem = with_capacity(lives.packing, ceiling)
         for offsets in near_offsets(problem, lives.of_buffers(self._offsets), lives.offsets(plan).offsets, budget):
             yield lives.plan(offsets)
 
     def _find_moved(self, plan: Any) -> list[int]:
-        """The fewest operators that have to move to get from the earlier order to that of the plan."""
+        """A smallest set of operators that have to move to turn the earlier order into that of the plan."""
         unmoved = in_order(self._order, plan.order)
         return [op for op in self._order if op not in unmoved]
 
     def _with_offsets(self, order: list[int], ceiling: int | None) -> Plan | None:
-        """A plan of an order that keeps earlier offsets as far as ``ceiling`` bytes permit; None if its peak is higher."""
+        """A plan of this order. A heuristic keeps earlier offsets, and changes others so that all fit into ``ceiling`` bytes.
+
+        If it fails, or if ``ceiling`` is None, the offsets are chosen without regard to the earlier ones. Returns None if the
+        peak of the order exceeds ``ceiling``.
+        """
         lives = Lives(self._problem, self._structure, order)
         if ceiling is None:
             return lives.quick()

@@ -1,4 +1,4 @@
-"""Packings that stay close to an earlier plan: few buffers get another offset than before, within a limit on the height.
+"""Packings that differ as little as possible from an earlier plan: within a limit on the height, few buffers are moved.
 
 Buffers are matched with those of the earlier plan by their ids. Such offsets are found by an ejection heuristic and by an exact
 model. Other kinds whose plans have offsets use these functions as well.
@@ -23,7 +23,10 @@ from stowplan.parameters import Parameters, parameters
 
 
 class Changes(ByValues):
-    """How packings change: the decisions are the offsets of the buffers."""
+    """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for packing.
+
+    There is one decision for each buffer: its offset.
+    """
 
     what = "buffer"
 

@@ -1,8 +1,10 @@
-"""Finds the run that is best added to a sequence, at the moment with most live bytes. Compiled.
+"""Lowers the peak of a sequence of operators: recomputes one storage instead of keeping it. Compiled by Numba.
 
-Some storages are live at this moment only because they wait for a later use. If the writer of such a storage runs again right
-before that use, its bytes are free in between. In return, the values that the writer reads stay live for longer, unless they
-are recomputed as well. Of all these possibilities the one is chosen that saves the most bytes above the limit for its cost.
+A *run* is one execution of an operator. At the run with the most live bytes, some storages are live only because they *wait*
+for a later use. If the writer of such a storage runs again right before that use, its bytes are free in between. In return, the
+values that the writer reads stay live for longer, unless they are recomputed as well. :func:`add_best` tries several storages,
+and several sets of operators to run again for each. It adds the runs with the best ratio of bytes saved to cost. *Bytes saved*
+is the decrease of the bytes above the limit, summed over all runs.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from stowplan.portfolio.rematerialization.engine import Graph, Scratch, copy, ex
 
 Ints = NDArray[np.int64]
 
-#: Number of storages that are tried: those with the largest upper bound on the bytes saved for the cost.
+#: Largest number of storages that are tried: those with the largest ``ratio_bound``.
 TRIED = 12
 
-#: Numbers of levels of predecessors that are recomputed together with an operator; each of them is tried.
+#: Operators are recomputed together with their predecessors of up to so many levels; each of these numbers is tried.
 DEPTHS = (0, 1, 3, 8)
 
 #: Largest number of operators that are recomputed together.
@@ -30,48 +32,56 @@ CLOSURE = 60
 
 
 class Tables(NamedTuple):
-    """Tables of a structure that the graph does not have; every array is int64."""
+    """Arrays (int64) about a problem, in addition to those of :class:`~stowplan.portfolio.rematerialization.engine.Graph`.
+
+    A *storage* is identified by its *root*, the value that is no view.
+    """
 
     root: Ints
-    """[values] the value that has the bytes of each one: itself, or the base of a view."""
+    """[values] the root of the storage of each value: the value itself or, for a view, its base."""
     member_start: Ints
+    """[values + 1]"""
     member: Ints
-    """The values that share the bytes of each storage, as a list of lists."""
+    """The values in each storage, that is, its root and all views of it. Those of storage i are
+    ``member[member_start[i] : member_start[i + 1]]``; there are none if i is a view."""
     rank: Ints
-    """[operators] place of each one in an order in which they can run."""
+    """[operators] position of each operator in an order in which they can run."""
 
 
 class SearchArrays(NamedTuple):
     """Working arrays of the search. Every array is int64 except ``ratio_bound``."""
 
     ratio_bound: NDArray[np.float64]
-    """Upper bound on the bytes saved for the cost, for each of ``ranked``."""
+    """For each storage of ``ranked``, the bytes that recomputing it saves if nothing else stays live for longer, divided by
+    the cost of its writer plus 1."""
     live: Ints
-    """[runs + 1] live bytes of the sequence."""
+    """[runs + 1] live bytes during each run of the sequence."""
     trial: Ints
     """A sequence that is tried."""
     other: Ints
     """[runs + 1] live bytes of ``trial``."""
     chosen: Ints
-    """The best sequence of a step."""
+    """The best sequence that :func:`add_best` has tried."""
     draft: Ints
     """The sequence that ruin and recreate changes."""
     before: Ints
-    """[storages] last run up to a moment that uses it; -1 if there is none."""
+    """[values] for each root: of the runs up to a given one, the last that reads or writes the storage; -1 if none does."""
     after: Ints
-    """[values] first run from a moment on that needs it, before it is written again; -1 if there is none."""
+    """[values] for each value: of the runs from a given one on, the first that reads it. The number of runs if none reads it
+    but it must be kept to the end. -1 if it is written again before it is read, or neither read nor kept."""
     recomputed: Ints
     """Operators to run again."""
     level: Ints
-    """The level of each of ``recomputed``: 0 for writers of the storage, 1 for writers of what these read, and so on."""
+    """The level of each operator of ``recomputed``: 0 for writers of the storage and its views, 1 for writers of the values
+    that these read, and so on."""
     times: Ints
-    """[operators] number of runs."""
+    """[operators] number of runs of each operator in a sequence."""
     ranked: Ints
-    """Storages that wait at a moment."""
+    """Roots of the storages that wait for a use."""
 
 
 def tables(structure: Structure) -> Tables:
-    """The tables of a structure."""
+    """The additional arrays about a problem, from its structure."""
     members: list[list[int]] = [[] for _ in structure.size]
     for value, root in enumerate(structure.root):
         members[root].append(value)
@@ -89,7 +99,7 @@ def search_arrays(graph: Graph, room: int) -> SearchArrays:
 
 @njit_inner
 def _look_ahead(graph: Graph, arrays: SearchArrays, runs: Ints, count: int, begin: int) -> None:
-    """Fill ``after`` for the moment before run ``begin``."""
+    """Fill ``after`` for the runs ``runs[begin:count]``."""
     after = arrays.after
     fill(after, len(after), -2)
     for at in range(begin, count):
@@ -107,7 +117,7 @@ def _look_ahead(graph: Graph, arrays: SearchArrays, runs: Ints, count: int, begi
 
 @njit_inner
 def _is_used(tables: Tables, arrays: SearchArrays, root: int) -> bool:
-    """Whether a value of the storage is needed after the moment for which ``after`` was filled."""
+    """Whether ``after`` has a use of any value of the storage."""
     for member in range(tables.member_start[root], tables.member_start[root + 1]):
         if arrays.after[tables.member[member]] >= 0:
             return True
@@ -116,7 +126,10 @@ def _is_used(tables: Tables, arrays: SearchArrays, root: int) -> bool:
 
 @njit_inner
 def _rank(graph: Graph, tables: Tables, arrays: SearchArrays, runs: Ints, count: int, moment: int, limit: int) -> int:
-    """Find the storages that wait for a use after run ``moment``, with their ``ratio_bound``; returns their number."""
+    """Fill ``ranked`` and ``ratio_bound`` with the storages that wait during run ``moment``; returns their number.
+
+    They are used before and after this run, but not by it, and their writer may run again. ``live`` must be filled.
+    """
     before, after, live = arrays.before, arrays.after, arrays.live
     fill(before, len(before), -1)
     for at in range(moment + 1):
@@ -152,10 +165,11 @@ def _rank(graph: Graph, tables: Tables, arrays: SearchArrays, runs: Ints, count:
 
 @njit_inner
 def _closure(graph: Graph, tables: Tables, arrays: SearchArrays, root: int, depth: int) -> int:
-    """Find the operators to run again for a storage and those of its views that are used, in an order in which they can run.
+    """Fill ``recomputed`` with the operators that must run again to restore a storage, in an order in which they can run.
 
-    Up to ``depth`` levels of predecessors are included if nothing else needs their results. Returns the number of operators, 0
-    if this is not possible.
+    These are the writer of the storage and the writers of those of its views for which ``after`` has a use. A predecessor is
+    included, up to ``depth`` levels of them, if ``after`` has no use of its result. Returns the number of operators; 0 if there
+    are more than ``CLOSURE``, or if a writer of the storage or of its views may run only once.
     """
     recomputed, level = arrays.recomputed, arrays.level
     count = 0
@@ -213,9 +227,30 @@ def add_best(
     chance: Ints,
     noise: int,
 ) -> int:
-    """Add the runs that save most for their cost at the moment with most live bytes.
+    """Add to a sequence the runs that recompute one storage and save the most bytes for their cost.
 
-    ``noise`` is the largest random increase of a score, in thousandths. Returns the new number of runs, 0 if nothing helps.
+    Storages that wait during the run with the most live bytes are considered. No errors are raised.
+
+    Parameters
+    ----------
+    runs, count
+        The sequence, in the first ``count`` entries; modified. It gets no longer than ``runs``.
+    limit
+        Limit of the live bytes.
+    chance
+        [1] state of the random numbers.
+    noise
+        Largest random increase of a ratio of bytes saved to cost, in thousandths.
+    work
+        Scratch arrays for replaying a sequence.
+    arrays
+        Working arrays. ``live`` must have the live bytes of the sequence, as
+        :func:`~stowplan.portfolio.rematerialization.engine.profile` computes them.
+
+    Returns
+    -------
+    int
+        The new number of runs; 0 if no added runs lower the bytes above the limit.
     """
     live = arrays.live
     moment = 0

@@ -33,11 +33,11 @@ class OrderTables(NamedTuple):
     order: Ints
     """The operators in the order in which they run for the first time."""
     position: Ints
-    """[operators] place of each one in the order."""
+    """[operators] position of each operator in the order."""
     until: Ints
-    """[operators] place in the order up to which each one may run again."""
+    """[operators] position in the order up to which each operator may run again."""
     root: Ints
-    """[values] the value that has the bytes of each one: itself, or the base of a view."""
+    """[values] the value whose bytes each value has: the value itself or, for a view, its base."""
     member_start: Ints
     member: Ints
     """Values that share the bytes of each storage."""

@@ -1,4 +1,8 @@
-"""Memory maps that stay close to an earlier plan; tensors are matched by their layers, tiers by their names."""
+"""Tier placements that differ as little as possible from an earlier plan.
+
+The earlier plan may be of an earlier version of the problem. Tensors are then matched by their layers, and tiers by their
+names.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,10 @@ from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_
 
 
 class Changes(ByValues):
-    """How memory maps change: the decisions are the tier of each tensor, and its offset if tiers are address spaces."""
+    """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for tier placement.
+
+    There is one decision for each tensor: its tier and, if tiers are address spaces, its offset.
+    """
 
     what = "tensor"
 
@@ -25,7 +32,14 @@ class Changes(ByValues):
         super().__init__(problem, given)
 
     def match_values(self, given: KeepClose) -> Sequence[Place | None]:
-        """The earlier tier and offset of each tensor, found by layer and by the name of the tier; None if there is none."""
+        """The earlier tier and offset of each tensor; None for a tensor that has none in the earlier plan, or whose tier the
+        problem does not have.
+
+        Raises
+        ------
+        UsageError
+            The earlier version of the problem is not given, and the plan does not name its layers and tiers.
+        """
         problem: Problem = self.problem
         earlier: Plan = given.plan
         if given.problem is not None:

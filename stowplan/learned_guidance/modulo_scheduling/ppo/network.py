@@ -1,10 +1,17 @@
-"""The model of the paper's figure 4: a graph network over the loop body, attention from the node to place, an MLP over states.
+"""The neural network of the PPO mapper, after figure 4 of arXiv:2205.13675.
 
-The head does not depend on the numbers of tiles and slots. It scores each tile by its features, by the attention on the nodes
-there and within one link, and by the embedding of the state; and each slot of a tile by the time that the node would wait. The
-probability of a place is the probability of its tile times the probability of its slot given the tile.
+A *node* is an instruction of the loop body. A step of an episode gives the *current* node a *place*: a tile, which is a
+processing element of the CGRA, and a slot, which is a clock modulo the initiation interval (II). A graph network computes an
+embedding of each node, the current node attends to all nodes, and an MLP embeds the state of the mapping.
 
-Observations are those of :func:`stowplan.learned_guidance.modulo_scheduling.observation.observe`, in batches.
+No layer's size depends on the number of tiles or slots. The score of a tile follows from its features, from the embedding of
+the state, and from the attention on the nodes that are placed on the tile and on those tiles that a value from it can reach.
+The score of a slot follows from the time that the node would wait for it and from the tile. The probability of a place is the
+probability of its tile times the probability of its slot given the tile.
+
+Observations are those of :func:`stowplan.learned_guidance.modulo_scheduling.observation.observe`, in batches. In shapes, B is
+the number of observations of a batch, G that of graphs, N that of nodes and E that of edges of a graph, T that of tiles, S that
+of slots, H the width of hidden layers, and F the number of features, each padded where graphs or machines differ in size.
 """
 
 from __future__ import annotations
@@ -22,16 +29,18 @@ from stowplan.learned_guidance.nn import Dense
 if TYPE_CHECKING:
     from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 
-#: Columns of a slot: wait after the tile's first legal slot, in intervals and in clocks, whether it is that slot, its total
-#: wait, the slack that recurrences leave after it, and whether this is negative.
+#: Number of features of a slot. They are, in this order: the clocks by which it comes after the first legal slot of its tile,
+#: divided by the II; the same clocks, at most 8, divided by 8; whether it is that first slot; the clocks that the node would
+#: wait for it, divided by the II; the clocks by which recurrences would allow a later issue, between -8 and 8, divided by 8;
+#: and whether this last number of clocks is negative.
 SLOT_FEATURES = 6
 
-#: Score of padding, which is no tile or slot.
+#: Score of padding. A real tile or slot that is not legal gets half of it.
 _NEVER = -1e9
 
 
 class MessageLayer(nn.Module):
-    """Passes messages along and against edges, aggregated by sum and maximum, with a shortcut."""
+    """Passes messages along and against edges, sums those that arrive at a node, and adds a residual connection."""
 
     def __init__(self, hidden: int):
         super().__init__()
@@ -42,7 +51,8 @@ class MessageLayer(nn.Module):
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, nodes: Tensor, source: Tensor, target: Tensor, features: Tensor) -> Tensor:
-        """Map nodes [M, H], ends of edges [E] and columns of edges [E, F] to nodes [M, H]."""
+        """Return new embeddings [nodes, H] from embeddings [nodes, H], producers and consumers of edges [edges] each, and
+        features of edges [edges, F]. Nodes and edges are those of all graphs, without padding."""
         along, against = self.edge(features).chunk(2, dim=1)
         received = _sum(torch.relu(self.along(nodes)[source] + along), target, len(nodes))
         returned = _sum(torch.relu(self.against(nodes)[target] + against), source, len(nodes))
@@ -51,6 +61,7 @@ class MessageLayer(nn.Module):
 
 
 def _sum(values: Tensor, place: Tensor, count: int) -> Tensor:
+    """Return [count, H]: row i is the sum of those rows of ``values`` whose entry in ``place`` is i."""
     return values.new_zeros(count, values.shape[1]).index_add_(0, place, values)
 
 
@@ -63,24 +74,28 @@ class GraphNetwork(nn.Module):
         self.layers = nn.ModuleList(MessageLayer(config.hidden) for _ in range(config.layers))
 
     def forward(self, nodes: Tensor, edges: Tensor, features: Tensor, sizes: Tensor) -> Tensor:
-        """Map [G, N, F], [G, E, 2], [G, E, F] and [G, 4] to embeddings [G, N, H], zero for padded nodes."""
+        """Return the embeddings [G, N, H] of nodes, 0 for padding.
+
+        Arguments are the features [G, N, F] of nodes, the ends [G, E, 2] of edges (producer and consumer), the features
+        [G, E, F] of edges, and the sizes [G, 4] of graphs, which begin with the numbers of nodes and edges.
+        """
         graphs, count = nodes.shape[:2]
-        real = torch.arange(count, device=nodes.device) < sizes[:, :1]
-        hidden = self.first(nodes[real])
+        is_node = torch.arange(count, device=nodes.device) < sizes[:, :1]
+        hidden = self.first(nodes[is_node])
         if len(self.layers):
-            there = torch.arange(edges.shape[1], device=edges.device) < sizes[:, 1:2]
+            is_edge = torch.arange(edges.shape[1], device=edges.device) < sizes[:, 1:2]
             offsets = (sizes[:, 0].long().cumsum(0) - sizes[:, 0])[:, None, None]
-            ends = (edges.long() + offsets)[there]
-            source, target, columns = ends[:, 0], ends[:, 1], features[there]
+            ends = (edges.long() + offsets)[is_edge]
+            source, target, columns = ends[:, 0], ends[:, 1], features[is_edge]
             for layer in self.layers:
                 hidden = layer(hidden, source, target, columns)
         embeddings: Tensor = hidden.new_zeros(graphs, count, hidden.shape[1])
-        embeddings[real] = hidden
+        embeddings[is_node] = hidden
         return embeddings
 
 
 class Network(nn.Module):
-    """Actor and critic, which share all layers except their heads. The configuration sets the sizes."""
+    """Actor and critic, which share all layers except the last ones. The configuration sets the sizes."""
 
     def __init__(self, config: PpoConfig):
         super().__init__()
@@ -100,13 +115,13 @@ class Network(nn.Module):
         self.slot_tile = nn.Linear(hidden, 16)
         self.slot_score = nn.Linear(16, 1)
         self.critic = nn.Sequential(Dense(3 * hidden, hidden), nn.Linear(hidden, 1))
-        # An untrained network has no preferences.
+        # Small weights: an untrained network gives all legal places of a tile, and all tiles, nearly the same probability.
         for layer in (self.tile_score, self.slot_score):
             nn.init.normal_(layer.weight, std=1e-2)
             nn.init.zeros_(layer.bias)
 
     def embed(self, observation: dict[str, Tensor]) -> Tensor:
-        """Return the embeddings [B, N, H] of the nodes, computed once for each graph of the batch."""
+        """Return the embeddings [B, N, H] of the nodes. Observations of the same graph share one computation."""
         keys = observation["graph"].long()
         _, inverse = torch.unique(keys[:, 0] << 22 | keys[:, 1], return_inverse=True)
         first = torch.full((int(inverse.max()) + 1,), len(keys), device=keys.device)
@@ -116,52 +131,53 @@ class Network(nn.Module):
         return embedded[inverse]
 
     def forward(self, observation: dict[str, Tensor], embedded: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Compute scores and values of a batch.
+        """Return the log-probabilities of places and the values of a batch of observations.
 
         Parameters
         ----------
         observation
             Arrays from :func:`~stowplan.learned_guidance.modulo_scheduling.observation.observe`, with B as first dimension.
         embedded
-            [B, N, H] from :meth:`embed`, if they have been computed.
+            The result of :meth:`embed`; None to compute it here.
 
         Returns
         -------
         tuple
-            Logarithms [B, T, S] of the probabilities of places before masking, and values [B].
+            Logarithms [B, T, S] of the probabilities of places, and values [B]. Places that are not legal have a
+            probability of nearly 0, if any place is legal. To exclude them entirely, apply the observation's mask.
         """
         nodes = self.embed(observation) if embedded is None else embedded
         batch, count, hidden = nodes.shape
         tiles = observation["tiles"]
-        width, sizes, whole = tiles.shape[1], observation["sizes"].long(), observation["globals"]
+        width, sizes, overall = tiles.shape[1], observation["sizes"].long(), observation["globals"]
         ii = sizes[:, 3]
         is_node = torch.arange(count, device=nodes.device) < sizes[:, :1]
         is_tile = torch.arange(width, device=nodes.device) < sizes[:, 2:3]
         current = nodes[torch.arange(batch, device=nodes.device), observation["current"].long()[:, 0]]
 
-        # Attention from the node to place over all nodes.
+        # The current node attends to all nodes.
         informed = torch.cat([nodes, observation["states"]], dim=2)
         heads = self.config.heads
         values = self.value(informed)
-        query = self.query(torch.cat([current, whole], dim=1)).view(batch, heads, -1)
+        query = self.query(torch.cat([current, overall], dim=1)).view(batch, heads, -1)
         keys = self.key(informed).view(batch, count, heads, -1)
         weights = torch.einsum("bhd,bnhd->bnh", query, keys) * (hidden // heads) ** -0.5
         weights = torch.softmax(weights.masked_fill(~is_node[:, :, None], _NEVER), dim=1)
         weighted = (weights[..., None] * values.view(batch, count, heads, -1)).flatten(2)
         context = weighted.sum(dim=1)
 
-        # The state of the machine.
+        # The embedding of the state: current node, attended nodes, features of the mapping, mean and maximum over tiles.
         masked = tiles * is_tile[..., None]
         pooled = torch.cat([masked.sum(dim=1) / sizes[:, 2:3].clamp(min=1), masked.amax(dim=1)], dim=1)
-        state = self.state(torch.cat([current, context, self.dynamic(torch.cat([whole, pooled], dim=1))], dim=1))
+        state = self.state(torch.cat([current, context, self.dynamic(torch.cat([overall, pooled], dim=1))], dim=1))
 
-        # Attention on the nodes on a tile, and on those within one link.
+        # For each tile, the attention on the nodes that are placed on it; then also on those on tiles that its values reach.
         place = observation["placed"].long()
-        there = torch.cat([weights, weighted], dim=2) * (place >= 0)[..., None]
-        stands = there.new_zeros(batch, width, there.shape[2])
-        stands = stands.scatter_add(1, place.clamp(min=0)[..., None].expand_as(there), there)
-        near = torch.bmm((observation["hops"] >= 0).to(stands.dtype), stands)
-        scored = self.tile(torch.cat([tiles, stands, near], dim=2)) + self.tile_state(state)[:, None]
+        attended = torch.cat([weights, weighted], dim=2) * (place >= 0)[..., None]
+        on_tile = attended.new_zeros(batch, width, attended.shape[2])
+        on_tile = on_tile.scatter_add(1, place.clamp(min=0)[..., None].expand_as(attended), attended)
+        in_reach = torch.bmm((observation["hops"] >= 0).to(on_tile.dtype), on_tile)
+        scored = self.tile(torch.cat([tiles, on_tile, in_reach], dim=2)) + self.tile_state(state)[:, None]
         scored = self.tile_second(torch.relu(scored))
         tile_scores = self.tile_score(scored)[..., 0].masked_fill(~is_tile, _NEVER)
         legal = observation["mask"][..., : int(ii.max())] > 0
@@ -174,13 +190,16 @@ class Network(nn.Module):
         return scores, self.critic(torch.cat([state, tile_mean, tile_most], dim=1))[:, 0]
 
     def _slots(self, scored: Tensor, ready: Tensor, slack: Tensor, legal: Tensor, ii: Tensor) -> Tensor:
-        """Return the logarithms [B, T, S] of the probabilities of slots given their tile; near 0 probability if not legal."""
+        """Return the logarithms [B, T, S] of the probabilities of slots given their tile.
+
+        Slots that are not legal have a probability of nearly 0, if any slot of the tile is legal.
+        """
         ready = ready.long()
         interval = ii[:, None, None]
         number = torch.arange(legal.shape[2], device=legal.device)
         wait = torch.remainder(number - ready[..., None], interval)
         first = wait.masked_fill(~legal, 1 << 30).amin(dim=2, keepdim=True)
-        # Only for legal places: most are not legal.
+        # Features are computed for legal places only, because most places are not legal.
         batch, tile, slot = legal.nonzero(as_tuple=True)
         waits, intervals = wait[batch, tile, slot].float(), ii[batch]
         behind = waits - first[batch, tile, 0]
@@ -203,5 +222,5 @@ class Network(nn.Module):
 
 
 def as_tensors(observation: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the arrays of a batch as tensors that share their memory."""
+    """Return the arrays of a batch as tensors. Each shares its memory with the array that it was made from."""
     return {name: torch.from_numpy(array) for name, array in observation.items()}
