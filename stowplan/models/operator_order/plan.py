@@ -57,7 +57,7 @@ def _tensors(problem: Problem, plan: Plan) -> dict[int, Values]:
 def in_order(first: Sequence[int], second: Sequence[int]) -> set[int]:
     """A largest set of operators whose order is the same in both sequences.
 
-    Both sequences must contain all operators. The result does not depend on which of the two is passed first.
+    Both sequences must contain the same operators. The result does not depend on which of the two is passed first.
     """
     first, second = sorted((tuple(first), tuple(second)))
     position = {op: at for at, op in enumerate(second)}

@@ -95,8 +95,9 @@ class Changes:
             yield lives.plan(offsets)
 
     def _find_moved(self, plan: Any) -> list[int]:
-        """A smallest set of operators that have to move to turn the earlier order into that of the plan."""
-        unmoved = in_order(self._order, plan.order)
+        """A smallest set of operators that have to move to turn the earlier order into that of the plan, without new ones."""
+        earlier = {*self._order}
+        unmoved = in_order(self._order, [op for op in plan.order if op in earlier])
         return [op for op in self._order if op not in unmoved]
 
     def _with_offsets(self, order: list[int], ceiling: int | None) -> Plan | None:
