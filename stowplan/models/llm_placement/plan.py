@@ -23,9 +23,9 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     micro_batch: int
     """Number of the micro-batch."""
     name: str = ""
-    """Name of the problem, for people; the digest decides."""
+    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
-    """Name of the machine, likewise."""
+    """Name of the machine, for people."""
     format: str = "stowplan.llm_placement.plan"
     version: int = 1
 
