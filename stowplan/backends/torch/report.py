@@ -36,7 +36,8 @@ class StepsReport(msgspec.Struct, kw_only=True):
     """A report about the steps so far.
 
     A step is everything that runs inside of ``with memory.step():``. Without this statement, a step begins when a compiled
-    graph is called, and ends when a graph is called for the first time after the backward pass.
+    graph is called, and ends when a graph is called for the first time after the backward pass. Calls
+    without autograd that come before or between such steps are a step of their own.
     """
 
     limit: int

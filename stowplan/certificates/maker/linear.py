@@ -31,7 +31,8 @@ from stowplan.models.tier_placement.structure import Structure
 #: Prices are multiples of one over this denominator.
 DENOMINATOR = 1 << 60
 
-#: The divisors that a row is rounded with are the sizes of its items, each divided by these numbers.
+#: The divisors that a row is rounded with are the sizes of its items, each divided by these numbers, and one more than the
+#: largest size.
 PARTS = 1, 2
 
 #: In each round of cuts, at most this many similar rows are rounded (:func:`_rounded` says which rows are similar).

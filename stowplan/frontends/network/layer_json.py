@@ -49,7 +49,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     source: str = ""
     """A remark about the origin of the file."""
     mode: str = ""
-    """A remark that other tools write; it is ignored."""
+    """A remark; it is ignored."""
     fx_ops: dict[str, int] = {}
     """A remark: how many operators of each kind there were before they were merged into layers."""
     notes: tuple[str, ...] = ()
