@@ -17,7 +17,7 @@ from stowplan.result import StopReason
 
 Criterion = Callable[[WorkerPool], StopReason | None]
 
-#: Reasons by which a run ends without an answer. A message that arrived at the last moment may still contain a proof.
+#: Reasons that do not say that the result is proven or good enough. A message that arrived last may still contain such a proof.
 LIMIT_REASONS: tuple[StopReason | None, ...] = ("time_limit", "work_limit", "candidates_done", "cancelled")
 
 
@@ -27,12 +27,12 @@ def first_of(*criteria: Criterion) -> Criterion:
 
 
 def settled(pool: WorkerPool) -> StopReason | None:
-    """Holds if nothing is left to gain and no candidate is waited for."""
+    """Holds if no better result is possible or asked for, and the run need not wait for any of its methods (candidates)."""
     return _unless_awaited(pool, pool.state.settled_reason())
 
 
 def user_criterion(criterion: stop.Criterion | None) -> Criterion:
-    """Turns the caller's criterion into one that holds if it does and no candidate is waited for."""
+    """A criterion that holds if the caller's holds and the run need not wait for any candidate; never if there is none."""
 
     def holds(pool: WorkerPool) -> StopReason | None:
         is_held = criterion is not None and criterion(pool.state.progress)
@@ -57,15 +57,15 @@ def idle(pool: WorkerPool) -> StopReason | None:
 
 
 def _limit(pool: WorkerPool) -> StopReason:
-    """Which limit stops the candidates that have not finished. It is the limit on work if the plan no longer depends on
-    them."""
+    """The limit that stops the candidates that have not finished. It is the limit on work if the run is deterministic and
+    these candidates only prove bounds: the plan does not depend on them."""
     if pool.clock.deadline.was_cancelled:
         return "cancelled"
     return "work_limit" if pool.state.options.deterministic and proves_only(pool.unfinished) else "time_limit"
 
 
 def _unless_awaited(pool: WorkerPool, reason: StopReason | None) -> StopReason | None:
-    """Returns the reason only if the run need not wait for any candidate."""
+    """The reason, or None if the run must wait for a candidate. A run that is proven infeasible waits for none."""
     if reason is None or reason == "infeasible":
         return reason
     if pool.state.options.deterministic and not is_decided(pool.state, pool.running_or_waiting, pool.could_win_ties):
@@ -74,11 +74,12 @@ def _unless_awaited(pool: WorkerPool, reason: StopReason | None) -> StopReason |
 
 
 def is_decided(state: RunState, unfinished: Sequence[Candidate], could_win_ties: Sequence[Candidate]) -> bool:
-    """Whether the plan of a deterministic run is certain to be the one that all its work would lead to, so that it can end now.
+    """Whether a deterministic run can end now, because the remaining work cannot change its plan.
 
     Without a proof, all candidates that make plans must finish. With a proof that no better plan exists, only equally good
-    plans matter, and among these the one of the earliest candidate is kept: only candidates that come before that of the best
-    plan can change it. When a proof arrives depends on the load of the machine; the plan must not.
+    plans matter. Among these, the plan of the candidate that was started first is kept, so that only candidates that were
+    started before the one of the best plan can change it. When a proof arrives depends on the load of the machine; the plan
+    must not.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ def is_decided(state: RunState, unfinished: Sequence[Candidate], could_win_ties:
     if state.infeasible:
         return True
     only_ties_count = state.settled_reason() == "optimal" and state.on_plan is None
-    # The plan of a named baseline is preferred to equally good ones, whichever candidate made it.
+    # If the caller named a baseline, its plan is preferred to equally good ones, whichever candidate made it.
     if only_ties_count and state.best is not None and state.baseline in (None, state.best.source):
         return proves_only(could_win_ties)
     return proves_only(unfinished)

@@ -77,7 +77,7 @@ class Budget:
             self._checks -= 1
 
     def allows(self, checks: int, seconds: float) -> bool:
-        """Whether the budget suffices for this number of checks of so many seconds each, and for as much work after them."""
+        """Whether the budget suffices for this number of checks that take ``seconds`` each, and for as much work after them."""
         return 2 * checks <= self._checks if self._checks is not None else 2 * checks * seconds <= self._deadline.remaining
 
     def solver_limits(self, parts: int = 1) -> dict[str, Any] | None:
@@ -95,7 +95,7 @@ class Budget:
         return {"time_limit": seconds / parts, "workers": self.options.workers, **common}
 
     def has_room(self, literals: int) -> bool:
-        """Whether a model with so many literals can be built in a part of the remaining time. Building cannot be
+        """Whether a model with this many literals can be built in a part of the remaining time. Building cannot be
         interrupted."""
         return self._checks is not None or literals * BUILDING < 0.5 * self._deadline.remaining
 

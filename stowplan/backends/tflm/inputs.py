@@ -30,7 +30,7 @@ from stowplan.frontends.tflite.model import IF, OPERATOR_OPTIONS, TYPES, TfliteM
 _VIEWS = (22, 43, 53, 70)
 _GATHER = 36
 
-#: Valid axes are determined only for tensors of at most so many dimensions.
+#: Valid axes are determined only for tensors of at most this many dimensions.
 _MAX_DIMENSIONS = 8
 
 _Shape: TypeAlias = tuple[int, ...]

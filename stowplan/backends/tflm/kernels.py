@@ -52,7 +52,7 @@ IN_PLACE = {"DYNAMIC_UPDATE_SLICE": False, "EXPAND_DIMS": True, "RESHAPE": True,
 #: Operators whose CMSIS-NN kernels are modelled.
 _CMSIS_NN = ("CONV_2D", "DEPTHWISE_CONV_2D")
 
-#: CMSIS-NN's vector code computes a depthwise convolution in blocks of so many channels, one after the other.
+#: CMSIS-NN's vector code computes a depthwise convolution in blocks of this many channels, one after the other.
 _DEPTHWISE_BLOCK = 124
 
 Ints = NDArray[np.int64]

@@ -130,7 +130,7 @@ class _OrderSearch:
         return of_graph(self._graphs.graph(graph, bytes_inside))
 
 
-#: Local search ends after so many tries, or after so many in a row without an improvement.
+#: Local search ends after _MAX_TRIES tries, or after _PATIENCE tries in a row without an improvement.
 _MAX_TRIES, _PATIENCE = 2000, 400
 
 

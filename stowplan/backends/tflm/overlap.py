@@ -13,7 +13,7 @@ from stowplan.frontends.tflite import model as schema
 from stowplan.frontends.tflite.flatbuffer import FlatBuffer
 from stowplan.frontends.tflite.model import Operator, TfliteModel
 
-#: Options by operator: the name, the number of the field, its format in :mod:`struct`, and its default.
+#: Options by operator: the name, the number of the field in the schema, its format in :mod:`struct`, and its default.
 _WINDOW = (("padding", 0, "b", 0), ("stride_w", 1, "i", 0), ("stride_h", 2, "i", 0))
 _POOLING = (*_WINDOW, ("filter_width", 3, "i", 0), ("filter_height", 4, "i", 0))
 _OPTIONS: dict[str, tuple[tuple[str, int, str, int], ...]] = {
@@ -31,7 +31,7 @@ _CONSTANT_OPERANDS = {"MEAN": "axis", "PAD": "paddings", "PADV2": "paddings", "T
 _STRUCT_FORMATS = {"int32": "i", "int64": "q"}
 
 
-#: Larger tensors get no pairs, to limit the work; models of small devices have none.
+#: Tensors with more elements than this share no bytes, to limit the work; models for small devices have no such tensors.
 _MAX_ELEMENTS = 1 << 24
 
 
@@ -42,18 +42,18 @@ class Pair(NamedTuple):
     """
 
     place: tuple[int, int]
-    """The operator: its subgraph and its position in the file."""
+    """The operator: the number of its subgraph, and its position there; (-1, -1) for two copies."""
     operand: int
     result: int
     distance: int | None
-    """The least number of bytes from the start of the result to the end of the operand's elements. None if the two may only
-    have the same offset."""
+    """The least safe number of bytes from the start of the result to the end of the operand's elements. None if the two may
+    share bytes only at the same offset."""
     is_copy: bool = False
     """Whether both have the same contents as soon as both are written, whichever of them dies first."""
 
 
 def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
-    """Finds all pairs of a model under a set of kernels; there are none under ``none``.
+    """Finds all pairs of a model for a set of kernels: ``reference``, ``cmsis-nn``, or ``none``, for which there are no pairs.
 
     There are no pairs for operators that call subgraphs, use variables, are custom, or have several results, and no pairs whose
     operand is an output of its subgraph and would be overwritten. Live ranges are not considered here. Any two copies of one
@@ -86,7 +86,10 @@ def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
 
 
 def unmodelled(model: TfliteModel, kernels: str) -> int:
-    """How many operators of a model have no access model in a set of kernels, so that their tensors share nothing."""
+    """How many operators of a model have no access model in a set of kernels, so that their tensors share no bytes.
+
+    An *access model* gives the order in which a kernel reads and writes its elements.
+    """
     operators = [operator for subgraph in model.subgraphs for operator in subgraph.operators]
     return sum(not is_modelled(schema.OPERATORS.get(operator.code, ""), kernels) for operator in operators)
 
@@ -136,7 +139,10 @@ class _OperatorReader:
         return pairs
 
     def _distance(self, name: str, operands: list[int], result: int, attributes: dict[str, Any], operand: int) -> int | None:
-        """The least distance for one tensor; if the operator reads it as several operands, the largest of theirs."""
+        """The least distance from the start of the result to the end of an operand; None if they may not share bytes.
+
+        If the operator reads the tensor as several operands, the largest of their distances is returned.
+        """
         tensors = [None if number < 0 else self._model.tensors[number] for number in (*operands, result)]
         shapes = [() if tensor is None else tensor.shape for tensor in tensors]
         types = ["" if tensor is None else schema.TYPES.get(tensor.kind, "") for tensor in tensors]
@@ -151,7 +157,7 @@ class _OperatorReader:
         return None if None in distances else max(other for other in distances if other is not None)
 
     def _attributes(self, name: str, operator: Operator, operands: list[int]) -> dict[str, Any] | None:
-        """The options and the values of constant operands on which the kernel's reads depend; None if any is missing."""
+        """The options and constant operands that the kernel's reads depend on, by name; None if one is missing or invalid."""
         attributes: dict[str, Any] = {}
         fields = _OPTIONS.get(name, ())
         at = self._file.field(operator.table, schema.OPERATOR_OPTIONS)
@@ -159,7 +165,7 @@ class _OperatorReader:
             if at is None:
                 return None
             table = self._file.follow(at)
-            attributes = {field: self._file.number(table, number, form, left) for field, number, form, left in fields}
+            attributes = {field: self._file.number(table, number, form, default) for field, number, form, default in fields}
         if "padding" in attributes:
             if attributes["padding"] not in (0, 1) or any(
                 value < 1 for field, value in attributes.items() if field != "padding"

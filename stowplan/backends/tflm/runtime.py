@@ -34,16 +34,16 @@ WHEEL, _PACKAGE = "tflite-micro", "tflite_micro"
 #: Number of the type of resource handles.
 _RESOURCE_TYPE = 13
 
-#: The runtime may end an inference early. At most so many inferences are run for each one that should be completed.
+#: The runtime may end an inference early. At most this many inferences are run for each one that should be completed.
 _MAX_TURNS_FACTOR = 16
 
 #: Signals that end a process because of a fault: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV.
 _CRASH_SIGNALS = (4, 6, 7, 8, 11)
 
-#: A message shows at most so many inputs.
+#: A message shows at most this many inputs.
 _MAX_INPUTS_SHOWN = 6
 
-#: The arena for a first run is so many bytes larger than the sizes of the model's tensors and of its file suggest.
+#: The arena for a first run is this many bytes larger than the sizes of the model's tensors and of its file suggest.
 _EXTRA_ARENA_BYTES = 4 << 20
 
 

@@ -24,14 +24,14 @@ from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.two_cuts import TwoCuts
 from stowplan.version import VERSION
 
-#: Minimum cuts are computed for so many limits on the saved bytes, spaced evenly between the least and the most.
+#: Minimum cuts are computed for this many limits on the saved bytes, spaced evenly between the least and the most.
 SIZES = 12
 
-#: Two cuts differ in some independent parts. Choices are mixed from both cuts, with so many steps from all parts of one cut to
-#: all parts of the other.
+#: Two cuts differ in some independent parts. Mixed choices take some parts from one cut and the rest from the other. There are
+#: this many steps from all parts of one cut to all parts of the other.
 MIXTURES = 8
 
-#: At most so many choices are passed to PyTorch's minimum cut and simulated as PyTorch would run them.
+#: At most this many choices are passed to PyTorch's minimum cut and simulated as PyTorch would run them.
 SIMULATED = 16
 
 

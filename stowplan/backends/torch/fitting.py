@@ -21,8 +21,7 @@ from stowplan.backends.torch.report import SPARE
 from stowplan.backends.torch.timeline import Phase, Planned, Timeline
 from stowplan.backends.torch.uses import SpecializedGraph, Stage, Use, Variant
 
-#: The default margin: at least and at most these shares of the limit, and between them so many times the growth of the last
-#: step.
+#: The default margin is GROWTH_STEPS times the growth of the last step, but at least and at most these shares of the limit.
 LEAST_MARGIN, MOST_MARGIN, GROWTH_STEPS = 0.01, 0.05, 10
 
 #: How many steps in a row must measure nothing new before graphs are planned again: once parameters were updated, and before

@@ -33,27 +33,27 @@ from stowplan.result import Result
 #: Share of the remaining time in which torch's partitioner may make plans at lower budgets.
 STOCK_SHARE = 0.3
 
-#: If no plan fits, the search for the lowest possible peak takes at least so many seconds, and at least this share of the
-#: limit.
+#: If no plan fits, the search for the lowest possible peak takes at least this many seconds, and at least this share of
+#: the time limit.
 MIN_DIAGNOSIS_SECONDS, DIAGNOSIS_SHARE = 3.0, 0.5
 
-#: The search for the plan of the first steps takes at least so many seconds, and this share of the remaining time; the peak of
-#: the plan may be this factor above the least peak.
+#: The search for the plan of the first steps may take this many seconds or this share of the remaining time, whichever is more.
+#: The peak of the plan may be the least peak times PEAK_SLACK.
 MIN_FIRST_SECONDS, FIRST_SHARE, PEAK_SLACK = 2.0, 0.15, 1.05
 
 #: How many forward passes of a graph are assumed to wait for their backward pass when the plan of the first steps is chosen.
-#: The bytes that the plan saves count so many times.
+#: The bytes that the plan saves are multiplied by this number.
 ASSUMED_USES = 4
 
 #: The search ends once this gap between the best plan and the bound is reached.
 GAP = 0.005
 
-#: With less time than so many seconds one heuristic runs alone, in this process: other processes would hardly have started. The
-#: heuristic depends on whether values may be sent to the host.
+#: If there is less time than this many seconds, only one heuristic runs, in this process: other processes would hardly have
+#: started. The heuristic depends on whether values may be sent to the host.
 MIN_PORTFOLIO_SECONDS = 1.0
 QUICK, QUICK_WITH_HOST = ("search",), ("offload",)
 
-#: The search takes at least so many seconds, even if reading the graph has used up the time limit.
+#: The search takes at least this many seconds, even if reading the graph has used up the time limit.
 MIN_SEARCH_SECONDS = 0.1
 
 

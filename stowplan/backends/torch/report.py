@@ -1,4 +1,4 @@
-"""Reports about the steps of a training loop, and the text of the error for a step above the limit."""
+"""Reports about the steps of a training loop, and the text of the error for a step that needs more than the memory limit."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from stowplan.backends.torch.planning import GraphReport
 if TYPE_CHECKING:
     from stowplan.backends.torch.scopes import Scopes
 
-#: A suggested limit is this factor above the measured peak, because a new plan may differ from the measured one.
+#: A suggested limit is the measured peak times this factor, because a new plan may differ from the measured one.
 SPARE = 1.01
 
 
 class State(Enum):
-    """The state of the current step."""
+    """The state of the current step, which :mod:`stowplan.backends.torch.scopes` calls a scope."""
 
     IDLE = "no scope is open"
-    UNCOMPILED = "torch.compile began to compile something, and no graph came of it yet"
-    EVALUATION = "a scope is open, and no graph was called with gradients"
-    FORWARD = "a graph was called with gradients, and no backward pass ran since"
+    UNCOMPILED = "torch.compile has begun to compile, and has not made a graph yet"
+    EVALUATION = "a scope is open, and no graph was called while autograd was enabled"
+    FORWARD = "a graph was called while autograd was enabled, and no backward pass has begun since"
     BACKWARD = "a backward pass of a graph began"
     UPDATING = "an optimizer steps"
 
@@ -35,20 +35,22 @@ class State(Enum):
 class StepsReport(msgspec.Struct, kw_only=True):
     """A report about the steps so far.
 
-    A step lasts as long as ``with memory.step():``, or from one call of a graph to the first call after a backward pass.
+    A step is everything that runs inside of ``with memory.step():``. Without this statement, a step begins when a compiled
+    graph is called, and ends when a graph is called for the first time after the backward pass. Calls
+    without autograd that come before or between such steps are a step of their own.
     """
 
     limit: int
     """The memory limit, in bytes."""
     count: int = 0
-    """How many steps began."""
+    """How many steps have begun."""
     checked: int = 0
-    """In how many steps live bytes were counted."""
+    """In how many of these steps live bytes were counted."""
     by: str = "storages"
-    """How bytes were counted: ``storages`` counts the live storages that a dispatch mode sees, ``allocator`` is the peak of
-    CUDA's allocator."""
+    """How bytes were counted: ``storages`` adds up the live storages that a dispatch mode sees; ``allocator`` takes the peak
+    that CUDA's allocator reports."""
     largest: int = 0
-    """The largest peak of any step that was checked, in bytes: parameters, gradients, optimizers and other models included."""
+    """The largest peak of all checked steps in bytes, including parameters, gradients, optimizer states and other models."""
     outside: int = 0
     """Bytes that were live when the last checked step began."""
     warnings: list[str] = []
@@ -56,7 +58,7 @@ class StepsReport(msgspec.Struct, kw_only=True):
 
 
 class TrainingReport(msgspec.Struct, kw_only=True):
-    """A report about a training loop so far."""
+    """A report about a training loop so far; ``str(report)`` is a text of one line for the steps and one for each graph."""
 
     steps: StepsReport
     graphs: list[GraphReport]
@@ -80,12 +82,14 @@ class TrainingReport(msgspec.Struct, kw_only=True):
 
 
 def refusal(scopes: Scopes, peak: int) -> str:
-    """One line that says why a step is above the limit, and what to do.
+    """One line that says why a step needs more bytes than the limit, and what to do.
 
     Parameters
     ----------
+    scopes
+        The steps of the training loop, of which the current one is above the limit.
     peak
-        Bytes that were live in the step.
+        The largest number of bytes that were live at once in the step.
     """
     text = f"a step took {peak} bytes, and the limit is {scopes.limit}: "
     reports = scopes.planner.planned()
@@ -112,7 +116,7 @@ def refusal(scopes: Scopes, peak: int) -> str:
 
 @contextlib.contextmanager
 def naming_out_of_memory(scopes: Scopes) -> Iterator[None]:
-    """A context manager that turns torch's out-of-memory error into a MemoryLimitError, which says how many bytes are live."""
+    """A context manager that replaces torch's out-of-memory error by a MemoryLimitError, which says how many bytes are live."""
     try:
         yield
     except torch.OutOfMemoryError as error:

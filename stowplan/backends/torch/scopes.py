@@ -38,7 +38,7 @@ from stowplan.backends.torch.timeline import Phase
 from stowplan.backends.torch.uses import EndedPhase, RunningPhase, SpecializedGraph, Stage, Use, Variant, storage_keys
 from stowplan.errors import UsageError
 
-#: A graph gets its own plans for at most so many combinations of symbolic sizes. Other sizes use the plan of least peak.
+#: A graph gets its own plans for at most this many combinations of symbolic sizes. Other sizes use the plan of least peak.
 MOST_SIZES = 8
 
 _ALL: weakref.WeakSet[Scopes] = weakref.WeakSet()
@@ -73,7 +73,7 @@ class Scopes:
         self.is_stepping = False
         """Whether an optimizer steps right now."""
         self.unattributed_peak = 0
-        """The peak since ``torch.compile`` began to compile something of which there is no graph yet."""
+        """The peak since ``torch.compile`` began to compile, as long as it has not made a graph."""
         self.task = private.NO_TASK
         """The identifier of the last backward pass in which one of the graphs ran."""
         self.is_used_by_compile: Callable[[], bool] = lambda: True
@@ -204,7 +204,7 @@ class Scopes:
                 self.meter.cap(self.limit)
 
     def compilation_began(self) -> None:
-        """Called when ``torch.compile`` begins to compile something, of which there may never be a graph."""
+        """Called when ``torch.compile`` begins to compile; it may end without a graph."""
         if self.state is State.IDLE and not self.fitting.graphs and self.is_used_by_compile():
             self.state, self.unattributed_peak = State.UNCOMPILED, 0
             self.meter.counts_operands = True

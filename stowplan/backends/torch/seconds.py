@@ -19,8 +19,8 @@ from stowplan.backends.torch.private import no_dispatch, tree_map
 from stowplan.frontends.torch_program import tensors_of
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND, duration_ps
 
-#: So many runs of an operator are timed together, because a device may run asynchronously; so many times; and for at most so
-#: many seconds.
+#: RUNS runs of an operator are timed together, because a device may run asynchronously. This is repeated TIMES times, or until
+#: MOST_SECONDS have passed.
 RUNS, TIMES, MOST_SECONDS = 4, 3, 0.05
 
 

@@ -38,11 +38,11 @@ def cases(problem: Fields) -> Iterator[Case]:
 
 
 def prices(problem: Fields, proof: Fields) -> int | None:
-    """The least that a plan of any case costs at the prices of that case; None where no case has a plan.
+    """A lower bound for all plans: the least cost of a path of any case at the prices of that case; None if no case has a plan.
 
     denominator * time >= least over paths of (sum of denominator * times + price * bytes) - sum of price * room
 
-    A path gives each layer a memory, and a number of spilled parts; those of a device follow one another.
+    A path gives each layer a memory and a number of spilled parts; the layers of a device are consecutive.
     """
     every, denominator = [*cases(problem)], whole(proof, "denominator")
     given = rows(proof, "cases", 1 + len(problem["devices"]))
@@ -55,7 +55,7 @@ def prices(problem: Fields, proof: Fields) -> int | None:
 
 
 def _path(problem: Fields, case: Case, paid: list[int], denominator: int) -> int | None:
-    """The cheapest path of a case; None where there is none."""
+    """The cost of the cheapest path of a case; None if it has no path."""
     memories = [problem["host"], *problem["devices"]]
     total = 0
     for number, memory in enumerate(memories):
@@ -145,10 +145,10 @@ def _transfers(problem: Fields, case: Case, device: Fields) -> int:
 
 
 def _time(amount: int, rate: int) -> int:
-    """Picoseconds, halves up."""
+    """The time in picoseconds, rounded to the nearest, halves up."""
     return (2 * amount * SECOND + rate) // (2 * rate)
 
 
 def _rounded(picoseconds: int) -> int:
-    """Whole nanoseconds, halves up."""
+    """Rounded to whole nanoseconds, halves up; in picoseconds."""
     return (picoseconds + ROUNDED // 2) // ROUNDED * ROUNDED

@@ -1,7 +1,10 @@
-"""Form ``search`` of operator order, over all sets of operators that may have run, from the start or backwards from the end.
+"""Checks proofs of the form ``search`` for operator order: it goes through all sets of operators that may have run so far.
 
-Sets are bit masks. Bit i is operator i. Two more bits stand for the start, which touches the inputs, and for the end, which
-touches what must exist at the end. A storage that is live between the operators of a set and the others is touched by both:
+The search goes forwards from the start or backwards from the end. In a backward search, an operator "has run" if the search has
+visited it, so that a set has the last operators of an order.
+
+Sets are bit masks. Bit i is operator i. Two more bits represent the start, which touches the inputs, and the end, which touches
+the storages that must exist then. A storage is live between a set of operators and the others if both touch it:
 
     live(done) = sum of the sizes of storages with users & done and users & ~done
 """
@@ -15,17 +18,18 @@ from stowplan.certificates.checker.reading import LOOKS, Fields, need, walk, who
 
 
 class Run(NamedTuple):
-    """The state after another operator has run. States are compared by their fields in this order."""
+    """The state after an operator has run. States are compared by their fields in this order."""
 
     live: int
     """Bytes that are live afterwards."""
     op: int
+    """The operator that ran."""
     done: int
     """Mask of all operators that have run."""
 
 
 class Orders:
-    """The sets of operators that may have run, from one end."""
+    """The rules by which operators run and storages become live, for a search from the start or, backwards, from the end."""
 
     def __init__(self, graph: Graph, is_backwards: bool):
         self.size, self.is_backwards = graph.size, is_backwards
@@ -52,9 +56,9 @@ class Orders:
         return [op for op in ops if not self.needed[op] & ~done]
 
     def run(self, op: int, done: int, live: int) -> tuple[int, Run]:
-        """Bytes that are live while an operator runs, and the state afterwards.
+        """The number of bytes that are live while an operator runs, and the state afterwards.
 
-        peak = live + sizes of storages that begin with it - sizes of storages that give their bytes to a result
+        peak = live + sizes of storages that become live with it - sizes of storages whose bytes a result overwrites
         """
         then = done | 1 << op
         peak = after = live
@@ -62,19 +66,33 @@ class Orders:
             size, users = self.size[storage], self.users[storage]
             is_live, stays = bool(users & done), bool(users & ~then)
             after += size * (stays - is_live)
-            # In a backward search, bytes that are live before an operator runs are those that it leaves in a forward one.
+            # A result may overwrite a storage only if no later operator uses it. In a backward search, the later operators are
+            # those in ``done``.
             is_overwritten = storage in self.replaced[op] and not (is_live if self.is_backwards else stays)
             peak += size * (not is_live) - size * is_overwritten
         return peak, Run(after, op, then)
 
 
 def search(problem: Fields, proof: Fields, looks: int = LOOKS // 4) -> int:
-    """The peak ``below`` which no order stays: every way to continue ends where each operator has a peak of at least that.
+    """Checks that every order has a peak of at least ``below``, a number of bytes in the proof, and returns this number.
 
-    Nothing needs to be searched if the bytes that are live at the chosen end are at least ``below``.
+    The search runs only operators whose peak is smaller than ``below``. The proof holds if no sequence of such operators runs
+    all of them. If the bytes that are live where the search begins are already at least ``below``, nothing is searched.
 
-    ``live`` is submodular. An operator that stays below and leaves no more bytes live may therefore be run at once: every order
-    can be changed so that it comes next, without a higher peak.
+    ``live`` is submodular. If an operator has a peak smaller than ``below`` and leaves no more bytes live than before, it may
+    therefore be run at once: every order can be changed so that it comes next, without a higher peak.
+
+    Parameters
+    ----------
+    looks
+        Maximum number of operators that the search looks at.
+
+    Raises
+    ------
+    UnprovenError
+        An order has a peak smaller than ``below``, or the search would take too long.
+    MalformedError
+        ``below`` is not a whole number.
     """
     graph, below = Graph(problem), whole(proof, "below")
     orders = Orders(graph, proof.get("from") == "end")
@@ -92,7 +110,10 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS // 4) -> int:
 
 
 def _runs_below(orders: Orders, below: int, done: int, live: int, ready: list[int]) -> list[Run]:
-    """The states after operators that stay below; only one of them if it leaves no more bytes live."""
+    """The states after those operators of ``ready`` whose peak is smaller than ``below``.
+
+    If one of them leaves no more bytes live than before, only the state with the fewest live bytes is returned.
+    """
     runs = [run for peak, run in (orders.run(op, done, live) for op in ready) if peak < below]
     best = min(runs, default=None)
     return [best] if best is not None and best.live <= live else runs

@@ -71,7 +71,8 @@ def prices(read: Callable[[Fields, Fields], Placed], problem: Fields, proof: Fie
 def tiers(problem: Fields, proof: Fields) -> Placed:
     """The tiers; the weights (item 2i) and the output (2i + 1) of each layer i; the latency minus what uses earn, in ps.
 
-    The amount that a use of an item earns in a tier is a price that the item pays there and that the layer gets:
+    The amount that a use of an item earns in a tier is subtracted from the cost of the item there and added to the times of the
+    layer:
 
     latency of a layer = overhead + max(compute, time of the first tier for other bytes, time of each tier for its uses)
     """

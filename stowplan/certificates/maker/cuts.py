@@ -17,8 +17,11 @@ from stowplan.models.rematerialization import bounds, cuts, structure
 
 
 def order(wish: Wish) -> Iterator[Proof]:
-    """Bytes that are live at the start and at the end; cuts, in the order of the live bytes in the best known order;
-    searches."""
+    """Yields proofs for operator order: by the bytes that are live at the start and at the end, by cuts, and by searches.
+
+    Operators get cuts in the order of the bytes that are live at them in the best known order, the most first. Searches are
+    tried only if the cuts do not prove the claimed bound.
+    """
     graph = order_structure.build(wish.problem)
     for side, touched in (("start", graph.given), ("end", graph.kept)):
         yield {"form": "search", "from": side, "below": int(graph.size[(touched > 0) & graph.is_there].sum())}
@@ -49,8 +52,11 @@ def order(wish: Wish) -> Iterator[Proof]:
 
 
 def rematerialization(wish: Wish) -> Iterator[Proof]:
-    """Flows for the price of a byte that shows most, or that show that the live bytes do not fit. With a host, flows for ranges
-    of bytes."""
+    """Yields proofs for rematerialization by flows, for one operator each.
+
+    Each proof uses the price of a byte that gives the best bound, or shows that the live bytes do not fit. If values may be
+    sent to a host, it has a flow for each range of bytes that are there.
+    """
     problem = wish.problem
     if not problem.ops:
         return

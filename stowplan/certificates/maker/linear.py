@@ -1,9 +1,11 @@
-"""Proofs of tier placement, banked packing and bank mapping: prices from the duals of a linear relaxation.
+"""Proves bounds for tier placement, banked packing and bank mapping by prices, the duals of a linear relaxation.
 
-Every item is in one memory all its life. The relaxation is a linear program with cuts, and a tree if these leave a gap. Rows of
-memory are rounded (mixed-integer rounding, Marchand and Wolsey 2001) if a fractional point violates the result. Then the leaf
-with the smallest bound is split, on the number of items of one size in a memory, or on a single item. Similar items usually
-share one row, so that their number restricts more than a single one does (general disjunctions, Karamanov and Cornuéjols 2011).
+An *item* is a tensor or a buffer; it stays in one memory during its whole life. The relaxation is a linear program with one row
+for each memory and moment at which not all items fit. These rows are strengthened by cuts: a row is rounded (mixed-integer
+rounding, Marchand and Wolsey 2001) if the fractional solution violates the rounded row. If the cuts do not prove the bound that
+is wanted, branch and bound follows. It splits the leaf with the smallest bound, either on the number of items of one size that
+are in a memory, or on a single item. Items of one size usually occur in the same rows, so that a split on their number raises
+the bound more than a split on one of them (general disjunctions, Karamanov and Cornuéjols 2011).
 """
 
 from __future__ import annotations
@@ -29,38 +31,46 @@ from stowplan.models.tier_placement.structure import Structure
 #: Prices are multiples of one over this denominator.
 DENOMINATOR = 1 << 60
 
-#: Divisors of cuts are sizes divided by these numbers; maximum number of cuts of similar rows; minimum distance of a point from
-#: a cut that it violates.
-PARTS, MAX_SIMILAR, MIN_VIOLATION = (1, 2), 3, 1e-4
+#: The divisors that a row is rounded with are the sizes of its items, each divided by these numbers, and one more than the
+#: largest size.
+PARTS = 1, 2
 
-#: A row is rounded only if at least this part of the memory is in use.
+#: In each round of cuts, at most this many similar rows are rounded (:func:`_rounded` says which rows are similar).
+MAX_SIMILAR = 3
+
+#: A cut is added only if the solution violates it by at least this Euclidean distance.
+MIN_VIOLATION = 1e-4
+
+#: A row is rounded only if the solution uses at least this fraction of the memory.
 FULL = 0.99
 
 
 class Row(NamedTuple):
-    """The memory in use at a moment at which not all items fit."""
+    """A row of the program: the items that are live at a moment take at most the capacity of a memory."""
 
     memory: int
     moment: int
     items: Any
-    """[items] numbers of the items; ``columns`` and ``taken`` have their columns and bytes."""
+    """[items] numbers of the items that are live at the moment and fit into the memory."""
     columns: Any
+    """[items] the column that is 1 if the item is in the memory."""
     taken: Any
+    """[items] bytes that the item takes there."""
     divisors: Any
-    """[divisors, 1] divisors for rounding."""
+    """[divisors, 1] the divisors with which the row may be rounded."""
 
 
 class Relaxation(Branched):
-    """The linear program, with the meaning of its rows.
+    """The linear program, with the memory and the moment that each of its rows stands for.
 
     Parameters
     ----------
     items
         The items to place.
     room
-        Bytes of each memory.
+        Capacity of each memory in bytes.
     moments
-        Moments that matter, each with the items that are live then.
+        (moment, items that are live then). Moments at which fewer of the same items are live may be left out.
     """
 
     def __init__(self, items: list[Item], room: list[int], moments: list[tuple[int, list[int]]]):
@@ -70,7 +80,7 @@ class Relaxation(Branched):
             self.program.add_row([(column, 1) for column in own.values()], 1, 1)
         self.rows: list[Row] = []
         self._priced: list[tuple[int, int, int]] = []
-        """(row, memory, moment)"""
+        """(row of the program, memory, moment) for each of ``rows``."""
         always = set.intersection(*(set(live) for _, live in moments)) if moments else set()
         for memory, most in enumerate(room):
             kept = [(self.column[item][memory], items[item].taken[memory]) for item in always if memory in items[item].taken]
@@ -90,15 +100,15 @@ class Relaxation(Branched):
                 self.program.add_row([*terms, (load, 1)], upper=most)
         self._cuts: list[tuple[int, float, Proof]] = []
         self.groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
-        """Decisions on items that have the same size in a memory and are either all always live or not."""
+        """Decisions (item, memory), by (memory, size of the item there, whether the item is live at all moments)."""
         for item, thing in enumerate(items):
             for memory, size in thing.taken.items():
                 self.groups.setdefault((memory, size, item in always), []).append((item, memory))
 
     @cached_property
     def _joined(self) -> tuple[Any, Any, Any, Any]:
-        """Columns of all rows and their bytes, row after row; where each row begins, and the load from which it counts as
-        full."""
+        """``columns`` and ``taken`` of all rows one after another, the position at which each row begins, and the number of
+        bytes in use from which on each row counts as full."""
         starts = np.cumsum([0, *(len(row.columns) for row in self.rows)])[:-1]
         full = FULL * np.array([self.room[row.memory] for row in self.rows])
         columns = np.concatenate([row.columns for row in self.rows])
@@ -116,11 +126,12 @@ class Relaxation(Branched):
         super().__init__(highs, unit, 1 + len(self.items), lambda decision: [self.column[decision[0]][decision[1]]])
 
     def duals(self) -> FloatArray:
-        """[rows of the program] change of the cost if the lower side of a row increases by one."""
+        """[rows of the program] the change of the cost if the lower limit of a row increases by one."""
         return np.array(self._highs.getSolution().row_dual[: len(self._scale)]) * self._scale * self._unit
 
     def proof(self, sides: tuple[Side, ...] = ()) -> Proof:
-        """Prices of the last solution."""
+        """The proof by the duals of the last solution: the prices of the rows of memory, of the cuts, and of ``sides``, the
+        sides of splits above the leaf."""
         paid = -np.array(self._highs.getSolution().row_dual) * self._unit
         memory = [priced(memory, moment, _whole(paid[row] * self._scale[row])) for row, memory, moment in self._priced]
         memory += [cut | {"price": _whole(paid[row] / scale)} for row, scale, cut in self._cuts]
@@ -129,7 +140,7 @@ class Relaxation(Branched):
         return proof | ({"splits": splits} if sides else {})
 
     def remove_useless_cuts(self) -> None:
-        """Removes the cuts that have no price; called before there are sides of splits."""
+        """Removes the cuts whose dual is 0; must be called before the first split."""
         paid = self._highs.getSolution().row_dual
         useless = [number for number, *_ in self._cuts if not paid[number]]
         self._highs.deleteRows(len(useless), np.array(useless, np.int32))
@@ -138,7 +149,7 @@ class Relaxation(Branched):
         self._highs.run()
 
     def separate(self, most: int) -> int:
-        """Adds up to ``most`` rounded rows of memory, those that the point violates most, and returns how many were added."""
+        """Adds the rounded rows that the last solution violates most, at most ``most``; returns how many were added."""
         point, broken, seen = self.point(), list[Any](), Counter[bytes]()
         for row in self._full(point):
             cut = _rounded(row, point[row.columns], self.room[row.memory], seen)
@@ -154,7 +165,7 @@ class Relaxation(Branched):
         return min(most, len(broken))
 
     def _full(self, point: FloatArray) -> list[Row]:
-        """Rows that are nearly full and have fractional items."""
+        """Rows that are nearly full in the last solution and have items whose column is fractional."""
         if not self.rows:
             return []
         columns, taken, starts, full = self._joined
@@ -164,8 +175,9 @@ class Relaxation(Branched):
         return [self.rows[at] for at in np.flatnonzero((parts > 0) & (load >= full))]
 
     def splits(self) -> list[Split]:
-        """Fractional sums, those of several items first; in both groups, those with the most bytes from a whole number
-        first."""
+        """Splits on sums of decisions that are fractional in the last solution. Splits on several items come before those on
+        one item. In each of these two groups, splits are sorted by the size of an item times the distance of the sum to the
+        nearest whole number, the largest first."""
         point = self.point()
         splits: list[list[tuple[float, tuple[Decision, ...], int]]] = [[], []]
         for (_, size, _), group in self.groups.items():
@@ -180,17 +192,29 @@ class Relaxation(Branched):
 
 
 def priced(memory: int, moment: int, price: int) -> Proof:
-    """A price of a byte of a memory at a moment."""
+    """The entry of a proof that gives a byte of a memory a price at a moment."""
     return {"memory": memory, "moment": moment, "price": price}
 
 
 def _whole(price: float) -> int:
-    """A price as a whole number over the denominator."""
+    """The numerator of a price over DENOMINATOR; 0 for a negative or infinite one."""
     return max(0, round(float(price) * DENOMINATOR)) if math.isfinite(price) else 0
 
 
 def _rounded(row: Row, point: FloatArray, room: int, seen: Counter[bytes]) -> Any:
-    """The rounding of a row that the point violates most; None if it violates none, or if enough similar rows have one."""
+    """The rounding of a row that the solution violates most; None if it violates none.
+
+    Also None if MAX_SIMILAR similar rows were examined before, which ``seen`` counts. Rows are similar if they are of the same
+    memory, the same items are fractional, and the items that are entirely there take equally many bytes. Before a row is
+    rounded, x is replaced by 1 - x for the items in ``turned``.
+
+    Parameters
+    ----------
+    point
+        Values of the row's columns in the solution.
+    room
+        Capacity of the memory in bytes.
+    """
     is_part = (point > FRACTION) & (point < 1 - FRACTION)
     key = row.items[is_part].tobytes() + bytes(str((row.memory, row.taken[point >= 1 - FRACTION].sum())), "ascii")
     seen[key] += 1
@@ -211,12 +235,22 @@ def _rounded(row: Row, point: FloatArray, room: int, seen: Counter[bytes]) -> An
     return best
 
 
-#: Maximum number of combinations of tiers for the tensors of a layer for which each has a column of its own.
+#: If the tensors of a layer may be in at most this many combinations of tiers, each combination gets a column of its own.
 MAX_CHOICES = 100
 
 
 def banks(wish: Wish) -> Iterator[Proof]:
-    """Each buffer in its cheapest bank; then prices of bytes. If no plan exists, a moment at which the buffers do not fit."""
+    """Yields proofs for banked packing, the simplest first.
+
+    The first proof puts each buffer into its cheapest bank; the others have prices of the banks' bytes. If the claim is that no
+    plan exists, the first proof is that a buffer fits into no bank, and each other one is about a moment at which the buffers
+    that are limited to some banks need more bytes than these banks have.
+
+    Parameters
+    ----------
+    wish
+        The problem, and the claim to prove.
+    """
     room, placed, _ = placement.banks(wish.rules, {"denominator": 1})
     if wish.infeasible:
         yield {"form": "prices", "denominator": 0}
@@ -230,7 +264,10 @@ def banks(wish: Wish) -> Iterator[Proof]:
 
 
 def chip(wish: Wish) -> Iterator[Proof]:
-    """Each tensor of bank mapping where it costs least; then prices of bytes on chip."""
+    """Yields proofs for bank mapping, the simplest first; none if the claim is that no plan exists.
+
+    The first proof puts each tensor into the memory where it costs least; the others have prices of the bytes on chip.
+    """
     yield from () if wish.infeasible else _priced(wish, *placement.chip(wish.rules, {"denominator": 1})[:2])
 
 
@@ -241,7 +278,7 @@ def _live(placed: list[Item]) -> list[tuple[int, list[int]]]:
 
 
 def _priced(wish: Wish, room: list[int], placed: list[Item]) -> Iterator[Proof]:
-    """Each item where it costs least; then prices of the relaxation."""
+    """Yields the proof that puts each item into the memory where it costs least, then proofs by prices of the relaxation."""
     yield {"form": "prices", "denominator": 1}
     if placed and all(item.taken for item in placed):
         relaxation = Relaxation(placed, room, _live(placed))
@@ -250,7 +287,13 @@ def _priced(wish: Wish, room: list[int], placed: list[Item]) -> Iterator[Proof]:
 
 
 def tiers(wish: Wish) -> Iterator[Proof]:
-    """Every tensor in its fastest tier; then prices of bytes at each step, and amounts that uses earn in each tier."""
+    """Yields proofs for tier placement, the simplest first.
+
+    The first proof puts every tensor into its fastest tier. The others have prices of the tiers' bytes at each step, and for
+    each use of a tensor by a layer an amount in each tier (``access`` in the certificate). This amount is subtracted from the
+    cost of the tensor and added to the time of the layer. If the claim is that no plan exists, the first proof is that a tensor
+    fits into no tier, and each other one is that the tensors that are live at a step do not fit into all tiers together.
+    """
     structure = Structure(wish.problem)
     layers, memories = wish.problem.layers, wish.problem.tiers
     if wish.infeasible:
@@ -277,12 +320,12 @@ def tiers(wish: Wish) -> Iterator[Proof]:
     ]
     relaxation = Relaxation(items, [memory.capacity for memory in memories], live)
     earning: list[tuple[int, int, int, int, int]] = []
-    """(row, layer, item, tier, amount that a dual of 1 earns there)"""
+    """(row, layer, item, tier, factor): the layer's use of the item earns the row's dual times the factor in the tier."""
     for excess in structure.excesses:
         fits = [structure.tensors[tensor].tiers for tensor, _ in excess.uses]
         if math.prod(map(len, fits)) <= MAX_CHOICES:
-            # With a column for each combination of tiers, the bound is tighter together with cuts of memory than with rows that
-            # define the time.
+            # Together with cuts of memory, one column for each combination of tiers gives a tighter bound than rows that define
+            # the layer's time.
             choices = list(product(*fits))
             moved = [[moves[tier] for (_, moves), tier in zip(excess.uses, choice, strict=True)] for choice in choices]
             columns = [relaxation.program.column(cost=max(0, excess.fixed_ps + sum(times))) for times in moved]
@@ -301,7 +344,7 @@ def tiers(wish: Wish) -> Iterator[Proof]:
     relaxation.start()
 
     def proven(solved: Relaxation, sides: tuple[Side, ...]) -> Proof:
-        """Prices of the last solution, with the amounts that uses earn."""
+        """The proof by the duals of the last solution, with the amount that each use of an item earns in each tier."""
         duals = solved.duals()
         paid = defaultdict[tuple[int, ...], float](float)
         for row, *use, worth in earning:

@@ -12,7 +12,10 @@ from stowplan.models.packing.problem import Problem
 
 
 def packing(wish: Wish) -> Iterator[Proof]:
-    """The live bytes; then a search that finds no packing below the claimed bound."""
+    """Yields proofs for packing: first one by the bytes that are live at the fullest moment, then one by search.
+
+    The search shows that no packing is lower than the claimed bound, or that none exists. Without a claim there is no search.
+    """
     problem: Problem = wish.problem
     yield {"form": "load", "moment": peak_moment(problem)}
     if wish.infeasible:
@@ -22,7 +25,7 @@ def packing(wish: Wish) -> Iterator[Proof]:
 
 
 def peak_moment(problem: Problem) -> int:
-    """A moment at which most bytes are live, where shared bytes count once; 0 if there are none."""
+    """A moment at which the most bytes are live, where shared bytes count once; 0 if there are no buffers."""
     if problem.overlaps:
         bytes_by_moment = taken_bytes(problem)
         return max(bytes_by_moment, key=lambda moment: bytes_by_moment[moment])

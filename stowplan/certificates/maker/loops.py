@@ -14,7 +14,11 @@ from stowplan.models.modulo_scheduling.bounds import recurrence_mii
 
 
 def schedule(wish: Wish) -> Iterator[Proof]:
-    """The best count, then the recurrence, then searches from the claimed interval downwards."""
+    """Yields proofs for modulo scheduling: a count over tiles, a cycle of instructions, and a search.
+
+    The count is the best one of :func:`_resources`. The cycle follows only if it proves a larger initiation interval (II). The
+    search is tried for the claimed II and for smaller ones, until one succeeds.
+    """
     body = Body(wish.rules)
     best = max(_resources(body), key=lambda tiles: resource(body, tiles))
     yield {"form": "resource"} | best

@@ -27,14 +27,16 @@ DENOMINATOR = 1 << 32
 #: The amount that a decided use earns or costs, and the price of the row that decides it.
 EARNED, DECIDED = 1 << 100, 1 << 120
 
-#: Maximum number of uses of programs that are split.
+#: Branch and bound is used for programs with at most this many uses.
 MAX_USES = 400
 
 
 def mapping(wish: Wish) -> Iterator[Proof]:
-    """The prices that candidates reported, the latest first, or the floor if there are none; then prices found here.
+    """Yields proofs for memory mapping by prices.
 
-    A small program is split. For a large one, a relaxation is solved only if no prices were reported.
+    First come the prices that candidates reported, the latest first; if there are none, all prices are 0. Then come prices that
+    are found here: for a program with at most MAX_USES uses by branch and bound. For a larger one, a relaxation is solved, and
+    only if no prices were reported.
     """
     problem: Problem = wish.problem
     for encoded in reversed(wish.evidence):
@@ -81,7 +83,7 @@ class Uses(Branched):
         return [(((use,),), 0) for *_, use in sorted(fractional)[:MAX_TRIED_SPLITS]]
 
     def proof(self, sides: tuple[Side, ...] = ()) -> Proof:
-        """Prices of the last solution; decided uses have prices beyond all bounds."""
+        """The proof by the duals of the last solution; uses that are decided get prices that no plan would pay."""
         duals = self._search.solver.duals()
         proof = proof_of(self._wish.problem, prices_of(self._search, np.zeros(0) if duals is None else duals))
         for ((use,),), _, is_more in sides:

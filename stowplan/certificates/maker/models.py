@@ -8,12 +8,12 @@ from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.llm_placement.plan import cases
 from stowplan.models.llm_placement.relaxation import Relaxation
 
-#: Prices are whole multiples of one over this; where a proof is that nothing fits, times it.
+#: Prices are multiples of one over this denominator. In a proof that no plan exists, the largest price is this number.
 DENOMINATOR = 1 << 24
 
 
 def models(wish: Wish) -> Iterator[Proof]:
-    """One proof; of infeasibility, costs count nothing."""
+    """Yields one proof for LLM placement; with the denominator 0, which ignores costs, if the claim is that no plan exists."""
     rows = [Relaxation(wish.problem, case).prices() for case in cases(wish.problem)]
     scale = max([1e-12, *(price for row in rows for price in row)]) if wish.infeasible else 1.0
     given = [[round(price / scale * DENOMINATOR) for price in row] for row in rows]

@@ -24,12 +24,12 @@ VERSION = 1
 _WINDOWED = frozenset(("conv", "maxpool", "avgpool"))
 
 
-#: Fields that only operations with windows have.
-_OF_WINDOWS = ("groups", "kernel_x", "kernel_y", "stride", "pad", "dilation")
+#: Fields that only these operations have.
+_WINDOW_FIELDS = ("groups", "kernel_x", "kernel_y", "stride", "pad", "dilation")
 
 
 class _Node(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A layer as it is written; sizes in bytes are redundant, and are checked against the numbers of elements."""
+    """A layer as it is in the file. Its sizes in bytes are redundant: they are checked against the numbers of elements."""
 
     id: int
     weight_bytes: int | None = None
@@ -49,6 +49,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     source: str = ""
     """A remark about the origin of the file."""
     mode: str = ""
+    """A remark; it is ignored."""
     fx_ops: dict[str, int] = {}
     """A remark: how many operators of each kind there were before they were merged into layers."""
     notes: tuple[str, ...] = ()
@@ -57,7 +58,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def is_layer_file(data: bytes) -> bool:
-    """Whether JSON is a layer file: it has this format, or no format but nodes."""
+    """Whether JSON is a layer file: its ``format`` is that of layer files, or it has no ``format`` but has ``nodes``."""
     declared = files.peek_format(data)
     if declared is not None:
         return declared == FORMAT
@@ -78,7 +79,8 @@ def read_layers(path: str | Path) -> Network:
     Raises
     ------
     InputError
-        The file cannot be read, or :func:`decode_layers` raises it; the message names the file and the field.
+        The file cannot be read, or its contents are invalid (see :func:`decode_layers`); the message names the file and the
+        field.
     """
     return decode_layers(files.read_bytes(path), source=path)
 
@@ -120,7 +122,7 @@ def _network(file: _File, fallback: str) -> Network:
 
 
 def _order(nodes: tuple[_Node, ...], inputs: list[list[int]]) -> list[int]:
-    """Indices of the nodes with inputs first, otherwise in their order; raises InputError, which names a cycle."""
+    """Indices of the nodes, each after its inputs, otherwise in the order of the file. A cycle raises InputError."""
     readers: list[list[int]] = [[] for _ in inputs]
     missing = [len(sources) for sources in inputs]
     for index, sources in enumerate(inputs):
@@ -156,7 +158,7 @@ def _cycle(inputs: list[list[int]], missing: list[int]) -> list[int]:
 
 def _layer(node: _Node, inputs: tuple[int, ...]) -> Layer:
     values = _operation(node)
-    return Layer(inputs=inputs, **values if node.op in _WINDOWED else values | dict.fromkeys(_OF_WINDOWS, 0))
+    return Layer(inputs=inputs, **values if node.op in _WINDOWED else values | dict.fromkeys(_WINDOW_FIELDS, 0))
 
 
 def _operation(layer: Operation) -> dict[str, Any]:
@@ -198,7 +200,7 @@ def _head(values: dict[str, object]) -> list[tuple[str, object]]:
 
 
 def _present(node: dict[str, object]) -> dict[str, object]:
-    """The fields of a node with its id first, without those at their defaults."""
+    """The fields of a node that are not null, its id first."""
     return {key: value for key, value in {"id": node["id"], **node}.items() if value is not None}
 
 

@@ -15,10 +15,10 @@ from stowplan.frontends.snapshot.trace import Allocation, Trace
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 
-#: The report names so many holes and allocations, with so many lines of their stacks, and so many characters of a line.
+#: The report names at most MOST holes and allocations, with DEEPEST lines of their stacks and WIDEST characters of each line.
 MOST, DEEPEST, WIDEST = 10, 12, 160
 
-#: So many frames of a stack are searched for a line of the user's code.
+#: This many frames of a stack are searched for a line of the user's code.
 MOST_FRAMES = 256
 
 #: Parts of paths of files that are not the user's; frames of C++ have no file.

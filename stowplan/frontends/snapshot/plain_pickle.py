@@ -1,8 +1,8 @@
 """Reads pickles of plain data, and refuses all others before anything is imported, constructed or called.
 
-It is written from the documented opcodes of the protocols 2 to 5 (PEP 307, PEP 3154; ``pickletools`` of the standard library).
-It supports only the opcodes for dictionaries, lists, tuples, text, bytes, numbers, booleans and None, so that nothing here can
-look up a name. Keys of dictionaries must be text, whose hashes an attacker cannot predict.
+The reader follows the documentation of the pickle protocols 2 to 5 (PEP 307, PEP 3154; ``pickletools`` of the standard
+library). It supports only the opcodes for dictionaries, lists, tuples, text, bytes, numbers, booleans and None, so that no
+pickle can make it look up a name. Keys of dictionaries must be text, whose hashes an attacker cannot predict.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 
-#: Limits on the bytes of a decompressed pickle, on its opcodes, and on the nesting of containers.
+#: Maximum number of bytes of a decompressed pickle, of its opcodes, and of containers within each other.
 MAX_BYTES, MAX_OPCODES, MAX_NESTING = 1 << 29, 1 << 27, 64
 
-#: The deadline is checked after so many opcodes.
-_SLICE = 1 << 16
+#: The deadline is checked each time this many opcodes have been decoded.
+_OPCODES_PER_CHECK = 1 << 16
 
-#: The largest number of bytes of an integer.
-_LONGEST = 9
+#: Maximum number of bytes of an integer.
+_MAX_INTEGER_BYTES = 9
 
 
 def _integer(digits: bytes) -> int:
-    if len(digits) > _LONGEST:
-        raise _refused(f"a number of {len(digits)} bytes", f"at most {_LONGEST}")
+    if len(digits) > _MAX_INTEGER_BYTES:
+        raise _refused(f"a number of {len(digits)} bytes", f"at most {_MAX_INTEGER_BYTES}")
     return int.from_bytes(digits, "little", signed=True)
 
 
@@ -44,7 +44,7 @@ _CONSTANTS = {_CODE["NONE"]: None, _CODE["NEWTRUE"]: True, _CODE["NEWFALSE"]: Fa
 _FIXED = {
     _CODE[name]: Struct(form) for name, form in {"BININT1": "B", "BININT2": "<H", "BININT": "<i", "BINFLOAT": ">d"}.items()
 }
-#: Opcodes of values with a size: the number of bytes of the size, and a function that makes the value of the following bytes.
+#: Opcodes of values that are preceded by their size: how many bytes the size has, and a function that decodes the value.
 _SIZED = {
     _CODE["LONG1"]: (1, _integer),
     _CODE["SHORT_BINUNICODE"]: (1, _text),
@@ -52,13 +52,15 @@ _SIZED = {
     _CODE["SHORT_BINBYTES"]: (1, bytes),
     _CODE["BINBYTES"]: (4, bytes),
 }
-#: How many values an opcode pops for a container below them, or for a tuple; None for all values above the mark.
-_INTO = {
+#: Opcodes that pop values and add them to the container below them on the stack: its type, and the number of values; None for
+#: all values above the last mark.
+_ADDING = {
     _CODE["SETITEMS"]: (dict, None),
     _CODE["SETITEM"]: (dict, 2),
     _CODE["APPENDS"]: (list, None),
     _CODE["APPEND"]: (list, 1),
 }
+#: Opcodes that pop values and push a tuple of them, with the number of values; None for all values above the last mark.
 _TUPLES = {_CODE["TUPLE"]: None, _CODE["TUPLE1"]: 1, _CODE["TUPLE2"]: 2, _CODE["TUPLE3"]: 3}
 #: Opcodes that are ignored, with the number of bytes that follow: the protocol, and the size of a frame.
 _SKIPPED = {_CODE["PROTO"]: 1, _CODE["FRAME"]: 8}
@@ -75,28 +77,30 @@ def load(data: bytes) -> Any:
     Raises
     ------
     InputError
-        An opcode makes anything but plain data, a limit is exceeded, or the bytes are truncated or damaged; the message names
-        the byte.
+        An opcode makes anything but plain data, a limit of this module is exceeded, or the bytes are truncated or damaged; the
+        message names the byte.
+    TimeLimitError
+        The time limit for reading the input is over.
     """
     stack: list[Any] = []
     marks: list[int] = []
-    numbered: list[Any] = []
-    position, push, four = 0, stack.append, Struct("<I").unpack_from
+    memo: list[Any] = []
+    position, push, uint32_at = 0, stack.append, Struct("<I").unpack_from
     try:
-        for _ in range(0, MAX_OPCODES, _SLICE):
+        for _ in range(0, MAX_OPCODES, _OPCODES_PER_CHECK):
             check_reading()
             # The most frequent opcodes are checked first.
-            for _ in range(_SLICE):
+            for _ in range(_OPCODES_PER_CHECK):
                 opcode = data[position]
                 position += 1
                 if opcode == _GET4:
-                    push(numbered[four(data, position)[0]])
+                    push(memo[uint32_at(data, position)[0]])
                     position += 4
                 elif opcode == _GET1:
-                    push(numbered[data[position]])
+                    push(memo[data[position]])
                     position += 1
                 elif opcode == _PUT:
-                    numbered.append(stack[-1])
+                    memo.append(stack[-1])
                 elif opcode in _SIZED:
                     width, make = _SIZED[opcode]
                     start = position + width
@@ -109,8 +113,8 @@ def load(data: bytes) -> Any:
                     marks.append(len(stack))
                     if len(marks) > MAX_NESTING:
                         raise _refused(f"more than {MAX_NESTING} containers within each other", "fewer")
-                elif opcode in _INTO:
-                    kind, count = _INTO[opcode]
+                elif opcode in _ADDING:
+                    kind, count = _ADDING[opcode]
                     start = marks.pop() if count is None else len(stack) - count
                     _fill(stack[start - 1] if start > 0 else None, stack[start:], kind)
                     del stack[start:]
@@ -127,11 +131,11 @@ def load(data: bytes) -> Any:
                         raise IndexError
                     stack[start:] = [tuple(stack[start:])]
                 elif opcode in (_PUT1, _PUT4):
-                    number = data[position] if opcode == _PUT1 else four(data, position)[0]
+                    number = data[position] if opcode == _PUT1 else uint32_at(data, position)[0]
                     position += 1 if opcode == _PUT1 else 4
-                    if number > len(numbered):
-                        raise _refused(f"the number {number} for a value", f"at most {len(numbered)}")
-                    numbered[number : number + 1] = stack[-1:]
+                    if number > len(memo):
+                        raise _refused(f"the number {number} for a value", f"at most {len(memo)}")
+                    memo[number : number + 1] = stack[-1:]
                 elif opcode in _SKIPPED:
                     position += _SKIPPED[opcode]
                 elif opcode == _STOP:
@@ -152,7 +156,10 @@ def _refused(found: str, expected: str) -> InputError:
 
 
 def _fill(target: list[Any] | dict[str, Any] | None, values: list[Any], kind: type) -> None:
-    """Add values to a list, or keys and values in turn to a dictionary."""
+    """Adds values to a list, or alternating keys and values to a dictionary.
+
+    Raises InputError if the target is not of this kind, or if a key is not text.
+    """
     if target is None or type(target) is not kind:
         raise _refused(f"values outside of a {kind.__name__}", "plain data")
     if isinstance(target, list):

@@ -17,11 +17,11 @@ from stowplan.kernel.workers.messages import CandidateId
 from stowplan.kernel.workers.started import Started
 from stowplan.kernel.workers.warm import workers
 
-#: Time reserved for ending processes and assembling the result: at most so many seconds, and this part of the limit.
+#: Time reserved for ending processes and assembling the result: at most this many seconds, and this part of the limit.
 RESERVE = 0.1, 0.1
 
-#: Time by which workers stop before the run does, so that their last plans arrive: at most so many seconds, and this part of
-#: the limit.
+#: Time by which workers stop before the run does, so that their last plans arrive: at most this many seconds, and this part
+#: of the limit.
 LAST_REPORT = 0.3, 0.05
 
 #: Minimum number of seconds for the first plan, with verifying it and another one. It ensures that there is a plan even if the

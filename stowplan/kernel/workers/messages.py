@@ -17,8 +17,8 @@ from stowplan.kernel.context import Context, Options, Report
 from stowplan.kernel.kind import kind
 from stowplan.models.hint import Hint
 
-#: A candidate that returns within so many seconds of its end was stopped by the limit, because solvers check the clock only now
-#: and then.
+#: A candidate that returns later than this many seconds before its end was stopped by the limit: solvers check the clock only
+#: now and then.
 _CLOSE = 0.05
 
 

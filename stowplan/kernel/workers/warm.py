@@ -57,7 +57,7 @@ class WarmWorkers:
         self._starter: threading.Thread | None = None
 
     def begin_run(self, workers: int) -> None:
-        """Records that a run with so many workers begins, so that at least as many processes are kept."""
+        """Records that a run with this many workers begins, so that at least as many processes are kept."""
         with self._lock:
             self._run_count += 1
             self._max_waiting = max(self._max_waiting, workers + 1)

@@ -38,7 +38,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     copies: tuple[BankCopy, ...] = ()
     """The copies, ascending by operator."""
     name: str = ""
-    """Name of the problem, for people. What ties the plan to its problem is the digest."""
+    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
     """Name of the target, for people."""
     format: str = "stowplan.bank_mapping.plan"

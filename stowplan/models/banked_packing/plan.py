@@ -30,7 +30,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     memory: tuple[Bank, ...] = ()
     """A copy of the problem's banks, for the same readers."""
     name: str = ""
-    """Name of the problem, for people. What ties the plan to its problem is the digest."""
+    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
     """Always empty, since the banks are part of the problem."""
     format: str = "stowplan.banked_packing.plan"

@@ -1,4 +1,7 @@
-"""The answer to an LLM placement problem: a memory for every layer, spilled parts, and a micro-batch. Data, no rules."""
+"""The plan of an LLM placement problem: a memory for every layer, its spilled parts, and a micro-batch.
+
+This module holds data only; the rules are in the verifier.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     micro_batch: int
     """Number of the micro-batch."""
     name: str = ""
-    """Name of the problem, for people; the digest decides."""
+    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
-    """Name of the machine, likewise."""
+    """Name of the machine, for people."""
     format: str = "stowplan.llm_placement.plan"
     version: int = 1
 
@@ -51,17 +54,17 @@ def fits(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batc
 
 
 def request_ps(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> int:
-    """Time of the request, in picoseconds: of the layers, and of transfers of activations to each device and on to the next."""
+    """Time of the request in picoseconds: of the layers, and of moving activations to each device and on to the next one."""
     used = used_devices(memories)
     copier = problem.copier(used)
     layers = sum(problem.cost(number, memory, batch, copier, spilled[number]) for number, memory in enumerate(memories))
     transfers = [problem.transfer(memory, batch) for memory in used]
-    # From the last device nothing goes on.
+    # The last device passes its activations to no other device.
     return layers + 2 * sum(transfers) - (transfers[-1] if transfers else 0)
 
 
 class Case(NamedTuple):
-    """What decides how long a layer takes in a memory: exact models and bounds are of one case each."""
+    """What the time of a layer in a memory depends on. Each exact model and each bound is for one case."""
 
     batch: int
     """Number of the micro-batch."""

@@ -19,7 +19,7 @@ from stowplan.models.placement.items import Item, Memory, Placement
 if TYPE_CHECKING:
     from stowplan.models.llm_placement.plan import Plan  # noqa: F401
 
-#: All numbers of a problem stay below this.
+#: All numbers of a problem must be less than this.
 LIMIT = 1 << 60
 
 #: Picoseconds in a second, and in the unit that costs are rounded to, a nanosecond.
@@ -40,7 +40,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     capacity: int
     """Bytes that are free."""
     margin: int = 0
-    """Bytes of these that are to stay free."""
+    """Number of these bytes that must stay free."""
     compute_bytes: tuple[int, ...]
     """For each micro-batch: bytes of the buffers that hold intermediate results."""
     weight_rate: int
@@ -205,7 +205,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         return next((memory for memory in devices if self.memories[memory].copies_weights), None)
 
     def cost(self, layer: int, memory: int, batch: int, copier: int | None, spilled: int = 0) -> int:
-        """Picoseconds that a layer adds to the request, whole nanoseconds: the sum of :meth:`times`."""
+        """Time that a layer adds to the request: the sum of :meth:`times`, in picoseconds, rounded to nanoseconds."""
         return _rounded(sum(self.times(layer, memory, batch, copier, spilled)))
 
     def times(self, layer: int, memory: int, batch: int, copier: int | None, spilled: int = 0) -> Times:
@@ -264,7 +264,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def classes(self) -> list[list[int]]:
-        """Numbers of layers that are alike in all but the name."""
+        """Groups of layers, by number, that differ in no more than their names; the output layer is alone."""
         alike: dict[Layer, list[int]] = {}
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
@@ -296,7 +296,7 @@ def layer_bytes(layer: Layer, spilled: int = 0) -> int:
 
 
 def floor(problem: Problem) -> int:
-    """Each layer at its least, whatever fits: no plan is faster."""
+    """A lower bound in picoseconds: the time if each layer were where it takes least time, whether it fits or not."""
     memories, batches = range(len(problem.memories)), range(len(problem.micro_batches))
     least = []
     for batch in batches:
@@ -316,7 +316,7 @@ def floor(problem: Problem) -> int:
 
 
 def placement_of(problem: Problem) -> Placement:
-    """Layers as items that always live, each with all of its bytes, and memories that hold any number of them."""
+    """The layers as items that are always live, each with all of its bytes, and memories that have room for all layers."""
     memories = range(len(problem.memories))
     total = sum(map(layer_bytes, problem.layers))
     return Placement(
@@ -335,10 +335,10 @@ def _expect_counts(place: str, field: str, values: tuple[int, ...], count: int) 
 
 
 def _time(amount: int, rate: int) -> int:
-    """Picoseconds, to the nearest, halves up."""
+    """The time in picoseconds, rounded to the nearest, halves up."""
     return (2 * amount * SECOND + rate) // (2 * rate)
 
 
 def _rounded(picoseconds: int) -> int:
-    """Whole nanoseconds, to the nearest, halves up."""
+    """Rounded to whole nanoseconds, halves up; in picoseconds."""
     return (picoseconds + ROUNDED // 2) // ROUNDED * ROUNDED

@@ -1,8 +1,9 @@
-"""A bound by linear programming: how many layers of each class are in each memory, with how many spilled parts.
+"""A lower bound on the time of a request, by linear programming.
 
-What is left out is that layers of a device follow one another, and that they are whole. The bound is made of the prices of
-memory that the linear program ends with (Lagrangian duality), computed in whole numbers, so that no tolerance of a solver can
-make it wrong.
+Layers that differ in no more than their name are a *class*. The columns of the program are how many layers of each class are in
+each memory with each number of *spilled parts*, the parts that stay on the host. The program ignores that the layers of a
+device must be consecutive, and that a layer cannot be divided. The bound is computed from the optimal duals of the program, the
+prices of memory (Lagrangian duality), in whole numbers: no tolerance of a solver can make it wrong.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from stowplan.models.llm_placement.problem import HOST, ROUNDED, Problem, layer_
 from stowplan.models.mip.matrix import FloatArray, Program
 from stowplan.models.mip.with_highs import one_thread, pass_model
 
-#: More bytes than there are.
-_ANY = float(1 << 50)
+#: Upper limit of the columns for missing bytes: 1 PiB, more than machines have.
+_MAX_BYTES = float(1 << 50)
 
 
 @dataclass
 class Relaxation:
-    """The linear program of one case; costs are whole nanoseconds."""
+    """The linear program of one case, that is, of a micro-batch and the device that computes the host's layers in prompts.
+
+    Costs are whole nanoseconds.
+    """
 
     problem: Problem
     case: Case
@@ -49,17 +53,21 @@ class Relaxation:
             self.program.add_row(terms, upper=max(0, problem.room(memory, batch)))
 
     def bound(self) -> int | None:
-        """Picoseconds that no plan of the case is below, whole nanoseconds; None where nothing is shown."""
+        """A lower bound in picoseconds, a multiple of 1,000, on every plan of the case; None if the program has no solution."""
         duals = self._duals()
         if duals is None:
             return None
         shown = self.program.dual_bound(duals)
-        # The copying device is used: activations go there at least once, one way.
+        # The device that copies the host's weights is in use, so that activations move to it at least once in each step.
         once = 0 if self.case.copier is None else self.problem.transfer(self.case.copier, self.case.batch) // ROUNDED
         return ROUNDED * (math.ceil(shown) + once)
 
     def prices(self) -> list[float]:
-        """Picoseconds that a byte of each memory is worth; where nothing fits, prices at which bytes exceed the rooms."""
+        """The price of a byte of each memory in picoseconds; 0 for all if HiGHS finds no solution.
+
+        If the program has no solution because the layers do not fit, the prices show this: wherever the layers are placed,
+        their bytes are worth more than those of all memories.
+        """
         duals = self._duals()
         if duals is None:
             self._allow_excess()
@@ -68,15 +76,15 @@ class Relaxation:
         return [0.0] * count if duals is None else [max(0.0, -float(dual)) * ROUNDED for dual in duals[-count:]]
 
     def _allow_excess(self) -> None:
-        """Count nothing but the bytes that are beyond the rooms."""
+        """Adds a column for the bytes by which each memory is exceeded, and makes the sum of these bytes the objective."""
         self.program.cost = [0.0] * len(self.program.cost)
         first = len(self.program.rows.lower) - len(self.problem.memories)
         for memory, terms in enumerate(self._loads.values()):
-            excess = self.program.column(_ANY, cost=1, integer=False)
+            excess = self.program.column(_MAX_BYTES, cost=1, integer=False)
             self.program.add_row([*terms, (excess, -1)], upper=self.program.rows.upper[first + memory])
 
     def _duals(self) -> FloatArray | None:
-        """What one more of each row's side costs, in nanoseconds."""
+        """[rows] change of the cost in ns if the limit of a row increases by one; None if the program has no solution."""
         program = self.program
         unit = max(1.0, float(np.array(program.cost, float).max(initial=0)))
         matrix, rows = program.scaled("llm placement", np.ones(len(program.cost)), unit)

@@ -163,10 +163,10 @@ def _transfers(problem: Problem, batch: int, device: Device) -> int:
 
 
 def _seconds(amount: int, rate: int) -> int:
-    """In picoseconds, halves up."""
+    """The time in picoseconds, rounded to the nearest, halves up."""
     return floor(Fraction(amount * 10**12, rate) + Fraction(1, 2))
 
 
 def _nanoseconds(picoseconds: int) -> int:
-    """Rounded to whole ones, halves up, in picoseconds."""
+    """Rounded to whole nanoseconds, halves up; in picoseconds."""
     return 1000 * floor(Fraction(picoseconds, 1000) + Fraction(1, 2))

@@ -59,7 +59,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     fast_uses: tuple[int, ...] = ()
     """Numbers of the uses that are served from fast memory, ascending."""
     program: str = ""
-    """Name of the program, for people. What ties the plan to its problem is the digest."""
+    """Name of the program, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
     """Name of the hardware target."""
     names: dict[int, str] = msgspec.field(default_factory=dict)

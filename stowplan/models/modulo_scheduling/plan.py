@@ -59,7 +59,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     instructions: tuple[str, ...] = ()
     """Ids of the instructions, for people that read the plan."""
     name: str = ""
-    """Name of the problem, for people. What ties the plan to its problem is the digest."""
+    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
     """Name of the machine, for people."""
     format: str = "stowplan.modulo_scheduling.plan"

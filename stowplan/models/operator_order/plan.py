@@ -29,18 +29,18 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     offsets: tuple[int, ...]
     """Offset in bytes of each tensor, in the order of ``problem.tensors``; a view has the offset of its base."""
     name: str = ""
-    """Name of the problem, for people. What ties the plan to its problem is the digest."""
+    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
-    """The target with which an input of another kind is read as such a problem: ``order``."""
+    """``order``, the name of the target for which a model or program is lowered to such a problem."""
     format: str = "stowplan.operator_order.plan"
     version: int = 1
 
 
 def _operators(problem: Problem, first: Plan, second: Plan) -> tuple[dict[int, Values], dict[int, Values]]:
-    """The positions of as few operators as possible that explain how two orders differ.
+    """The values of all operators in two plans that are compared: the position of an operator that moved, otherwise nothing.
 
-    If one operator moves from the front to the back, the positions of all others change, too, but their order does not. Only
-    the moved operator then gets a position.
+    As few operators as possible count as moved. If one operator moves from the front to the back, the positions of all others
+    change too, but their relative order does not: only this operator gets a position.
     """
     unmoved = in_order(first.order, second.order)
 
@@ -51,11 +51,12 @@ def _operators(problem: Problem, first: Plan, second: Plan) -> tuple[dict[int, V
 
 
 def _tensors(problem: Problem, plan: Plan) -> dict[int, Values]:
+    """The offset of each tensor, by its number."""
     return {at: {"offset": offset} for at, offset in enumerate(plan.offsets)}
 
 
 def in_order(first: Sequence[int], second: Sequence[int]) -> set[int]:
-    """A largest set of operators whose order is the same in both sequences.
+    """A largest set of operators that have the same relative order in both sequences.
 
     Both sequences must contain the same operators. The result does not depend on which of the two is passed first.
     """
@@ -64,6 +65,7 @@ def in_order(first: Sequence[int], second: Sequence[int]) -> set[int]:
     return {first[at] for at in longest_ascending([position[op] for op in first])}
 
 
+#: The decisions that differ between two plans are reported by these (:mod:`stowplan.models.decisions`).
 DECISIONS = (
     Decision("operator", lambda problem, op: problem.ops[op].id, paired=_operators),
     Decision("tensor", lambda problem, at: problem.tensors[at].id, _tensors),

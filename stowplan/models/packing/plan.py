@@ -31,7 +31,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     results: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Copies of the problem's parts and results, for the same readers."""
     name: str = ""
-    """Name of the problem, for people. What ties the plan to its problem is the digest."""
+    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
     """Always empty, since packing problems have no hardware target."""
     format: str = "stowplan.packing.plan"

@@ -48,9 +48,9 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     moves: tuple[Move, ...] | msgspec.UnsetType = msgspec.UNSET
     """The moves in their order, which is ascending in ``before``; unset if nothing is sent to the host."""
     name: str = ""
-    """Name of the problem, for people. What ties the plan to its problem is the digest."""
+    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
-    """The target with which an input of another kind is read as such a problem; empty for other problems."""
+    """Name of the target for which a model or program was lowered to the problem; empty if the input was such a problem."""
     format: str = "stowplan.rematerialization.plan"
     version: int = 1
 

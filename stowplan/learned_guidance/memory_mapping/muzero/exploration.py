@@ -1,10 +1,11 @@
 """Exploration without the network: beginnings of games, exploration biases, warm-start episodes, and local search.
 
 Noise at single moves hardly ever keeps fast memory empty for long enough to place a very large buffer, because dozens of moves
-in a row have to be drops. A *bias* is drawn once for an episode and changes the preferences of all of its moves in the same
-way: it favours fast memory only for buffers whose benefit, or benefit per byte and step, is above some threshold. This is the
-exploration by perturbed parameters of Plappert et al. 2018, with a few meaningful parameters instead of those of a network. The
-paper does without; see ``docs/reference/mmap-muzero.md``.
+in a row would have to be Drop, the action that leaves a buffer in slow memory. A *bias* is drawn once for an episode and
+changes the preferences of all of its moves in the same way: it favours fast memory only for buffers whose benefit, or benefit
+per byte and step, is above some threshold. This is the exploration by perturbed parameters of Plappert et al. 2018, with a few
+meaningful parameters instead of those of a network. The paper about MMap-MuZero uses no biases; see
+``docs/reference/mmap-muzero.md``.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame
 
 Bias = NDArray[np.float32]
-"""Shape (4,): slopes over the reward and over the density of an action, threshold of both, preference of Copy over NoCopy."""
+"""Shape (4,): the slope of the preference over the reward of an action, its slope over the *density* (reward per byte and
+step), what is subtracted as a threshold for both, and the preference for Copy over NoCopy."""
 
-#: Smallest and largest slope, in nats for each unit of the features (both are logarithms).
+#: Smallest and largest slope, in nats per unit of the features REWARD and DENSITY.
 SLOPES = 1.0, 30.0
 
-#: Range of thresholds in units of the features: from below the mean to fifty times the mean.
+#: Range of thresholds in units of these features, which are log2(1 + x) / 4 for x times the program's mean: 1.4 is 47 times the
+#: mean, and with -0.2 even slightly negative benefits are above the threshold.
 THRESHOLDS = -0.2, 1.4
 
 NO_BIAS: Bias = np.zeros(4, np.float32)
@@ -45,7 +48,7 @@ NO_BIAS: Bias = np.zeros(4, np.float32)
 
 
 def draw_bias(rng: np.random.Generator) -> Bias:
-    """A random bias: a slope, its distribution over reward and density, a threshold, and a preference for copies."""
+    """Draws a random bias: a slope, how it is divided between reward and density, a threshold, and a preference for copies."""
     slope = np.exp(rng.uniform(*np.log(SLOPES)))
     share = rng.random()
     threshold = rng.uniform(*THRESHOLDS)
@@ -53,7 +56,10 @@ def draw_bias(rng: np.random.Generator) -> Bias:
 
 
 def bias_preferences(biases: Floats, actions: Floats) -> Floats:
-    """The terms that biases (B, 4) add to the log probabilities of actions, (B, 3), for action features (B, 3, G)."""
+    """What biases add to the log probabilities of the three actions in B games; an array of shape (B, 3).
+
+    ``biases`` has the shape (B, 4), and ``actions``, the action features of the games, (B, 3, features).
+    """
     reward, density, threshold, copies = (biases[:, number, None] for number in range(4))
     preferences = reward * actions[:, :, ActionFeature.REWARD] + density * actions[:, :, ActionFeature.DENSITY] - threshold
     preferences[:, layout.COPY] += copies[:, 0]
@@ -63,9 +69,10 @@ def bias_preferences(biases: Floats, actions: Floats) -> Floats:
 
 @njit
 def play_biased(tables: Tables, data: Ints, bias: Floats, noise: Singles2D, mean_benefit: float, density: float) -> int:
-    """Play to the end by a bias (4,) and noise (M, 3) alone, always the action that they prefer; returns the return (ps).
+    """Play a game to its end; returns its return in ps. Every move is the legal action with the largest bias plus noise.
 
-    ``mean_benefit`` and ``density`` (benefit per byte and step) are those of the program, as in the action features.
+    ``noise`` has the shape (moves, 3). ``mean_benefit`` and ``density`` (benefit per byte and step) are the program's means, by
+    which the action features are scaled.
     """
     while not is_over(tables, data):
         position = data[layout.POSITION]
@@ -96,9 +103,18 @@ def with_bias(
     legal: NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """The actions (B,) of a search, except that those of games with a bias (row of ``biases`` (B, 4) not 0) are drawn anew.
+    """The actions that a search chose for B games; for games with a bias, they are drawn again.
 
-    They are drawn from the improved policy of the search, ``policy`` (B, 3), changed by the bias.
+    An action is drawn from the improved policy of the search, changed by the bias.
+
+    Parameters
+    ----------
+    actions
+        Shape (B,): the actions that the search chose.
+    policy
+        Shape (B, 3): the improved policy.
+    biases
+        Shape (B, 4); a row of zeros is no bias.
     """
     noise = rng.gumbel(size=legal.shape)
     rows = np.flatnonzero(biases.any(axis=1))
@@ -113,7 +129,7 @@ class EpisodeStart(NamedTuple):
 
     program: int
     prefix: NDArray[np.int8]
-    """Actions of another game that are played first."""
+    """The first actions of another game, which are played before the episode goes on by itself."""
     bias: Bias = NO_BIAS
 
 
@@ -143,7 +159,7 @@ class Exploration:
         self.programs, self.config, self.replay, self.rng = programs, config, replay, rng
 
     def draw_start(self, is_biased: bool = False) -> EpisodeStart:
-        """A uniformly random program; sometimes with the beginning of a good game, or with an exploration bias."""
+        """Draws how a game begins: a uniformly random program, sometimes the first moves of a good game, sometimes a bias."""
         rng, config = self.rng, self.config
         program = int(rng.integers(len(self.programs)))
         bias = NO_BIAS
@@ -164,8 +180,8 @@ class Exploration:
     def search_locally(self, should_stop: Callable[[], bool]) -> tuple[int, Best | None] | None:
         """Improve one of the best games of a uniformly random program; returns the program's number and the best game found.
 
-        Returns None if it was stopped, in which case no random number was used. The game is None if the program has no games
-        yet.
+        Returns None if the search was stopped; the random generator is then in the same state as before. The game is None if
+        the program has no games yet.
         """
         rng, before = self.rng, self.rng.bit_generator.state
         program = int(rng.integers(len(self.programs)))
