@@ -1,8 +1,8 @@
 """How much work a deterministic run may do for each second of its limit, in one table for all candidates.
 
-A deterministic run must not depend on the clock. Its candidates count their work instead, in rounds, nodes or comparisons. Each
-:class:`Rate` says how much work replaces one second; it is chosen so that an idle machine needs less than a second for it.
-``python -m benchmarks.house.work_rates`` measures each of them.
+A deterministic run must not depend on the clock. Its candidates, the methods that look for plans and bounds, count their work
+instead, in rounds, nodes or comparisons. Each :class:`Rate` says how much work replaces one second; it is chosen so that an
+idle machine needs less than a second for it. ``python -m benchmarks.house.work_rates`` measures each of them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ class Rate(NamedTuple):
 
     per_second: float
     unit: str
-    """What is counted. *X, times Y* means that a problem with twice as many Y gets half as many X."""
+    """What is counted. *X, times Y* means that the amount of X is divided by the number of Y in the problem."""
 
 
 # ------------------------------------------------------------------------------------------------------------- memory mapping
 
-MAPPING_ROUNDS = Rate(300_000, "rounds of ruin and recreate, times uses")
+MAPPING_ROUNDS = Rate(300_000, "rounds of ruin and recreate, times accesses of tensors by steps")
 MAPPING_SIMPLEX = Rate(6_000, "simplex iterations of the relaxation, fewer for large programs")
 MAPPING_SEGMENT_SIMPLEX = Rate(2_000, "simplex iterations of the relaxations of segments")
 MAPPING_SEGMENT_NODES = Rate(5, "nodes of branch and bound of a segment")
 MAPPING_MILP_NODES = Rate(100, "nodes of branch and bound of the MILP by another solver")
 MAPPING_CPSAT = Rate(1 / 12, "deterministic seconds of CP-SAT on the complete model")
-MAPPING_NEIGHBOURHOODS = Rate(0.3, "seconds of large-neighbourhood search, as its parts are reckoned")
+MAPPING_NEIGHBOURHOODS = Rate(0.3, "estimated seconds of large-neighbourhood search")
 
-#: Work of the parts of a neighbourhood, counted in seconds: building it, each of its literals, and each deterministic second of
-#: CP-SAT.
+#: Estimated seconds that :data:`MAPPING_NEIGHBOURHOODS` counts for a neighbourhood: for building its model, for each literal of
+#: the model, and for each deterministic second that CP-SAT works on it.
 BUILD_SECONDS, LITERAL_SECONDS, CPSAT_SECONDS = 0.05, 1e-4, 10.0
 
 # ------------------------------------------------------------------------------------------------------------------- packing
@@ -48,19 +48,19 @@ BANKED_ATTEMPTS = Rate(1, "choices of banks that are packed")
 
 ORDER_SETS = Rate(4_000_000, "sets of operators that the exact search looks at, times operators")
 ORDER_ROUNDS = Rate(1_000, "rounds of local search, times operators")
-ORDER_CUTS = Rate(20, "operators whose bound by a cut is computed")
+ORDER_CUTS = Rate(20, "operators for which a minimum cut is computed")
 REMAT_STEPS = Rate(3_000_000, "steps of local search, times runs")
 REMAT_SIMULATIONS = Rate(3_000, "simulations, times operators")
-REMAT_CUTS = Rate(20_000, "operators whose cuts are looked at, times operators")
-REMAT_PROGRAMS = Rate(400, "programs in stages, times operators")
-REMAT_DRAFTS = Rate(2_000, "drafts with transfers, times operators")
+REMAT_CUTS = Rate(20_000, "operators for which minimum cuts are computed, times operators")
+REMAT_PROGRAMS = Rate(400, "staged MILPs that are solved, times operators")
+REMAT_DRAFTS = Rate(2_000, "plans with copies to the host that are tried, times operators")
 REMAT_CPSAT = Rate(1, "deterministic seconds of CP-SAT for rematerialization")
 
 # ------------------------------------------------------------------------------------- tiers, banks, instructions on an array
 
 TIER_MOVES = Rate(100_000, "moves of simulated annealing")
 TIER_ROUNDS = Rate(0.2, "neighbourhoods of large-neighbourhood search")
-TIER_SOLVERS = Rate(1, "units of the MILP and of counts")
+TIER_SOLVERS = Rate(1, "units of TIER_NODES or TIER_PARTS nodes of branch and bound")
 TIER_CPSAT = Rate(1 / 4, "deterministic seconds of CP-SAT for tiers")
 BANK_NODES = Rate(100, "nodes of branch and bound of a stage of bank mapping")
 LLM_CPSAT = Rate(1 / 2, "deterministic seconds of CP-SAT for LLM placement")
@@ -70,5 +70,6 @@ MODULO_POLICY_PLACEMENTS = Rate(1_000, "instructions placed by the learned polic
 MODULO_NODES = Rate(50, "nodes of branch and bound of an initiation interval")
 MODULO_CPSAT = Rate(1 / 4, "deterministic seconds of CP-SAT for an initiation interval")
 
-#: How much one unit of :data:`TIER_SOLVERS` is: nodes of branch and bound, and parts of the counts.
+#: Nodes of branch and bound that are one unit of :data:`TIER_SOLVERS`: in the MILP, and in the search that branches on numbers
+#: of equally large weights (:mod:`stowplan.models.tier_placement.counts`).
 TIER_NODES, TIER_PARTS = 150, 10

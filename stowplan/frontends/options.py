@@ -1,7 +1,8 @@
 """The options with which an input is read.
 
 The format of a file says which options apply to it (:attr:`~stowplan.frontends.formats.InputFormat.accepts`). For files that
-contain a finished problem, the kind of the problem says it (:attr:`~stowplan.kinds.BaseKind.amends`).
+contain a finished problem instead of a program or a model, the kind of the problem says which options can still change it
+(:attr:`~stowplan.kinds.BaseKind.amends`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _graph = partial(Option, GRAPHS, has_flag=True, is_shared=False)
 
 
 class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that are plain values, which all inputs of a suite share (:class:`stowplan.portfolio.batch.records.Settings`)."""
+    """Options for reading that a batch can apply to all of its inputs; their values are plain data, which JSON can hold.
+
+    See :class:`stowplan.portfolio.batch.records.Settings`.
+    """
 
     target: str | Path | tuple[str, ...] | None = None
     capacity: Annotated[
@@ -79,8 +83,14 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadOptions(SharedOptions, frozen=True, kw_only=True):
-    """All options of all front ends; some of them apply to each format
-    (:attr:`~stowplan.frontends.formats.InputFormat.accepts`)."""
+    """All options of all front ends. Each file format uses some of them
+    (:attr:`~stowplan.frontends.formats.InputFormat.accepts`).
+
+    Raises
+    ------
+    UsageError
+        An option has a value of a wrong type, or none of its allowed words.
+    """
 
     target: Annotated[
         str | Path | None,
@@ -134,7 +144,7 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
     )
 
     def __post_init__(self) -> None:
-        # NumPy's integers are accepted as well, and converted, since files contain Python's.
+        # Integers of NumPy are converted to Python's, because only those can be written to files.
         if self.capacity is not None:
             msgspec.structs.force_setattr(self, "capacity", whole("a capacity of {} bytes", self.capacity))
         if self.device is not None:
@@ -161,7 +171,7 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         return {name: value for name in OPTIONS if (value := getattr(self, name)) != getattr(defaults, name)}
 
     def only(self, names: Collection[str]) -> ReadOptions:
-        """These options, with those of other names set to their defaults."""
+        """A copy in which all options that are not among ``names`` have their defaults."""
         return ReadOptions(**{name: value for name, value in self.given().items() if name in names})
 
     @property
@@ -180,7 +190,7 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
 
 
 def _texts(name: str, given: Any, expected: str) -> tuple[str, ...]:
-    """A list of texts; raises UsageError for anything else."""
+    """A list of strings as a tuple; raises UsageError for anything else. None counts as an empty list."""
     if isinstance(given, str) or not all(isinstance(text, str) for text in given or ()):
         raise UsageError(f"found {name} {show(given)}, expected a list of {expected}")
     return tuple(given or ())
@@ -201,7 +211,7 @@ def named_inputs(names: Iterable[str], inputs: Iterable[tuple[str, int]], what: 
     Raises
     ------
     InputError
-        No input has a name, or several have it.
+        One of ``names`` is no input's name, or is the name of several inputs.
     """
     pairs = [*enumerate(inputs)]
     found: list[int] = []
@@ -230,7 +240,7 @@ def spelt(name: str, value: str = "") -> str:
 
 
 def spelt_all(names: Collection[str]) -> str:
-    """Options as they are written on the command line: flags first, then settings."""
+    """Options as they are written on the command line: first those with a flag of their own, then those set with ``--set``."""
     chosen = [option for name, option in OPTIONS.items() if name in names]
     settings = ", ".join(option.label for option in chosen if not option.flag)
     flags = [option.flag for option in chosen if option.flag]
@@ -254,7 +264,20 @@ NO_USER_SIZES = UserSizes({}, {})
 
 
 def as_texts(name: str, given: Any) -> tuple[str, ...]:
-    """Values of an option as texts ``NAME=SIZES``, from such texts or from a mapping; raises UsageError for anything else."""
+    """The values of the option ``dim`` or ``shape`` as strings ``NAME=SIZES``.
+
+    Parameters
+    ----------
+    name
+        Name of the option.
+    given
+        A list of such strings, or a mapping from names to sizes; None for no values.
+
+    Raises
+    ------
+    UsageError
+        ``given`` is something else, a string is not ``NAME=SIZES``, or one name has two different values.
+    """
     if given is None:
         return ()
     if isinstance(given, Mapping):
@@ -276,7 +299,7 @@ def as_typed(shape: Iterable[Any] | None) -> str:
 
 
 def parse_user_sizes(dims: Iterable[str], shapes: Iterable[str]) -> UserSizes:
-    """The sizes in texts that :func:`as_texts` has checked."""
+    """The sizes in strings that :func:`as_texts` has checked."""
     return UserSizes(
         {name: sizes[0] for name, sizes in (_parsed("dim", text) for text in dims)},
         dict(_parsed("shape", text) for text in shapes),
@@ -284,7 +307,10 @@ def parse_user_sizes(dims: Iterable[str], shapes: Iterable[str]) -> UserSizes:
 
 
 def _parsed(option: str, text: Any) -> tuple[str, tuple[int, ...]]:
-    """Splits a text into its name and sizes. The name may contain equals signs; a scalar has no sizes."""
+    """Splits ``NAME=SIZES`` into the name and the sizes; raises UsageError for anything else.
+
+    The name may contain equals signs. The shape of a scalar has no sizes, as in ``x=``.
+    """
     name, _, sizes = text.rpartition("=") if isinstance(text, str) else ("", "", "")
     parts = sizes.split("x") if sizes or option == "dim" else []
     is_right = name and all(part.isascii() and part.isdigit() and 0 < int(part[:20]) <= _MOST_SIZE for part in parts)

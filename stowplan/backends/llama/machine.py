@@ -4,7 +4,7 @@
     free_mib = 60000
     weight_gbs = 40.0        # GB/s of weights that the CPU reads while it generates
     cache_gbs = 2.2          # GB/s of key-value cache
-    tflops = 0.3             # TFLOP/s of prompts
+    tflops = 0.3             # TFLOP/s while it computes prompts
 
     [[device]]
     name = "CUDA0"           # as llama.cpp names it: llama-bench --list-devices
@@ -19,6 +19,7 @@
     error = 0.08             # relative error of predicted request times
 
 ``stowplan llm calibrate`` writes such a file from measurements. Speeds may be left out: then only memory is known.
+``docs/reference/llm-placement.md`` lists all keys and their defaults.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, decode_toml
 
 MIB = 1 << 20
 
-#: Bytes that ``--fit`` leaves free on each device, its default.
+#: MiB that stay free on each device by default. llama.cpp's option ``--fit`` leaves as much free.
 MARGIN_MIB = 1024
 
-#: Keys of devices with their defaults and factors to units of a problem; None where there is no default.
+#: For each key of a device that is a speed or a time: its default, None if there is none, and a factor. The value times the
+#: factor is in bytes or operations per second, or in picoseconds, the units of the problem.
 _SPEEDS: dict[str, tuple[float | None, float]] = {
     "weight_gbs": (None, 1e9),
     "cache_gbs": (None, 1e9),
@@ -51,22 +53,29 @@ _OTHERS = ("name", "free_mib", "margin_mib", "compute_mib", "copies_weights")
 
 @dataclass(frozen=True)
 class MachineDevice:
-    """A device, or the host. Rates are bytes or operations in a second, times picoseconds; None where they are not known."""
+    """A device, or the host. A rate that is not known is None."""
 
     name: str
     free: int
-    """Bytes."""
+    """Free memory in bytes."""
     margin: int
-    """Bytes that are to stay free."""
+    """Bytes of the free memory that must not be used."""
     compute: int | None
-    """Bytes of the buffers of intermediate results, where they were measured; None for an estimate."""
+    """Bytes of the buffers of intermediate results, for the smallest micro-batch; None if they are to be estimated."""
     weight_rate: int | None
+    """Bytes of weights that it reads in a second while it generates tokens."""
     cache_rate: int | None
+    """Bytes of the key-value cache that it reads in a second; the same as ``weight_rate`` unless the file says otherwise."""
     compute_rate: int | None
+    """Floating-point operations in a second while it computes prompts."""
     link_rate: int
+    """Bytes in a second between it and the host."""
     link_ps: int
+    """Time of a transfer to or from the host without the time of its bytes, in ps."""
     layer_ps: int
+    """Fixed time of one layer in one step, in ps."""
     copies_weights: bool
+    """Whether it computes prompts with weights that are copied to it from the host."""
 
     @property
     def is_measured(self) -> bool:
@@ -96,7 +105,8 @@ def read_machine(path: str | Path) -> Machine:
     Raises
     ------
     InputError
-        It cannot be read, is not TOML, or a key is missing, unknown, or not a positive number.
+        The file cannot be read or is not TOML; a table or key is missing, unknown, or has a wrong value; or two devices have
+        the same name, or one is called CPU. Speeds must be positive; times, sizes of memory and the error may be 0.
     """
     with naming(path):
         document = decode_toml(files.read_bytes(Path(path), MAX_TARGET_BYTES))
@@ -104,7 +114,22 @@ def read_machine(path: str | Path) -> Machine:
 
 
 def machine_of(document: Mapping[str, Any], name: str, source: str | Path | None = None) -> Machine:
-    """A machine from what its file says; see :func:`read_machine` for what it raises."""
+    """The machine that a decoded machine file describes.
+
+    Parameters
+    ----------
+    document
+        Content of the file.
+    name
+        Name of the machine, if the file does not have one.
+    source
+        The file, for messages.
+
+    Raises
+    ------
+    InputError
+        As for :func:`read_machine`.
+    """
     unknown = {*document} - {"host", "device", "calibration", "name"}
     if unknown:
         raise InputError(f"found the table {sorted(unknown)[0]!r}, expected host, device and calibration", source=source)
@@ -128,6 +153,7 @@ def machine_of(document: Mapping[str, Any], name: str, source: str | Path | None
 
 
 def _device(row: Mapping[str, Any], place: str, source: str | Path | None) -> MachineDevice:
+    """The device or host of one table of the file; raises InputError, which names the ``place``, for a fault."""
     unknown = {*row} - {*_SPEEDS, *_OTHERS}
     if unknown:
         expected = ", ".join((*_OTHERS, *_SPEEDS))
@@ -169,6 +195,7 @@ def _device(row: Mapping[str, Any], place: str, source: str | Path | None) -> Ma
 
 
 def _number(row: Mapping[str, Any], key: str, place: str, source: str | Path | None, *, zero: bool = False) -> float:
+    """A positive number of a table, or 0 if ``zero`` allows it, below 10^12; raises InputError for anything else."""
     value = row[key]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not (0 <= value < 1e12) or (value == 0 and not zero):

@@ -37,7 +37,7 @@ class ImportedPlan(msgspec.Struct, frozen=True):
     sliced: int
     """Copies that XLA makes in slices, and that were merged into one copy each."""
     slices: int
-    """Copies that are in slices in the plan as well; only if the problem allows slices."""
+    """Stays whose copy is in slices in XLA's plan and in this one; 0 unless the problem allows slices."""
     delayed: int
     """Merged copies that begin later than their first slice, because their bytes are not free before."""
     postponed: int
@@ -45,13 +45,14 @@ class ImportedPlan(msgspec.Struct, frozen=True):
     advanced: int
     """Stays whose copy to slow memory begins earlier than in XLA, so that their bytes are free in time."""
     moved: int
-    """Stays at another offset than in XLA, which reuses their bytes within a step."""
+    """Stays that have another offset than in XLA's plan, because XLA gives their bytes to another tensor within a step."""
     mixed_reads: int
     """Reads of a tensor from both memories at once, which count as slow."""
     idle: int
-    """Copies to fast memory that serve no use, and are left out:
+    """Copies to fast memory that serve no use, and are left out.
 
-    XLA fetches the next run's preload at the end of the program.
+    At the end of a program, XLA copies in the tensors that the next run finds in fast memory when it starts (cross-program
+    prefetch).
     """
     replaced: tuple[str, ...]
     """Steps of the program that XLA replaced by copies of its own."""
@@ -108,15 +109,15 @@ def import_xla_plan(
     Parameters
     ----------
     problem
-        The problem of ``program`` for the target for which XLA compiled, with ``stalls="allowed"``.
+        The memory-mapping problem of ``program``, for the machine that XLA has compiled for, with ``stalls="allowed"``.
     program
         The program before XLA's memory-space assignment.
     plan_path
         The same module after memory-space assignment, as HLO text, plain or gzip. ``S(fast_space)`` in a layout means fast
         memory.
     offsets_path
-        Text with the values of XLA's buffer assignment; by default ``NAME.fastmem.txt[.gz]`` in the folder of
-        ``NAME.hlo.txt.gz``.
+        File in which XLA's buffer assignment lists its values with their offsets; by default ``NAME.fastmem.txt[.gz]`` in the
+        folder of ``NAME.hlo.txt.gz``.
     fast_space
         Memory space of the fast memory; by default that of the problem's target.
 
@@ -131,6 +132,8 @@ def import_xla_plan(
         A file cannot be read, is not scheduled, belongs to another program, or lacks an offset.
     UsageError
         The problem does not belong to the program, or forbids stalls.
+    VerificationError
+        The plan breaks a rule, and no stay can be dropped to mend that.
     """
     if [step.name for step in problem.steps] != [step.name for step in program.steps]:
         raise UsageError("found a problem and a program with different steps, expected the problem made of the program")
@@ -196,18 +199,20 @@ def _blamed(violation: Violation, placed: list[PlacedStay], owners: list[int]) -
 
 def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:
     """The plan of all placed stays, and for each of its copies the index of its stay."""
+    # For each copy: its start, whether the others that start there come first, its position in XLA's plan, its stay, and
+    # itself.
     queue: list[tuple[int, bool, int, int, Copy]] = []
-    between = problem.evictions == "between_steps"
+    frees_between_steps = problem.evictions == "between_steps"
     for place, entry in enumerate(placed):
         for piece in entry.slices:
             part = Copy(entry.tensor, "in", piece.start, piece.end, (piece.low, piece.high))
-            queue.append((piece.start, between and entry.is_delayed, piece.sequence, place, part))
+            queue.append((piece.start, frees_between_steps and entry.is_delayed, piece.sequence, place, part))
         if entry.stay.source is Source.COPIED and not entry.slices:
             queue.append(
                 (
                     entry.start,
                     # A copy that waits for its bytes comes after the copy that frees them.
-                    between and entry.is_delayed,
+                    frees_between_steps and entry.is_delayed,
                     entry.stay.sequence,
                     place,
                     Copy(entry.tensor, "in", entry.start, entry.stay.arrived),

@@ -1,9 +1,14 @@
-"""Changes stays of XLA's module into residencies that the rules allow: their start, their end, and their offset.
+"""Turns XLA's use of fast memory into residencies that the rules allow.
 
-XLA's rules are a little freer than those of ``docs/reference/memory-mapping.md`` without options. Its copies come in slices
-that occupy their bytes one by one, and a result may overwrite a donated operand, or a tensor that was copied out between the
-same two steps. Without these freedoms a residency needs all of its bytes, for whole steps. Therefore some copies begin later or
-earlier than in XLA, some stays move to another offset, and a few have to be dropped.
+A *stay* is a period in which XLA has a tensor in fast memory (:class:`~stowplan.frontends.xla_plan.stays.Stay`). A *residency*
+is the same in a plan of stowplan: it has a start, an end and an offset, and must keep the rules of
+``docs/reference/memory-mapping.md``. A *use* is one access of a tensor by one step.
+
+XLA is free to do three things that these rules forbid unless an option allows them. It copies a tensor in
+slices, each of which occupies only its own bytes. It lets a result overwrite a donated operand. And it lets a tensor take the
+place of another one that was copied out between the same two steps. Without these options a residency occupies all of its bytes
+during whole steps. Therefore some copies begin later or earlier than in XLA's plan, some stays move to another offset, and a
+few have to be dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +34,10 @@ class CopyOut(NamedTuple):
 
 @dataclass(slots=True)
 class Slice:
-    """A slice in which a stay is prefetched: its bytes ``[low, high)``."""
+    """One of the copies that bring a tensor to fast memory piece by piece: it copies the tensor's bytes ``[low, high)``.
+
+    ``start`` and ``end`` are the boundaries of its window; ``sequence`` is its position among all copies.
+    """
 
     start: int
     end: int
@@ -44,7 +52,7 @@ class PlacedStay:
     def __init__(self, stay: Stay, tensor: int, *, sliced: bool = False):
         self.stay = stay
         self.slices = _slices(stay) if sliced else []
-        """The slices; empty if it is copied in one piece."""
+        """The slices; empty if the tensor is copied in one piece."""
         self.tensor = tensor
         self.start = stay.starts[0]
         self.end = stay.end
@@ -72,7 +80,8 @@ class PlacedStay:
         )
 
     def boxes(self) -> list[tuple[int, int, int]]:
-        """Ranges of bytes that it occupies, each with the moment from which on it does."""
+        """The ranges of bytes that it occupies, as ``(start, low, high)``: the bytes ``[low, high)`` from boundary ``start``
+        on."""
         return [(part.start, self.low + part.low, self.low + part.high) for part in self.slices] or [
             (self.start, self.low, self.high)
         ]
@@ -106,7 +115,8 @@ def _slices(stay: Stay) -> list[Slice]:
 class Dropped(NamedTuple):
     """A stay that has no residency.
 
-    Sizes are in bytes; ``traffic`` counts the bytes of the uses that it would have served, over all runs of their steps.
+    ``size`` is in bytes. ``traffic`` is the number of bytes that steps read and write in slow memory because the stay was
+    dropped, over all runs of these steps.
     """
 
     tensor: str
@@ -116,7 +126,21 @@ class Dropped(NamedTuple):
 
 
 class Repair:
-    """Makes residencies without overlaps of all stays that can have one, and counts all changes."""
+    """Makes a residency of each stay that can have one, so that no two overlap, and counts the changes.
+
+    Attributes
+    ----------
+    placed
+        The stays that have become residencies.
+    dropped
+        The stays that have not.
+    idle
+        Number of stays that were left out because they serve no use.
+    moved
+        Number of stays that were given another offset.
+    advanced
+        Number of stays whose copies to slow memory were started earlier.
+    """
 
     def __init__(self, problem: Problem, trace: Trace):
         self.problem = problem
@@ -137,10 +161,10 @@ class Repair:
                 if use.is_output:
                     self._writes[use.tensor].append(number)
         for stay in trace.stays:
-            if stay.merged is None:
+            if stay.merged is None:  # Otherwise it is a part of another stay.
                 self._admit(stay)
         if problem.prefetches == "sliced":
-            self._copy_what_clashes()
+            self._copy_results_without_room()
         self._delay_copies_in()
         self._resolve_overlaps()
         self._serve_replaced(set(trace.replaced))
@@ -151,12 +175,15 @@ class Repair:
         self._record(entry.stay, entry.uses, self.problem.tensors[entry.tensor].name, reason)
 
     def _record(self, stay: Stay, uses: Iterable[int], name: str, reason: str) -> None:
+        """Add a stay to :attr:`dropped`."""
         self.dropped.append(Dropped(name, stay.size, self._traffic(uses), reason))
 
     def _traffic(self, uses: Iterable[int]) -> int:
+        """Bytes that the uses read and write, over all runs of their steps."""
         return sum(self._bytes[use] for use in uses)
 
     def _admit(self, stay: Stay) -> None:
+        """Add a stay to :attr:`placed`, to :attr:`dropped` if no residency can express it, or count it as idle."""
         if not stay.uses and not stay.evictions:
             self.idle += 1
             return
@@ -188,8 +215,12 @@ class Repair:
             if (first < loop.start or loop.end < last) and loop.start < entry.end < loop.end:
                 entry.end = loop.end
 
-    def _copy_what_clashes(self) -> None:
-        """Start results of steps that XLA has replaced by copies when the copy starts, if there is no room from the step on."""
+    def _copy_results_without_room(self) -> None:
+        """Let the stays of some results begin only with XLA's copy, because there is no room for them before.
+
+        XLA replaces some steps of the program by copies. A stay with the result begins with the step, as if the step wrote to
+        fast memory. If its bytes are then in use by another stay, it begins when XLA's copy starts.
+        """
         for entry in self.placed:
             placement = entry.stay.stands_for
             if placement is None or not any(other is not entry and other.clashes(entry) for other in self.placed):
@@ -227,7 +258,12 @@ class Repair:
         return boundary
 
     def _advance(self, entry: PlacedStay, boundary: int) -> bool:
-        """Start copies out that last no step earlier, so that the stay can end at a boundary; returns whether that works."""
+        """Let a stay end at a boundary by starting its copies to slow memory earlier; returns whether that works.
+
+        XLA copies a tensor out between two steps, and its bytes are free at once. Where the problem does not allow that, the
+        stay goes on for one more step. If the copy starts at an earlier boundary, it is complete in time. If that is not
+        possible, the stay is unchanged.
+        """
         copies_out, end = entry.copies_out, entry.end
         entry.copies_out = []
         for copy in copies_out:

@@ -54,7 +54,7 @@ class Job(msgspec.Struct, tag="job"):
     closed: bool = False
     """Whether nothing is left to find and the run only waits for other candidates. This candidate then returns at once."""
     latest: float = 0.0
-    """The latest time to which :attr:`News.end` may extend ``end``."""
+    """The latest time to which :attr:`RunUpdate.end` may extend ``end``."""
 
 
 class RunUpdate(msgspec.Struct, tag="news"):
@@ -123,9 +123,9 @@ class WorkerContext(Context):
             self._hints = (*self._hints, Hint.decode(message.hint))
         self._incumbent = (plan, bound if message.bound is None else message.bound)
 
-    def last_word(self, waits: bool = False) -> Report:
+    def last_report(self, is_reusable: bool = False) -> Report:
         """The last report of a candidate that returned. It was stopped by the limit if the end that it last asked for has
         come."""
         return Report(
-            "stopped" if time.monotonic() > min(self._end, self._end_when_asked) - _CLOSE else "done", is_reusable=waits
+            "stopped" if time.monotonic() > min(self._end, self._end_when_asked) - _CLOSE else "done", is_reusable=is_reusable
         )

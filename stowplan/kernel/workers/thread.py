@@ -54,7 +54,7 @@ class ThreadTurn(Turn):
                 traceback.print_exc()
             self.post(Report.failure(error))
         else:
-            self.post(self._context.last_word())
+            self.post(self._context.last_report())
 
 
 _running: weakref.WeakSet[ThreadTurn] = weakref.WeakSet()

@@ -1,8 +1,10 @@
 """The worker process, which runs one candidate after another: ``python -m stowplan.kernel.workers.worker PARENT``.
 
-Standard input delivers jobs, and updates whenever another candidate improves the best plan or bound. Plans and bounds are
-written to the original standard output (:mod:`stowplan.kernel.workers.messages`); text that solvers print goes to standard
-error. The process ends when its parent does: Linux kills it, and on other systems it ends at the end of its input.
+A *candidate* is a method that looks for plans or bounds of a problem, and a *job* is one candidate to run on one problem.
+PARENT is the process ID of the parent. The parent writes jobs to the worker's standard input. While a job runs, it also writes
+updates, for example when another candidate has found a better plan or bound. Plans and bounds of the candidate are written to
+the original standard output (:mod:`stowplan.kernel.workers.messages`); text that solvers print goes to standard error. The
+process ends when its parent does: Linux kills it, and on other systems it ends at the end of its input.
 
 A worker accepts another job only if the last one left nothing behind: no error, no child process, no thread, no change of the
 working directory or environment, and not too much memory. Otherwise it ends.
@@ -61,10 +63,12 @@ class Worker:
         os._exit(0)
 
     def handle(self, message: ToWorker) -> None:
-        """Handles one message. Updates refer to the latest job; one that arrives between jobs was for the job before and is
-        harmless."""
+        """Handles one message of the parent. It may arrive while a candidate runs in the main thread.
+
+        Updates are for the job that was sent last. An update that comes after the end of its job changes nothing.
+        """
         if isinstance(message, Job | Load):
-            # The kind may have been registered by the parent's program, not by this package.
+            # The kind of problem may be one that the parent's program has registered. This process then does not know it yet.
             if message.candidate.place is not None:
                 kinds.register(message.candidate.kind, message.candidate.place)
             if isinstance(message, Job):
@@ -108,11 +112,11 @@ class Worker:
             self.send(Report.failure(error))
             return False
         del problem
-        waits = threading.active_count() == threads and not _has_children() and _environment() == self._environment
-        waits = waits and resident(os.getpid()) <= MAX_REUSE_MEMORY
+        is_reusable = threading.active_count() == threads and not _has_children() and _environment() == self._environment
+        is_reusable = is_reusable and resident(os.getpid()) <= MAX_REUSE_MEMORY
         self._context = None
-        self.send(context.last_word(waits))
-        return waits
+        self.send(context.last_report(is_reusable))
+        return is_reusable
 
 
 def _load(request: Load) -> None:
@@ -138,7 +142,7 @@ def _has_children() -> bool:
 
 
 def main() -> None:
-    """Runs jobs until the parent has no more."""
+    """Runs jobs as :meth:`Worker.work` does, then ends the process."""
     incoming, outgoing = become_child(int(sys.argv[1]))
     prefer_to_end(OOM_SCORE)
     collect_garbage_seldom()

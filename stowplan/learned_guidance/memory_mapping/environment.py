@@ -55,7 +55,7 @@ def as_text(
 
 
 def _span(start: int, end: int, length: int, cells: int) -> slice:
-    """The cells, of ``cells`` over ``length``, that ``[start, end)`` touches; at least one."""
+    """Which of the ``cells`` cells that a range of ``length`` is divided into have a part of ``[start, end)``; at least one."""
     first = min(start * cells // length, cells - 1)
     return slice(first, max(first + 1, -(-end * cells // length)))
 
@@ -72,16 +72,19 @@ BOUND = 1e6
 #: key, and ``buffers`` is a method of torch modules.
 KEYS = {"buffers": "buffer_features"}
 
-#: Instead of an illegal action, the first of these that is legal is played: the one that commits to least.
+#: The order in which actions are tried in place of an illegal one, until one is legal. The action that restricts later moves
+#: least comes first.
 _MOST_CAUTIOUS = (Action.DROP, Action.NOCOPY, Action.COPY)
 
 
 class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
     """An environment that builds a memory mapping move by move; an episode is a game on one problem.
 
-    Actions are those of :class:`~stowplan.learned_guidance.memory_mapping.game.game.Action`: 0 Copy, 1 NoCopy, 2 Drop. Until
-    the game is over, at least one of them is legal; ``action_mask``, which is part of the observation and of ``info``, says
-    which.
+    A move decides how one access of a tensor is served. Actions are those of
+    :class:`~stowplan.learned_guidance.memory_mapping.game.game.Action`. 0 is *Copy*: from fast memory, with a copy from or to
+    slow memory. 1 is *NoCopy*: from fast memory, without a copy. 2 is *Drop*: from slow memory. Until the game is over, at
+    least one of them is legal; ``action_mask``, which is part of the observation and of ``info``, says which. Numbers of
+    equations and sections are those of Wang et al. 2023 (arXiv:2305.07440).
 
     Parameters
     ----------
@@ -89,12 +92,13 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         A problem, the path of a problem file, or several of them, of which each episode draws one; or a function that draws a
         problem for each episode. By default, a small demo problem.
     strict_copy_windows
-        Whether copies must end, or begin, right at their use (equation 6 to the letter).
+        Whether a copy-in must end, and a copy-out begin, directly at the access that it is for (equation 6 to the letter).
     drop_backup
-        Whether the game goes back when no action is legal, instead of being lost (section 4.3.2).
+        Whether the game returns to an earlier state, from which it can be finished, when no action is legal (section 4.3.2).
+        Otherwise the game is lost.
     reward_unit
-        ``"normalised"``: rewards sum to the normalised return, which is 1 if everything is fast. ``"ps"``: rewards sum to the
-        picoseconds saved.
+        ``"normalised"``: rewards add up to the part of the possible saving of time that the plan makes, 0 if everything is in
+        slow memory and 1 if every access is fast. ``"ps"``: rewards add up to the picoseconds saved.
     on_illegal
         The effect of an illegal action. ``"replace"``: Drop is played instead; if that is illegal as well, NoCopy, or else
         Copy. ``"raise"``: InvalidAction is raised, and nothing changes.
@@ -102,6 +106,12 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         The size of the observation: numbers of buffers, cells of the memory map and so on.
     render_mode
         ``"ansi"`` for a text of the memory map and the copy channel.
+
+    Raises
+    ------
+    InputError
+        A problem cannot be read or is of another kind, or ``reward_unit``, ``on_illegal`` or ``render_mode`` has no such
+        choice.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 8}  # noqa: RUF012 (Gymnasium's own way)
@@ -150,6 +160,11 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
             Seed of the draws among several problems; the game itself is deterministic.
         options
             ``{"problem": ...}`` plays this episode on that problem: a number in the environment's list, a problem or a path.
+
+        Raises
+        ------
+        InputError
+            There is another option, or its value is not a problem that can be read.
         """
         super().reset(seed=seed)
         # A game is prepared when it is first played and then kept, because preparing it takes longer than playing it.
@@ -161,7 +176,21 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         return self._observation(), self._info(is_illegal=False)
 
     def step(self, action: SupportsInt) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Make a move; raises InvalidAction for a value that is no action, and ResetNeeded if no game is under way."""
+        """Make a move.
+
+        Returns
+        -------
+        tuple
+            Observation, reward, whether the game is over, False (nothing cuts an episode short), and ``info``, whose keys
+            ``docs/reference/mmap-game.md`` lists.
+
+        Raises
+        ------
+        InvalidAction
+            The value is no action; or the action is illegal, and ``on_illegal`` is ``"raise"``.
+        ResetNeeded
+            No game has begun, or the game is over.
+        """
         state = self._playing()
         if self._is_over:
             raise gymnasium.error.ResetNeeded("the game is over: call reset() before step()")
@@ -178,16 +207,25 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         return self._observation(), reward_ps / self._unit_ps(), self._is_over, False, self._info(is_illegal=is_illegal)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """Which actions are legal, bool of shape (3,). The name is that which sb3-contrib's MaskablePPO expects."""
+        """Which actions are legal, bool of shape (3,). The name is that which sb3-contrib's MaskablePPO expects.
+
+        Raises ResetNeeded before the first game.
+        """
         self._playing()
         return self._mask.copy()
 
     def plan(self) -> Plan:
-        """The plan of a finished game, in slow memory throughout if it was lost; raises ValueError before the end."""
+        """The plan of a finished game; if the game was lost, everything is in slow memory.
+
+        Raises ValueError before the end of the game, and ResetNeeded before the first game.
+        """
         return self._playing().plan()
 
     def render(self) -> str | None:
-        """The memory map and the copy channel so far, if ``render_mode`` is ``"ansi"``; otherwise None."""
+        """The memory map and the copy channel so far, if ``render_mode`` is ``"ansi"``; otherwise None.
+
+        Raises ResetNeeded before the first game.
+        """
         state = self._playing()
         now = None if state.is_over else state.game.moves[state.position].start
         if self.render_mode != "ansi":
@@ -230,7 +268,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         """Picoseconds that a reward of 1 stands for."""
         if self.reward_unit == "ps":
             return 1
-        # If fast memory can save nothing, rewards are parts of the whole latency.
+        # If fast memory can save nothing, a reward of 1 stands for the whole latency.
         span = self.problem.all_slow_ps - self.problem.floor_ps
         return span if span > 0 else max(1, self.problem.all_slow_ps)
 
@@ -255,5 +293,5 @@ def _observation_space(config: ObservationConfig) -> gymnasium.Space[Observation
     for name, array in empty_observations(config, 1)._asdict().items():
         low, high = (0, 255) if array.dtype == np.uint8 else (-BOUND, BOUND)
         spaces[KEYS.get(name, name)] = gymnasium.spaces.Box(low, high, array.shape[1:], array.dtype)
-    # Gymnasium declares a Dict as a space of dictionaries of spaces.
+    # Gymnasium annotates a Dict as a space of dictionaries whose values are spaces, although its samples contain arrays.
     return cast("gymnasium.Space[Observation]", gymnasium.spaces.Dict(spaces))

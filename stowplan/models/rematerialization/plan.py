@@ -28,10 +28,10 @@ class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
     action: Action
     tensor: int
-    """Number of a tensor with bytes of its own."""
+    """Number of the tensor, which is not a view: its bytes are its own, not those of another tensor."""
     before: int
-    """Index in the sequence of the run that the move comes right before; the length of the sequence if it comes after all
-    runs."""
+    """The move comes right before the run with this index in the sequence, or after all runs if this is the length of the
+    sequence."""
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,7 +42,8 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     peak: int
-    """The largest number of bytes that a step needs: live bytes plus the largest reservation in force."""
+    """The largest number of bytes that a step needs: live bytes, plus the bytes that something outside the graph takes at this
+    step (the largest :class:`~stowplan.models.rematerialization.problem.Reservation` in force)."""
     sequence: tuple[int, ...]
     """Numbers of the operators in the order in which they run; an operator that runs twice occurs twice."""
     moves: tuple[Move, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -50,7 +51,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str = ""
     """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
-    """Name of the target for which a model or program was lowered to the problem; empty if the input was such a problem."""
+    """Always empty in plans that stowplan makes, since rematerialization problems have no hardware target."""
     format: str = "stowplan.rematerialization.plan"
     version: int = 1
 
@@ -66,14 +67,17 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _runs(problem: Problem, plan: Plan) -> dict[int, Values]:
+    """How often each operator runs, by its number."""
     return {op: {"runs": count} for op, count in Counter(plan.sequence).items()}
 
 
 def _fetches(problem: Problem, plan: Plan) -> dict[int, Values]:
+    """How often each tensor is fetched from the host, by its number."""
     counts = Counter(move.tensor for move in plan.moves or () if move.action == "fetch")
     return {tensor: {"fetches": count} for tensor, count in counts.items()}
 
 
+#: The sorts of decisions that a comparison of two plans lists (:mod:`stowplan.models.decisions`).
 DECISIONS = (
     Decision("operator", lambda problem, op: problem.ops[op].id, _runs),
     Decision("tensor", lambda problem, tensor: problem.tensors[tensor].id, _fetches),

@@ -51,17 +51,19 @@ class GuideParameters(Parameters, frozen=True):
     """Part of the objective by which a first plan that follows a hint may be worse for further plans to be built
     (docs/results/guidance.md)."""
     large_uses: int = 15_000
-    """Uses above which the exact candidate spends only a part of its time on the hint."""
+    """Uses of a problem above which the exact candidate spends only the part ``large_part`` of its time on the relaxation's
+    hint."""
     large_part: float = 0.5
-    """That part of its time."""
+    """Part of its time that the exact candidate spends on the relaxation's hint if the problem has more than ``large_uses``
+    uses."""
     within_part: float = 0.25
-    """Part of the time limit that a search may spend on a hint of its own."""
+    """Part of the time limit that the search may spend on a hint that it computes itself."""
     guide_seconds: float = 1.5e-5
-    """Seconds for each use that the learned guide takes, as a generous estimate."""
+    """Seconds that the learned guide needs for each use of a problem, estimated generously."""
     filled_seconds: float = 5e-6
-    """Seconds for each use that the untrained guide takes, as a generous estimate."""
+    """Seconds that the untrained guide needs for each use of a problem, estimated generously."""
     iteration_uses: float = 5000.0
-    """Uses of a program whose simplex iterations take twice as long as those of a small one."""
+    """Uses of a problem whose simplex iterations take twice as long as those of a small problem."""
     orders: tuple[int, ...] = (0, 1, 2, 3)
     """Numbers of the orders of insertion: by saving, by bytes, by saving over the root of bytes, by saving over bytes."""
 

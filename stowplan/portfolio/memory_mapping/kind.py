@@ -25,16 +25,16 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run, and for how long."""
 
     small_uses: int = 128
-    """Uses up to which the presolver runs."""
+    """Uses of a problem up to which the presolver runs."""
     relaxation_seconds: float = 9e-4
-    """Seconds for each use during which the bound of the relaxation grows quickly; it gets this time if others wait for its
-    worker."""
+    """Seconds for each use of the problem during which the bound of the relaxation grows quickly. The relaxation gets this time
+    if other candidates wait for its worker."""
     relaxation_share: tuple[float, float] = (0.4, 0.6)
     """Smallest and largest part of the time limit for the relaxation. With the rest of the time, the plan of a large problem
     gains more than its bound would (docs/results/guidance.md).
     """
     plain_seconds: float = 1e-4
-    """Seconds for each use that the plain relaxation takes."""
+    """Seconds that the plain relaxation needs for each use of the problem."""
     plain_share: float = 0.5
     """Part of the time limit that the plain relaxation may take; if it takes longer, there is no time to use its result."""
     least_seconds: float = 0.5
@@ -42,7 +42,7 @@ class StartParameters(Parameters, frozen=True):
     short_seconds: float = 3.0
     """Time limit in seconds up to which a single worker mostly runs the search."""
     short_share: float = 0.25
-    """Part of the time limit for the other candidates in that case."""
+    """Part of the time limit for the other candidates, if there is one worker and the limit is at most ``short_seconds``."""
 
 
 PARAMS = parameters(StartParameters, __name__)

@@ -40,27 +40,27 @@ class NeighbourhoodsParameters(Parameters, frozen=True):
     """Parameters of large-neighbourhood search."""
 
     round_seconds: float = 2.0
-    """Seconds for one neighbourhood, at most."""
+    """Seconds that one neighbourhood may take."""
     round_share: float = 0.05
-    """Part of the time limit for one neighbourhood, at most."""
+    """Part of the time limit that one neighbourhood may take."""
     easy: float = 0.4
     """Part of its time limit within which a neighbourhood that is solved to optimality counts as too small."""
     first_count: int = 16
-    """Tensors that are freed together at first."""
+    """Tensors that a neighbourhood frees at first."""
     least_count: int = 3
-    """Tensors that are freed together, at least."""
+    """Tensors below which the number that a neighbourhood frees does not shrink."""
     growth: float = 1.15
-    """Factor by which their number grows after an easy round."""
+    """Factor by which the number of freed tensors grows after an easy round."""
     shrinkage: float = 0.8
-    """Factor by which their number shrinks after a round that was too hard."""
+    """Factor by which the number of freed tensors shrinks after a round that was too hard."""
     most_literals: int = 8000
-    """Literals of the model of a neighbourhood, at most."""
+    """Literals that the model of a neighbourhood may have."""
     memory: float = 0.9
     """Discount factor of an arm's gains and times for each of its rounds."""
     curiosity: float = 0.2
     """Part of the rounds in which a random arm is chosen."""
     wait_for_start: float = 4.0
-    """Seconds to wait for the first plan of another candidate, at most."""
+    """Seconds that the search waits for the first plan of another candidate."""
     remembered: int = 200
     """Number of the latest changes that are remembered; older ones have been reported long ago."""
 

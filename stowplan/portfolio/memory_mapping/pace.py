@@ -1,5 +1,8 @@
 """How searches share the machine: how often they report, and when ruin and recreate ends to make way for another search.
 
+A *candidate* is one of the methods that a run tries side by side, for example ruin and recreate (``search``) or
+large-neighbourhood search (``lns``). A *use* is one access of a tensor by a step; their number measures the size of a problem.
+
 The run verifies every reported plan, which takes time on a core that searches could use, so that reports must not come too
 often. On large programs, ruin and recreate finds most of its improvements within seconds, while large-neighbourhood search goes
 on improving for minutes (``docs/results/guidance.md``). A second large-neighbourhood search therefore takes its place.
@@ -18,28 +21,31 @@ class PaceParameters(Parameters, frozen=True):
     """Parameters that decide when a search reports and when it ends."""
 
     complete_model_uses: int = 400
-    """Uses up to which the complete model is tried; beyond, it proves nothing in minutes."""
+    """Uses of a problem up to which the complete CP-SAT model is tried. On larger problems it proves nothing within minutes."""
     report_seconds: float = 0.5
-    """Seconds between two reports of a candidate, at least."""
+    """Seconds that a candidate waits at least between two reports."""
     report_seconds_a_use: float = 1.2e-4
-    """Seconds for each use between two reports, because verifying a larger plan takes longer."""
+    """Seconds that a candidate waits between two reports for each use of the problem, if this is longer: verifying a larger
+    plan takes longer."""
     large_uses: int = 2_000
-    """Uses from which on ruin and recreate ends when it stagnates. Smaller programs are soon solved to optimality, or have no
-    neighbourhoods that ruin and recreate does not find.
+    """Uses from which on a problem is large: a second large-neighbourhood search may run, and ruin and recreate may make way
+    for it. A smaller problem is soon solved to optimality, or the second search finds nothing that ruin and recreate does not
+    find.
     """
     most_workers: int = 3
-    """Workers up to which it ends when it stagnates; with more there is a worker for every candidate."""
+    """Workers of a run up to which ruin and recreate ends when it stagnates. If there are more, every candidate has one."""
     seconds: float = 1.5
-    """Seconds over which its gain is measured."""
+    """Seconds over which the gain of ruin and recreate is measured."""
     least_part: float = 0.25
-    """Part of the gap that it must be expected to close in the remaining time, at the measured rate, to go on."""
+    """Part of the gap between objective and bound. Ruin and recreate ends if it would close less than this part in the
+    remaining time at the rate that was measured."""
 
 
 PARAMS = parameters(PaceParameters, __name__)
 
 
 def report_every(problem: Problem) -> float:
-    """Seconds between two reports of better plans."""
+    """Seconds that a candidate waits between two reports of better plans."""
     return max(PARAMS.report_seconds, PARAMS.report_seconds_a_use * problem.use_count)
 
 
@@ -49,9 +55,9 @@ def is_large(problem: Problem, options: Options) -> bool:
 
 
 def ends_on_stagnation(problem: Problem, options: Options) -> bool:
-    """Whether ruin and recreate ends when it gains too little, to free a worker for that search."""
-    waits = not {"exact", "lns2"}.isdisjoint(options.candidates)
-    return waits and options.workers <= PARAMS.most_workers and is_large(problem, options)
+    """Whether ruin and recreate ends when it gains too little, to free its worker for the second large-neighbourhood search."""
+    is_second_requested = not {"exact", "lns2"}.isdisjoint(options.candidates)
+    return is_second_requested and options.workers <= PARAMS.most_workers and is_large(problem, options)
 
 
 class Stagnation:
@@ -67,11 +73,11 @@ class Stagnation:
         self._since, self._gained = now, 0
 
     def add(self, gained: int) -> None:
-        """Add what a slice of the search has gained (ps)."""
+        """Add the gain (ps) of the search since the last call."""
         self._gained += gained
 
     def is_reached(self, now: float, left: float, gap: int) -> bool:
-        """Whether too little was gained since the last measurement; always False if that was only a short time ago.
+        """Whether too little was gained since the last measurement; False if that was less than ``PARAMS.seconds`` ago.
 
         Parameters
         ----------
@@ -90,9 +96,11 @@ class Stagnation:
 
 
 class Stopwatch:
-    """The time of a search in seconds: of the clock, or, if ``is_counted``, the sum of the seconds that its work stands for.
+    """The time that a search has spent, in seconds.
 
-    Work is counted in deterministic runs.
+    If ``is_counted`` is false, this is the time of the clock. In a deterministic run, in which nothing may depend on the clock,
+    it is true. The time is then the sum of estimated seconds, one estimate for each piece of work
+    (:mod:`stowplan.work_rates`).
     """
 
     def __init__(self, is_counted: bool):
@@ -104,6 +112,9 @@ class Stopwatch:
         return self._counted if self.is_counted else time.monotonic()
 
     def spend(self, seconds: float, work: float) -> float:
-        """Add seconds of the clock, and those that the work stands for; returns whichever of the two counts."""
+        """Count a piece of work that took ``seconds`` on the clock and for which ``work`` seconds are estimated.
+
+        Returns the one of the two that this stopwatch goes by.
+        """
         self._counted += work
         return work if self.is_counted else seconds

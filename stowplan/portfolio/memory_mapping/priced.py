@@ -33,19 +33,20 @@ class PricesParameters(Parameters, frozen=True):
     """Parameters of bounds by prices."""
 
     most_bits: int = 24
-    """Fractional bits of prices, at most."""
+    """Fractional bits of prices, unless sums of prices could then overflow."""
     least_bits: int = 8
-    """Fractional bits of prices, at least; if sums could overflow with so many, there is no bound."""
+    """Fractional bits that prices must have. If sums of prices could overflow even then, there is no bound."""
     most_channel: int = 8
     """Largest price of the channels' time, if the program cannot wait for copies."""
     most_steps: int = 300
-    """Subgradient steps in total, at most."""
+    """Subgradient steps that may be made in total."""
     most_at_once: int = 20
-    """Subgradient steps from one bound to the next, at most."""
+    """Subgradient steps that may be made from one bound to the next."""
     uses_at_once: int = 200_000
-    """Uses times subgradient steps from one bound to the next, at most."""
+    """Uses of the problem times subgradient steps that may be made from one bound to the next."""
     least_progress: float = 2e-5
-    """Smallest increase of a bound that counts as progress, as a part of the difference between all slow and the floor."""
+    """Smallest increase of a bound that counts as progress, as a part of the difference between the latency with everything in
+    slow memory and the floor."""
     max_idle: int = 100
     """Subgradient steps in a row without progress after which the bounds end."""
 

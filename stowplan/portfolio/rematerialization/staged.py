@@ -32,7 +32,8 @@ class StagesParameters(Parameters, frozen=True):
     draw_share: float = 0.1
     """Part of the time limit for a draft of a random chain and limit."""
     misses: int = 12
-    """Random drafts in a row without any use after which no more are made."""
+    """Random drafts in a row that neither improve the plan or the bound nor could lead to a better plan, after which no more
+    are made."""
     nodes: int = 20
     """Nodes of branch and bound for one program in a deterministic run."""
     first: int = 3
@@ -40,9 +41,9 @@ class StagesParameters(Parameters, frozen=True):
     aims: int = 6
     """Limits below that of the problem that are tried for one chain."""
     bound_gap: float = 0.01
-    """Gap at which a program that is solved for its bound ends, as a part of the added cost."""
+    """Gap, as a part of the added cost, at which the solver stops if a program is solved for its bound."""
     draft_gap: float = 0.03
-    """Gap at which a program that is solved for a draft ends, as a part of the added cost."""
+    """Gap, as a part of the added cost, at which the solver stops if a program is solved for a draft of a plan."""
 
 
 PARAMS = parameters(StagesParameters, __name__)

@@ -62,7 +62,7 @@ class World:
             self.now = min(end, self.now + TICK * self.limit)
             for turn in [turn for turn in self.turns if turn.is_done]:
                 self.turns.remove(turn)
-                turn.post(turn.context.last_word())
+                turn.post(turn.context.last_report())
 
     def give_turn(self, pool: WorkerPool, worker: Started, job: Job, *, fresh: bool = False) -> None:
         worker.turn = FakeTurn(self, worker.number, job, pool._messages)
@@ -213,7 +213,7 @@ def test_an_end_may_be_moved_before_it_has_come(world: World) -> None:
     late = context(world)
     world.advance(10.0)
     late.apply(RunUpdate(end=world.now + 20.0))
-    assert (late.closed(), late.last_word()) == (True, Report("stopped"))
+    assert (late.closed(), late.last_report()) == (True, Report("stopped"))
 
 
 def test_one_that_ends_where_its_share_was_to_end_is_not_done(world: World) -> None:
@@ -223,4 +223,4 @@ def test_one_that_ends_where_its_share_was_to_end_is_not_done(world: World) -> N
     for each in (asked, never_asked):
         each.apply(RunUpdate(end=world.now + 30.0))
     world.advance(10.0)
-    assert (asked.last_word().what, never_asked.last_word().what) == ("stopped", "done")
+    assert (asked.last_report().what, never_asked.last_report().what) == ("stopped", "done")

@@ -75,17 +75,17 @@ def test_a_candidate_out_of_time_was_stopped() -> None:
     ample = context(1000.0)
     assert not ample.closed()
     assert 0 < ample.remaining() <= 1000
-    assert ample.last_word().what == "done"
+    assert ample.last_report().what == "done"
     late = context(-1.0)
     assert late.closed()
     assert late.remaining() == 0
-    assert late.last_word().what == "stopped"
+    assert late.last_report().what == "stopped"
 
 
 def test_the_end_of_the_run_is_the_end_of_the_time() -> None:
     ample = context(1000.0)
     ample.apply(RunUpdate(is_over=True))
-    assert (ample.closed(), ample.remaining(), ample.last_word().what) == (True, 0, "stopped")
+    assert (ample.closed(), ample.remaining(), ample.last_report().what) == (True, 0, "stopped")
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -213,8 +213,8 @@ class Game:
     strict_copy_windows
         Whether a copy-in must end at its target time, and a copy-out must start at its own (equation 6 to the letter).
     drop_backup
-        Whether the game goes back from an infeasible state to the last one that had another way out (section 4.3.2); otherwise
-        it is lost.
+        Whether the game returns from an infeasible state to an earlier one, from which it can be finished (section 4.3.2);
+        otherwise it is lost.
     placing
         Which free offset a new residency gets.
     """

@@ -42,16 +42,17 @@ class MemoryMappingModel:
     Parameters
     ----------
     problem
-        Any problem, except one with several channels and a copy that takes no time.
+        Any problem, except one with several copy channels in which some copy takes no time.
     offsets
-        Whether offsets are part of the model. Without them, the model only requires that the sizes of residencies fit at every
-        step. It is then a relaxation, and there may be no offsets for a solution.
+        Whether offsets are part of the model. Without them, the model only requires that the tensors that are in fast memory at
+        the same step are together no larger than its capacity. It is then a relaxation, and there may be no offsets for a
+        solution.
     lower_bound_ps
         A proven lower bound on the objective.
     sequences
-        The access sequences of the problem, if they are available.
+        :func:`~stowplan.models.memory_mapping.accesses.access_sequences` of the problem, if the caller has computed them.
     fixed_part
-        For a neighbourhood: the rest of the plan as constants.
+        For large-neighbourhood search: the part of the plan that must not change, as constants.
     should_stop
         Called for every tensor; building ends when it returns True.
 
@@ -60,8 +61,8 @@ class MemoryMappingModel:
     BuildStopped
         ``should_stop`` returned True.
     NotImplementedError
-        The model would have more than :data:`MAX_SIZE` literals, or there are several channels and a copy takes no time
-        (intervals of length 0 do not queue).
+        The model would have more than :data:`MAX_SIZE` literals, or there are several copy channels and a copy takes no
+        time. Such a copy would be an interval of length 0, which waits for no channel.
     """
 
     def __init__(
@@ -95,8 +96,8 @@ class MemoryMappingModel:
         Returns
         -------
         dict or None
-            The values of all variables by index. None, and there is no hint, if the plan is worse than the one with everything
-            in slow memory.
+            The value of each variable, by its index. None if the plan is worse than the one with everything in slow memory; the
+            model then has no hint.
         """
         decisions = decisions_of(self.variables, plan)
         if decisions.objective_ps() > self.problem.all_slow_ps:
@@ -107,13 +108,19 @@ class MemoryMappingModel:
         return values
 
     def values_of(self, decisions: Decisions, plan: Plan, moments: Moments) -> dict[int, int]:
-        """The value of every variable by index, for decisions that were determined from a plan; offsets are those of the
-        plan."""
+        """The value of each variable, by its index, in the solution that has these decisions and the offsets of ``plan``.
+
+        ``decisions`` come from a plan (:func:`~stowplan.models.memory_mapping.cpsat.hint.decisions_of`), and ``moments`` are
+        the times at which their copies begin and boundaries are passed.
+        """
         placed = offsets_of(decisions, plan) if self.offsets is not None else {}
         return hint_values(self.variables, self.objective, decisions, self.offsets, placed, moments)
 
     def decisions(self, value: Value) -> Decisions:
-        """The decisions of a solution. Every copy is queued as late as the time at which it begins allows."""
+        """The decisions of a solution.
+
+        The solution only says at which time each copy begins. The copy is queued at the last boundary that is open by then.
+        """
         variables = self.variables
         chosen: list[TensorDecisions] = []
         between = variables.leaves_between_steps
@@ -133,7 +140,7 @@ class MemoryMappingModel:
                     allow_empty = between or end < decided.copy_out[j].until
                     start = self._latest_start(copy_out, begin, end, value, allow_empty=allow_empty)
                     decided.copy_out[j].start = start
-                    # A copy-in that takes freed bytes is queued behind the copy-out that frees them (L7).
+                    # A copy-in that takes freed bytes is queued behind the copy-out that frees them (L9).
                     queue.append((start, not (between and start == end), begin, copy_out.duration_ps, key))
         queue.sort(key=lambda item: item[:4])
         return Decisions(self.problem, variables.sequences, chosen, [item[4] for item in queue])
@@ -141,6 +148,10 @@ class MemoryMappingModel:
     def _latest_start(
         self, copy: CopyInVariables | CopyOutVariables, begin: int, end: int, value: Value, *, allow_empty: bool
     ) -> int:
+        """The last boundary at which a copy can be queued that begins at ``begin`` ps and must be complete at boundary ``end``.
+
+        ``allow_empty`` says whether this may be ``end`` itself; the program then waits there until the copy is complete.
+        """
         variables = self.variables
         boundaries = variables.sequences[0].copy
         start = end if allow_empty and not variables.forbidden else int(boundaries.prev[end - 1])
@@ -198,15 +209,18 @@ def _read_tensor(tensor: TensorVariables, value: Value, *, between: bool) -> Ten
         decided.keep[j] = holds(here.keep)
     for write in range(len(sequence)):
         out = tensor.access[write].copy_out
-        if out is not None and holds(out.is_made) and _serves(tensor, decided, write, value):
+        if out is not None and holds(out.is_made) and _is_content_needed(tensor, decided, write, value):
             least = out.first + (not between)
             until = next((step for step, needed in out.needs.items() if step >= least and not value(needed)), out.limit)
             decided.copy_out[write] = CopyOut(out.first, until)
     return decided
 
 
-def _serves(tensor: TensorVariables, decided: TensorDecisions, write: int, value: Value) -> bool:
-    """Whether a slow read, a copy-in or the end of the program needs the content of access ``write`` in slow memory."""
+def _is_content_needed(tensor: TensorVariables, decided: TensorDecisions, write: int, value: Value) -> bool:
+    """Whether slow memory must have the content that access ``write`` writes.
+
+    A slow read, a copy-in, or the end of the program may need it.
+    """
     sequence = tensor.sequence
     following = sequence.next_write(write + 1)
     if following == len(sequence) and sequence.is_output:
@@ -223,7 +237,8 @@ def _serves(tensor: TensorVariables, decided: TensorDecisions, write: int, value
 #: Fraction of the remaining time for finding offsets of a solution that is not optimal.
 PACKING_SHARE = 0.2
 
-#: Fraction of the time in which a problem with stalls is first solved without stalls, if there is no hint.
+#: Fraction of the remaining time in which a problem that lets steps wait for copies (stalls) is first solved without such
+#: waits. This is done only if there is no hint.
 STALL_FREE_SHARE = 0.3
 
 #: Parameters of CP-SAT without probing, which takes longer than it saves with thousands of literals.
@@ -307,13 +322,19 @@ class _Search(Best[Plan]):
         return self.is_optimal or self.left <= 0 or (self._should_stop is not None and self._should_stop())
 
     def offer_bound(self, bound: int | None) -> None:
-        """Keep the bound if it is the best so far. The model has no sliced prefetches, so with them its bounds are not
-        valid."""
+        """Keep the bound if it is the best so far.
+
+        The model copies every tensor as a whole. If the problem allows copies in slices (``prefetches="sliced"``), bounds of
+        the model need not hold for the problem and are ignored.
+        """
         if self.problem.prefetches != "sliced":
             super().offer_bound(bound)
 
     def start_without_stalls(self) -> None:
-        """Search for a plan without stalls. That model is much smaller, and its plans are valid at the same objective."""
+        """Search for a plan in which no step waits for a copy.
+
+        The model of such plans is much smaller. Each of them is also valid if steps may wait, and has the same objective.
+        """
         if self.is_done:
             return
         work = self._work.copy()
