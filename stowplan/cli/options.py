@@ -57,8 +57,8 @@ Suites = Annotated[
     list[Path],
     typer.Argument(
         metavar="SUITE",
-        help="Inputs of the formats that 'stowplan solve' takes: files, glob patterns in quotes, or folders, which are "
-        "searched with their subfolders for .hlo, .csv and problem files.",
+        help="Inputs of the formats that 'stowplan solve' takes: files, glob patterns in quotes, or folders. In a folder and "
+        "below it, inputs are recognized by their names and, if they are JSON, by their content.",
     ),
 ]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]

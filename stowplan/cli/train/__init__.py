@@ -116,7 +116,12 @@ class Training(ABC, Generic[T]):
         Path | None, option("--from", "POLICY", "Begin with the weights of this policy file instead of random weights.")
     ] = None
     curve: Annotated[
-        Path | None, option("--curve", "FILE", "Append the training curve, a row for each iteration, to this CSV file.")
+        Path | None,
+        option(
+            "--curve",
+            "FILE",
+            "Write the training curve to this CSV file, a row for each iteration; with --resume, rows are appended.",
+        ),
     ] = None
     policy: Annotated[
         Path | None,
