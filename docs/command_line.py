@@ -89,10 +89,10 @@ def generated() -> str:
         common = {row for row in group[0].rows if len(group) > 1 and all(row in each.rows for each in group)}
         said = {text for text in group[0].paragraphs if len(group) > 1 and all(text in each.paragraphs for each in group)}
         if common - shared:
-            names = ", ".join(f"`{each.name.split()[1]}`" for each in group)
+            *firsts, last = (f"`{each.name.split()[1]}`" for each in group)
             told += [
                 f"## {group[0].name.split()[0]}",
-                f"{purpose} {names} all have:",
+                f"{purpose} What follows is the same for {', '.join(firsts)} and {last}.",
                 *said,
                 *_lists(group[0].rows, common - shared),
             ]
@@ -100,11 +100,17 @@ def generated() -> str:
             told += [f"## {each.name}", f"`{each.usage}`", *(text for text in each.paragraphs if text not in said)]
             told += _lists(each.rows, {*each.rows} - common - shared)
             elsewhere = ", ".join(_names([row for row in each.rows if row in shared], shared))
-            told += [f"[Shared](#shared-options): {elsewhere}."] if elsewhere else []
-    told += ["## Shared options", *_lists([row for _, group in groups for each in group for row in each.rows], shared)]
+            told += [f"[Shared options](#shared-options): {elsewhere}."] if elsewhere else []
+    told += [
+        "## Shared options",
+        "Several commands have these arguments and options. Where a command lists a heading in italics, it has all that are "
+        "below it.",
+        *_lists([row for _, group in groups for each in group for row in each.rows], shared),
+    ]
     told += [
         "## Settings",
-        "What `--set NAME=VALUE` takes, by what it is for; `stowplan settings` prints the same.",
+        "These are the advanced options for `--set NAME=VALUE`, below the inputs or the command that they are for. `stowplan "
+        "settings` prints the same list.",
         *_settings(),
     ]
     told += ["## Exit codes", "\n".join(f"- {code}: {meaning}." for code, meaning in EXIT_CODES.items())]

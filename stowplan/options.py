@@ -27,6 +27,7 @@ PROGRAMS = "Compiled programs (memory mapping)"
 NETWORKS = "Networks (tier placement, bank mapping)"
 GRAPHS = "Graphs (ONNX, .pt2, TensorFlow Lite)"
 LOOP_BODIES = "Data-flow graphs (modulo scheduling)"
+SNAPSHOTS = "Memory snapshots of PyTorch"
 
 
 @dataclass(frozen=True)

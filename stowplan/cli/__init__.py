@@ -49,15 +49,15 @@ INTERNAL_ERROR = 70
 
 #: Meaning of each exit code.
 EXIT_CODES = {
-    0: "solved: there is a verified plan; for other commands, all is well",
-    1: "proven infeasible",
-    2: "bad input or usage: one line on standard error says where, what was found and what was expected",
-    3: "no plan within the limit, or the input not read within it (half a second at least)",
-    4: "verification failed",
-    INTERNAL_ERROR: "an error of stowplan's own: the lines on standard error belong in a report of it",
-    INTERRUPTED: "interrupted by Ctrl-C: the best plan so far has been written",
-    143: "the same by SIGTERM (timeout, Slurm, CI)",
-    129: "the same by SIGHUP (a terminal that closes)",
+    0: "success: 'solve' has found a verified plan, or another command has done its work",
+    1: "it is proven that no plan exists",
+    2: "an input or the command line is wrong: one line on standard error says where, what was found and what was expected",
+    3: "no plan was found within the time limit, or the input was not read within it (reading has at least half a second)",
+    4: "verification failed: a plan or a proof is not valid",
+    INTERNAL_ERROR: "an error in stowplan itself: report the lines on standard error",
+    INTERRUPTED: "the command was interrupted by Ctrl-C; the best plan so far has been written",
+    143: "the same by SIGTERM, which timeout, Slurm and CI systems send",
+    129: "the same by SIGHUP, which is sent when a terminal closes",
 }
 
 

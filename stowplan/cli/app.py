@@ -98,10 +98,16 @@ _COMMANDS = {
 
 #: Description of each group of commands, and its commands.
 _GROUPS = {
-    "cache": ("Look at a plan cache, or clear it.", {"info": "inspect", "clear": "inspect"}),
-    "train": ("Train a learned policy.", {agent: f"train.{agent}" for agent in ("muzero", "egrl", "ppo")}),
+    "cache": (
+        "Show or clear a plan cache.\n\nA plan cache is a folder in which 'stowplan solve --cache' keeps results.",
+        {"info": "inspect", "clear": "inspect"},
+    ),
+    "train": (
+        "Train a policy.\n\nA policy is a neural network that proposes the decisions of a plan.",
+        {agent: f"train.{agent}" for agent in ("muzero", "egrl", "ppo")},
+    ),
     "llm": (
-        "Place a language model on devices for llama.cpp.\n\n'stowplan llm MODEL' is short for 'stowplan llm plan MODEL'.",
+        "Place a language model on devices, for llama.cpp.\n\n'stowplan llm MODEL' is short for 'stowplan llm plan MODEL'.",
         {"plan": "llm", "calibrate": "llm"},
     ),
 }
@@ -132,7 +138,7 @@ def commands() -> dict[str, Any]:
 #: Lines after ``\b`` are not rewrapped.
 _HELP = """Verified, provably good memory plans for compiled machine-learning programs.
 
-Lines to begin with:
+Examples:
 
 \b
   stowplan solve model.onnx --target arena --emit c-header -o model.h
@@ -141,7 +147,9 @@ Lines to begin with:
   stowplan verify buffers.csv plan.csv
   stowplan batch models/ --target nnp-i -o results/
 
-'stowplan solve FILE' without a target says which targets fit the file; 'stowplan COMMAND --help' says the rest.
+A target says what an input is planned for: a chip, or a question such as 'arena' (offsets of all tensors in one range of
+memory). Without --target, 'stowplan solve FILE' uses the only target that fits the file, or lists those that fit. 'stowplan
+targets' lists all targets, and 'stowplan COMMAND --help' explains a command.
 """
 
 

@@ -28,16 +28,15 @@ if TYPE_CHECKING:
 @with_options(SHARED, search=SEARCH_OPTIONS)
 def batch_command(
     suites: Suites,
-    output: Annotated[
-        Path, option("-o --output", "FOLDER", "Folder for plans and results; it is created if it does not exist.")
-    ],
+    output: Annotated[Path, option("-o --output", "FOLDER", "Folder for plans and results; it is created if there is none.")],
     targets: Targets = None,
     existing: Annotated[
         list[str] | None,
         option(
             "--plan",
             "xla=FOLDER",
-            "Folder with XLA's modules after memory-space assignment, named like the inputs; may be given several times.",
+            "Folder with XLA's own plans, to compare with: modules after memory-space assignment, each with the file name of "
+            "its input. May be given several times.",
         ),
     ] = None,
     jobs: Annotated[
@@ -45,14 +44,17 @@ def batch_command(
         option(
             "--jobs",
             "N",
-            "Number of inputs that are solved at the same time, each with its own --workers; 0 chooses by the number of cores.",
+            "Number of inputs that are solved at the same time, each with its own --workers; 0 chooses by the number of "
+            "cores. By default 1, or with --scheduler as many as the cluster has threads.",
             min=0,
         ),
     ] = None,
     memory_budget: Annotated[
         int | None,
         setting(
-            "SIZE", "Memory limit of all jobs together, for example 16GB: fewer jobs run at a time, or each gets a share of it."
+            "SIZE",
+            "Memory limit of all jobs together, for example 16GB; no limit by default. With memory_limit, fewer jobs run at "
+            "the same time; otherwise each process gets an equal share.",
         ),
     ] = None,
     scheduler: Annotated[
@@ -60,11 +62,13 @@ def batch_command(
         option(
             "--scheduler",
             "ADDRESS",
-            "Address of a Dask scheduler, such as tcp://host:8786, whose workers read and solve the inputs.",
+            "Address of a Dask scheduler, such as tcp://host:8786; its workers read and solve the inputs. By default this "
+            "machine does.",
         ),
     ] = None,
     jsonl: Annotated[
-        Path | None, setting("FILE", "File with one line for each result; by default FOLDER/results.jsonl.")
+        Path | None,
+        setting("FILE", "File with one line of JSON for each result; by default results.jsonl in the folder of -o."),
     ] = None,
     fresh: Annotated[bool, option("--fresh", "", "Solve all inputs again, including those that are finished.")] = False,
     as_json: Annotated[bool, option("--json", "", "Print all results as one JSON list.")] = False,
@@ -75,9 +79,10 @@ def batch_command(
 ) -> None:
     """Solve many inputs and write the results to a folder.
 
-    Each input gives NAME.plan.json, NAME.result.json, with certify=yes NAME.proof.json, and a line in results.jsonl. A second
-    run with the same options skips what is finished; an input that fails is named at the end. The exit code is 0 where all were
-    solved, else the highest of theirs.
+    For each input, the folder gets the plan (NAME.plan.json), the result (NAME.result.json) and a line in results.jsonl; with
+    --set certify=yes also a proof of the bound (NAME.proof.json). --time-limit is for each input. A second run with the same
+    options skips the inputs that are finished. The inputs that failed are named at the end. The exit code is 0 if all inputs
+    were solved, otherwise the highest exit code of an input.
     """
     from stowplan.portfolio.batch.records import CANCELLED, worst_code
     from stowplan.portfolio.batch.run import run_batch

@@ -38,32 +38,34 @@ _MAX_ROWS = 40
 def compare_command(
     results: Annotated[
         Path,
-        typer.Argument(metavar="RESULTS|PLAN", help="Folder written by 'stowplan batch', or a plan file."),
+        typer.Argument(metavar="RESULTS|PLAN", help="Folder that 'stowplan batch' wrote, or a plan file."),
     ],
     others: Annotated[
         Path | None,
-        typer.Argument(metavar="RESULTS2|PLAN2", help="Second folder, or second plan of the same input."),
+        typer.Argument(metavar="RESULTS2|PLAN2", help="Second folder, or second plan for the same input."),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Argument(metavar="INPUT", help="With two plans: the input that they are for."),
+        typer.Argument(metavar="INPUT", help="With two plans: the input for which they were made."),
     ] = None,
     everything: Annotated[
-        bool, option("--all", "", "With two plans: list every change, not only the first 40 of each sort.")
+        bool, option("--all", "", "With two plans: print all changes, not only the first 40 of each sort.")
     ] = False,
-    seed: Annotated[int, option("--seed", "N", "With two folders: seed of the confidence intervals.")] = 0,
+    seed: Annotated[int, option("--seed", "N", "With two folders: seed of the bootstrap for the confidence intervals.")] = 0,
     as_json: Annotated[bool, option("--json", "", "Print the comparison as JSON.")] = False,
     *,
     options: ReadOptions,
 ) -> None:
-    """Tables of batch results, or what two plans do differently.
+    """Compare results of a batch, or two plans for one input.
 
-    One folder: objective, bound, gap and the speedup over every baseline. Two folders: the ratio first / second of the
-    objectives, the second's wins, losses and ties, the mean and median difference with confidence intervals, and p-values of
-    the signed-rank and sign tests.
+    With one folder of 'stowplan batch', the command prints objective, bound, gap, and the speedup over each baseline. With two
+    folders, it prints for each input the ratio of the objectives, first / second; in how many inputs the second folder is
+    better, worse and equal; the mean and the median of (second - first) / first with confidence intervals; and p-values of the
+    Wilcoxon signed-rank test and the sign test.
 
-    Two plans and their INPUT: what the second moves, adds and drops, and what it costs. Both are verified first. The options
-    that change how an input is read are for this form; without --target the first plan's own is taken.
+    With two plans and their INPUT, it verifies both and prints which decisions the second plan changes, adds and drops, and the
+    difference of the objectives. --all and the options that say how INPUT is read are for this form only; without --target, the
+    target of the first plan is used.
     """
     if source is not None and others is not None:
         _compare_plans(results, others, source, options, everything=everything, as_json=as_json)

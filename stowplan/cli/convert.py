@@ -24,11 +24,14 @@ MAX_WINDOWS = 200_000
 @with_options()
 def convert_command(
     source: Input,
-    output: Annotated[Path, option("-o --output", "FILE", "Write the problem to this file.")],
+    output: Annotated[Path, option("-o --output", "FILE", "Write the problem to this file, as JSON.")],
     *,
     options: ReadOptions,
 ) -> None:
-    """Write an input's problem to a file, without solving it."""
+    """Write an input's problem to a file, without solving it.
+
+    Other commands take the file in place of the input, and then need none of the options with which the input was read.
+    """
     from stowplan.kernel.kind import kind_of
 
     check_outputs((output,), inputs=(source, *options.files))
@@ -44,23 +47,32 @@ def convert_command(
 def export_command(
     source: Input,
     output: Annotated[
-        Path, option("-o --output", "FILE", "Write the model to this file: .mps or .lp; append .gz to compress it.")
+        Path,
+        option("-o --output", "FILE", "Write the MILP to this file. The name ends in .mps or .lp, or in one of these and .gz."),
     ],
-    relaxed: Annotated[bool, setting("", "Write the linear relaxation, without integer variables.")] = False,
+    relaxed: Annotated[
+        bool, setting("", "Write the linear relaxation of the MILP, in which no variable has to be an integer.")
+    ] = False,
     windows: Annotated[
         Literal["linear", "all", "none"],
-        setting("WHICH", "Rows of the copy channels: linear (those the relaxation needs), all (small programs), or none."),
+        setting(
+            "WHICH",
+            "Constraints on the time that copies take together: those that the linear relaxation needs (linear, the default), "
+            "all of them (all, for small programs only), or none, so that copies take no time (none).",
+        ),
     ] = "linear",
     time_limit: Annotated[
-        float, option("--time-limit", "SECONDS", "Time limit for generating the constraints of the copy channels.")
+        float, option("--time-limit", "SECONDS", "Time limit for choosing the constraints on copies with --set windows=linear.")
     ] = Options().time_limit,
     quiet: Quiet = False,
     *,
     options: ReadOptions,
 ) -> None:
-    """Write a memory-mapping problem as MILP, for another solver.
+    """Write memory mapping as a MILP, for another solver.
 
-    Its optimum is a lower bound on the latency of every valid plan.
+    Memory mapping decides which tensors of a compiled program are in fast memory, where and when. The mixed-integer linear
+    program (MILP) leaves out some of its rules, such as those on offsets. Its optimum is therefore a lower bound on the latency
+    of every valid plan.
     """
     from stowplan.models.mip.export import format_of, save
 

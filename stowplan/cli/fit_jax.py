@@ -33,10 +33,13 @@ def fit_jax_command(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="JAX loss, or step with a marked loss, not jitted; or a call that makes it.",
+            help="JAX function, without jax.jit: a loss, or a training step whose loss has the decorator "
+            "stowplan.backends.jax.marked. The module may be in the current folder. Or a call such as 'module:make(4,64)' "
+            "of a function that gets these texts and returns the JAX function, its arguments, and the positions of "
+            "donated arguments.",
         ),
     ],
-    hbm: Annotated[str, option("--hbm", "BYTES", "Memory limit of a device, for example 14GiB.")],
+    hbm: Annotated[str, option("--hbm", "BYTES", "Memory limit of one device, for example 14GiB.")],
     shapes: Shapes = None,
     arguments: Arguments = "",
     donate: Donated = None,
@@ -45,34 +48,63 @@ def fit_jax_command(
         option(
             "--largest",
             "NAME[:N]",
-            "Find the largest NAME (in --shapes, or 'module:make(NAME)'), a multiple of N.",
+            "Find the largest size with which the step fits, a multiple of N (1 by default). NAME stands for the size in "
+            "--shapes, as in 's32[batch,512]', or in the call, as in 'module:make(batch)'.",
         ),
     ] = "",
-    own_names: Annotated[bool, option("--own-names", "", "Save only values that the program names itself.")] = False,
-    check: Annotated[
-        bool, option("--check", "", "Compare the gradients with those without the policy, on this CPU and at full size.")
+    own_names: Annotated[
+        bool, option("--own-names", "", "Choose only among the values that the program names with checkpoint_name of JAX.")
     ] = False,
-    target: Annotated[str, option("--target", "NAME", "Chip to compile for.")] = "tpu-v5e",
-    previews: Annotated[int, option("--previews", "N", "Maximum number of previews, which are short compilations.")] = 6,
-    compiles: Annotated[int, option("--compiles", "N", "Maximum number of full compilations, which compare cycles.")] = 6,
+    check: Annotated[
+        bool,
+        option(
+            "--check",
+            "",
+            "Compare the gradients with and without the policy, on this machine's CPU and with arrays of full size.",
+        ),
+    ] = False,
+    target: Annotated[
+        str, option("--target", "NAME", "TPU to compile for, one of those that 'stowplan targets' lists.")
+    ] = "tpu-v5e",
+    previews: Annotated[int, option("--previews", "N", "Maximum number of previews.")] = 6,
+    compiles: Annotated[
+        int,
+        option(
+            "--compiles",
+            "N",
+            "Maximum number of full compilations, which compare policies by the cycles that XLA estimates. With 0 they are "
+            "compared by the modelled time of what is computed again.",
+        ),
+    ] = 6,
     time_limit: OpenTimeLimit = None,
     compile_limit: CompileLimit = 900.0,
     folder: CompileFolder = None,
     output: Annotated[
         list[Path] | None,
-        option("-o --output", "FILE", "Write the report (.json) or the policy (any other name); may be given several times."),
+        option(
+            "-o --output",
+            "FILE",
+            "Write the report to a file whose name ends in .json, or the policy to any other file. May be given several times.",
+        ),
     ] = None,
     png: Annotated[
-        Path | None, option("--png", "FILE", "Draw the recomputed time over the peak memory: .png, .svg or .pdf.")
+        Path | None,
+        option(
+            "--png",
+            "FILE",
+            "Draw the time of what is computed again over the peak of memory, to this file: .svg, or .png or .pdf, which need "
+            "the Python extra 'viz'.",
+        ),
     ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the report as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit a JAX training step into a given amount of TPU memory.
 
-    It finds a policy of jax.checkpoint, which says what is saved for the backward pass. Previews correct the plan: they are
-    compilations that end once memory is assigned. After Ctrl-C the best policy so far is printed. This needs the extra 'xla'
-    and no TPU.
+    The command finds a policy for jax.checkpoint, which says which values are saved for the backward pass; the others are
+    computed again. XLA reports the peak of memory with a policy in a preview, a compilation that stops once memory is assigned;
+    if the peak is above the limit, the next policy saves less. After Ctrl-C, the best policy so far is printed. The command
+    needs jax and libtpu (the Python extra 'xla'), but no TPU.
     """
     check_outputs((*(output or ()), png))
     if folder is not None:

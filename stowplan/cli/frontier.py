@@ -35,19 +35,32 @@ def frontier_command(
         str,
         option(
             "--limits",
-            "N",
-            "Number of limits, spread evenly from the least possible peak to the peak of the given "
-            "order; or the limits themselves: 2GB,3GB.",
+            "N|SIZES",
+            "Number of limits, from 1 to 1000, spread evenly from a lower bound on the peak to the peak of the order of "
+            "operators in INPUT; or the limits themselves, separated by commas: 2GB,3GB.",
         ),
     ] = "8",
     host_limits: Annotated[
-        str | None, option("--host-limits", "SIZES", "Also try several limits of host memory: 4GB,16GB.")
+        str | None,
+        option(
+            "--host-limits",
+            "SIZES",
+            "Limits on the bytes that may be copied to the memory of the host, separated by commas: 4GB,16GB. All --limits "
+            "are solved for each of them. INPUT must describe the host; by default its own limit holds.",
+        ),
     ] = None,
     output: Annotated[
-        Path | None, option("-o --output", "FILE", "Write the limits, costs, bounds and plans to this JSON file.")
+        Path | None, option("-o --output", "FILE", "Write the limits, peaks, costs, bounds and plans to this file, as JSON.")
     ] = None,
-    png: Annotated[Path | None, option("--png", "FILE", "Draw the added cost over the limits: .png, .svg or .pdf.")] = None,
-    as_json: Annotated[bool, option("--json", "", "Print what -o writes as JSON, without the plans.")] = False,
+    png: Annotated[
+        Path | None,
+        option(
+            "--png",
+            "FILE",
+            "Draw the added cost over the limits to this file: .svg, or .png or .pdf, which need the Python extra 'viz'.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, option("--json", "", "Print as JSON what -o writes, without the plans.")] = False,
     quiet: Quiet = False,
     *,
     search: Options,
@@ -55,8 +68,10 @@ def frontier_command(
 ) -> None:
     """Find what must be recomputed under several memory limits.
 
-    The input is a problem of rematerialization, and the limits are on the peak of live bytes. --time-limit is for all limits
-    together.
+    Rematerialization frees memory by running operators again instead of keeping their results. For each of several limits on
+    the peak, which is the largest number of bytes that are live at once, the command finds which operators to run again so that
+    the additional runs cost as little as possible (the added cost). INPUT is a problem of rematerialization, or a graph of
+    operators with --target rematerialization. --time-limit is for all limits together.
     """
     began = cli.began()
     check_outputs((output, png), inputs=(source, *options.files))

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli.options import CacheFolder, Input, Picture, PlanFile, option, setting, with_options
+from stowplan.cli.options import ExistingCache, Input, Picture, PlanFile, option, setting, with_options
 from stowplan.cli.output import note, open_with_notes, say, say_json
 from stowplan.cli.outputs import Outputs, check_outputs, check_picture
 from stowplan.errors import InputError, UsageError, VerificationError
@@ -38,12 +38,15 @@ def verify_command(
     emit: Annotated[
         list[str] | None,
         option(
-            "--emit", "FORMAT=FILE", "Write the offsets or the configuration of a valid plan, as 'stowplan solve --emit' does."
+            "--emit",
+            "FORMAT=FILE",
+            "Write the plan, if it is valid, for other programs. The formats are those of 'stowplan solve --emit': c-header, "
+            "json, csv, tflite and config. May be given several times.",
         ),
     ] = None,
     bound: Annotated[
         Path | None,
-        option("--bound", "PROOF", "Also check this certificate of a bound, as 'stowplan solve --certificate' writes it."),
+        option("--bound", "PROOF", "Also check this proof of a bound, which 'stowplan solve --certificate' wrote."),
     ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the result of the check as JSON.")] = False,
     *,
@@ -51,7 +54,9 @@ def verify_command(
 ) -> None:
     """Check a plan against its problem, without any solver.
 
-    Prints every broken rule. The exit code is 4 if a rule is broken, or if the proof of a bound fails.
+    The command reads INPUT with the same options as 'solve', and prints the objective of the plan or, if it is not valid, every
+    rule that it breaks. The exit code is 4 if the plan is not valid, or if the proof of --bound fails. It also checks a plan
+    that 'stowplan tflm -o FILE.json' wrote; INPUT is then the model.
     """
     outputs = Outputs.of(None, emit)
     outputs.check(inputs=(problem, plan, *options.files))
@@ -147,19 +152,37 @@ def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdi
 @with_options()
 def show_command(
     plan: PlanFile,
-    problem: Annotated[Path, typer.Argument(metavar="INPUT", help="The input that the plan is for.")],
-    compare: Annotated[Path | None, option("--compare", "PLAN", "Second plan to show beside it.")] = None,
-    png: Picture = None,
-    seconds: Annotated[bool, setting("", "For compiled programs: draw the time axis in seconds instead of steps.")] = False,
-    everything: Annotated[bool, option("--all", "", "List all rows, not only the first 40.")] = False,
-    iterations: Annotated[
-        int | None, option("--simulate", "N", "For data-flow graphs: run N iterations, clock by clock, and compare with NumPy.")
+    problem: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="Input for which the plan was made, as 'stowplan solve' takes it.")
+    ],
+    compare: Annotated[
+        Path | None, option("--compare", "PLAN", "Second plan of the same input, to show beside the first.")
     ] = None,
-    as_json: Annotated[bool, option("--json", "", "For data-flow graphs: print the tables as JSON.")] = False,
+    png: Picture = None,
+    seconds: Annotated[
+        bool, setting("", "For compiled programs: draw the time axis in seconds instead of steps (instructions).")
+    ] = False,
+    everything: Annotated[bool, option("--all", "", "Print all rows of a table, not only the first 40.")] = False,
+    iterations: Annotated[
+        int | None,
+        option(
+            "--simulate",
+            "N",
+            "For data-flow graphs: simulate N iterations of the plan, clock by clock, and compare the values with those that "
+            "NumPy computes.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, option("--json", "", "For data-flow graphs: print the configuration of the tiles as JSON.")
+    ] = False,
     *,
     options: ReadOptions,
 ) -> None:
-    """Print a plan as a table, or draw it."""
+    """Print a plan as a table, or draw it.
+
+    INPUT is read with the same options as for 'solve'. The table is printed unless --png, --json or
+    --simulate is given.
+    """
     check_outputs((png,), inputs=(plan, problem, compare, *options.files))
     loaded, loaded_plan, assumed = open_both(problem, plan, options)
     from stowplan.frontends.read import read_plan
@@ -256,11 +279,16 @@ def targets_command(
         option(
             "--template",
             "KIND",
-            "Print a target file to start your own from: memory-mapping, tier-placement, bank-mapping or modulo-scheduling.",
+            "Print a target file from which you can start your own, for a kind of problem: memory-mapping, tier-placement, "
+            "banked-packing, bank-mapping or modulo-scheduling.",
         ),
     ] = None,
 ) -> None:
-    """List the targets that come with the package."""
+    """List the targets that come with the package.
+
+    A target says what an input is planned for: a chip with its memories and speeds, or a question that needs no chip, such as
+    the order of operators with the least peak of memory.
+    """
     if template is not None:
         from stowplan.hardware.targets.toml_files import template as template_of
 
@@ -293,10 +321,10 @@ def _open_cache(folder: Path | None) -> PlanCache:
 
 
 def cache_info_command(
-    folder: CacheFolder = None,
-    as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False,
+    folder: ExistingCache = None,
+    as_json: Annotated[bool, option("--json", "", "Print them as JSON.")] = False,
 ) -> None:
-    """Print how many results a plan cache holds, and their size."""
+    """Print how many results a plan cache has, and their bytes."""
     info = _open_cache(folder).info()
     if as_json:
         say_json(info._asdict())
@@ -304,7 +332,7 @@ def cache_info_command(
         say(f"{info.folder}: {info.entries} results, {info.bytes:,} bytes ({info.file_bytes:,} on disk)")
 
 
-def cache_clear_command(folder: CacheFolder = None) -> None:
+def cache_clear_command(folder: ExistingCache = None) -> None:
     """Delete all results of a plan cache."""
     say(f"{folder}: threw away {_open_cache(folder).clear()} results")
 
@@ -321,7 +349,7 @@ class Setting(NamedTuple):
 def settings() -> Iterator[Setting]:
     """All settings of all commands, each once."""
     from stowplan.cli.app import commands
-    from stowplan.frontends.dfg import RULES, values_of
+    from stowplan.frontends.dfg import RULES, describe_rule
 
     seen = set()
     for command, function in commands().items():
@@ -331,9 +359,7 @@ def settings() -> Iterator[Setting]:
                 continue
             seen.add((heading, name))
             if name == "rules":
-                yield from (
-                    Setting(heading, f"{name}=VALUE", f"{rule.meaning}: {values_of(name)}.") for name, rule in RULES.items()
-                )
+                yield from (Setting(heading, f"{rule}=VALUE", describe_rule(rule)) for rule in RULES)
             else:
                 yield Setting(heading, declared.usage, declared.help)
 
@@ -354,8 +380,8 @@ PACKAGES = (
 )
 
 
-def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print it as JSON.")] = False) -> None:
-    """Print versions and the machine's facts, for a bug report."""
+def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print them as JSON.")] = False) -> None:
+    """Print versions and facts about the machine for bug reports."""
     details = versions()
     say_json(details) if as_json else say("\n".join(aligned([(name, str(value)) for name, value in details.items()], ("", ""))))
 

@@ -52,42 +52,67 @@ def llm_plan_command(
     model: Model,
     options: ReadOptions,
     devices: Annotated[
-        Path | None, option("--devices", "FILE", "Machine file (TOML): devices with free memory and measured speeds.")
+        Path | None,
+        option(
+            "--devices",
+            "FILE",
+            "Required: machine file (TOML) with the devices, their free memory and their measured speeds. Without it, the "
+            "command prints an example.",
+        ),
     ] = None,
-    context: Annotated[int, option("--ctx", "N", "Tokens of context, for all slots together.", min=1)] = 4096,
-    prompt: Annotated[int, option("--prompt", "N", "Tokens of the prompt of each slot.", min=0)] = 512,
+    context: Annotated[
+        int, option("--ctx", "N", "Tokens of context, for all --slots together (-c of llama.cpp).", min=1)
+    ] = 4096,
+    prompt: Annotated[int, option("--prompt", "N", "Tokens in the prompt of each slot.", min=0)] = 512,
     generate: Annotated[int, option("--generate", "N", "Tokens that each slot generates.", min=1)] = 256,
-    slots: Annotated[int, option("--slots", "N", "Sequences that are generated side by side.", min=1)] = 1,
-    key_type: Annotated[str, option("-ctk --cache-type-k", "TYPE", "Type of cached keys, for example q8_0.")] = "f16",
-    value_type: Annotated[str, option("-ctv --cache-type-v", "TYPE", "Type of cached values.")] = "f16",
+    slots: Annotated[
+        int,
+        option(
+            "--slots", "N", "Number of slots, that is, sequences that are generated at the same time (-np of llama.cpp).", min=1
+        ),
+    ] = 1,
+    key_type: Annotated[
+        str, option("-ctk --cache-type-k", "TYPE", "Type of the keys in the cache, a name of llama.cpp such as q8_0.")
+    ] = "f16",
+    value_type: Annotated[
+        str, option("-ctv --cache-type-v", "TYPE", "Type of the values in the cache, a name of llama.cpp such as q8_0.")
+    ] = "f16",
     oracle: Annotated[
         Path | None,
         option(
-            "--oracle", "PROGRAM", "Program built from stowplan's oracle.cpp; it asks llama.cpp for the sizes of its buffers."
+            "--oracle",
+            "PROGRAM",
+            "Program that asks llama.cpp for the exact sizes of its buffers; docs/guide/llm.md says how to build it. By "
+            "default the sizes are estimated.",
         ),
     ] = None,
     time_limit: Annotated[float, option("--time-limit", "SECONDS", "Time limit of the search.")] = 10.0,
-    output: Annotated[Path | None, option("-o --output", "FILE", "Write what was planned as JSON.")] = None,
+    output: Annotated[
+        Path | None,
+        option("-o --output", "FILE", "Write the placement, the options and the predicted times to this file, as JSON."),
+    ] = None,
     emit: Annotated[
         list[Path] | None,
         option(
             "--emit",
             "FILE",
-            "Write llama.cpp's options: .ini (llama-server's presets), .env or .sh. May be given several times.",
+            "Write the options of llama.cpp to this file: a preset of llama-server (.ini), environment variables (.env) or a "
+            "script (.sh). May be given several times.",
         ),
     ] = None,
     report: Report = None,
     png: Picture = None,
-    as_json: Annotated[bool, option("--json", "", "Print what was planned as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print as JSON what -o writes.")] = False,
     quiet: Quiet = False,
     *,
     search: Options,
 ) -> None:
-    """Place a language model on the devices of a machine, for llama.cpp.
+    """Place a language model on devices, for llama.cpp.
 
-    Prints the options for llama.cpp that make a request of this size fastest, the bytes of each device, and the time beside
-    that of llama.cpp's own --fit. If the machine was not calibrated, or if the gain is within the error of predictions, the
-    placement is that of --fit, and the output says so.
+    The command prints options of llama.cpp with which a request of the given size takes the least time, the bytes on each
+    device, and the predicted time in comparison with --fit, the placement that llama.cpp chooses itself. If the speeds of the
+    machine are not known ('stowplan llm calibrate' measures them), or if the gain is smaller than the error of the predictions,
+    it recommends --fit and says so.
     """
     if devices is None:
         raise _no_machine()
@@ -147,23 +172,46 @@ def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:
 def llm_calibrate_command(
     model: Model,
     devices: Annotated[
-        Path | None, option("--devices", "FILE", "Machine file (TOML): devices with free memory; speeds in it are replaced.")
+        Path | None,
+        option(
+            "--devices",
+            "FILE",
+            "Required: machine file (TOML) with the devices and their free memory; speeds in it are replaced. Without it, the "
+            "command prints an example.",
+        ),
     ] = None,
-    bench: Annotated[str, option("--bench", "PROGRAM", "llama.cpp's benchmark.")] = "llama-bench",
+    bench: Annotated[str, option("--bench", "PROGRAM", "Path of the program llama-bench of llama.cpp.")] = "llama-bench",
     read: Annotated[
         list[Path] | None,
-        option("--read", "FILE", "Read what 'llama-bench -o json' printed instead of running it. May be given several times."),
+        option(
+            "--read",
+            "FILE",
+            "File with the output of 'llama-bench -o json', to read instead of running the program. May be given several "
+            "times.",
+        ),
     ] = None,
-    context: Annotated[int, option("--ctx", "N", "Tokens of context up to which generation is measured.", min=256)] = 4096,
+    context: Annotated[
+        int,
+        option(
+            "--ctx",
+            "N",
+            "Longest context in tokens; generation is measured at its beginning, and after 90 % of it.",
+            min=256,
+        ),
+    ] = 4096,
     most: Annotated[int, option("--most", "N", "Maximum number of measurements.", min=1)] = 16,
-    output: Annotated[Path | None, option("-o --output", "FILE", "Write the machine file with its speeds.")] = None,
-    as_json: Annotated[bool, option("--json", "", "Print the measurements and speeds as JSON.")] = False,
+    output: Annotated[
+        Path | None, option("-o --output", "FILE", "Write the machine file with the measured speeds to this file, as TOML.")
+    ] = None,
+    as_json: Annotated[bool, option("--json", "", "Print the measurements and the speeds as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure the speeds of a machine's devices with llama-bench.
 
-    It measures generation at two depths of context, and prompts, for placements that tell the devices apart. The next
-    measurement is always the one that the measurements so far predict least surely. It ends once they agree.
+    The command measures the rates of prompts and of generation, with the model on the host and on each device, and fits the
+    speeds of the devices to them. The next measurement is always one that is needed to determine another speed or, if there is
+    none, the one whose prediction is least certain. The command ends once the predictions of all other measurements are certain
+    to within 5 %, or after --most measurements.
     """
     if devices is None:
         raise _no_machine()

@@ -47,34 +47,54 @@ Input = Annotated[
     Path,
     typer.Argument(
         metavar="INPUT",
-        help="Compiled program (scheduled HLO text), network (layer file, ONNX), data-flow graph (JSON, DOT), buffers to pack "
-        "(CSV), memory snapshot of PyTorch, graph of operators (JSON), TensorFlow Lite model, program of torch.export (.pt2), "
-        "HLO before optimisation, or problem file; plain or gzip.",
+        help="Model, program or problem to plan for; --target says what is planned. It may be an ONNX or TensorFlow Lite "
+        "model, a program of torch.export (.pt2), text of XLA's HLO, a layer file or a graph of operators (JSON), the "
+        "data-flow graph of a loop (JSON or DOT), a list of buffers (CSV), a memory snapshot of PyTorch, or a problem "
+        "file that 'stowplan convert' wrote; each plain or compressed with gzip.",
     ),
 ]
 Suites = Annotated[
     list[Path],
-    typer.Argument(metavar="SUITE", help="Folders, files or quoted glob patterns of inputs, as 'solve' takes."),
+    typer.Argument(
+        metavar="SUITE",
+        help="Inputs of the formats that 'stowplan solve' takes: files, glob patterns in quotes, or folders. In a folder and "
+        "below it, inputs are recognized by their names and, if they are JSON, by their content.",
+    ),
 ]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]
 Targets = Annotated[
     list[str] | None,
-    option("--target", "NAME", "Name of a target, or a target file; give one for each kind of input that needs one."),
+    option(
+        "--target",
+        "NAME",
+        "What to plan for: a name that 'stowplan targets' lists, or the path of a target file. If the inputs "
+        "are of several kinds, give the option once for each: --target tpu-v4 --target se.",
+    ),
 ]
 Seed = Annotated[int, option("--seed", "N", SEARCH_OPTIONS["seed"].help)]
-Quiet = Annotated[bool, option("-q --quiet", "", "Print no progress on standard error.")]
+Quiet = Annotated[bool, option("-q --quiet", "", "Do not print progress on standard error.")]
 Report = Annotated[Path | None, option("--report", "FILE", "Write an HTML report to this file.")]
-Picture = Annotated[Path | None, option("--png", "FILE", "Draw the plan: .svg, or .png and .pdf, which need the extra 'viz'.")]
+Picture = Annotated[
+    Path | None,
+    option("--png", "FILE", "Draw the plan to this file: .svg, or .png or .pdf, which need the Python extra 'viz'."),
+]
+
+
+def _cache_folder(text: str) -> Any:
+    """The option that names the folder of a plan cache."""
+    # If the cache cannot be read, 'solve' warns and still solves the problem.
+    return typer.Option("--cache", metavar="DIR", envvar="STOWPLAN_CACHE", readable=False, help=text)
+
+
 CacheFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--cache",
-        metavar="DIR",
-        envvar="STOWPLAN_CACHE",
-        # If the cache cannot be read, the command warns and still solves the problem.
-        readable=False,
-        help="Keep results in this folder, and reuse those for the same problem, options and versions.",
+    _cache_folder(
+        "Keep results in this folder, the plan cache, and reuse them in later calls with the same problem, options and "
+        "versions. By default nothing is kept."
     ),
+]
+ExistingCache = Annotated[
+    Path | None, _cache_folder("Required: folder of the plan cache, as it was given to 'stowplan solve --cache'.")
 ]
 
 # Options for JAX programs that are compiled ahead of time.
@@ -83,12 +103,26 @@ Shapes = Annotated[
     option(
         "--shapes",
         "SHAPE",
-        "Shapes of the arguments, for example 'f32[32,128] s32[]'; or give the option once for each argument.",
+        "Types and shapes of all arguments of the function, for example 'f32[32,128] s32[]'; or give the option once for each "
+        "argument.",
     ),
 ]
-Arguments = Annotated[str, option("--arguments", "MODULE:NAME", "The arguments, as a tuple or a function that returns one.")]
+Arguments = Annotated[
+    str,
+    option(
+        "--arguments",
+        "MODULE:NAME",
+        "Arguments of the function, in place of --shapes: a tuple of arrays or of shapes, or a function that returns one.",
+    ),
+]
 Donated = Annotated[
-    list[int] | None, option("--donate", "N", "Position of a donated argument, from 0; may be given several times.")
+    list[int] | None,
+    option(
+        "--donate",
+        "N",
+        "Position, counted from 0, of an argument whose memory the function may overwrite with its results (a donated "
+        "argument); may be given several times.",
+    ),
 ]
 OpenTimeLimit = Annotated[
     float | None,
@@ -96,7 +130,12 @@ OpenTimeLimit = Annotated[
 ]
 CompileLimit = Annotated[float, option("--compile-limit", "SECONDS", "Time limit of one compilation.")]
 CompileFolder = Annotated[
-    Path | None, option("--folder", "FOLDER", "Keep compilations in this folder; a second run continues from them.")
+    Path | None,
+    option(
+        "--folder",
+        "FOLDER",
+        "Keep the results of compilations in this folder, so that a later run with the same folder does not repeat them.",
+    ),
 ]
 
 #: Options of inputs whose value the inputs of a suite may share.
@@ -193,7 +232,7 @@ def _set_parameter(settings: Mapping[str, Option]) -> inspect.Parameter:
     flag_option = option(
         "--set",
         "NAME=VALUE",
-        "Set an advanced option; may be given several times. 'stowplan settings' lists them.",
+        "Set an advanced option, one of those that 'stowplan settings' lists; may be given several times.",
         autocompletion=complete,
     )
     annotation = Annotated[list[str] | None, flag_option]

@@ -26,13 +26,18 @@ Emit = Annotated[
     option(
         "--emit",
         "FORMAT[=FILE]",
-        "Write the offsets for a compiler (c-header, json, csv, tflite), or the configuration of "
-        "a CGRA (config); without =FILE to the file of -o.",
+        "Write the plan for other programs: its offsets as a table (c-header, json or csv) or in the TensorFlow Lite model "
+        "(tflite), or the configuration of a coarse-grained reconfigurable array (config). Without =FILE it goes to the file "
+        "of -o, in place of the plan. May be given several times.",
     ),
 ]
 Depfile = Annotated[
     Path | None,
-    option("--depfile", "FILE", "Write a dependency file for Make, Ninja or CMake: which inputs the outputs were made from."),
+    option(
+        "--depfile",
+        "FILE",
+        "Write a dependency file for Make, Ninja or CMake; it lists the files from which the outputs were made.",
+    ),
 ]
 
 

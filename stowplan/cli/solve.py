@@ -30,53 +30,77 @@ def solve_command(
     source: Input,
     output: Annotated[
         Path | None,
-        option("-o --output", "FILE", "Write the plan to this file; the extension chooses the format (.json, .csv)."),
+        option(
+            "-o --output", "FILE", "Write the plan to this file, as JSON or, for packing, as a table if the name ends in .csv."
+        ),
     ] = None,
     existing: Annotated[
         list[str] | None,
         option(
             "--plan",
             "NAME=FILE",
-            "Add an existing plan: the search starts from it, and the result is compared with it. May be given several times. "
-            "xla=FILE is the module after XLA's memory-space assignment, with the offsets of NAME.fastmem.txt.gz beside it.",
+            "Add an existing plan under a name: the search starts from it, and the result is compared with it. May be given "
+            "several times. The name xla is for XLA's own plan: FILE is then the module after XLA's memory-space assignment, "
+            "such as a.hlo.txt.gz, and a.fastmem.txt.gz beside it has the offsets.",
         ),
     ] = None,
     hint: Annotated[
         Path | None,
-        option("--hint", "FILE", "Guide the search by a hint file or by a plan; a bad hint costs a little time, nothing else."),
+        option(
+            "--hint",
+            "FILE",
+            "Start the search from this plan, or from a hint file: numbers from 0 to 1 that say how likely each decision is "
+            "(docs/reference/guidance.md). A bad hint costs a little time and does no other harm.",
+        ),
     ] = None,
     hint_program: Annotated[
-        Path | None, setting("FILE", "Earlier version of INPUT that the file of --hint or --keep-close was made for.")
+        Path | None,
+        setting("FILE", "Earlier version of INPUT, for which the plan or the hint of --hint or --keep-close was made."),
     ] = None,
     keep_close: Annotated[
         Path | None,
-        option("--keep-close", "PLAN", "Change as little as possible of this earlier plan; the result is never worse than it."),
+        option(
+            "--keep-close",
+            "PLAN",
+            "After the search, look among plans with the best objective for one that differs from this earlier plan as little "
+            "as possible. 'keep_close_within' of --set allows a worse objective.",
+        ),
     ] = None,
     keep_close_within: Annotated[
         str | None,
-        setting("PERCENT", "How much worse than the best objective found a plan may be in order to change less: 1% or 0.01."),
+        setting(
+            "PERCENT",
+            "How much worse than the best objective found the result may be, if it then differs less from the plan of "
+            "--keep-close: 1% or 0.01. 0 by default.",
+        ),
     ] = None,
     certificate: Annotated[
         Path | None,
         option(
             "--certificate",
             "FILE",
-            "Write a proof of the bound to this file; 'stowplan verify' checks it without a solver.",
+            "Write a proof of the bound to this file; 'stowplan verify --bound' checks it without a solver.",
         ),
     ] = None,
     report: Report = None,
     png: Picture = None,
     cache: CacheFolder = None,
-    cache_bytes: Annotated[int | None, setting("SIZE", "Maximum size of the cache, 256MiB by default.")] = None,
+    cache_bytes: Annotated[int | None, setting("SIZE", "Maximum size of the plan cache (--cache), 256MiB by default.")] = None,
     emit: Emit = None,
     depfile: Depfile = None,
-    as_json: Annotated[bool, option("--json", "", "Print the whole result as JSON, with the plan in it.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the whole result, with the plan in it, as JSON.")] = False,
     quiet: Quiet = False,
     *,
     search: Options,
     options: ReadOptions,
 ) -> None:
-    """Find the best plan and a proven bound on any plan."""
+    """Find the best plan, and a proven bound on its objective.
+
+    The objective is the number that a plan minimizes, such as bytes or time. The bound is a number of which it is proven that
+    no valid plan has a smaller objective. Every plan is checked by a verifier, which contains no solver, before it is returned.
+    The exit code is 0 if a plan was found, 1 if it is proven that there is none, 2 if an input or an option is wrong, and 3 if
+    no plan was found within the time limit.
+    """
     input_files = _InputFiles(
         source, named_paths("--plan", existing), hint, hint_program, keep_close, _fraction(keep_close_within), options
     )

@@ -29,14 +29,15 @@ _ENDINGS = (".tflite", ".c", ".cc", ".h", ".json")
 
 @with_options(inputs=("keep", "replace_offline_plan"), search=("deterministic", "seed", "workers"))
 def tflm_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="TensorFlow Lite model.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="TensorFlow Lite model (.tflite).")],
     options: ReadOptions,
     output: Annotated[
         list[Path] | None,
         option(
             "-o --output",
             "FILE",
-            "Write the planned model; the ending says how: .tflite, .c, .cc, .h or .json. May be given several times.",
+            "Write the model with its plan. The name says in which form: .tflite, source code in C (.c) or C++ (.cc), the "
+            "header of the source code (.h), or only the plan and the summary (.json). May be given several times.",
         ),
     ] = None,
     scratch: Annotated[
@@ -44,8 +45,10 @@ def tflm_command(
         option(
             "--scratch",
             "FILE|OPERATOR=BYTES",
-            "Sizes of the scratch buffers of the device's kernels: a JSON table, a log of "
-            "TF_LITE_SHOW_MEMORY_USE, or one operator's.",
+            "Sizes of the scratch buffers that the device's kernels use: a JSON file, the log of a firmware that was built "
+            "with TF_LITE_SHOW_MEMORY_USE, or the bytes of one operator, given by its number, counted from 0 (2=2048). May be "
+            "given several times. By default they are measured on this machine or, if the runtime is not installed, those of "
+            "the reference kernels.",
         ),
     ] = None,
     kernels: Annotated[
@@ -53,30 +56,33 @@ def tflm_command(
         option(
             "--kernels",
             "SET",
-            "Let outputs overwrite inputs that are no longer needed, as far as these kernels allow "
-            "it. They must be the kernels of your firmware, or outputs are wrong.",
+            "The kernels of your firmware: none (any kernels), reference or cmsis-nn. Of the latter two it is known when the "
+            "output of an operator may overwrite an input that is no longer needed. If the firmware has other kernels, its "
+            "outputs are wrong without an error.",
         ),
     ] = "none",
-    keep_order: Annotated[bool, option("--keep-order", "", "Keep the operators in the order of the file.")] = False,
-    no_run: Annotated[bool, option("--no-run", "", "Do not run the models, even if the runtime is installed.")] = False,
+    keep_order: Annotated[bool, option("--keep-order", "", "Keep the order of the operators in the file.")] = False,
+    no_run: Annotated[bool, option("--no-run", "", "Do not run the model, even if the runtime is installed.")] = False,
     inputs: Annotated[
         Path | None,
         option(
             "--inputs",
             "FILE.npz",
-            "Run the models on these arrays; each has the name of an input, or :2 for the third. Other inputs are random.",
+            "Run the model on the arrays in this NumPy file. The name of each array is that of an input, or the number of an "
+            "input, counted from 0 (:2 for the third). Inputs that the file lacks are random.",
         ),
     ] = None,
     time_limit: Annotated[
-        float, option("--time-limit", "SECONDS", "Time limit for the order, and the same again for the offsets.")
+        float,
+        option("--time-limit", "SECONDS", "Time limit for finding the order; finding the offsets has the same limit again."),
     ] = 10.0,
     certificate: Annotated[
         Path | None,
         option(
             "--certificate",
             "FILE",
-            "Write a proof that no offsets need less in this order; also writes .problem.json and "
-            ".plan.json beside it, for 'stowplan verify'.",
+            "Write a proof of a lower bound on the bytes that the tensors need in the order of the plan. 'stowplan verify "
+            "--bound' checks it with the problem and the plan, which are written beside it (.problem.json and .plan.json).",
         ),
     ] = None,
     report: Report = None,
@@ -88,9 +94,10 @@ def tflm_command(
 ) -> None:
     """Plan the arena of a TensorFlow Lite Micro model.
 
-    Finds an order of the operators and offsets of the tensors so that the arena is as small as possible. It is never larger
-    than with the runtime's own planner, except where --keep preserves inputs. With the extra 'tflm' the model is also run with
-    the plan and without it, to measure the arena and to compare the outputs.
+    The command finds an order of the operators and offsets of the tensors with which the head of the arena is as small as
+    possible; the head is the part that has activations and scratch buffers. It is never larger than with the planner of the
+    runtime, unless --keep preserves inputs. If the Python extra 'tflm' is installed, the model is also run with and without the
+    plan, to measure the whole arena and to compare the outputs.
     """
     written = output or []
     for path in written:

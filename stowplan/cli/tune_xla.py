@@ -49,50 +49,83 @@ def tune_xla_command(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="JAX function, not jitted; the module is also looked for in this folder. A call, 'MODULE:MAKE(TEXT,...)', "
-            "returns function, arguments and donated positions.",
+            help="JAX function, without jax.jit; the module may be in the current folder. Or a call such as "
+            "'module:make(4,64)' of a function that gets these texts and returns the JAX function, its arguments, and the "
+            "positions of donated arguments.",
         ),
     ],
     shapes: Shapes = None,
     arguments: Arguments = "",
     donate: Donated = None,
     mesh: Annotated[
-        str, option("--mesh", "AXES", "Devices to compile for, e.g. data=2,model=2; what makes the function gets the mesh.")
+        str,
+        option(
+            "--mesh",
+            "AXES",
+            "Devices to compile for, as a mesh with named axes and their lengths: data=2,model=2. One device by default. A "
+            "function that makes the JAX function or its arguments gets the mesh as its argument 'mesh'.",
+        ),
     ] = "",
     partition: Annotated[
-        str, option("--partition", "AXES", "Axes of each of --shapes, - for none, and of results: 'data,- -,model -> data'.")
+        str,
+        option(
+            "--partition",
+            "AXES",
+            "How arrays are divided among the devices of --mesh: an entry for each of --shapes, then -> and an entry for each "
+            "result, for example 'data,- -,model -> data'. An entry has an axis, or - for none, for each dimension. By "
+            "default each device has all of each argument, and XLA decides for the results.",
+        ),
     ] = "",
-    target: Annotated[str, option("--target", "NAME", "Chip to compile for.")] = "tpu-v4",
+    target: Annotated[
+        str, option("--target", "NAME", "TPU to compile for, one of those that 'stowplan targets' lists.")
+    ] = "tpu-v4",
     compiles: Annotated[
         int,
         option(
             "--compiles",
             "N",
-            "Maximum number of compilations, including XLA's default and those kept in --folder; 20 previews count as one.",
+            "Maximum number of compilations, including the one with XLA's default and those found in --folder; 20 previews "
+            "count as one.",
         ),
     ] = 10,
     time_limit: OpenTimeLimit = None,
     jobs: Annotated[
         int,
         option(
-            "-j --jobs", "N", "Number of compilations at the same time; 0 chooses by cores and memory. The trials depend on it."
+            "-j --jobs",
+            "N",
+            "Number of compilations at the same time; 0 chooses it by cores and free memory. It influences which options are "
+            "tried.",
         ),
     ] = 1,
     compile_limit: CompileLimit = 900.0,
     folder: CompileFolder = None,
     seed: Seed = 0,
-    table: Annotated[Path | None, option("--table", "FILE", "Table of latencies that were measured in other programs.")] = None,
+    table: Annotated[
+        Path | None,
+        option(
+            "--table",
+            "FILE",
+            "Latency table (JSON) with the cycles of instructions in other compilations, which improves the predictions "
+            "(docs/reference/costs.md). By default there is none.",
+        ),
+    ] = None,
     options: Annotated[
         list[str] | None,
-        option("--option", "NAME=VALUE", "Compiler option to set in every compilation; may be given several times."),
+        option(
+            "--option",
+            "NAME=VALUE",
+            "Option of XLA to set in every compilation, such as xla_tpu_enable_latency_hiding_scheduler=true; may be given "
+            "several times.",
+        ),
     ] = None,
     output: Annotated[
         list[Path] | None,
         option(
             "-o --output",
             "FILE",
-            "Write the result to this file: all trials and the best options as JSON to a name that ends in .json, and the text "
-            f"for the variable {_VARIABLE} to any other name. May be given several times.",
+            "Write the result. A file whose name ends in .json gets all trials and the best options, any other file the best "
+            f"options as text for the environment variable {_VARIABLE}. May be given several times.",
         ),
     ] = None,
     report: Report = None,
@@ -101,8 +134,10 @@ def tune_xla_command(
 ) -> None:
     """Find XLA options with which a JAX function is faster.
 
-    A JAX function is compiled ahead of time, many times, and judged by the cycles that XLA itself estimates. No TPU is
-    needed. XLA's default is one of the candidates: the result is never worse. Needs jax and libtpu, the extra 'xla'.
+    The function is compiled ahead of time with different options, and the programs are compared by the clock cycles that XLA
+    itself estimates. XLA's default options are among those that are tried, so the estimate never becomes worse. Besides full
+    compilations there are previews, which stop as soon as tensors are assigned to fast memory. The command needs jax and libtpu
+    (the Python extra 'xla'), but no TPU.
     """
     compiler_options = _read_options(options or ())
     written = output or []

@@ -31,20 +31,38 @@ def validate_command(
         option(
             "--policy",
             "FILE",
-            "Policy file written by 'stowplan train', one for each kind of input. By default the "
-            "policies that come with the package.",
+            "Policy file, which 'stowplan train --policy' wrote; give one for each kind of problem. By default the policies "
+            "that come with the package.",
         ),
     ] = None,
     targets: Targets = None,
-    games: Annotated[int, setting("N", "Games drawn from the policy, and from its control, beside the likeliest.")] = 16,
-    solves: Annotated[int, setting("N", "Exact solves, at most, to find the decisions that cost most; 0 for none.")] = 24,
+    games: Annotated[
+        int,
+        setting(
+            "N",
+            "Number of plans that are drawn at random from the probabilities of each network, in addition to the most likely "
+            "plan; 16 by default.",
+        ),
+    ] = 16,
+    solves: Annotated[
+        int,
+        setting(
+            "N",
+            "Maximum number of exact solves of each problem for finding the decisions that cost most; 24 by default, 0 for "
+            "none.",
+        ),
+    ] = 24,
     compiled: Annotated[
         Path | None,
-        setting("FOLDER", "Folder of 'tune-xla --folder': compares the policy's rewards with the compiler's cycles."),
+        setting(
+            "FOLDER",
+            "Folder of 'stowplan tune-xla --folder', with compilations of the programs: also correlate the policy's rewards "
+            "with the cycles that XLA estimated.",
+        ),
     ] = None,
-    output: Annotated[Path | None, option("-o --output", "FILE", "Write all results to this JSON file.")] = None,
+    output: Annotated[Path | None, option("-o --output", "FILE", "Write all results to this file, as JSON.")] = None,
     report: Report = None,
-    as_json: Annotated[bool, option("--json", "", "Print everything as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print all results as JSON.")] = False,
     quiet: Quiet = False,
     *,
     search: Options,
@@ -52,9 +70,12 @@ def validate_command(
 ) -> None:
     """Measure trained policies against exact optima over a suite.
 
-    Each problem is solved exactly, then played by the policy and by an untrained network. Prints how far their plans are from
-    the optimum, whether value estimates rank positions as returns do, and which decisions cost most. The time limit is for each
-    problem, all of that together. The exit code is 0 where all were validated, else the highest of theirs.
+    A policy is a neural network that makes a plan decision by decision, for memory mapping, tier placement or modulo
+    scheduling. For each problem, exact solvers find the optimum. Then the policy makes plans and, for comparison, so does an
+    untrained network of the same shape. The command prints how far these plans are from the optimum; the rank correlation
+    between the outcomes that the policy predicts and the actual ones; and the decisions that cost most. --time-limit is for
+    each problem and includes all of this. The exit code is 0 if all problems were validated, otherwise the highest exit code of
+    a problem.
     """
     check_outputs((output, report), inputs=(*suites, *(policies or ())))
     from stowplan.kernel.kind import kind

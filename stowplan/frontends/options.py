@@ -16,7 +16,7 @@ import msgspec
 
 from stowplan.arguments import flag, show, whole
 from stowplan.errors import InputError, UsageError
-from stowplan.options import ALL_INPUTS, GRAPHS, LOOP_BODIES, NETWORKS, PROGRAMS, Option, declared, fields_of
+from stowplan.options import ALL_INPUTS, GRAPHS, LOOP_BODIES, NETWORKS, PROGRAMS, SNAPSHOTS, Option, declared, fields_of
 
 _program, _network, _loop_body = partial(Option, PROGRAMS), partial(Option, NETWORKS), partial(Option, LOOP_BODIES)
 _graph = partial(Option, GRAPHS, has_flag=True, is_shared=False)
@@ -34,50 +34,79 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             ALL_INPUTS,
             "SIZE",
-            "Size of the fast memory in place of the target's, or the bytes that buffers must fit into: 1200KB, 1.5MiB.",
+            "Size of the memory. For a chip: of its fastest memory, in place of the target's. For packing: the bytes into "
+            "which all buffers must fit, by default any number. For rematerialization: the bytes that may be live at once. A "
+            "number of bytes, or one with a unit: 1200KB, 1.5MiB.",
             has_flag=True,
         ),
     ] = None
     cost_model: Annotated[
-        str | None, _program("NAME", "Cost model, in place of the target's: roofline, table or signatures.")
+        str | None,
+        _program(
+            "NAME",
+            "Model of the time that a step takes: roofline, table or signatures. The last two need 'cycles'. The default is "
+            "the model that fits the files of 'cycles' or, without files, that of the target, usually roofline.",
+        ),
     ] = None
     stalls: Annotated[
         Literal["allowed", "forbidden"] | None,
-        _program("MODE", "Whether the program may wait for copies: allowed or forbidden."),
+        _program(
+            "MODE",
+            "Whether the program may wait for copies: allowed or forbidden. The default is that of the target, usually "
+            "allowed.",
+        ),
     ] = None
     donation: Annotated[
         Literal["free", "tied"] | None,
         _program(
-            "MODE", "A donated parameter and the output in its storage are two tensors (free, the default) or one (tied)."
+            "MODE",
+            "How to model a donated parameter and the output that XLA writes into its storage: as two tensors, which may be in "
+            "different places (free, the default), or as one tensor (tied).",
         ),
     ] = None
     evictions: Annotated[
         Literal["whole_steps", "between_steps"] | None,
-        _program("MODE", "A copy out keeps its place for whole_steps (the default) or leaves it between_steps, as XLA's do."),
+        _program(
+            "MODE",
+            "When the bytes of a tensor that is copied to slow memory between two steps are free: after one more step "
+            "(whole_steps, the default) or at once (between_steps, as in XLA's plans).",
+        ),
     ] = None
     prefetches: Annotated[
         Literal["whole", "sliced"] | None,
-        _program("MODE", "Copies in are whole (the default), or may be sliced, as XLA's are."),
+        _program(
+            "MODE",
+            "How tensors are copied to fast memory: always in one piece (whole, the default), or also in several slices "
+            "(sliced, as in XLA's plans).",
+        ),
     ] = None
     precision: Annotated[
         str | None,
         _network(
             "NAME",
-            "Data type: int8 (the default) or fp16; for memory with banks bf16, fp16 or int8 in place of the model's own type.",
+            "Data type of floating-point tensors: for tier placement int8 (the default) or fp16; for bank mapping int8, fp16 "
+            "or bf16, by default the types in the model.",
         ),
     ] = None
     granularity: Annotated[
         str | None,
         _network(
             "NAME",
-            "For ONNX models: layer (an operator is merged with the element-wise ones after it), fine "
-            "(every operator by itself), auto (the default).",
+            "What becomes a layer, for ONNX models: an operator together with the element-wise operators after it (layer), "
+            "each operator by itself (fine), or layer if there is a convolution and otherwise fine (auto, the default).",
         ),
     ] = None
-    address_spaces: Annotated[bool, _network("", "Also assign every tensor an offset in its tier.")] = False
+    address_spaces: Annotated[
+        bool, _network("", "Also assign every tensor an offset in its tier, which is a level of the memory hierarchy.")
+    ] = False
     replace_offline_plan: Annotated[
         bool,
-        Option("TensorFlow Lite models", "", "Plan tensors again that already have offsets, except those of custom operators."),
+        Option(
+            "TensorFlow Lite models",
+            "",
+            "Also plan the tensors that already have offsets in the model, except those of custom operators; by default they "
+            "keep these offsets.",
+        ),
     ] = False
     rules: Annotated[tuple[str, ...], _loop_body("RULE=VALUE", "Rules, each under its own name.")] = ()
 
@@ -95,35 +124,54 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
     target: Annotated[
         str | Path | None,
         Option(
-            ALL_INPUTS, "NAME", "Name of a target ('stowplan targets' lists them), or a target file.", True, is_shared=False
+            ALL_INPUTS,
+            "NAME",
+            "What to plan for, a chip or a question such as the order of operators: a name that 'stowplan targets' lists, or "
+            "the path of a target file. By default, 'solve' uses the target that fits INPUT if there is only one, and "
+            "commands that read a plan use the target of the plan. If several fit, an error lists them.",
+            True,
+            is_shared=False,
         ),
     ] = None
     device: Annotated[
         int | None,
-        Option(ALL_INPUTS, "N", "Device of a memory snapshot; by default the one with the most events.", is_shared=False),
+        Option(
+            SNAPSHOTS,
+            "N",
+            "Number of the GPU whose allocations are planned; by default the one with the most events.",
+            is_shared=False,
+        ),
     ] = None
     dim: Annotated[
         tuple[str, ...],
         _graph(
             "NAME=SIZE",
-            "Value of a size that an ONNX model or .pt2 leaves open: batch=1; or of an input that is one number: rate=16000.",
+            "Size that an ONNX model or a .pt2 program leaves open, by name: batch=1. Also the value of an input that is a "
+            "single whole number: rate=16000. May be given several times.",
         ),
     ] = ()
     shape: Annotated[
         tuple[str, ...],
-        _graph("NAME=SIZES", "Shape of an input, or of another value, of an ONNX model: x=1x3x224x224."),
+        _graph(
+            "NAME=SIZES", "Shape of an input, or of another value, of an ONNX model: x=1x3x224x224. May be given several times."
+        ),
     ] = ()
     keep: Annotated[
         tuple[str, ...],
-        _graph("NAME", "Preserve an input to the end of the run: its name, or :2 for the third input."),
+        _graph(
+            "NAME",
+            "Input whose bytes must not be overwritten before the program ends: its name, or its number, counted from 0 (:2 "
+            "for the third input). May be given several times.",
+        ),
     ] = ()
     in_place: Annotated[
         Literal["elementwise", "none"] | None,
         Option(
             GRAPHS,
             "WHAT",
-            "Results that take an operand's bytes, where the runtime does so: elementwise (the default for the target order) "
-            "or none (for arena). HLO modules take it, too.",
+            "Which operators may write their result over an operand, for ONNX, .pt2 and HLO: element-wise ones, if the runtime "
+            "does so (elementwise), or none. The default is elementwise for the targets order and rematerialization, and none "
+            "for the others.",
             is_shared=False,
         ),
     ] = None
@@ -131,17 +179,27 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         tuple[str | Path, ...] | None,
         _program(
             "FILE",
-            "File with measured cycles for a cost model (docs/reference/costs.md); may be given several times.",
+            "File with the cycles of instructions, for the cost models table (two compiled modules) and signatures (latency "
+            "tables or compiled modules); may be given several times. docs/reference/costs.md describes the files.",
             is_shared=False,
         ),
     ] = None
     fixed: Annotated[
         str | Path | None,
-        _loop_body("FILE", "JSON list of instructions with their tile, time or slot.", is_shared=False),
+        _loop_body(
+            "FILE",
+            "JSON file with a list of instructions that must have a given tile, time or slot, which is the time modulo the "
+            "initiation interval.",
+            is_shared=False,
+        ),
     ] = None
-    op_table: Annotated[str | Path | None, _loop_body("FILE", "TOML file with meaning, latency, class and tiles of ops.")] = (
-        None
-    )
+    op_table: Annotated[
+        str | Path | None,
+        _loop_body(
+            "FILE",
+            "TOML file with the meaning, latency, class and possible tiles of operations (docs/reference/loop-bodies.md).",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         # Integers of NumPy are converted to Python's, because only those can be written to files.

@@ -49,44 +49,63 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         A value of a wrong type, or out of range.
     """
 
-    time_limit: Annotated[float, _flag("SECONDS", "Time limit, counted from the start of the command.")] = 30.0
+    time_limit: Annotated[float, _flag("SECONDS", "Time limit, which includes reading the input.")] = 30.0
     candidates: Annotated[
         tuple[str, ...],
         _flag(
-            "NAMES", "Candidates to run: families (heuristic, learned, exact) or names, separated by commas.", has_commas=True
+            "NAMES",
+            "Methods that look for plans or bounds, separated by commas: families (heuristic, learned, exact) or names of "
+            "single candidates; a name that does not exist is an error that lists all names.",
+            has_commas=True,
         ),
     ] = FAMILIES
     baseline: Annotated[
         str | None,
         _flag(
             "NAME",
-            "Return a plan that is at least as good as this baseline. 'prod' is XLA's plan if --plan "
-            "xla=FILE is given, otherwise the kind's default.",
+            "Never return a worse plan than this baseline: that of a simple heuristic, or an existing plan that you give. "
+            "'prod' is XLA's own plan if you give it, otherwise the plan of the default heuristic for this kind of problem. A "
+            "name that does not exist is an error that lists all names.",
         ),
     ] = None
-    gap: Annotated[float, _flag("GAP", "Stop when the gap between plan and bound is at most this, for example 0.01.")] = 0.0
-    deterministic: Annotated[bool, _flag("", "Limit work instead of time: every run returns the same plan, byte for byte.")] = (
-        False
+    gap: Annotated[float, _flag("GAP", "Stop when (objective - bound) / objective is at most this number: 0.01 means 1 %.")] = (
+        0.0
     )
+    deterministic: Annotated[
+        bool,
+        _flag(
+            "",
+            "Limit the amount of work instead of the time, so that every run returns the same plan, byte for byte. The amount "
+            "is what an idle machine does within --time-limit.",
+        ),
+    ] = False
     """The clock must not influence what a candidate finds. Each step of its work therefore counts as at least as much as it
     costs."""
     work_limit: Annotated[
-        float | None, Option(SEARCH, "SECONDS", "Work of a deterministic run, in seconds of an idle machine.")
+        float | None,
+        Option(
+            SEARCH,
+            "SECONDS",
+            "Amount of work of a deterministic run: what an idle machine does in this many seconds. The default is the value "
+            "of --time-limit.",
+        ),
     ] = None
     """If it is None, ``time_limit`` takes its place."""
-    seed: Annotated[int, _flag("N", "Seed of everything random.")] = 0
-    workers: Annotated[int, _flag("N", "Maximum number of worker processes.")] = 2
+    seed: Annotated[int, _flag("N", "Seed of all random numbers.")] = 0
+    workers: Annotated[int, _flag("N", "Maximum number of processes that search at the same time.")] = 2
     memory_limit: Annotated[
         int | None,
         Option(
             SEARCH,
             "SIZE",
-            "Memory limit of the process of each candidate, for example 2GB; a candidate that needs "
-            "more fails, the others continue.",
+            "Memory limit of the process of each candidate, for example 2GB; no limit by default. A candidate that needs more "
+            "is ended, and the others continue.",
         ),
     ] = None
     """Bytes of a process together with its child processes. It does not apply to candidates in threads."""
-    certify: Annotated[bool, Option(SEARCH, "", "Also make a proof of the bound that can be checked without solvers.")] = False
+    certify: Annotated[
+        bool, Option(SEARCH, "", "Also make a certificate: a proof of the bound that is checked without any solver.")
+    ] = False
 
     def __post_init__(self) -> None:
         for name, value in _checked(self).items():

@@ -48,9 +48,9 @@ SECONDS_BETWEEN_LINES = 5.0
 
 _INTERRUPTS = """
 
-Ctrl-C ends the iteration that is under way, writes a checkpoint and ends with exit code 130, SIGTERM and SIGHUP likewise with
-143 and 129; a second Ctrl-C ends at once. A checkpoint is always the state at the end of an iteration, so that a run that was
-stopped within one does that one again when it is resumed.
+After Ctrl-C, the command breaks off the current iteration, writes a checkpoint, and ends with exit code 130; after SIGTERM and
+SIGHUP it does the same with exit codes 143 and 129. A second Ctrl-C ends it at once. A checkpoint is the state at the end of an
+iteration. If a run is stopped within an iteration, --resume repeats this iteration.
 """
 
 
@@ -73,29 +73,68 @@ class Training(ABC, Generic[T]):
     NETWORK: ClassVar[tuple[str, ...]] = ()
     """Fields of the configuration that are taken from a policy to start from."""
 
-    output: Annotated[Path, option("-o --output", "FILE", "Write checkpoints to this file, regularly and at the end.")]
+    output: Annotated[
+        Path, option("-o --output", "FILE", "Write checkpoints to this file, regularly (--save-every) and at the end.")
+    ]
     time_limit: Annotated[
-        float | None, option("--time-limit", "SECONDS", "Stop after this time, counted from the start of the command.")
+        float | None,
+        option(
+            "--time-limit",
+            "SECONDS",
+            "Stop after this time, which includes the start of the command and reading the inputs. No limit by default.",
+        ),
     ] = None
-    resume: Annotated[bool, option("--resume", "", "Continue from the checkpoint, with the same inputs.")] = False
-    overwrite: Annotated[bool, option("--overwrite", "", "Start from the beginning, even if there is a checkpoint.")] = False
-    preset: Annotated[str | None, option("--preset", "NAME", "Hyperparameters: cpu (the default) or paper.")] = None
+    resume: Annotated[bool, option("--resume", "", "Continue from the checkpoint of -o, with the same inputs.")] = False
+    overwrite: Annotated[
+        bool, option("--overwrite", "", "Start from the beginning even if there is a checkpoint, and overwrite it.")
+    ] = False
+    preset: Annotated[
+        str | None,
+        option(
+            "--preset",
+            "NAME",
+            "Preset of hyperparameters: cpu, for one processor core (the default), or paper, as they were published.",
+        ),
+    ] = None
     settings: Annotated[
         list[str] | None,
-        option("--set", "NAME=VALUE", "Any other hyperparameter; its page lists them. May be given several times."),
+        option(
+            "--set",
+            "NAME=VALUE",
+            "Set another hyperparameter (docs/reference/mmap-muzero.md, egrl.md and ppo.md list them), or an advanced option "
+            "of the inputs ('stowplan settings' lists them). May be given several times.",
+        ),
     ] = None
-    seed: Annotated[int | None, option("--seed", "N", "Seed of everything random (default 0).")] = None
+    seed: Annotated[int | None, option("--seed", "N", "Seed of all random numbers, 0 by default.")] = None
     demonstrations: Annotated[
         list[Path] | None,
-        option("--demonstrations", "PLAN", "Plan of one of the inputs to learn from; may be given several times."),
+        option(
+            "--demonstrations", "PLAN", "Existing plan for one of the inputs, from which to learn; may be given several times."
+        ),
     ] = None
-    start_from: Annotated[Path | None, option("--from", "POLICY", "Begin with the weights of this policy.")] = None
-    curve: Annotated[Path | None, option("--curve", "FILE", "Append the training curve to this CSV file during training.")] = (
-        None
-    )
-    policy: Annotated[Path | None, option("--policy", "FILE", "Write the trained network by itself to this file.")] = None
+    start_from: Annotated[
+        Path | None, option("--from", "POLICY", "Begin with the weights of this policy file instead of random weights.")
+    ] = None
+    curve: Annotated[
+        Path | None,
+        option(
+            "--curve",
+            "FILE",
+            "Write the training curve to this CSV file, a row for each iteration; with --resume, rows are appended.",
+        ),
+    ] = None
+    policy: Annotated[
+        Path | None,
+        option(
+            "--policy",
+            "FILE",
+            "Write the trained policy to this file, for 'stowplan solve' (docs/reference/learned-guidance.md says how) and "
+            "'stowplan validate'.",
+        ),
+    ] = None
     plans: Annotated[
-        Path | None, option("--plans", "FOLDER", "Write the best plan of each input to this folder; it is created.")
+        Path | None,
+        option("--plans", "FOLDER", "Write the best plan of each input to this folder, which is created if there is none."),
     ] = None
     save_every: Annotated[float, option("--save-every", "SECONDS", "Time between two checkpoints.")] = 60.0
     as_json: Annotated[bool, option("--json", "", "Print the result as JSON.")] = False

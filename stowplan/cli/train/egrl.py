@@ -24,7 +24,11 @@ IMITATION = 1.0
 
 @dataclass(kw_only=True)
 class _Training(Training["Trainer"]):
-    """Train EGRL to place the tensors of one or more networks."""
+    """Train EGRL to place the tensors of one or more networks.
+
+    The agent decides in which memory of a chip (tier) each tensor is. EGRL combines an evolutionary search with a policy
+    gradient method.
+    """
 
     KIND = ("tier placement", "a network")
     INPUTS = ("target", "capacity", "precision", "granularity", "address_spaces")
@@ -44,16 +48,22 @@ class _Training(Training["Trainer"]):
         option(
             "--evaluations",
             "N",
-            "Stop after this many evaluations of the chip, all networks together (default 4000), time limit or not.",
+            "Stop after this many evaluations, even before the time limit; 4000 by default, for all networks together. An "
+            "evaluation runs one placement on the simulated chip.",
         ),
     ] = None
     method: Annotated[
         str | None,
-        option("--method", "NAME", "egrl (the default), ea (evolution alone), pg (policy gradient alone)."),
+        option("--method", "NAME", "Learning method: egrl (the default), ea (evolution alone) or pg (policy gradient alone)."),
     ] = None
     demonstrate: Annotated[
         float | None,
-        option("--demonstrate", "SECONDS", "Solve each network exactly for so long, and learn from the plan."),
+        option(
+            "--demonstrate",
+            "SECONDS",
+            "First search for a plan of each network for this long, with heuristics and exact solvers, and learn from it. If "
+            "there is a --time-limit, the searches take at most about 40 % of it.",
+        ),
     ] = None
 
     @property

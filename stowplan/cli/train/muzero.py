@@ -23,7 +23,11 @@ LOCAL_SEARCH_SHARE = 0.5
 
 @dataclass(kw_only=True)
 class _Training(Training["Trainer"]):
-    """Train MMap-MuZero to map the memory of one or more programs."""
+    """Train MMap-MuZero to map the memory of one or more programs.
+
+    The agent decides which tensors of a compiled program are in fast memory, where and when. It plays this as a game, in which
+    a move is one decision.
+    """
 
     KIND = ("memory mapping", "a compiled program")
     INPUTS = ("target", "capacity", "cost_model")
@@ -39,18 +43,30 @@ class _Training(Training["Trainer"]):
         option(
             "--steps",
             "N",
-            "Stop after this many training steps (default 20000; 1000000 of --preset paper), time limit or not.",
+            "Stop after this many training steps, even before the time limit; by default 20000, or 1000000 with --preset "
+            "paper.",
         ),
     ] = None
-    device: Annotated[str, option("--device", "NAME", "Where the network is: cpu or cuda.")] = "cpu"
+    device: Annotated[str, option("--device", "NAME", "Device of the network: cpu or cuda.")] = "cpu"
     demonstrate: Annotated[
         float | None,
-        option("--demonstrate", "SECONDS", "Solve each program for so long, and learn from the plan after local search."),
+        option(
+            "--demonstrate",
+            "SECONDS",
+            "First search for a plan of each program for this long, then improve it by local search, and learn from it. If "
+            "there is a --time-limit, the searches take at most about 40 % of it.",
+        ),
     ] = None
     windows: Annotated[
-        int | None, option("--windows", "N", "Learn on N random windows of each program, not the whole of it.")
+        int | None,
+        option(
+            "--windows",
+            "N",
+            "Train on N random parts of each program (windows), with varied capacities and times of copies, instead of the "
+            "whole.",
+        ),
     ] = None
-    window_moves: Annotated[int, option("--window-moves", "N", "Moves of a window, at most, or nearly so.")] = 400
+    window_moves: Annotated[int, option("--window-moves", "N", "Maximum number of moves in a window, approximately.")] = 400
 
     @property
     def trainer(self) -> type[Trainer]:

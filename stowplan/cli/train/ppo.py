@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class _Training(Training["Trainer"]):
-    """Train the PPO mapper to place the instructions of one or more loop bodies."""
+    """Train the PPO mapper to place the instructions of loop bodies.
+
+    The agent decides on which tile of an array of processing elements each instruction of a loop runs. It learns by proximal
+    policy optimization (PPO).
+    """
 
     KIND = ("modulo scheduling", "a loop body")
     INPUTS = ("target", "rules", "fixed", "op_table")
@@ -35,13 +39,18 @@ class _Training(Training["Trainer"]):
     ]
     steps: Annotated[
         int | None,
-        option("--steps", "N", "Stop after this many placements (default 200000), time limit or not."),
+        option("--steps", "N", "Stop after this many instructions were placed, even before the time limit; 200000 by default."),
     ] = None
     preset: str | None = field(default=None, init=False)
     """This agent has no choice of presets."""
     demonstrate: Annotated[
         float | None,
-        option("--demonstrate", "SECONDS", "Map each graph by heuristics for so long, and imitate the plan."),
+        option(
+            "--demonstrate",
+            "SECONDS",
+            "First search for a plan of each graph for this long, with heuristics, and imitate it. If there is a "
+            "--time-limit, the searches take at most about 40 % of it.",
+        ),
     ] = None
 
     @property

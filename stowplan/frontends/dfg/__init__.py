@@ -100,6 +100,13 @@ def values_of(rule: str) -> str:
     return "yes or no" if words is _YES_OR_NO else f"one of {', '.join(words)}"
 
 
+def describe_rule(name: str) -> str:
+    """What a rule means, its values and its default, in a sentence for lists of options."""
+    rule = RULES[name]
+    values = f" ({values_of(name)})" if rule.is_number or rule.words is _YES_OR_NO else ""
+    return f"{rule.meaning}{values}; by default {rule.default}."
+
+
 def _as_they_are(*words: str) -> dict[str, str]:
     return {word: word for word in words}
 
@@ -108,31 +115,59 @@ class Rule(NamedTuple):
     """A rule for the option ``--set``."""
 
     meaning: str
-    """Its meaning for lists of options, without a full stop."""
+    """Its meaning for lists of options, without a full stop. It explains each of the words, except yes and no."""
     words: Mapping[str, Any]
     """From words to the values for which they stand."""
     is_number: bool = False
     """Whether integers are allowed as well."""
+    default: str = "no"
+    """The default, in words."""
 
 
 #: The rules by their names.
 RULES = {
-    "max_delay": Rule("Clocks that a value may wait at its consumer", {"none": None, "unlimited": None}, is_number=True),
-    "pass_through": Rule("Whether values may be routed over more than one link", _YES_OR_NO),
+    "max_delay": Rule(
+        "Maximum number of clocks that a value may wait at its consumer",
+        {"none": None, "unlimited": None},
+        is_number=True,
+        default="unlimited",
+    ),
+    "pass_through": Rule("Whether a value may take more than one link, through the tiles between them", _YES_OR_NO),
     "starts": Rule(
-        "Instructions that start on a tile of their own, one source of each flow or every source",
+        "Which sources, that is, instructions that wait for no result of the same iteration, may not share a tile: all of them "
+        "(source), or one in each connected part of the graph (flow)",
         _as_they_are("flow", "source"),
+        default="flow",
     ),
-    "siblings": Rule("Instructions that may not share a tile", _as_they_are("consumers", "consumers_and_producers", "none")),
-    "inputs": Rule("What loads, inputs and constants become", _as_they_are(*get_args(Inputs))),
+    "siblings": Rule(
+        "Which instructions may not share a tile: consumers of the same value (consumers), also producers for the same "
+        "consumer (consumers_and_producers), or none",
+        _as_they_are("consumers", "consumers_and_producers", "none"),
+        default="consumers",
+    ),
+    "inputs": Rule(
+        "What loads, inputs and constants become: variables in the memory of a tile (variables), a variable for each reader "
+        "(copies), or instructions",
+        _as_they_are(*get_args(Inputs)),
+        default="variables",
+    ),
     "fuse": Rule("Whether a multiplication that only one addition reads is fused with it", _YES_OR_NO),
-    "fan_out": Rule("Consumers that a value may have before copy instructions are added; 0 for any number", {}, is_number=True),
-    "strict": Rule("Whether unknown ops are errors", _YES_OR_NO),
-    "memory": Rule(
-        "Whether loads and stores are instructions of a fixed latency or use the asynchronous fabric",
-        _as_they_are(*get_args(Memory)),
+    "fan_out": Rule(
+        "Maximum number of consumers of a value, beyond which copy instructions are added, or 0 for any number",
+        {},
+        is_number=True,
+        default="what the target allows",
     ),
-    "balance": Rule("Whether copy instructions lengthen the shorter paths if limits on delays allow no schedule", _YES_OR_NO),
+    "strict": Rule("Whether an operation that no table of operations lists is an error", _YES_OR_NO),
+    "memory": Rule(
+        "How loads and stores are modelled: with the fixed latency of the target (instructions), or over its asynchronous "
+        "fabric, a network beside the links that has no fixed latency (asynchronous)",
+        _as_they_are(*get_args(Memory)),
+        default="instructions",
+    ),
+    "balance": Rule(
+        "Whether copy instructions are added to the shorter of two paths if max_delay allows no schedule otherwise", _YES_OR_NO
+    ),
 }
 
 

@@ -54,9 +54,9 @@ class Item(msgspec.Struct, frozen=True):
 def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
     """Find the inputs of folders, files and glob patterns.
 
-    In a folder and below it, these are all files whose names end like those of inputs (``.hlo``, ``.hlo.txt``, ``.csv``,
-    ``.json``, plain or ``.gz``), JSON files only if they are problems; the output has the same subfolders. A file that is named
-    itself or matches a pattern is an input whatever its name.
+    In a folder and below it, these are all files whose names end like those of a format's inputs (such as ``.onnx`` or
+    ``.hlo.txt``, plain or ``.gz``), JSON files only if their content is an input; the output has the same subfolders. A file
+    that is named itself or matches a pattern is an input whatever its name.
 
     Parameters
     ----------
