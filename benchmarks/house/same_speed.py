@@ -87,8 +87,11 @@ class Timed(NamedTuple):
 
 def run(checkout: Path, arguments: list[str]) -> str:
     """Standard output of Python with a checkout's code; ends this program where that fails."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout.absolute())}
-    done = subprocess.run([sys.executable, "-P", *arguments], capture_output=True, text=True, env=environment, check=False)
+    folder = checkout.absolute()
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    # Processes that it starts look for the package in the current folder first.
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
     if done.returncode:
         raise SystemExit(f"{checkout}: {done.stderr.strip()[-400:]}")
     return done.stdout
