@@ -15,10 +15,13 @@ class Rate(NamedTuple):
 
     per_second: float
     unit: str
-    """What is counted. *X, times Y* means that the amount of X is divided by the number of Y in the problem."""
+    """What is counted. *X, times Y* means the product of both: a problem with twice as many Y is allowed half as much X."""
 
 
 # ------------------------------------------------------------------------------------------------------------- memory mapping
+
+# A *segment* is a range of consecutive steps of a program. *Fewer for large programs*: the number of iterations is divided by
+# ``1 + uses / iteration_uses`` (:mod:`stowplan.portfolio.memory_mapping.guided`), because each iteration takes longer there.
 
 MAPPING_ROUNDS = Rate(300_000, "rounds of ruin and recreate, times accesses of tensors by steps")
 MAPPING_SIMPLEX = Rate(6_000, "simplex iterations of the relaxation, fewer for large programs")
@@ -70,6 +73,6 @@ MODULO_POLICY_PLACEMENTS = Rate(1_000, "instructions placed by the learned polic
 MODULO_NODES = Rate(50, "nodes of branch and bound of an initiation interval")
 MODULO_CPSAT = Rate(1 / 4, "deterministic seconds of CP-SAT for an initiation interval")
 
-#: Nodes of branch and bound that are one unit of :data:`TIER_SOLVERS`: in the MILP, and in the search that branches on numbers
-#: of equally large weights (:mod:`stowplan.models.tier_placement.counts`).
+#: Nodes of branch and bound that are one unit of :data:`TIER_SOLVERS`. TIER_NODES is for the MILP. TIER_PARTS is for the search
+#: that branches on how many of the weights of one size are in the fast tiers (:mod:`stowplan.models.tier_placement.counts`).
 TIER_NODES, TIER_PARTS = 150, 10

@@ -118,7 +118,8 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
     Raises
     ------
     UsageError
-        An option has a value of a wrong type, or none of its allowed words.
+        An option has a value of the wrong type, or one that is not among its allowed words; a value of ``dim`` or ``shape`` is
+        not of the form ``NAME=SIZES``; or one name has two different sizes.
     """
 
     target: Annotated[
@@ -234,7 +235,7 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
 
     @property
     def user_sizes(self) -> UserSizes:
-        """The sizes that the user gives for open dimensions and shapes."""
+        """The sizes of dimensions and shapes that the user gives with ``dim`` and ``shape``."""
         return parse_user_sizes(self.dim, self.shape)
 
     @property
@@ -288,7 +289,7 @@ def named_inputs(names: Iterable[str], inputs: Iterable[tuple[str, int]], what: 
     return found
 
 
-#: All options by their names, in the order of help texts and messages: those that suites share come first.
+#: All options by their names, in the order of help texts and messages.
 OPTIONS = declared(fields_of(ReadOptions))
 
 
@@ -310,7 +311,7 @@ _MOST_SIZE = 1 << 40
 
 
 class UserSizes(NamedTuple):
-    """Sizes that the user gives for what a model leaves open."""
+    """Sizes that the user gives for symbolic dimensions and for shapes that a model does not fix."""
 
     dims: Mapping[str, int]
     """Sizes of named dimensions."""

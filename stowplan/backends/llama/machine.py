@@ -38,8 +38,8 @@ MIB = 1 << 20
 #: MiB that stay free on each device by default. llama.cpp's option ``--fit`` leaves as much free.
 MARGIN_MIB = 1024
 
-#: For each key of a device that is a speed or a time: its default, None if there is none, and a factor. The value times the
-#: factor is in bytes or operations per second, or in picoseconds, the units of the problem.
+#: The keys of a device that are speeds or times. For each: its default, or None if it has none, and the factor that converts
+#: its value to the unit of the problem, which is bytes or operations per second for a speed and picoseconds for a time.
 _SPEEDS: dict[str, tuple[float | None, float]] = {
     "weight_gbs": (None, 1e9),
     "cache_gbs": (None, 1e9),
@@ -71,9 +71,9 @@ class MachineDevice:
     link_rate: int
     """Bytes in a second between it and the host."""
     link_ps: int
-    """Time of a transfer to or from the host without the time of its bytes, in ps."""
+    """Fixed latency of a transfer to or from the host, in ps. The time that its bytes take at ``link_rate`` is added to it."""
     layer_ps: int
-    """Fixed time of one layer in one step, in ps."""
+    """Fixed time of one layer, in ps, in each step of generation and in each micro-batch of the prompt."""
     copies_weights: bool
     """Whether it computes prompts with weights that are copied to it from the host."""
 

@@ -1,7 +1,8 @@
 """Imports XLA's own plan as a plan of memory mapping, as faithfully as the rules allow, and reports all changes.
 
-A *stay* is a period in which XLA has a tensor in fast memory. A stay that the rules of ``docs/reference/memory-mapping.md``
-cannot express is dropped: its uses then read slow memory, which is always possible. The result says what was dropped, and why.
+A *stay* is a period in which XLA has a tensor in fast memory. A *use* is one access of a tensor by one step. A stay that the
+rules of ``docs/reference/memory-mapping.md`` cannot express is dropped: its uses then read and write slow memory, which is
+always possible. The result says what was dropped, and why.
 
 A file imports only files that come before it in this list:
 
@@ -167,7 +168,10 @@ def import_xla_plan(
 
 
 def _valid_plan(problem: Problem, repair: Repair) -> Plan:
-    """The plan of all placed stays, without those to which the verifier objects."""
+    """The plan of all placed stays, without those to which the verifier objects.
+
+    Raises VerificationError if the plan breaks a rule and no stay is to blame.
+    """
     while True:
         placed = sorted(repair.placed, key=lambda entry: (entry.start, entry.tensor))
         plan, owners = _plan(problem, placed)
@@ -185,7 +189,10 @@ def _valid_plan(problem: Problem, repair: Repair) -> Plan:
 
 
 def _blamed(violation: Violation, placed: list[PlacedStay], owners: list[int]) -> set[int]:
-    """Indices of the stays to which a violation refers; ``placed`` is in the order of the plan's residencies."""
+    """Indices of the stays to which a violation refers.
+
+    ``placed`` is in the order of the plan's residencies; ``owners`` has the index of the stay of each copy of the plan.
+    """
     residencies, copies, uses, tensors = (
         violation.concerns.get(sort, ()) for sort in ("residencies", "copies", "uses", "tensors")
     )
@@ -199,8 +206,8 @@ def _blamed(violation: Violation, placed: list[PlacedStay], owners: list[int]) -
 
 def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:
     """The plan of all placed stays, and for each of its copies the index of its stay."""
-    # For each copy: its start, whether the others that start there come first, its position in XLA's plan, its stay, and
-    # itself.
+    # Each entry has a sort key of three items, the index of the copy's stay, and the copy. The key is the boundary at which the
+    # copy starts, whether it comes after the other copies that start there, and its position in XLA's plan.
     queue: list[tuple[int, bool, int, int, Copy]] = []
     frees_between_steps = problem.evictions == "between_steps"
     for place, entry in enumerate(placed):

@@ -2,7 +2,8 @@
 
 A *stay* is a period in which XLA has a tensor in fast memory (:class:`~stowplan.frontends.xla_plan.stays.Stay`). A *residency*
 is the same in a plan of stowplan: it has a start, an end and an offset, and must keep the rules of
-``docs/reference/memory-mapping.md``. A *use* is one access of a tensor by one step.
+``docs/reference/memory-mapping.md``. A *use* is one access of a tensor by one step. *Boundary* ``t`` is the moment before step
+``t``.
 
 XLA is free to do three things that these rules forbid unless an option allows them. It copies a tensor in
 slices, each of which occupies only its own bytes. It lets a result overwrite a donated operand. And it lets a tensor take the
@@ -25,7 +26,7 @@ from stowplan.models.memory_mapping.problem import Problem
 
 
 class CopyOut(NamedTuple):
-    """The window of a copy to slow memory, and its position among all copies."""
+    """A copy to slow memory: the boundaries at which it starts and ends, and its position among all copies."""
 
     start: int
     end: int
@@ -36,7 +37,7 @@ class CopyOut(NamedTuple):
 class Slice:
     """One of the copies that bring a tensor to fast memory piece by piece: it copies the tensor's bytes ``[low, high)``.
 
-    ``start`` and ``end`` are the boundaries of its window; ``sequence`` is its position among all copies.
+    ``start`` and ``end`` are the boundaries at which it starts and ends; ``sequence`` is its position among all copies.
     """
 
     start: int
@@ -204,7 +205,10 @@ class Repair:
     # Time
 
     def _fix_end(self, entry: PlacedStay) -> None:
-        """Set the end of a stay to its last use or copy out; a tensor from outside of a loop stays until the loop has ended."""
+        """Set the end of a stay to its last use or copy to slow memory, whichever is later.
+
+        If that is inside of a loop, but the tensor is also needed before or after the loop, the stay lasts until the loop ends.
+        """
         entry.end = entry.stay.end
         whole_steps = self.problem.evictions == "whole_steps"
         for copy in entry.copies_out:
@@ -216,17 +220,16 @@ class Repair:
                 entry.end = loop.end
 
     def _copy_results_without_room(self) -> None:
-        """Let the stays of some results begin only with XLA's copy, because there is no room for them before.
+        """If there is no room for the result of a step that XLA replaced by a copy, let its stay begin only with that copy.
 
-        XLA replaces some steps of the program by copies. A stay with the result begins with the step, as if the step wrote to
-        fast memory. If its bytes are then in use by another stay, it begins when XLA's copy starts.
+        At first, such a stay begins with the step, as if the step wrote its result to fast memory. If the stay then overlaps
+        another one, the step writes to slow memory instead, and the stay begins when XLA's copy starts.
         """
         for entry in self.placed:
             placement = entry.stay.stands_for
             if placement is None or not any(other is not entry and other.clashes(entry) for other in self.placed):
                 continue
             start, write = placement
-            # The step then writes the result to slow memory, and a copy brings it to fast memory.
             entry.stay.source, entry.stay.starts, entry.start = Source.COPIED, [start], start
             entry.uses.discard(write)
 
@@ -285,7 +288,13 @@ class Repair:
     # Place
 
     def _resolve_overlaps(self) -> None:
-        """Resolve overlaps of two stays: move one, or start a copy out earlier, or drop the one that serves less traffic."""
+        """Resolve overlaps of stays, in the order in which they start.
+
+        A stay that overlaps earlier ones, or does not fit into the capacity, is moved to a free offset. If there is none, the
+        earlier ones start their copies to slow memory earlier or are moved. If that does not resolve all overlaps, either the
+        stay or those that still overlap it are dropped, whichever serve less traffic. A stay that does not fit into the
+        capacity and cannot be moved is always dropped.
+        """
         capacity = self.problem.capacity
         active: list[PlacedStay] = []
         for entry in sorted(self.placed, key=lambda entry: entry.start):

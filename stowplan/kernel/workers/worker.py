@@ -2,9 +2,10 @@
 
 A *candidate* is a method that looks for plans or bounds of a problem, and a *job* is one candidate to run on one problem.
 PARENT is the process ID of the parent. The parent writes jobs to the worker's standard input. While a job runs, it also writes
-updates, for example when another candidate has found a better plan or bound. Plans and bounds of the candidate are written to
-the original standard output (:mod:`stowplan.kernel.workers.messages`); text that solvers print goes to standard error. The
-process ends when its parent does: Linux kills it, and on other systems it ends at the end of its input.
+updates, for example when another candidate has found a better plan or bound. Between jobs it may send a request to import the
+candidate that the next job will probably run (``Load``). Plans and bounds of the candidate are written to the original standard
+output (:mod:`stowplan.kernel.workers.messages`); text that solvers print goes to standard error. The process ends when its
+parent does: Linux kills it, and on other systems it ends at the end of its input.
 
 A worker accepts another job only if the last one left nothing behind: no error, no child process, no thread, no change of the
 working directory or environment, and not too much memory. Otherwise it ends.
@@ -65,7 +66,8 @@ class Worker:
     def handle(self, message: ToWorker) -> None:
         """Handles one message of the parent. It may arrive while a candidate runs in the main thread.
 
-        Updates are for the job that was sent last. An update that comes after the end of its job changes nothing.
+        Updates are for the job that was sent last. An update that comes after the end of its job changes nothing. If a job
+        cannot be prepared, the error is reported to the parent, and the job is not run.
         """
         if isinstance(message, Job | Load):
             # The kind of problem may be one that the parent's program has registered. This process then does not know it yet.
@@ -95,7 +97,11 @@ class Worker:
                 return
 
     def _do(self, job: Job) -> bool:
-        """Runs a candidate; returns whether this process can take another job."""
+        """Runs a candidate; returns whether this process can take another job.
+
+        If the problem cannot be decoded or the candidate fails, the error is reported to the parent, and the process takes no
+        further job.
+        """
         context = self._context
         assert context is not None
         threads = threading.active_count()

@@ -55,7 +55,7 @@ def as_text(
 
 
 def _span(start: int, end: int, length: int, cells: int) -> slice:
-    """Which of the ``cells`` cells that a range of ``length`` is divided into have a part of ``[start, end)``; at least one."""
+    """The cells that ``[start, end)`` touches, if ``[0, length)`` is divided into ``cells`` equal cells; at least one."""
     first = min(start * cells // length, cells - 1)
     return slice(first, max(first + 1, -(-end * cells // length)))
 
@@ -97,8 +97,8 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         Whether the game returns to an earlier state, from which it can be finished, when no action is legal (section 4.3.2).
         Otherwise the game is lost.
     reward_unit
-        ``"normalised"``: rewards add up to the part of the possible saving of time that the plan makes, 0 if everything is in
-        slow memory and 1 if every access is fast. ``"ps"``: rewards add up to the picoseconds saved.
+        ``"normalised"``: rewards add up to the fraction of the possible time saving that the plan achieves: 0 if everything is
+        in slow memory, and 1 if every step has its least latency. ``"ps"``: rewards add up to the picoseconds saved.
     on_illegal
         The effect of an illegal action. ``"replace"``: Drop is played instead; if that is illegal as well, NoCopy, or else
         Copy. ``"raise"``: InvalidAction is raised, and nothing changes.
@@ -149,7 +149,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
     @property
     def problem(self) -> Problem:
         """The problem of the current episode; raises ResetNeeded before the first."""
-        return self._playing().game.problem
+        return self._current_state().game.problem
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
         """Begin a game.
@@ -171,7 +171,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         self._observer = self._source.made(options or {}, self.np_random, self._new_game)
         self._state = self._observer.game.reset()
         self._is_over = False
-        # A program without uses has no moves. As an episode needs a step, it gets a Drop without effect.
+        # A program without accesses has no moves. As an episode needs a step, it gets a Drop without effect.
         self._mask = np.array([False, False, True]) if self._state.is_over else self._state.legal
         return self._observation(), self._info(is_illegal=False)
 
@@ -191,7 +191,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         ResetNeeded
             No game has begun, or the game is over.
         """
-        state = self._playing()
+        state = self._current_state()
         if self._is_over:
             raise gymnasium.error.ResetNeeded("the game is over: call reset() before step()")
         if not self.action_space.contains(action):
@@ -211,7 +211,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
 
         Raises ResetNeeded before the first game.
         """
-        self._playing()
+        self._current_state()
         return self._mask.copy()
 
     def plan(self) -> Plan:
@@ -219,21 +219,22 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
 
         Raises ValueError before the end of the game, and ResetNeeded before the first game.
         """
-        return self._playing().plan()
+        return self._current_state().plan()
 
     def render(self) -> str | None:
         """The memory map and the copy channel so far, if ``render_mode`` is ``"ansi"``; otherwise None.
 
         Raises ResetNeeded before the first game.
         """
-        state = self._playing()
+        state = self._current_state()
         now = None if state.is_over else state.game.moves[state.position].start
         if self.render_mode != "ansi":
             return None
         return self._heading() + as_text(self.problem, state.residencies, state.copies, now)
 
     def _heading(self) -> str:
-        state, problem = self._playing(), self.problem
+        """A line about the game for :meth:`render`: its progress, its return, and the next move with its legal actions."""
+        state, problem = self._current_state(), self.problem
         earned = "lost" if state.is_lost else f"R {problem.normalised_return(problem.all_slow_ps - state.return_ps):.3f}"
         moves = f"{problem.name}: move {state.position} of {len(state.game.moves)}, {earned}"
         if self._is_over or state.is_over:
@@ -243,18 +244,20 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         legal = ", ".join(action.name for action in Action if self._mask[action])
         return f"{moves}; next: {role} {problem.tensors[move.tensor].name} of step {move.start}: {legal}\n"
 
-    def _playing(self) -> CompiledState:
+    def _current_state(self) -> CompiledState:
+        """The state of the latest game, which may be over; raises ResetNeeded before the first game."""
         if self._state is None:
             raise gymnasium.error.ResetNeeded("no game has begun: call reset() first")
         return self._state
 
     def _new_game(self, problem: Problem) -> Observer:
+        """The observer of a new game on a problem."""
         game = CompiledGame(problem, strict_copy_windows=self.strict_copy_windows, drop_backup=self.drop_backup)
         return Observer(game, self._config)
 
     def _observation(self) -> Observation:
         """The current observation; all zero once the game is over."""
-        observer, state = self._observer, self._playing()
+        observer, state = self._observer, self._current_state()
         seen = empty_observations(self._config, 1)
         if observer is not None and not state.is_over:
             observer.observe(state, seen, 0)
@@ -273,7 +276,8 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         return span if span > 0 else max(1, self.problem.all_slow_ps)
 
     def _info(self, *, is_illegal: bool) -> dict[str, Any]:
-        state = self._playing()
+        """The ``info`` that Gymnasium's ``step`` and ``reset`` return, with the plan once the game is over."""
+        state = self._current_state()
         info = {
             "action_mask": self._mask.astype(np.int8),
             "return_ps": state.return_ps,

@@ -42,14 +42,14 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     peak: int
-    """The largest number of bytes that a step needs: live bytes, plus the bytes that something outside the graph takes at this
-    step (the largest :class:`~stowplan.models.rematerialization.problem.Reservation` in force)."""
+    """The largest number of bytes that a step needs: its live bytes plus the largest of the reservations that hold then. A
+    :class:`~stowplan.models.rematerialization.problem.Reservation` is memory that something outside the graph occupies."""
     sequence: tuple[int, ...]
     """Numbers of the operators in the order in which they run; an operator that runs twice occurs twice."""
     moves: tuple[Move, ...] | msgspec.UnsetType = msgspec.UNSET
     """The moves in their order, which is ascending in ``before``; unset if nothing is sent to the host."""
     name: str = ""
-    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
+    """Name of the problem, for display only. The inherited field ``problem`` identifies the problem by its digest."""
     target: str = ""
     """Always empty in plans that stowplan makes, since rematerialization problems have no hardware target."""
     format: str = "stowplan.rematerialization.plan"

@@ -25,15 +25,16 @@ class PaceParameters(Parameters, frozen=True):
     report_seconds: float = 0.5
     """Seconds that a candidate waits at least between two reports."""
     report_seconds_a_use: float = 1.2e-4
-    """Seconds that a candidate waits between two reports for each use of the problem, if this is longer: verifying a larger
-    plan takes longer."""
+    """Seconds for each use of the problem. A candidate waits for this time, summed over all uses, between two reports if it is
+    longer than ``report_seconds``, because larger plans take longer to verify."""
     large_uses: int = 2_000
     """Uses from which on a problem is large: a second large-neighbourhood search may run, and ruin and recreate may make way
     for it. A smaller problem is soon solved to optimality, or the second search finds nothing that ruin and recreate does not
     find.
     """
     most_workers: int = 3
-    """Workers of a run up to which ruin and recreate ends when it stagnates. If there are more, every candidate has one."""
+    """Largest number of workers of a run in which ruin and recreate ends when it stagnates. With more workers, each candidate
+    has a worker of its own."""
     seconds: float = 1.5
     """Seconds over which the gain of ruin and recreate is measured."""
     least_part: float = 0.25
@@ -50,12 +51,16 @@ def report_every(problem: Problem) -> float:
 
 
 def is_large(problem: Problem, options: Options) -> bool:
-    """Whether a second large-neighbourhood search is worth a worker."""
+    """Whether a second large-neighbourhood search is worth a worker: the problem is large, and the run has several workers and
+    is not deterministic."""
     return problem.use_count >= PARAMS.large_uses and options.workers > 1 and not options.deterministic
 
 
 def ends_on_stagnation(problem: Problem, options: Options) -> bool:
-    """Whether ruin and recreate ends when it gains too little, to free its worker for the second large-neighbourhood search."""
+    """Whether ruin and recreate ends when it gains too little, to free its worker for the second large-neighbourhood search.
+
+    That search runs only if it is requested, by its name ``lns2`` or together with all others of the family ``exact``.
+    """
     is_second_requested = not {"exact", "lns2"}.isdisjoint(options.candidates)
     return is_second_requested and options.workers <= PARAMS.most_workers and is_large(problem, options)
 
@@ -77,7 +82,9 @@ class Stagnation:
         self._gained += gained
 
     def is_reached(self, now: float, left: float, gap: int) -> bool:
-        """Whether too little was gained since the last measurement; False if that was less than ``PARAMS.seconds`` ago.
+        """Ends the measurement, begins the next one, and returns whether the search gained too little.
+
+        A measurement lasts for at least ``PARAMS.seconds``. Until then this method changes nothing and returns False.
 
         Parameters
         ----------
@@ -98,9 +105,8 @@ class Stagnation:
 class Stopwatch:
     """The time that a search has spent, in seconds.
 
-    If ``is_counted`` is false, this is the time of the clock. In a deterministic run, in which nothing may depend on the clock,
-    it is true. The time is then the sum of estimated seconds, one estimate for each piece of work
-    (:mod:`stowplan.work_rates`).
+    In a deterministic run, nothing may depend on the clock. ``is_counted`` is then true, and the time is the sum of estimated
+    seconds, one estimate for each piece of work (:mod:`stowplan.work_rates`). In other runs it is the time of the clock.
     """
 
     def __init__(self, is_counted: bool):

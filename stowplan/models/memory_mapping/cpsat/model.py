@@ -1,6 +1,10 @@
 """The complete model: it combines variables, constraints and objective, takes plans as hints, and returns plans.
 
 :func:`solve` solves it first without offsets. If no offsets fit the optimal solution, it is solved again with offsets.
+
+*Boundary* ``t`` is the moment before step ``t``. When the program has reached a boundary, it waits for the earlier copies that
+must be complete there. The boundary is then *open*: its own copies are queued. The program leaves the boundary when step ``t``
+begins.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.outcome import Best, Outcome
 
-#: Largest number of literals of a model. CP-SAT makes no progress on models that are far smaller than this.
+#: Largest number of literals of a model; larger models are not built. The limit is generous: CP-SAT already stops making
+#: progress on much smaller models.
 MAX_SIZE = 200_000
 
 
@@ -110,8 +115,8 @@ class MemoryMappingModel:
     def values_of(self, decisions: Decisions, plan: Plan, moments: Moments) -> dict[int, int]:
         """The value of each variable, by its index, in the solution that has these decisions and the offsets of ``plan``.
 
-        ``decisions`` come from a plan (:func:`~stowplan.models.memory_mapping.cpsat.hint.decisions_of`), and ``moments`` are
-        the times at which their copies begin and boundaries are passed.
+        ``decisions`` come from a plan (:func:`~stowplan.models.memory_mapping.cpsat.hint.decisions_of`). ``moments`` are the
+        times at which their copies begin, and at which each boundary is reached, open and left.
         """
         placed = offsets_of(decisions, plan) if self.offsets is not None else {}
         return hint_values(self.variables, self.objective, decisions, self.offsets, placed, moments)
@@ -119,7 +124,8 @@ class MemoryMappingModel:
     def decisions(self, value: Value) -> Decisions:
         """The decisions of a solution.
 
-        The solution only says at which time each copy begins. The copy is queued at the last boundary that is open by then.
+        Of a copy, the solution only has the time at which it begins. The copy is queued at the last boundary that opens no
+        later than that.
         """
         variables = self.variables
         chosen: list[TensorDecisions] = []
@@ -140,7 +146,8 @@ class MemoryMappingModel:
                     allow_empty = between or end < decided.copy_out[j].until
                     start = self._latest_start(copy_out, begin, end, value, allow_empty=allow_empty)
                     decided.copy_out[j].start = start
-                    # A copy-in that takes freed bytes is queued behind the copy-out that frees them (L9).
+                    # A copy-out between two steps comes before all other copies of its boundary, because a copy-in may take
+                    # the bytes that it frees (L9 of docs/reference/memory-mapping-models.md).
                     queue.append((start, not (between and start == end), begin, copy_out.duration_ps, key))
         queue.sort(key=lambda item: item[:4])
         return Decisions(self.problem, variables.sequences, chosen, [item[4] for item in queue])
@@ -148,9 +155,10 @@ class MemoryMappingModel:
     def _latest_start(
         self, copy: CopyInVariables | CopyOutVariables, begin: int, end: int, value: Value, *, allow_empty: bool
     ) -> int:
-        """The last boundary at which a copy can be queued that begins at ``begin`` ps and must be complete at boundary ``end``.
+        """The last boundary at which a copy can be queued if it begins at ``begin`` ps and must be complete at boundary
+        ``end``.
 
-        ``allow_empty`` says whether this may be ``end`` itself; the program then waits there until the copy is complete.
+        ``allow_empty`` says whether it may be queued at ``end`` itself; the program then waits there until it is complete.
         """
         variables = self.variables
         boundaries = variables.sequences[0].copy
@@ -195,7 +203,10 @@ def size_estimate(sequences: Sequence[TensorAccesses]) -> int:
 
 
 def _read_tensor(tensor: TensorVariables, value: Value, *, between: bool) -> TensorDecisions:
-    """The decisions for one tensor in a solution; starts of copies are not determined yet."""
+    """The decisions for one tensor in a solution; starts of copies are not determined yet.
+
+    ``between`` says whether a copy-out between two steps may end its residency.
+    """
     sequence = tensor.sequence
     decided = TensorDecisions.all_slow(len(sequence))
 
@@ -210,6 +221,8 @@ def _read_tensor(tensor: TensorVariables, value: Value, *, between: bool) -> Ten
     for write in range(len(sequence)):
         out = tensor.access[write].copy_out
         if out is not None and holds(out.is_made) and _is_content_needed(tensor, decided, write, value):
+            # The residency must last until the first boundary at which the copy does not need it any more. It includes step
+            # ``out.first``, unless the copy may be made between two steps.
             least = out.first + (not between)
             until = next((step for step, needed in out.needs.items() if step >= least and not value(needed)), out.limit)
             decided.copy_out[write] = CopyOut(out.first, until)
