@@ -72,7 +72,7 @@ class MemoryMappingPresenter(DrawingPresenter):
         cards = []
         if result.objective is not None:
             gained = f"{problem.normalised_return(result.objective):.4f}"
-            cards.append(("Normalised return R", gained, "0 all slow, 1 every step at its least"))
+            cards.append(("Normalised return R", gained, "0: all in slow memory; 1: every step at its lower bound"))
         facts = [
             ("Fast memory", f"{format_bytes(problem.capacity)}, aligned to {format_bytes(problem.alignment)}"),
             ("Copy channels", f"{problem.channels:,}"),
@@ -80,7 +80,7 @@ class MemoryMappingPresenter(DrawingPresenter):
             ("Program", f"{problem.horizon:,} steps, {len(problem.tensors):,} tensors, {problem.use_count:,} uses"),
             ("All in slow memory", format_ps(problem.all_slow_ps)),
             ("All in fast memory", format_ps(problem.all_fast_ps)),
-            ("Every step at its least", format_ps(problem.floor_ps)),
+            ("Every step at its lower bound", format_ps(problem.floor_ps)),
         ]
         return Overview(cards, facts)
 
@@ -107,10 +107,10 @@ def layouts_section(layouts: Sequence[tuple[str, Layout]], colours: dict[int, in
     part = f" Only the first {format_bytes(top)} of {format_bytes(capacity)} are shown." if top < capacity else ""
     instant = any(bar.in_stall for _, layout in layouts for bar in layout.bars)
     intro = (
-        "Time runs across, offsets in fast memory run up. One colour is one tensor"
-        f"{', in both plans' if len(layouts) > 1 else ''}; many tensors share colours. Point at a box to see its tensor "
-        "wherever it stands, click to keep it. Below: bytes in use, copies as they ran, and where the program "
-        f"waited for them.{' A dot is a copy that runs while the program waits for it.' if instant else ''}{part}"
+        "Time runs from left to right, and offsets in fast memory from bottom to top. A tensor has the same colour everywhere"
+        f"{', in both plans' if len(layouts) > 1 else ''}, but several tensors may share a colour. Point at a box to highlight "
+        "all boxes of its tensor; click to keep them highlighted. Below the layout: bytes in use, copies in the simulation, "
+        f"and stalls.{' A dot is a copy that runs while the program waits for it.' if instant else ''}{part}"
     )
     captions = [_caption(layout) for _, layout in layouts]
     return Section("Layout", layouts_html(intro, list(zip(drawing.plots(layouts, colours), captions, strict=True)), details))
@@ -119,7 +119,7 @@ def layouts_section(layouts: Sequence[tuple[str, Layout]], colours: dict[int, in
 def _caption(layout: Layout) -> str:
     """The caption of a layout: the key numbers of its plan."""
     problem, plan, timeline = layout.problem, layout.plan, layout.timeline
-    stalls = f"{format_ps(timeline.stall_ps)} of it waiting" if layout.stalls else "no stalls"
+    stalls = f"{format_ps(timeline.stall_ps)} of it stalled" if layout.stalls else "no stalls"
     busy = timeline.channel_busy_ps / (timeline.total_ps * problem.channels or 1)
     return (
         f"{format_ps(timeline.total_ps)}, {stalls}; {len(plan.residencies):,} residencies, {len(plan.copies):,} copies, "
@@ -140,8 +140,8 @@ def _tensors(problem: Problem, plan: Plan, colours: dict[int, int]) -> list[Sect
         rows.append((tensor.name, format_ps(row.saving_ps), format_bytes(tensor.size), uses, *counts))
     head = ("Tensor:n", "Saving:r", "Size:r", "Fast uses:r", "Residencies:r", "Copies:r")
     caption = (
-        "What the steps would lose if this tensor alone were served from slow memory, stalls aside. "
-        f"{min(TOP, len(tensors)):,} of {len(tensors):,} tensors with fast uses."
+        "Saving: how much longer all steps together would take if this tensor alone were in slow memory, without stalls. "
+        f"{min(TOP, len(tensors)):,} of {len(tensors):,} tensors that are used in fast memory."
     )
     return [Section("Tensors that save the most", table(caption, head, rows, marks=marks), follows_search=True)]
 
@@ -157,10 +157,10 @@ def _steps(problem: Problem, plan: Plan) -> list[Section]:
         step = problem.steps[row.step]
         latency = (format_ps(row.latency_ps), f"{row.latency_ps / total:.1%}", format_ps(row.all_slow_ps))
         rows.append((step.name, step.opcode, f"{row.step:,}", f"{step.weight:,}", *latency, format_ps(row.floor_ps), row.limit))
-    head = ("Step:n", "Operation", "At:r", "Runs:r", "Latency:r", "Share:r", "All slow:r", "Floor:r", "Bound by")
+    head = ("Step:n", "Operation", "Number:r", "Runs:r", "Latency:r", "Share:r", "All slow:r", "Lower bound:r", "Bound by")
     caption = (
-        "Latency over all runs. Bound by slow memory: its operands, served otherwise, could make the step faster; else it is "
-        f"at its floor. {min(TOP, len(steps)):,} of {len(steps):,} steps."
+        "Latencies are over all runs of a step. A step that is bound by slow memory is above its lower bound, so that it may "
+        f"be faster with other tensors in fast memory. {min(TOP, len(steps)):,} of {len(steps):,} steps."
     )
     return [Section("Steps that take longest", table(caption, head, rows), follows_search=True)]
 
