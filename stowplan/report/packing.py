@@ -121,8 +121,8 @@ def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], deta
     details.time = "time"
     intro = (
         f"{escape(heading(layouts[0].problem, layouts))}. Time runs from left to right, and offsets from bottom to "
-        "top. A box is a buffer while it occupies its bytes, with a dark edge if its offset is fixed. Point at a box to see the name "
-        "of the buffer; click to keep it highlighted. Below the layout: live bytes."
+        "top. A box is a buffer while it occupies its bytes, with a dark edge if its offset is fixed. Point at a box to see "
+        "the name of the buffer; click to keep it highlighted. Below the layout: live bytes."
     )
     if any(map(_hatched, layouts)):
         intro += " Hatched: bytes that a buffer shares with a newer one."
