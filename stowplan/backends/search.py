@@ -1,5 +1,8 @@
-"""Calls :func:`stowplan.solve` for back ends: with the options that they have in common, for several problems one after the
-other, or to order the operators of a graph."""
+"""How back ends, which apply plans inside a compiler or a runtime, call :func:`stowplan.solve`.
+
+:func:`solve_with` passes the options that back ends have in common, :class:`Search` solves several problems with the same
+options, and :func:`find_order` orders the operators of a graph. They raise the same errors as :func:`stowplan.solve`.
+"""
 
 from __future__ import annotations
 

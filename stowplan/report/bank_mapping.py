@@ -88,7 +88,7 @@ class BankMappingPresenter(DrawingPresenter):
             _drawn(
                 "Layouts",
                 tensors(problem, plan),
-                "From first to last use, operators from left to right. Filled: on chip for that time; pale: in main memory. "
+                "Operators run from left to right. Filled: on chip for that time; pale: in main memory. "
                 "A dark mark is a copy into another layout.",
             ),
             _largest_tensors(problem, plan),

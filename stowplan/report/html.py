@@ -201,4 +201,4 @@ def _provenance(result: Result) -> str:
         *((f"Option {name}", _as_text(value)) for name, value in origin.options.items()),
         *((f"Version of {name}", value) for name, value in origin.versions.items()),
     ]
-    return f"<section><h2>How to get this again</h2>\n{facts_list(facts)}</section>"
+    return f"<section><h2>How to reproduce this result</h2>\n{facts_list(facts)}</section>"

@@ -233,7 +233,7 @@ def _boxes(mark: Boxes, across: Axis, up: Axis, details: Details, letters: int) 
     )
     dense = " dense" if len(boxes) > DENSE else ""
     more = f' class="boxes{dense}" data-plan="{len(details.plans) - 1}"'
-    return _svg(drawn, "Boxes of the layout; pointing at one names what stands there", more) + (
+    return _svg(drawn, "Boxes of the layout; point at one to see its name", more) + (
         f'<div class="names" aria-hidden="true">{"".join(names)}</div>'
     )
 

@@ -1,7 +1,9 @@
 """Shows plans of memory mapping as text, as pictures and in the HTML report.
 
-The report has figures, the layouts of fast memory, and two tables that say where the time goes: the tensors for which fast
-memory saves the most time, and the steps that take longest.
+Such a plan says which tensors of a program are in fast memory, when, and at which offsets. A *use* is one step (instruction) of
+the program that reads or writes one tensor, in fast or in slow memory. The report has key numbers, the layouts of fast memory,
+and two tables that say where the time goes: the tensors for which fast memory saves the most time, and the steps that take
+longest.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class MemoryMappingPresenter(DrawingPresenter):
         cards = []
         if result.objective is not None:
             gained = f"{problem.normalised_return(result.objective):.4f}"
-            cards.append(("Normalised return R", gained, "0 all slow, 1 every step at its least"))
+            cards.append(("Normalised return R", gained, "0: all in slow memory; 1: every step at its lower bound"))
         facts = [
             ("Fast memory", f"{format_bytes(problem.capacity)}, aligned to {format_bytes(problem.alignment)}"),
             ("Copy channels", f"{problem.channels:,}"),
@@ -78,7 +80,7 @@ class MemoryMappingPresenter(DrawingPresenter):
             ("Program", f"{problem.horizon:,} steps, {len(problem.tensors):,} tensors, {problem.use_count:,} uses"),
             ("All in slow memory", format_ps(problem.all_slow_ps)),
             ("All in fast memory", format_ps(problem.all_fast_ps)),
-            ("Every step at its least", format_ps(problem.floor_ps)),
+            ("Every step at its lower bound", format_ps(problem.floor_ps)),
         ]
         return Overview(cards, facts)
 
@@ -86,7 +88,7 @@ class MemoryMappingPresenter(DrawingPresenter):
         self, problem: Problem, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
     ) -> list[Section]:
         """The layouts of the plans; for the result's plan, the tensors that save the most time and the steps that take
-        longest."""
+        longest. Raises InputError as :func:`summarize_plan` does."""
         plans = [*([(result.provenance.candidate, result.plan)] if result.plan is not None else []), *others]
         if not plans:
             return []
@@ -105,19 +107,19 @@ def layouts_section(layouts: Sequence[tuple[str, Layout]], colours: dict[int, in
     part = f" Only the first {format_bytes(top)} of {format_bytes(capacity)} are shown." if top < capacity else ""
     instant = any(bar.in_stall for _, layout in layouts for bar in layout.bars)
     intro = (
-        "Time runs across, offsets in fast memory run up. One colour is one tensor"
-        f"{', in both plans' if len(layouts) > 1 else ''}; many tensors share colours. Point at a box to see its tensor "
-        "wherever it stands, click to keep it. Below: bytes in use, copies as they ran, and where the program "
-        f"waited for them.{' A dot is a copy that runs while the program waits for it.' if instant else ''}{part}"
+        "Time runs from left to right, and offsets in fast memory from bottom to top. A tensor has the same colour everywhere"
+        f"{', in both plans' if len(layouts) > 1 else ''}, but several tensors may share a colour. Point at a box to highlight "
+        "all boxes of its tensor; click to keep them highlighted. Below the layout: bytes in use, copies in the simulation, "
+        f"and stalls.{' A dot is a copy that runs while the program waits for it.' if instant else ''}{part}"
     )
     captions = [_caption(layout) for _, layout in layouts]
     return Section("Layout", layouts_html(intro, list(zip(drawing.plots(layouts, colours), captions, strict=True)), details))
 
 
 def _caption(layout: Layout) -> str:
-    """Figures of one plan, as the caption of its layout."""
+    """The caption of a layout: the key numbers of its plan."""
     problem, plan, timeline = layout.problem, layout.plan, layout.timeline
-    stalls = f"{format_ps(timeline.stall_ps)} of it waiting" if layout.stalls else "no stalls"
+    stalls = f"{format_ps(timeline.stall_ps)} of it stalled" if layout.stalls else "no stalls"
     busy = timeline.channel_busy_ps / (timeline.total_ps * problem.channels or 1)
     return (
         f"{format_ps(timeline.total_ps)}, {stalls}; {len(plan.residencies):,} residencies, {len(plan.copies):,} copies, "
@@ -138,8 +140,8 @@ def _tensors(problem: Problem, plan: Plan, colours: dict[int, int]) -> list[Sect
         rows.append((tensor.name, format_ps(row.saving_ps), format_bytes(tensor.size), uses, *counts))
     head = ("Tensor:n", "Saving:r", "Size:r", "Fast uses:r", "Residencies:r", "Copies:r")
     caption = (
-        "What the steps would lose if this tensor alone were served from slow memory, stalls aside. "
-        f"{min(TOP, len(tensors)):,} of {len(tensors):,} tensors with fast uses."
+        "Saving: how much longer all steps together would take if this tensor alone were in slow memory, without stalls. "
+        f"{min(TOP, len(tensors)):,} of {len(tensors):,} tensors that are used in fast memory."
     )
     return [Section("Tensors that save the most", table(caption, head, rows, marks=marks), follows_search=True)]
 
@@ -155,16 +157,17 @@ def _steps(problem: Problem, plan: Plan) -> list[Section]:
         step = problem.steps[row.step]
         latency = (format_ps(row.latency_ps), f"{row.latency_ps / total:.1%}", format_ps(row.all_slow_ps))
         rows.append((step.name, step.opcode, f"{row.step:,}", f"{step.weight:,}", *latency, format_ps(row.floor_ps), row.limit))
-    head = ("Step:n", "Operation", "At:r", "Runs:r", "Latency:r", "Share:r", "All slow:r", "Floor:r", "Bound by")
+    head = ("Step:n", "Operation", "Number:r", "Runs:r", "Latency:r", "Share:r", "All slow:r", "Lower bound:r", "Bound by")
     caption = (
-        "Latency over all runs. Bound by slow memory: its operands, served otherwise, could make the step faster; else it is "
-        f"at its floor. {min(TOP, len(steps)):,} of {len(steps):,} steps."
+        "Latencies are over all runs of a step. A step that is bound by slow memory is above its lower bound, so that it may "
+        f"be faster with other tensors in fast memory. {min(TOP, len(steps)):,} of {len(steps):,} steps."
     )
     return [Section("Steps that take longest", table(caption, head, rows), follows_search=True)]
 
 
 def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), top: int | None = LINES) -> str:
-    """A plan as text: its figures, then a table of its residencies (the stays of tensors in fast memory) and one of its copies.
+    """A plan as text: its key numbers, then a table of its residencies (the stays of tensors in fast memory) and one of its
+    copies.
 
     Each table has the first ``top`` rows, or all if it is None, and says how many there are in total. Residencies are sorted by
     start, and copies are in the order in which they are queued. Named plans in ``others`` get one line each.
@@ -195,7 +198,7 @@ def summarize_plan(problem: Problem, plan: Plan, *, others: Sequence[Labelled] =
 
 
 def _one_line(problem: Problem, plan: Plan) -> str:
-    """The main figures of another plan on one line."""
+    """The key numbers of another plan on one line; raises InputError as :func:`summarize_plan` does."""
     drawing.check_fits(problem, plan)
     timeline = simulate(problem, plan)
     return (
@@ -279,12 +282,12 @@ class TensorUse:
     tensor: int
     """Number of the tensor."""
     saving_ps: int
-    """How much longer the steps would take together if they read and wrote this tensor in slow memory, and all other tensors
-    as in the plan. Waiting for copies does not count."""
+    """How much longer all steps together would take if this tensor alone were moved to slow memory. The time of waiting for
+    copies is left out."""
     fast_uses: int
     """Number of its uses that fast memory serves."""
     uses: int
-    """Number of all its uses. A *use* is one step that reads or writes the tensor."""
+    """Number of all its uses."""
     residencies: int
     """Number of its residencies."""
     copies: int
@@ -302,11 +305,15 @@ class StepTime:
     all_slow_ps: int
     """Latency if all its uses were served from slow memory."""
     floor_ps: int
-    """The least latency, over all choices of which of its uses fast memory serves."""
+    """Lower bound on the latency, whichever tensors are in fast memory."""
     limit: Limit
-    """What limits its speed. ``slow memory``: the step would be faster if fast memory served other uses. Otherwise its latency
-    is the least possible. It is the largest of several terms (``Step.pieces``): ``compute`` if that term contains no memory
-    traffic, and ``fast memory`` if it does. ``its floor``: the latency comes from a table, which has no terms."""
+    """What limits its speed.
+
+    - ``slow memory``: the latency is above ``floor_ps``, so that the step may be faster with other tensors in fast memory.
+    - ``compute`` or ``fast memory``: the latency equals ``floor_ps``. The cost model's latency is the maximum of several terms
+      (``Step.pieces``). It is ``compute`` if a term that attains the maximum has no memory traffic; otherwise ``fast memory``.
+    - ``its floor``: the latency equals ``floor_ps``, and the cost model is a table of latencies, which has no such terms.
+    """
 
 
 def analyse_tensors(problem: Problem, plan: Plan) -> list[TensorUse]:

@@ -143,9 +143,10 @@ def _schedule(problem: Problem, plan: Plan) -> Section:
     drawn = svg_inline(lay_out(picture(problem, plan)), spoken(plan))
     return Section(
         "Schedule",
-        "<p>Tiles down, slots (clocks modulo II) across; t is the clock at which iteration 0 issues an instruction. An arrow "
-        "is a value; red and dashed, one of an earlier iteration, with its distance; dotted, one that goes over the "
-        "asynchronous fabric; a dot, a tile it passes through. A thick edge starts a flow.</p>\n"
+        "<p>Rows are tiles and columns are slots (clocks modulo II); t is the clock at which iteration 0 issues an "
+        "instruction. An arrow is a value. If it is red and dashed, the value is of an earlier iteration, at the given "
+        "distance; if it is dotted, the value goes over the asynchronous fabric; a dot is a tile that it passes through. A box "
+        "with a thick edge starts a flow.</p>\n"
         f'<div class="scroll" tabindex="0" role="group" aria-label="Schedule">{drawn}</div>',
     )
 

@@ -77,10 +77,10 @@ class OrderPresenter(DrawingPresenter):
         facts = [
             ("Operators", f"{len(problem.ops):,}"),
             ("Tensors", f"{len(problem.tensors):,}, {format_bytes(total)} in all"),
-            ("Inputs", "free after their last reader" if problem.free_inputs else "there to the end"),
+            ("Inputs", "free after their last reader" if problem.free_inputs else "kept to the end"),
         ]
         facts += [("Views", f"{views:,}")] if views else []
-        facts += [("Results that may take an operand's place", f"{places:,}")] if places else []
+        facts += [("Results that may overwrite an operand", f"{places:,}")] if places else []
         return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
@@ -99,8 +99,8 @@ def _live_bytes(profiles: Sequence[tuple[str, Profile]], bound: int | None) -> S
     lines = f" The line is {named}." if named else ""
     return Section(
         "Live bytes over the order",
-        f"<p>Operators run from left to right; the area is what is live while each runs under {escape(profiles[0][0])}.{lines}"
-        f"</p>\n{legend_html(drawn.legend)}{plot_html(drawn, 'Live bytes over the order')}",
+        "<p>Operators run from left to right; the area is the live bytes while each runs, under "
+        f"{escape(profiles[0][0])}.{lines}</p>\n{legend_html(drawn.legend)}{plot_html(drawn, 'Live bytes over the order')}",
     )
 
 

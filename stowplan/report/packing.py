@@ -120,13 +120,13 @@ def layouts_section(layouts: Sequence[Layout], plots: Sequence[scene.Plot], deta
     """A section with the layout of each plan, and below it the live bytes."""
     details.time = "time"
     intro = (
-        f"{escape(heading(layouts[0].problem, layouts))}. Time runs across, offsets run up; a box is a buffer while it "
-        "takes space, with a dark edge where its offset is fixed. Point at one to see its name, click to keep it. Below: bytes "
-        "that live at once."
+        f"{escape(heading(layouts[0].problem, layouts))}. Time runs from left to right, and offsets from bottom to "
+        "top. A box is a buffer while it occupies its bytes, with a dark edge if its offset is fixed. Point at a box to see "
+        "the name of the buffer; click to keep it highlighted. Below the layout: live bytes."
     )
     if any(map(_hatched, layouts)):
-        intro += " Hatched: bytes of a buffer that a newer one shares."
-    captions = [f"{format_bytes(layout.peak, 6)} live at once at most" for layout in layouts]
+        intro += " Hatched: bytes that a buffer shares with a newer one."
+    captions = [f"at most {format_bytes(layout.peak, 6)} live at once" for layout in layouts]
     return Section(title, layouts_html(intro, list(zip(plots, captions, strict=True)), details))
 
 

@@ -48,12 +48,12 @@ class Details:
 
 @dataclass(frozen=True)
 class Overview:
-    """Figures at the top of the page that depend on the kind of problem."""
+    """The key numbers at the top of the page that depend on the kind of problem."""
 
     cards: Sequence[tuple[str, str, str]] = ()
-    """Large figures: name, value and note (plain text)."""
+    """Numbers in large type, as (name, value, note), all plain text."""
     facts: Sequence[tuple[str, str]] = ()
-    """Small figures: name and value."""
+    """Numbers in small type, as (name, value), both plain text."""
 
 
 def whole_page(title: str, parts: Iterable[str], details: Details) -> str:
@@ -76,7 +76,8 @@ def _asset(name: str) -> str:
 
 
 def cards_list(cards: Iterable[tuple[str, str, str]]) -> str:
-    """The large figures: name and value (plain text), and a note (HTML)."""
+    """Numbers in large type as HTML. Each is (name, value, note). Name and value are plain text; the note is HTML, so the
+    caller escapes it if it is plain text."""
     items = "".join(
         f'<div class="card"><dt>{escape(name)}</dt><dd class="num">{escape(value)}<small>{note}</small></dd></div>'
         for name, value, note in cards
@@ -92,7 +93,7 @@ def warnings_box(warnings: Sequence[str]) -> str:
 
 
 def facts_list(facts: Iterable[tuple[str, str]]) -> str:
-    """A list of names with values."""
+    """Numbers in small type as HTML. Each is (name, value), both plain text."""
     rows = "".join(f'<div><dt>{escape(name)}</dt><dd class="num">{escape(value)}</dd></div>' for name, value in facts)
     return f'<dl class="facts">{rows}</dl>'
 
@@ -125,6 +126,8 @@ def table(
     ------
     ValueError
         If a row has more or fewer cells than the table has columns.
+    IndexError
+        If ``marks`` is shorter than ``rows``, but not empty; or if a row has no cells.
     """
     columns = [
         (

@@ -85,11 +85,11 @@ class RematerializationPresenter(DrawingPresenter):
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Live bytes, and the repeated operators."""
         drawn = _plot(problem, plans)
-        text = f"<p>Runs go from left to right; the area is what is live during each under {escape(plans[0][0])}.</p>\n"
+        text = f"<p>Runs go from left to right; the area is the live bytes during each, under {escape(plans[0][0])}.</p>\n"
         live = Section("Live bytes", f"{text}{legend_html(drawn.legend)}{plot_html(drawn, 'Live bytes over the runs')}")
         rows = _repeated_rows(problem, plans[0][1])
         caption = f"{min(len(rows), ROWS):,} of {len(rows):,} operators that run again"
-        repeated = Section("What runs again", table(caption, ("Runs:r", "Added cost:r", "Operator:n"), rows[:ROWS]))
+        repeated = Section("Operators that run again", table(caption, ("Runs:r", "Added cost:r", "Operator:n"), rows[:ROWS]))
         return [live, repeated]
 
 

@@ -76,9 +76,9 @@ def section(facts: Facts) -> Section:
     body = facts_list((name or "then", value) for name, value in rows(facts))
     if holes:
         head = ("Free bytes:r", "Segment:r", "Stream:r", "Below it:o", "Above it:o", "Last in it:o")
-        body += table("The largest holes when most is reserved", head, holes)
+        body += table("The largest holes at the peak of reserved memory", head, holes)
     if largest:
-        body += table("The largest allocations then", ("Allocation:n", "Bytes:r", "Stack:o"), largest)
+        body += table("The largest allocations at that peak", ("Allocation:n", "Bytes:r", "Stack:o"), largest)
     return Section("Memory snapshot", body)
 
 

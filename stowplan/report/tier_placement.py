@@ -116,7 +116,7 @@ class TierPlacementPresenter(DrawingPresenter):
         head = ("Tier:n", "Capacity:r", "Peak:r", "Weights:r", "Outputs of layers:r")
         return [
             _bands(problem, plans),
-            Section("Tiers", table("What stands in each tier", head, _tier_rows(problem, plan))),
+            Section("Tiers", table("What each tier holds", head, _tier_rows(problem, plan))),
             *(_transitions(problem, plan, *before) for before in plans[1:]),
             _contiguity(problem, plan),
             _layers(problem, plan),
@@ -128,8 +128,8 @@ def _bands(problem: Problem, plans: Sequence[Labelled]) -> Section:
     plot = bands(problem, plans)
     return Section(
         "Memory map",
-        "<p>Layers from left to right; the colour is the tier in which a layer's weights or its output stand. Point at a band "
-        f"to see which layers it is.</p>\n{legend_html(plot.legend)}<figure>{plot_html(plot, 'Memory map')}</figure>",
+        "<p>Layers run from left to right; the colour shows the tier that holds a layer's weights or its output. Point at a "
+        f"band to see its layers.</p>\n{legend_html(plot.legend)}<figure>{plot_html(plot, 'Memory map')}</figure>",
     )
 
 
@@ -163,14 +163,14 @@ def _contiguity(problem: Problem, plan: Plan) -> Section:
         alike = contiguity(problem, plan, what)
         rows.append((what, f"{alike.part:.0%}", f"{alike.by_chance:.0%}", f"{alike.runs:,}", f"{alike.longest:,}"))
     head = ("Tensors:n", "Neighbours in one tier:r", "By chance:r", "Runs:r", "Longest:r")
-    return Section("Contiguity", table("How alike the places of neighbouring layers are", head, rows))
+    return Section("Contiguity", table("How often neighbouring layers have the same tier", head, rows))
 
 
 def _layers(problem: Problem, plan: Plan) -> Section:
     """The table of the slowest layers."""
     times = layers_ps(problem, plan.weight_tiers, plan.output_tiers)
     order = sorted(range(len(times)), key=lambda number: (-times[number], number))[:_TOP]
-    at = ["At:r"] if plan.output_offsets else []
+    at = ["Offset:r"] if plan.output_offsets else []
     rows = [
         (
             problem.layers[number].name,

@@ -52,7 +52,7 @@ def render_validation_report(validation: Validation) -> str:
         problems = [problem for problem in validated if problem.kind == summary.kind]
         parts.append(_cards(summary))
         parts += [section.html() for section in _sections(summary, problems)]
-    parts.append(Section("How to get this again", _settings(validation)).html())
+    parts.append(Section("How to reproduce this validation", _settings(validation)).html())
     agents = " and ".join(summary.agent for summary in validation.summaries) or "nothing"
     return whole_page(f"{agents} against exact optima", parts, Details())
 
@@ -119,7 +119,7 @@ def _optimum(summary: Summary) -> str:
 
 def _spreads(what: str, rows: Sequence[tuple[str, Spread]], optimum: str) -> str:
     """The table of statistics of gaps."""
-    head = ("Way to plan", "Plans:r", "Lost:r", "Mean:r", "Quartile:r", "Median:r", "Quartile:r", "Worst:r", f"{optimum}:r")
+    head = ("Method", "Plans:r", "Lost:r", "Mean:r", "Quartile:r", "Median:r", "Quartile:r", "Worst:r", f"{optimum}:r")
     lines = [
         (
             name,
@@ -183,7 +183,7 @@ def _values(summary: Summary, problems: Sequence[ProblemReport]) -> str:
     pooled = (_correlation(summary.at_equal_positions), _correlation(summary.correlation))
     rows.append(("within problems, pooled", *pooled, "", "", ""))
     head = ("Problem:n", "Rank correlation at equal positions:r", "Over all:r", "Positions:r", "Games:r", "Note:o")
-    caption = "Spearman's, of value estimates with the returns that games came to; none where either is constant"
+    caption = "Spearman's rank correlation of value estimates with the returns of the games; none where either is constant"
     return drawn + table(caption, head, rows)
 
 
@@ -225,7 +225,7 @@ def _decisions(problems: Sequence[ProblemReport]) -> str:
         if decisions.note:
             rows.append(("", "", f"the search was {decisions.note}", "", "", ""))
     head = ("Problem:n", "Decision:r", "What:n", "Share of the difference:r", "Best objective before and after:r", "Note:o")
-    return table("Along the likeliest game, dearest first", head, rows)
+    return table("Decisions of the likeliest game, the most costly first", head, rows)
 
 
 def _settings(validation: Validation) -> str:

@@ -115,16 +115,16 @@ def _summary(tuning: Tuning, comparison: Comparison) -> str:
         ("Stopped", f"{in_words(tuning.stop_reason)}, after {tuning.seconds:.1f} s"),
     ]
     about = (
-        "Cycles are the compiler's own estimates, loops counted with their runs. Stalls are the time that the program waits "
-        "for copies, by simulation, since the compiler gives them no cycles."
+        "Cycles are the compiler's own estimates over all iterations of loops. Stalls are the time that the program waits for "
+        "copies; they are simulated, since the compiler does not estimate them."
     )
     if tuning.best:
         about += (
-            f" Copies count bytes over bandwidth; as XLA counts them the gain is {tuning.gain_as_estimated:.2%}, with none "
-            f"counted {tuning.gain_without_copies:.2%}."
+            f" The duration of a copy is its bytes divided by the bandwidth. The gain is {tuning.gain_as_estimated:.2%} with "
+            f"XLA's own estimates of copies, and {tuning.gain_without_copies:.2%} if copies do not count."
         )
     if not comparison.same_program:
-        about += " Flags made another program of it, whose instructions have other names: they are not compared one by one."
+        about += " The options changed the program: its instructions have other names, so they are not compared one by one."
     return f'{cards_list(cards)}{facts_list(facts)}\n<p class="soft">{about}</p>'
 
 
@@ -213,8 +213,8 @@ def _instructions(changes: Changes, comparison: Comparison) -> list[Section]:
     text = (
         f"{_count(len(gained))} gained {-sum(change.cycles for change in gained):,} cycles over all runs, {len(lost):,} lost "
         f"{sum(change.cycles for change in lost):,}; stalls changed by {_signed(stalls)}, all together {_signed(total)}. "
-        "Before and after are cycles of one run. Memory: what the best reads from, and writes to, the other memory than the "
-        "default."
+        "Before and after are cycles of one run. Memory: the tensors that the best program reads or writes in another memory "
+        "than the default program."
     )
     sections: list[Section] = []
     for heading, word, rows in (
@@ -254,9 +254,9 @@ def _tensors(changes: Changes, comparison: Comparison, colours: Mapping[int, int
     caption = (
         f"{len(to_fast):,} tensors of {format_bytes(sum(sizes[row.tensor] for row in to_fast))} have more uses in fast "
         f"memory, {len(to_slow):,} of {format_bytes(sum(sizes[row.tensor] for row in to_slow))} fewer. Traffic: change of the "
-        "bytes that fast memory serves, all runs. Cycles: change of the instructions that find the tensor elsewhere, all runs; "
-        f"one that finds several elsewhere counts for each. {len(shown):,} of {len(rows):,}, the largest change of traffic "
-        "first."
+        "bytes that fast memory serves, over all runs. Cycles: change of the cycles of the instructions for which the tensor "
+        "is in another memory, over all runs; an instruction with several such tensors counts for each. "
+        f"{len(shown):,} of {len(rows):,} tensors, the largest change of traffic first."
     )
     head = ("Tensor:n", "Size:r", "Default", "Best", "Fast uses:r", "Traffic:r", "Cycles:r")
     cells = [

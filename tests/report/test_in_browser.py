@@ -107,7 +107,7 @@ def test_the_report_of_every_kind(kind: str, tmp_path: Path) -> None:
         "Candidates",
         "Details",
         "Proven bound",
-        "How to get this again",
+        "How to reproduce this result",
         f"Baseline {result.baseline_name}",
     ):
         assert heading in seen.text

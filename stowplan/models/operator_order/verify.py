@@ -44,10 +44,10 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations found; the peak in bytes as ``objective``; and the size of the arena in bytes as ``tie_break`` and as
-        ``figures["arena"]``. Of two plans with the same peak, the one with the smaller arena is preferred. The peak is None if
-        the order does not contain every operator exactly once. The figure ``arena`` is missing if the number of offsets is
-        wrong.
+        All violations found, but at most :data:`~stowplan.models.overlaps.MOST_OVERLAPS` overlaps; the peak in bytes as
+        ``objective``; and the size of the arena in bytes as ``tie_break`` and as ``figures["arena"]``. Of two plans with the
+        same peak, the one with the smaller arena is preferred. The peak is None if the order does not contain every operator
+        exactly once. The figure ``arena`` is missing if the number of offsets is wrong.
     """
     violations = verification.of_problem(problem, plan)
     is_order = sorted(plan.order) == list(range(len(problem.ops)))
@@ -64,7 +64,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         peak = _run(problem, plan, violations, has_offsets)
         if plan.objective != peak:
             violations.append(Violation("wrong_objective", f"the plan says {plan.objective} bytes, its peak is {peak}"))
-    # No arena is smaller than the peak.
+    # No plan has an arena below its peak, so an arena of that size is the smallest for this objective.
     is_least = peak is not None and (arena or 0) <= peak
     figures = {} if arena is None else {"arena": arena}
     return Verification(tuple(violations), peak, figures, tie_break=arena or 0, is_tie_break_least=is_least)
@@ -168,8 +168,8 @@ def _run(problem: Problem, plan: Plan, violations: list[Violation], has_offsets:
             # An operator that works in place gives its result exactly the operand's bytes, or bytes of its own.
             replaced |= {source for source, result in reused if plan.offsets[source] == plan.offsets[result]}
     if has_offsets:
-        # The operator at position p of the order writes its results at time 2 p. Tensors that are needed last by this operator
-        # stay live until 2 p + 1; those whose bytes a result takes over end at 2 p already.
+        # The operator at position p of the order writes its results at time 2 p. A tensor is live until 2 p + 1 if this
+        # operator is the last to need it, but only until 2 p if a result of the operator takes over its bytes.
         boxes = (
             (
                 -1 if tensor in read_inputs else 2 * first[tensor],

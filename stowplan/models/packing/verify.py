@@ -34,7 +34,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     """Check a plan against all rules of packing.
 
     The objective that the plan states must equal the recomputed height, since people read it. If the plan repeats the problem's
-    ``parts`` (such as views) or ``results`` (what the model returns), they must be the same.
+    ``parts`` (the model's tensors that lie inside a buffer, such as views) or its ``results`` (the buffers and parts that the
+    model returns), they must be the same.
 
     Parameters
     ----------
@@ -44,7 +45,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations found, and the height in bytes; None as height if the number of offsets is wrong.
+        All violations found, and the height in bytes; None as height if the number of offsets is wrong. The list of overlaps is
+        cut off after about :data:`~stowplan.models.overlaps.MOST_OVERLAPS` pairs.
     """
     violations = verification.of_problem(problem, plan)
     if len(plan.offsets) != len(problem.buffers):
@@ -86,8 +88,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 def _allowed(problem: Problem, plan: Plan) -> set[tuple[int, int]]:
     """Pairs of buffers that may share bytes at the plan's offsets, the smaller number first.
 
-    A *result* may reuse bytes of an *operand*. With a distance, it may if its start lies at least that many bytes below the
-    operand's end. With None as distance, it may if both have the same offset.
+    The problem lists buffers (*results*) that may share bytes with a certain other buffer (their *operand*). If such a pair has
+    a distance, the result must start at least that many bytes below the end of the operand. If the distance is None, both must
+    have the same offset.
     """
     pairs = set()
     for result, operand, distance in problem.overlaps:

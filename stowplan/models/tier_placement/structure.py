@@ -1,10 +1,13 @@
 """What the exact models of tier placement share: tensors, live ranges, linear constraints for the latency of each layer, and
-the construction of plans.
+the construction of plans. A tier-placement plan puts the weights and the output of each layer of a network into one *tier*,
+that is, one memory of the hierarchy.
 
-*Latency as linear constraints.* Tiers are numbered from the slowest to the fastest. The latency of a layer is its floor, which
-no plan goes below, plus an *excess* of at least 0. Let ``a[j][k]`` be the time to read or write tensor ``j`` if it is in tier
-``k``, and let the variable ``x[j][k]`` be 1 if it is there (``k`` from 1; if all are 0, it is in tier 0). ``fixed`` is the time
-to read the network's inputs. Choose a *base* tier ``b_j`` for each of the layer's tensors. Then every plan satisfies the row::
+*Latency as linear constraints.* Tiers are numbered from the slowest to the fastest. The latency of a layer is its fixed
+overhead, plus its *floor*, plus an *excess* of at least 0. The floor is the longer of two times: that of its computation, and
+that of its memory traffic if each of its tensors is in the fastest tier that it fits into. Let ``a[j][k]`` be the time to read
+or write tensor ``j`` if it is in tier ``k``, and let the variable ``x[j][k]`` be 1 if it is there (``k`` from 1; if all are 0,
+it is in tier 0). ``fixed`` is the time to read the network's inputs. Choose a *base* tier ``b_j`` for each of the layer's
+tensors. Then every plan satisfies the row::
 
     excess >= E - sum of min(E, a[j][b_j] - a[j][k]) * x[j][k]  over k > b_j,      E = fixed + sum of a[j][b_j] - floor
 
@@ -14,9 +17,9 @@ the excess of every integral solution. The other rows cut off fractional solutio
 the slowest or the fastest tier that the tensor fits into. On the networks that were measured, the linear relaxation is then as
 tight as one with the convex hull of the choices of each layer.
 
-*Bounds without search* are :func:`floor_bound` and :func:`find_overload`. *Offsets*: a problem can require that every tensor
-has an offset in its tier (``Problem.address_spaces``). Every tier is then a packing problem of its own once all tensors have
-tiers (:class:`Offsets`).
+*Without a search*, :func:`floor_bound` gives a lower bound on the latency, and :func:`find_overload` finds simple reasons why a
+problem is infeasible. *Offsets*: a problem can require that every tensor has an offset in its tier
+(``Problem.address_spaces``). Every tier is then a packing problem of its own once all tensors have tiers (:class:`Offsets`).
 """
 
 from __future__ import annotations
@@ -38,9 +41,10 @@ from stowplan.models.tier_placement.problem import Problem
 MAX_TENSORS = 4
 
 
-#: Branch and bound can branch on how many weights of one size are in a tier or faster ones. It does so for sizes of at least
-#: ``COUNTED`` times the capacity of the largest tier but tier 0 that cannot hold all tensors, and only if there are at most
-#: ``MOST_SIZES`` such sizes.
+#: Branch and bound can branch on a count: how many weights of a certain size are in a given tier or a faster one. A weight of a
+#: multiple of that size counts as several. It does so only for sizes between ``COUNTED`` times a capacity and that capacity,
+#: and only if there are at most ``MOST_SIZES`` such sizes. The capacity is that of the largest tier, other than tier 0, that
+#: cannot hold all tensors.
 COUNTED, MOST_SIZES = 1 / 1024, 6
 
 
@@ -77,9 +81,10 @@ class Excess:
     most: int
     """The excess in ps if all its tensors are in the slowest tier that they fit into."""
     uses: tuple[tuple[int, tuple[int, ...]], ...]
-    """(tensor, ps to move it in each tier) for all tensors of the layer."""
+    """For each tensor that the layer reads or writes: its number, and the time in ps to read or write it if it is in each of
+    the tiers."""
     fixed_ps: int
-    """Time in ps to read the network's inputs that the layer reads, minus its floor; never more than 0."""
+    """Time in ps in which the layer reads inputs of the network, minus the layer's floor; never more than 0."""
 
     def at(self, tier_of: list[int]) -> int:
         """The excess in ps if tensor ``j`` is in tier ``tier_of[j]``."""
@@ -125,7 +130,7 @@ class Structure:
         self.tensors.append(Tensor(layer, is_output, size, first, last, tiers))
 
     def _add_latency(self, number: int) -> None:
-        """Add a layer's floor to the base, and its excess, if it may be larger than 0."""
+        """Add a layer's overhead and floor to ``base_ps``. If its excess depends on the plan, add that to ``excesses``."""
         problem = self.problem
         layer = problem.layers[number]
         moved = [(source, problem.layers[source].output_bytes) for source in layer.inputs]
@@ -287,8 +292,8 @@ def find_overload(problem: Problem) -> Overload | None:
 
 
 def counted_sizes(problem: Problem) -> list[int]:
-    """Sizes of weights in bytes for which branch and bound branches on how many weights of the size are in fast tiers,
-    ascending. Empty if there are more than :data:`MOST_SIZES`, since branch and bound would then not finish."""
+    """The weight sizes in bytes on whose counts branch and bound branches (see :data:`COUNTED`), ascending. Empty if there are
+    more than :data:`MOST_SIZES`, since branch and bound would then not finish."""
     total = sum(layer.weight_bytes + layer.output_bytes for layer in problem.layers)
     room = max((tier.capacity for tier in problem.tiers[1:] if tier.capacity < total), default=0)
     sizes = {layer.weight_bytes for layer in problem.layers if COUNTED * room <= layer.weight_bytes <= room}

@@ -8,14 +8,15 @@ for the *timed* instructions, whose slots cannot be chosen afterwards
 
 The cost is a sum of five numbers, all 0 if no rule is broken:
 
-- for each value that goes to another tile, the number of links that it needs beyond the first, or 1 if there is no link in its
-  direction;
+- for each pair of groups of which one sends values to the other, the number of missing links: 0 if they share a tile or there
+  is a link from the sender's tile to the receiver's; otherwise the number of links on the shortest path between the two tiles,
+  whatever the directions of its links, minus 1, but at least 1;
 - the number of pairs of groups that must be on different tiles and share one;
 - for each tile, the number of instructions beyond its slots (the II, or the size of its instruction memory if that is smaller),
   plus 1 if its groups need more data memory than it has;
 - for each value on a recurrence, the number of clocks by which it arrives too late;
-- the number of pairs of timed instructions of one tile that are issued in the same slot, or, if latencies differ, whose results
-  come in the same slot.
+- the number of pairs of timed instructions of one tile that are issued in the same slot, plus, if latencies differ, the number
+  of pairs whose results are complete in the same slot.
 """
 
 from __future__ import annotations
@@ -49,11 +50,12 @@ PARAMS = parameters(AnnealingParameters, __name__)
 #: A move of a group with timed instructions changes only a time and not the tile with this probability, in per cent.
 _KEEP_TILE = 30
 
-#: A move goes to the tile of a group with which it exchanges values, or to a tile with a link to or from that one, with this
-#: probability, in per cent.
+#: With this probability, in per cent, the new tile of a group is chosen from the tile of a group with which it exchanges values
+#: and the tiles with a link to or from that tile. Otherwise it is chosen from all tiles.
 _NEAR = 70
 
-#: If the new tile or slot is occupied, another group moves to the old tile in exchange with this probability, in per cent.
+#: If the new tile has too many instructions, or the new slot of a timed instruction is occupied, a group of the new tile moves
+#: to the old tile in exchange with this probability, in per cent.
 _EXCHANGE = 50
 
 
@@ -67,7 +69,7 @@ class State(NamedTuple):
     issued: Ints2D
     """[T, II] number of timed instructions issued in each slot."""
     done: Ints2D
-    """[T, II] number of timed instructions whose results come in each slot."""
+    """[T, II] number of timed instructions whose results are complete in each slot."""
     load: Ints
     """[T] number of instructions on each tile."""
     held: Ints
@@ -83,9 +85,9 @@ def _random(state: State, below: int) -> int:
 
 
 @njit_inner
-def _broken_at(data: Data, state: State, group: int, tile: int) -> int:
-    """The part of the cost that a group's missing links and its forbidden neighbours on the tile would cause if it were on
-    ``tile`` and all other groups stayed."""
+def _tile_cost_at(data: Data, state: State, group: int, tile: int) -> int:
+    """The cost of a group on ``tile`` if all other groups stay where they are: the missing links between it and others, plus
+    the number of groups on the tile that must not share its tile."""
     total = 0
     for at in range(data.link_start[group], data.link_start[group + 1]):
         total += data.excess[data.link_out[at], tile, state.tile[data.link[at]]]
@@ -231,7 +233,7 @@ def _random_target(data: Data, state: State, group: int) -> int:
 
 @njit_inner
 def _move_group(data: Data, state: State, group: int, tile: int) -> None:
-    """Move a group to another tile. Its slots are not updated."""
+    """Move a group to another tile. ``issued`` and ``done`` are not updated."""
     old = state.tile[group]
     state.load[old] -= data.size[group]
     state.held[old] -= data.words[group]
@@ -264,10 +266,10 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
             time = _random_time(data, state, chosen, new)
         if (new == old and (chosen < 0 or time == before_time)) or not data.allowed[group, new]:
             continue
-        before = _broken_at(data, state, group, old) + (
+        before = _tile_cost_at(data, state, group, old) + (
             _count_excess(data, state.load[old], state.held[old]) + _count_excess(data, state.load[new], state.held[new])
         )
-        change = _broken_at(data, state, group, new)
+        change = _tile_cost_at(data, state, group, new)
         if timed:
             before += _group_late_at(data, state, group, old, chosen, before_time) + _remove_group(data, state, group)
             change += _group_late_at(data, state, group, new, chosen, time)
@@ -290,9 +292,9 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
                     other = occupant if data.allowed[occupant, old] else -1
                     break
         if other >= 0:
-            before += _broken_at(data, state, other, new) + _group_late_at(data, state, other, new, -1, 0)
+            before += _tile_cost_at(data, state, other, new) + _group_late_at(data, state, other, new, -1, 0)
             before += _remove_group(data, state, other)
-            change += _broken_at(data, state, other, old) + _group_late_at(data, state, other, old, -1, 0)
+            change += _tile_cost_at(data, state, other, old) + _group_late_at(data, state, other, old, -1, 0)
             _move_group(data, state, other, old)
             change += _add_group(data, state, other)
         change += _add_group(data, state, group)

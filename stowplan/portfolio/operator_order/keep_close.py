@@ -30,7 +30,7 @@ class Changes:
     """
 
     notes: Sequence[str] = ()
-    """Empty: operators and tensors of the earlier plan that the problem does not have are left out without a remark."""
+    """Empty: operators and tensors that only the earlier plan has are ignored without a remark."""
 
     def __init__(self, problem: Problem, given: KeepClose):
         self._problem, self._structure = problem, build(problem)
@@ -95,16 +95,20 @@ class Changes:
             yield lives.plan(offsets)
 
     def _find_moved(self, plan: Any) -> list[int]:
-        """A smallest set of operators that have to move to turn the earlier order into that of the plan, without new ones."""
+        """A smallest set of operators such that all others have the same relative order in the earlier plan and in this one.
+
+        Operators that the earlier plan does not have are ignored.
+        """
         earlier = {*self._order}
         unmoved = in_order(self._order, [op for op in plan.order if op in earlier])
         return [op for op in self._order if op not in unmoved]
 
     def _with_offsets(self, order: list[int], ceiling: int | None) -> Plan | None:
-        """A plan of this order. A heuristic keeps earlier offsets, and changes others so that all fit into ``ceiling`` bytes.
+        """A plan of this order, with offsets close to the earlier ones. Returns None if the peak exceeds ``ceiling``.
 
-        If it fails, or if ``ceiling`` is None, the offsets are chosen without regard to the earlier ones. Returns None if the
-        peak of the order exceeds ``ceiling``.
+        A heuristic starts with the earlier offsets, and changes those of tensors that overlap or do not fit into ``ceiling``
+        bytes. If it finds no offsets, or if ``ceiling`` is None, the earlier offsets are disregarded, and the arena may be
+        larger than ``ceiling``.
         """
         lives = Lives(self._problem, self._structure, order)
         if ceiling is None:

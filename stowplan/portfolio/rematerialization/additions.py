@@ -40,7 +40,7 @@ class Tables(NamedTuple):
     root: Ints
     """[values] the root of the storage of each value: the value itself or, for a view, its base."""
     member_start: Ints
-    """[values + 1]"""
+    """[values + 1] position in ``member`` of the first value of each storage."""
     member: Ints
     """The values in each storage, that is, its root and all views of it. Those of storage i are
     ``member[member_start[i] : member_start[i + 1]]``; there are none if i is a view."""
@@ -59,16 +59,18 @@ class SearchArrays(NamedTuple):
     trial: Ints
     """A sequence that is tried."""
     other: Ints
-    """[runs + 1] live bytes of ``trial``."""
+    """[runs + 1] live bytes during each run of ``trial``."""
     chosen: Ints
     """The best sequence that :func:`add_best` has tried."""
     draft: Ints
     """The sequence that ruin and recreate changes."""
     before: Ints
-    """[values] for each root: of the runs up to a given one, the last that reads or writes the storage; -1 if none does."""
+    """[values] for each root, the last use of its storage up to a given run: the number of the last run, no later than the
+    given one, that reads or writes the storage; -1 if there is none."""
     after: Ints
-    """[values] for each value: of the runs from a given one on, the first that reads it. The number of runs if none reads it
-    but it must be kept to the end. -1 if it is written again before it is read, or neither read nor kept."""
+    """[values] for each value, its next use from a given run on: the number of the first run, no earlier than the given one,
+    that reads it. If no run reads it but it must be kept to the end, this is the number of runs in the sequence. There is no
+    next use, which is stored as -1, if the value is neither read nor kept, or if it is written again before it is read."""
     recomputed: Ints
     """Operators to run again."""
     level: Ints
@@ -98,8 +100,8 @@ def search_arrays(graph: Graph, room: int) -> SearchArrays:
 
 
 @njit_inner
-def _look_ahead(graph: Graph, arrays: SearchArrays, runs: Ints, count: int, begin: int) -> None:
-    """Fill ``after`` for the runs ``runs[begin:count]``."""
+def _find_next_uses(graph: Graph, arrays: SearchArrays, runs: Ints, count: int, begin: int) -> None:
+    """Fill ``after`` with the next use of each value in ``runs[begin:count]``."""
     after = arrays.after
     fill(after, len(after), -2)
     for at in range(begin, count):
@@ -116,8 +118,8 @@ def _look_ahead(graph: Graph, arrays: SearchArrays, runs: Ints, count: int, begi
 
 
 @njit_inner
-def _is_used(tables: Tables, arrays: SearchArrays, root: int) -> bool:
-    """Whether ``after`` has a use of any value of the storage."""
+def _has_next_use(tables: Tables, arrays: SearchArrays, root: int) -> bool:
+    """Whether any value of the storage has a next use in ``after``."""
     for member in range(tables.member_start[root], tables.member_start[root + 1]):
         if arrays.after[tables.member[member]] >= 0:
             return True
@@ -125,7 +127,7 @@ def _is_used(tables: Tables, arrays: SearchArrays, root: int) -> bool:
 
 
 @njit_inner
-def _rank(graph: Graph, tables: Tables, arrays: SearchArrays, runs: Ints, count: int, moment: int, limit: int) -> int:
+def _find_waiting(graph: Graph, tables: Tables, arrays: SearchArrays, runs: Ints, count: int, moment: int, limit: int) -> int:
     """Fill ``ranked`` and ``ratio_bound`` with the storages that wait during run ``moment``; returns their number.
 
     They are used before and after this run, but not by it, and their writer may run again. ``live`` must be filled.
@@ -138,7 +140,7 @@ def _rank(graph: Graph, tables: Tables, arrays: SearchArrays, runs: Ints, count:
             before[tables.root[graph.need[need]]] = at
         for write in range(graph.write_start[op], graph.write_start[op + 1]):
             before[tables.root[graph.write[write]]] = at
-    _look_ahead(graph, arrays, runs, count, moment + 1)
+    _find_next_uses(graph, arrays, runs, count, moment + 1)
     ranked = 0
     for root in range(len(graph.size)):
         writer = graph.writer[root]
@@ -167,9 +169,10 @@ def _rank(graph: Graph, tables: Tables, arrays: SearchArrays, runs: Ints, count:
 def _closure(graph: Graph, tables: Tables, arrays: SearchArrays, root: int, depth: int) -> int:
     """Fill ``recomputed`` with the operators that must run again to restore a storage, in an order in which they can run.
 
-    These are the writer of the storage and the writers of those of its views for which ``after`` has a use. A predecessor is
-    included, up to ``depth`` levels of them, if ``after`` has no use of its result. Returns the number of operators; 0 if there
-    are more than ``CLOSURE``, or if a writer of the storage or of its views may run only once.
+    Level 0 has the writer of the storage and the writers of those of its views that have a next use in ``after``. Each further
+    level, up to ``depth``, has the writers of the values that the level before reads. A value is skipped if its storage is the
+    one to restore, if it has a next use, so that it is in memory anyway, or if its writer may run only once. Returns the number
+    of operators; 0 if there are more than ``CLOSURE``, or if a writer on level 0 may run only once.
     """
     recomputed, level = arrays.recomputed, arrays.level
     count = 0
@@ -192,7 +195,7 @@ def _closure(graph: Graph, tables: Tables, arrays: SearchArrays, root: int, dept
             value = graph.need[at_need]
             need = tables.root[value]
             writer = graph.writer[value]
-            if level[at] >= depth or need == root or writer < 0 or graph.once[writer] or _is_used(tables, arrays, need):
+            if level[at] >= depth or need == root or writer < 0 or graph.once[writer] or _has_next_use(tables, arrays, need):
                 continue
             while value >= 0:
                 writer = graph.writer[value]
@@ -234,7 +237,8 @@ def add_best(
     Parameters
     ----------
     runs, count
-        The sequence, in the first ``count`` entries; modified. It gets no longer than ``runs``.
+        An array, and the length of the sequence that its first ``count`` entries hold. The sequence is replaced by the new
+        one, which is never longer than the array.
     limit
         Limit of the live bytes.
     chance
@@ -258,7 +262,7 @@ def add_best(
         if live[at] > live[moment]:
             moment = at
     above = excess(live, count, limit)
-    waiting = _rank(graph, tables, arrays, runs, count, moment, limit)
+    waiting = _find_waiting(graph, tables, arrays, runs, count, moment, limit)
     best, length = 0.0, 0
     for _ in range(min(TRIED, waiting)):
         top = 0
@@ -268,13 +272,13 @@ def add_best(
         root = arrays.ranked[top]
         waiting -= 1
         arrays.ranked[top], arrays.ratio_bound[top] = arrays.ranked[waiting], arrays.ratio_bound[waiting]
-        _look_ahead(graph, arrays, runs, count, moment + 1)
+        _find_next_uses(graph, arrays, runs, count, moment + 1)
         place = count
         for member in range(tables.member_start[root], tables.member_start[root + 1]):
             use = arrays.after[tables.member[member]]
             if use >= 0:
                 place = min(place, use)
-        _look_ahead(graph, arrays, runs, count, place)
+        _find_next_uses(graph, arrays, runs, count, place)
         last = 0
         for depth in DEPTHS:
             added = _closure(graph, tables, arrays, root, depth)

@@ -4,10 +4,11 @@ A *node* is an instruction of the loop body. A step of an episode gives the *cur
 processing element of the CGRA, and a slot, which is a clock modulo the initiation interval (II). A graph network computes an
 embedding of each node, the current node attends to all nodes, and an MLP embeds the state of the mapping.
 
-No layer's size depends on the number of tiles or slots. The score of a tile follows from its features, from the embedding of
-the state, and from the attention on the nodes that are placed on the tile and on those tiles that a value from it can reach.
-The score of a slot follows from the time that the node would wait for it and from the tile. The probability of a place is the
-probability of its tile times the probability of its slot given the tile.
+No layer's size depends on the number of tiles or slots. The network computes the score of a tile from its features, from the
+embedding of the state, and from two sums over attended nodes (weights and weighted values): the nodes that are placed on the
+tile, and the nodes on all tiles to which it can send a value over at most one link. The score of a slot is computed from the
+tile and from features such as the number of clocks that the node would wait for the slot (:data:`SLOT_FEATURES`). The
+probability of a place is the probability of its tile times the probability of its slot given the tile.
 
 Observations are those of :func:`stowplan.learned_guidance.modulo_scheduling.observation.observe`, in batches. In shapes, B is
 the number of observations of a batch, G that of graphs, N that of nodes and E that of edges of a graph, T that of tiles, S that
@@ -29,10 +30,11 @@ from stowplan.learned_guidance.nn import Dense
 if TYPE_CHECKING:
     from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
 
-#: Number of features of a slot. They are, in this order: the clocks by which it comes after the first legal slot of its tile,
-#: divided by the II; the same clocks, at most 8, divided by 8; whether it is that first slot; the clocks that the node would
-#: wait for it, divided by the II; the clocks by which recurrences would allow a later issue, between -8 and 8, divided by 8;
-#: and whether this last number of clocks is negative.
+#: Number of features of a slot. They are computed from three numbers of clocks: the *delay* from the first legal slot of the
+#: tile to this slot; the *wait* from the arrival of the node's operands on the tile to this slot; and the *slack*, by which the
+#: node could be issued later without a value on a recurrence being late (negative if one is late already). The features are, in
+#: this order: the delay divided by the II; the delay clipped to at most 8, divided by 8; whether the delay is 0; the wait
+#: divided by the II; the slack clipped to between -8 and 8, divided by 8; and whether the slack is negative.
 SLOT_FEATURES = 6
 
 #: Score of padding. A real tile or slot that is not legal gets half of it.
@@ -51,8 +53,11 @@ class MessageLayer(nn.Module):
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, nodes: Tensor, source: Tensor, target: Tensor, features: Tensor) -> Tensor:
-        """Return new embeddings [nodes, H] from embeddings [nodes, H], producers and consumers of edges [edges] each, and
-        features of edges [edges, F]. Nodes and edges are those of all graphs, without padding."""
+        """Return the new embeddings [nodes, H].
+
+        Arguments are the old embeddings [nodes, H] of nodes, and the producer [edges] (``source``), the consumer [edges]
+        (``target``) and the features [edges, F] of each edge. Nodes and edges are those of all graphs, without padding.
+        """
         along, against = self.edge(features).chunk(2, dim=1)
         received = _sum(torch.relu(self.along(nodes)[source] + along), target, len(nodes))
         returned = _sum(torch.relu(self.against(nodes)[target] + against), source, len(nodes))
@@ -122,6 +127,7 @@ class Network(nn.Module):
 
     def embed(self, observation: dict[str, Tensor]) -> Tensor:
         """Return the embeddings [B, N, H] of the nodes. Observations of the same graph share one computation."""
+        # Two numbers below 2 ** 22 identify a graph.
         keys = observation["graph"].long()
         _, inverse = torch.unique(keys[:, 0] << 22 | keys[:, 1], return_inverse=True)
         first = torch.full((int(inverse.max()) + 1,), len(keys), device=keys.device)
@@ -171,7 +177,8 @@ class Network(nn.Module):
         pooled = torch.cat([masked.sum(dim=1) / sizes[:, 2:3].clamp(min=1), masked.amax(dim=1)], dim=1)
         state = self.state(torch.cat([current, context, self.dynamic(torch.cat([overall, pooled], dim=1))], dim=1))
 
-        # For each tile, the attention on the nodes that are placed on it; then also on those on tiles that its values reach.
+        # For each tile, the sum of the attended nodes that are placed on it (``on_tile``), and the sum of those that are placed
+        # on a tile to which it can send a value over at most one link (``in_reach``).
         place = observation["placed"].long()
         attended = torch.cat([weights, weighted], dim=2) * (place >= 0)[..., None]
         on_tile = attended.new_zeros(batch, width, attended.shape[2])
