@@ -35,7 +35,7 @@ class PricesParameters(Parameters, frozen=True):
     most_bits: int = 24
     """Fractional bits of prices, at most."""
     least_bits: int = 8
-    """Fractional bits of prices, at least; if sums could overflow with so many, there is no bound."""
+    """Fractional bits of prices, at least; if sums could overflow with this number of bits, there is no bound."""
     most_channel: int = 8
     """Largest price of the channels' time, if the program cannot wait for copies."""
     most_steps: int = 300
