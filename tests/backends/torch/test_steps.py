@@ -82,7 +82,7 @@ def test_a_large_evaluation_at_the_end_is_an_error() -> None:
         step()
     with torch.no_grad():
         results = script.made[0](batch()[0])
-        with pytest.raises(MemoryLimitError, match="in a step without gradients, .*: take a smaller batch"):
+        with pytest.raises(MemoryLimitError, match=r"in a step without gradients, .*: take a smaller batch"):
             torch.cdist(results, results).repeat(4, 4)
 
 
