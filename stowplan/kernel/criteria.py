@@ -17,7 +17,8 @@ from stowplan.result import StopReason
 
 Criterion = Callable[[WorkerPool], StopReason | None]
 
-#: Reasons that do not say that the result is proven or good enough. A message that arrived last may still contain such a proof.
+#: Reasons with which a run ends although its result is not known to be optimal or good enough. Before it ends, the run reads
+#: the messages that have arrived, because one of them may still contain the proof.
 LIMIT_REASONS: tuple[StopReason | None, ...] = ("time_limit", "work_limit", "candidates_done", "cancelled")
 
 
@@ -57,8 +58,11 @@ def idle(pool: WorkerPool) -> StopReason | None:
 
 
 def _limit(pool: WorkerPool) -> StopReason:
-    """The limit that stops the candidates that have not finished. It is the limit on work if the run is deterministic and
-    these candidates only prove bounds: the plan does not depend on them."""
+    """Why the candidates that have not finished are stopped: the run was cancelled, or a limit is reached.
+
+    In a deterministic run whose remaining candidates only prove bounds, this is the limit on work: all candidates that make
+    plans have done their work, so that the plan does not depend on time.
+    """
     if pool.clock.deadline.was_cancelled:
         return "cancelled"
     return "work_limit" if pool.state.options.deterministic and proves_only(pool.unfinished) else "time_limit"
@@ -77,16 +81,18 @@ def is_decided(state: RunState, unfinished: Sequence[Candidate], could_win_ties:
     """Whether a deterministic run can end now, because the remaining work cannot change its plan.
 
     Without a proof, all candidates that make plans must finish. With a proof that no better plan exists, only equally good
-    plans matter. Among these, the plan of the candidate that was started first is kept, so that only candidates that were
-    started before the one of the best plan can change it. When a proof arrives depends on the load of the machine; the plan
-    must not.
+    plans matter. Of these, the run keeps the plan of the candidate that was started first. Therefore only candidates that were
+    started before the one that made the best plan can still replace it. They must finish, because the plan must not depend on
+    when the proof arrives, which varies with the load of the machine.
 
     Parameters
     ----------
     state
         State of the run.
-    unfinished, could_win_ties
-        Candidates as in :class:`~stowplan.kernel.workers.pool.WorkerPool`.
+    unfinished
+        Candidates that have not finished their work.
+    could_win_ties
+        Those of them whose plans would be preferred to the best one if they are equally good.
     """
     if state.infeasible:
         return True

@@ -141,7 +141,7 @@ def judged(name: str, limit: int, eager: dict[str, Any], found: dict[str, Any], 
 
 def suggested(name: str, found: dict[str, Any], limit: int, options: dict[str, Any]) -> str:
     """What the error of a refusal says to do, and whether a run that does it runs."""
-    memory, margin = (re.search(rf"say {word}=(\d+)", found["text"]) for word in ("memory", "margin"))
+    memory, margin = (re.search(rf"pass {word}=(\d+)", found["text"]) for word in ("memory", "margin"))
     if memory:
         said, options = int(memory[1]), options | {}
     elif margin:

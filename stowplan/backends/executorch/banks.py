@@ -28,7 +28,7 @@ from stowplan.models.packing import problem as packing
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
 from stowplan.portfolio.packing.quick import quick_plan
 
-#: Without given costs, a byte in a bank costs so many times as much as in the bank before.
+#: Without given costs, a byte in a bank costs this many times as much as in the bank before.
 COST_RATIO = 4
 
 

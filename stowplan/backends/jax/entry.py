@@ -28,7 +28,7 @@ from stowplan.hardware.targets import Target, load_target, xla_chip
 #: Default numbers of previews and of full compilations. They are enough to compile all of jax's own policies and a plan.
 PREVIEWS, COMPILES = 6, 6
 
-#: At most so many sizes are previewed in a search for the largest one.
+#: Maximum number of sizes that are previewed in a search for the largest one.
 SIZES = 12
 
 

@@ -24,7 +24,7 @@ from stowplan.errors import TimeLimitError
 from stowplan.hardware.targets import xla_chip
 from stowplan.process_memory import available
 
-#: If more are allowed, so many previews are reserved for jax's own policies.
+#: Number of previews that are reserved for jax's own policies, if more are allowed.
 _PREVIEWS_FOR_STOCK = 3
 #: If less than this share of the limit is unused, no further preview is made. The last plan, which no preview can correct,
 #: leaves this share unused.
@@ -45,7 +45,7 @@ _CHEAP_SECONDS, _TRAINING_SECONDS = 10.0, 3600.0
 #: XLA's cycles may favour a policy by this share of a training step although the roofline model does not; 8 % were measured
 #: (docs/results/xla.md).
 _TIME_UNCERTAINTY = 0.1
-#: A training step takes so many times as long as its forward pass, because a backward pass takes twice as long.
+#: A training step takes this many times as long as its forward pass, because a backward pass takes twice as long.
 _STEP_FACTOR = 3
 
 
@@ -185,7 +185,7 @@ class PolicySearch:
         return pays
 
     def _has_time(self, seconds: float) -> bool:
-        """Whether so many seconds are left."""
+        """Whether more than this number of seconds is left."""
         if seconds < self._deadline.remaining:
             return True
         self._stop_reason = "time_limit"

@@ -21,8 +21,8 @@ from stowplan.models.llm_placement.problem import Device, Layer, MicroBatch, Par
 #: Micro-batches that are looked at: the runtime's default first. ``-ub`` of llama.cpp.
 MICRO_BATCHES = (512, 1024, 2048, 4096)
 
-#: Bytes of buffers of intermediate results that are assumed where they were not measured: for each token of a micro-batch so
-#: many rows of activations in 32-bit floats and a row of logits, and besides a fixed amount.
+#: Bytes of buffers of intermediate results that are assumed where they were not measured: for each token of a micro-batch
+#: this number of rows of activations in 32-bit floats and a row of logits, and besides a fixed amount.
 ESTIMATED_ROWS, ESTIMATED_BYTES = 40, 128 << 20
 
 #: Rate of a device whose speeds are not known: placements are then compared by memory alone.

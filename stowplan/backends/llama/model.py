@@ -69,7 +69,7 @@ class Architecture(NamedTuple):
     """How llama.cpp allocates the caches of an architecture."""
 
     window_pattern: int = 0
-    """Of so many layers all but the last have a sliding window; 0 for none."""
+    """Number of consecutive layers of which all but the last have a sliding window; 0 if no layer has one."""
     window: int | None = None
     """The window where the file has none; None where the file without one has no windows."""
     recurrent: Literal["no", "all", "interval", "no heads", "every layer too"] = "no"
@@ -254,7 +254,7 @@ def cache_bytes(layer: ModelLayer, context: Context) -> int:
 
 
 def read_bytes(layer: ModelLayer, context: Context, live: int) -> int:
-    """Bytes of its cache that a layer reads for one token of one sequence, with so many tokens before it."""
+    """Bytes of its cache that a layer reads for one token of one sequence, with ``live`` tokens before it."""
     cache = layer.cache
     tokens = min(live, cache.window) if cache.window else live
     return (_typed(cache.key_values, context.key_type) + _typed(cache.value_values, context.value_type)) * tokens

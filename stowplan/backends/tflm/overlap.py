@@ -26,7 +26,8 @@ _OPTIONS: dict[str, tuple[tuple[str, int, str, int], ...]] = {
 }
 _PADDINGS = ("SAME", "VALID")
 
-#: Operators whose constant second operand decides what is read, with the name of the attribute.
+#: Operators whose constant second operand decides what the kernel reads, with its name among the attributes of
+#: :func:`~stowplan.backends.tflm.kernels.distance`.
 _CONSTANT_OPERANDS = {"MEAN": "axis", "PAD": "paddings", "PADV2": "paddings", "TRANSPOSE": "perm"}
 _STRUCT_FORMATS = {"int32": "i", "int64": "q"}
 
@@ -36,7 +37,7 @@ _MAX_ELEMENTS = 1 << 24
 
 
 class Pair(NamedTuple):
-    """Two tensors that may share bytes: an operator's result and an operand that dies there, or two copies of the same bytes.
+    """Two tensors that may share bytes: an operator's result and one of its operands, or two copies of the same bytes.
 
     Tensors are given by their indices over all subgraphs.
     """
@@ -46,10 +47,10 @@ class Pair(NamedTuple):
     operand: int
     result: int
     distance: int | None
-    """The least safe number of bytes from the start of the result to the end of the operand's elements. None if the two may
-    share bytes only at the same offset."""
+    """The smallest number of bytes from the start of the result to the end of the operand's elements with which nothing is
+    overwritten too early. None if the two may share bytes only at the same offset."""
     is_copy: bool = False
-    """Whether both have the same contents as soon as both are written, whichever of them dies first."""
+    """Whether both have the same contents from the moment when both are written. Then either of them may die first."""
 
 
 def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
@@ -127,6 +128,7 @@ class _OperatorReader:
             if operand in (-1, result) or not (tensors[operand].is_planned and tensors[result].is_planned):
                 continue
             if name in IN_PLACE and operands[0] == operand and operands.count(operand) == 1:
+                # Both keep the same contents if neither is written again.
                 is_copy = IN_PLACE[name] and self._writers[operand] <= self._writers[result] == 1
                 one, other = tensors[operand], tensors[result]
                 is_like = one.kind == other.kind and one.content == other.content
@@ -186,6 +188,7 @@ class _OperatorReader:
         form = _STRUCT_FORMATS.get(schema.TYPES.get(tensor.kind, ""))
         holder = self._holders[self._file.number(self._tables[number], schema.TENSOR_BUFFER, "I")]
         start, count = self._file.vector(holder, schema.BUFFER_DATA)
+        # An offset above 1 says that the contents are in the file behind the flatbuffer, as in models above 2 GB.
         if form is None or not count or self._file.number(holder, schema.BUFFER_OFFSET, "Q") > 1:
             return None
         return list(struct.unpack_from(f"<{count // struct.calcsize(form)}{form}", self._file.data, start))

@@ -37,7 +37,7 @@ class StepsReport(msgspec.Struct, kw_only=True):
 
     A step is everything that runs inside of ``with memory.step():``. Without this statement, a step begins when a compiled
     graph is called, and ends when a graph is called for the first time after the backward pass. Calls
-    without autograd that come before or between such steps are a step of their own.
+    without autograd that follow each other, before or between such steps, are one step together.
     """
 
     limit: int
@@ -87,7 +87,7 @@ def refusal(scopes: Scopes, peak: int) -> str:
     Parameters
     ----------
     scopes
-        The steps of the training loop, of which the current one is above the limit.
+        The training loop; its current step is the one that needs more than the limit.
     peak
         The largest number of bytes that were live at once in the step.
     """
@@ -96,22 +96,27 @@ def refusal(scopes: Scopes, peak: int) -> str:
     planned, saved = (sum(getattr(report, name) for report in reports) for name in ("peak", "saved"))
     variant, *_, waiting = scopes.phase or (None, [])
     is_fitted = any(graph.fitted is not None for graph in scopes.fitting.graphs)
+    # The message names the first of these causes that holds: there is no graph; no graph runs or waits for its backward pass;
+    # the user said how many bytes live outside of the graphs, so that nothing was measured; the loop keeps more than it did
+    # when it was measured; even the plans of least peak need too much.
     if not scopes.fitting.graphs:
-        return text + "torch.compile made no graph of the model, so that nothing was planned: it runs as eager"
+        return text + "torch.compile made no graph of the model, so that nothing was planned, and the model runs in eager mode"
     if variant is None and not waiting:
-        doing = "of a step without gradients" if scopes.state is State.EVALUATION else "of what runs between the graphs"
-        return text + f"no plan lowers that {doing}: take a smaller batch, keep fewer results, or say a larger memory"
+        place = "in a step without gradients" if scopes.state is State.EVALUATION else "between the graphs"
+        text += f"the peak is {place}, where no plan lowers it: "
+        return text + "take a smaller batch, keep fewer results, or pass a larger memory"
     if reports and not scopes.settings.is_measured:
-        text += f"graphs are planned to take {planned}, and are beside a loss with {saved}: "
-        return text + f"say outside={peak - planned}, at most {peak - saved}, or compute the loss in the model"
+        text += f"the plans of the graphs need {planned} bytes, and {saved} between the two passes: "
+        return text + f"pass outside={peak - planned}, at most {peak - saved}, or compute the loss in the model"
     if is_fitted:
         margin = peak - scopes.limit + scopes.fitting.margin_bytes
-        return text + f"more was live outside of the graphs than in the steps before: say margin={margin}"
+        return text + f"more bytes were live outside of the graphs than in earlier steps: pass margin={margin}"
     least = scopes.fitting.least()
     if least is None:
-        text += "with plans of least peak, and it had not ended: "
-        return text + "TrainingMemory.least(step) measures the smallest limit that runs"
-    return text + f"with plans of least peak: say memory={max(least, math.ceil(SPARE * peak))}, or take a smaller batch"
+        text += "the plans of least peak need too much, and the step had not ended: "
+        return text + "TrainingMemory.least(step) measures the smallest limit that is enough"
+    text += "even the plans of least peak need too much: "
+    return text + f"pass memory={max(least, math.ceil(SPARE * peak))}, or take a smaller batch"
 
 
 @contextlib.contextmanager

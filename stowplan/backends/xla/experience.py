@@ -26,7 +26,7 @@ SHIPPED = Path(__file__).with_name("experience.json")
 _WIDTH = 0.25
 #: Factor for programs on another chip.
 _OTHER_CHIP = 0.3
-#: The tries of all earlier programs together count for at most so many, for each way.
+#: For each way, the tries of all earlier programs together count as at most this number of tries.
 _MOST_TRIES = 6.0
 #: Weight of a preview, relative to the result of a flag on an identical program.
 _PREVIEW = 0.25

@@ -76,10 +76,10 @@ def heuristic_plan(evidence: Evidence, generator: random.Random, start: Trial, c
 #: Numbers of moves in one correction. They are small, because each move changes where XLA puts all later values.
 STEPS = (8, 4, 16, 2, 32, 64)
 
-#: If a program needs more than so many times its cycles without fast memory, it can do without little of it.
+#: If a program needs more than this many times its cycles without fast memory, it can do without little of it.
 _VALUABLE_RATIO = 1.15
 
-#: At most so many inputs are tried as the one that is in fast memory before the program starts.
+#: Maximum number of inputs that are tried as the one that is in fast memory before the program starts.
 MAX_PRELOADS = 2
 
 #: Smaller limits on fast memory, in bytes, are not tried.
@@ -91,7 +91,7 @@ _CAPACITY_SHARES = (0.75, 0.875, 0.5, 0.25)
 #: A saving below this share of a program's cycles is not worth a compilation.
 _MIN_GAIN = 0.001
 
-#: At most so many random orders are drawn to find a new one; a small program has few.
+#: Maximum number of random orders that are drawn to find a new one; a small program has few.
 _MAX_DRAWS = 20
 
 #: Settings that are tried for early fetching: the least size in bytes, and the eagerness.

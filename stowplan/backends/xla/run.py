@@ -21,10 +21,10 @@ from stowplan.errors import InputError, TimeLimitError, brief
 from stowplan.hardware.costs.signatures import LatencyTable, Predictor
 from stowplan.hardware.targets import Target, xla_chip
 
-#: After so many trials the loop may stop because there is nothing to gain.
+#: Number of trials after which the loop may stop because there is nothing to gain.
 _MIN_TRIALS_TO_STOP = 2
 
-#: If no preview promises to save this share of the incumbent's cycles, so many more previews are made.
+#: If no preview promises to save this share of the incumbent's cycles, at most this number of further previews are made.
 _MIN_GAIN, _EXTRA_PREVIEWS = 0.001, 8
 #: A flag is not tried if its preview loses more than this share of the default's cycles. With settings that were found for the
 #: flag, it must save this share of the incumbent's cycles.

@@ -19,7 +19,7 @@ VERSION = 1
 #: The summary warns if the gains with XLA's estimates of copies and with corrected ones differ by more than this.
 _DISAGREEMENT = 0.05
 
-#: The summary shows so many characters of a refusal.
+#: Maximum number of characters of a refusal that the summary shows.
 _MOST_ERROR = 100
 
 

@@ -1,4 +1,4 @@
-"""Checks proofs of the form ``search`` for operator order: it goes through all sets of operators that may have run so far.
+"""Checks proofs of the form ``search`` for operator order, by a search over the sets of operators that may have run so far.
 
 The search goes forwards from the start or backwards from the end. In a backward search, an operator "has run" if the search has
 visited it, so that a set has the last operators of an order.
@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
 
 class Orders:
-    """The rules by which operators run and storages become live, for a search from the start or, backwards, from the end."""
+    """Tells which operators may run next and how many bytes are live, in a search from the start or backwards from the end."""
 
     def __init__(self, graph: Graph, is_backwards: bool):
         self.size, self.is_backwards = graph.size, is_backwards
@@ -76,8 +76,9 @@ class Orders:
 def search(problem: Fields, proof: Fields, looks: int = LOOKS // 4) -> int:
     """Checks that every order has a peak of at least ``below``, a number of bytes in the proof, and returns this number.
 
-    The search runs only operators whose peak is smaller than ``below``. The proof holds if no sequence of such operators runs
-    all of them. If the bytes that are live where the search begins are already at least ``below``, nothing is searched.
+    The search runs an operator only if the peak at it is smaller than ``below``. The proof holds if the search never gets to
+    the set of all operators. If the bytes that are live where the search begins are already at least ``below``, nothing is
+    searched.
 
     ``live`` is submodular. If an operator has a peak smaller than ``below`` and leaves no more bytes live than before, it may
     therefore be run at once: every order can be changed so that it comes next, without a higher peak.
@@ -90,7 +91,7 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS // 4) -> int:
     Raises
     ------
     UnprovenError
-        An order has a peak smaller than ``below``, or the search would take too long.
+        An order has a peak smaller than ``below``, the search would take too long, or a tensor is a view of itself.
     MalformedError
         ``below`` is not a whole number.
     """

@@ -1,11 +1,11 @@
 """Proves bounds for tier placement, banked packing and bank mapping by prices, the duals of a linear relaxation.
 
 An *item* is a tensor or a buffer; it stays in one memory during its whole life. The relaxation is a linear program with one row
-for each memory and moment at which not all items fit. These rows are strengthened by cuts: a row is rounded (mixed-integer
-rounding, Marchand and Wolsey 2001) if the fractional solution violates the rounded row. If the cuts do not prove the bound that
-is wanted, branch and bound follows. It splits the leaf with the smallest bound, either on the number of items of one size that
-are in a memory, or on a single item. Items of one size usually occur in the same rows, so that a split on their number raises
-the bound more than a split on one of them (general disjunctions, Karamanov and Cornuéjols 2011).
+for each memory and each moment at which the live items do not all fit into it. These rows are strengthened by cuts: a row is
+rounded (mixed-integer rounding, Marchand and Wolsey 2001) if the fractional solution violates the rounded row. If the cuts do
+not prove the bound that is wanted, branch and bound follows. It splits the leaf with the smallest bound, either on the number
+of items of one size that are in a memory, or on a single item. Items of one size usually occur in the same rows, so that a
+split on their number raises the bound more than a split on one of them (general disjunctions, Karamanov and Cornuéjols 2011).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Relaxation(Branched):
     room
         Capacity of each memory in bytes.
     moments
-        (moment, items that are live then). Moments at which fewer of the same items are live may be left out.
+        (moment, items that are live then). A moment may be left out if all of its items are live at another one.
     """
 
     def __init__(self, items: list[Item], room: list[int], moments: list[tuple[int, list[int]]]):
@@ -79,10 +79,11 @@ class Relaxation(Branched):
         for own in self.column:
             self.program.add_row([(column, 1) for column in own.values()], 1, 1)
         self.rows: list[Row] = []
-        self._priced: list[tuple[int, int, int]] = []
+        self._memory_rows: list[tuple[int, int, int]] = []
         """(row of the program, memory, moment) for each of ``rows``."""
         always = set.intersection(*(set(live) for _, live in moments)) if moments else set()
         for memory, most in enumerate(room):
+            # All rows of a memory share one column for the bytes of the items that are live at all moments.
             kept = [(self.column[item][memory], items[item].taken[memory]) for item in always if memory in items[item].taken]
             load = self.program.column(sum(taken for _, taken in kept))
             self.program.add_row([*kept, (load, -1)], upper=0)
@@ -95,7 +96,7 @@ class Relaxation(Branched):
                 sizes = np.unique(taken)
                 divisors = np.unique(np.concatenate([*(sizes // parts for parts in PARTS), [sizes[-1] + 1]]))
                 self.rows.append(Row(memory, moment, numbers, columns, taken, divisors[divisors > 1, None]))
-                self._priced.append((len(self.program.rows.lower), memory, moment))
+                self._memory_rows.append((len(self.program.rows.lower), memory, moment))
                 terms = [(int(c), int(t)) for n, c, t in zip(numbers, columns, taken, strict=True) if n not in always]
                 self.program.add_row([*terms, (load, 1)], upper=most)
         self._cuts: list[tuple[int, float, Proof]] = []
@@ -131,9 +132,9 @@ class Relaxation(Branched):
 
     def proof(self, sides: tuple[Side, ...] = ()) -> Proof:
         """The proof by the duals of the last solution: the prices of the rows of memory, of the cuts, and of ``sides``, the
-        sides of splits above the leaf."""
+        branches on the path from the root of the tree to the leaf."""
         paid = -np.array(self._highs.getSolution().row_dual) * self._unit
-        memory = [priced(memory, moment, _whole(paid[row] * self._scale[row])) for row, memory, moment in self._priced]
+        memory = [priced(memory, moment, _whole(paid[row] * self._scale[row])) for row, memory, moment in self._memory_rows]
         memory += [cut | {"price": _whole(paid[row] / scale)} for row, scale, cut in self._cuts]
         splits = [_whole(paid[self._sides[side]]) for side in sides]
         proof = {"form": "prices", "denominator": DENOMINATOR, "memory": [row for row in memory if row["price"]]}
@@ -175,9 +176,9 @@ class Relaxation(Branched):
         return [self.rows[at] for at in np.flatnonzero((parts > 0) & (load >= full))]
 
     def splits(self) -> list[Split]:
-        """Splits on sums of decisions that are fractional in the last solution. Splits on several items come before those on
-        one item. In each of these two groups, splits are sorted by the size of an item times the distance of the sum to the
-        nearest whole number, the largest first."""
+        """Splits on the number of items of one size that are in a memory, and on single items, where this number is fractional
+        in the last solution. Splits on several items come before those on one item. In each of these two groups, splits are
+        sorted by the size of an item times the distance of the number to the nearest whole one, the largest first."""
         point = self.point()
         splits: list[list[tuple[float, tuple[Decision, ...], int]]] = [[], []]
         for (_, size, _), group in self.groups.items():
@@ -203,6 +204,8 @@ def _whole(price: float) -> int:
 
 def _rounded(row: Row, point: FloatArray, room: int, seen: Counter[bytes]) -> Any:
     """The rounding of a row that the solution violates most; None if it violates none.
+
+    The result is (violation as a distance, row, turned, divisor, coefficients of the row's columns, upper limit).
 
     Also None if MAX_SIMILAR similar rows were examined before, which ``seen`` counts. Rows are similar if they are of the same
     memory, the same items are fractional, and the items that are entirely there take equally many bytes. Before a row is
@@ -243,8 +246,9 @@ def banks(wish: Wish) -> Iterator[Proof]:
     """Yields proofs for banked packing, the simplest first.
 
     The first proof puts each buffer into its cheapest bank; the others have prices of the banks' bytes. If the claim is that no
-    plan exists, the first proof is that a buffer fits into no bank, and each other one is about a moment at which the buffers
-    that are limited to some banks need more bytes than these banks have.
+    plan exists, the denominator of all proofs is 0, with which the checker ignores costs. The first proof then says that some
+    buffer fits into no bank, and each other one is about a moment at which the buffers that are limited to some banks need more
+    bytes than these banks have.
 
     Parameters
     ----------
@@ -289,10 +293,13 @@ def _priced(wish: Wish, room: list[int], placed: list[Item]) -> Iterator[Proof]:
 def tiers(wish: Wish) -> Iterator[Proof]:
     """Yields proofs for tier placement, the simplest first.
 
-    The first proof puts every tensor into its fastest tier. The others have prices of the tiers' bytes at each step, and for
-    each use of a tensor by a layer an amount in each tier (``access`` in the certificate). This amount is subtracted from the
-    cost of the tensor and added to the time of the layer. If the claim is that no plan exists, the first proof is that a tensor
-    fits into no tier, and each other one is that the tensors that are live at a step do not fit into all tiers together.
+    The first proof puts every tensor into its fastest tier. The others have prices of two sorts: of a byte of a tier at a step,
+    and of a use of a tensor by a layer (``access`` in the certificate). The price of a use depends on the tier of the tensor.
+    It is subtracted from the cost of the tensor and added to the time of the layer.
+
+    If the claim is that no plan exists, the denominator of all proofs is 0, with which the checker ignores costs. The first
+    proof then says that some tensor fits into no tier, and each other one that the tensors that are live at a step do not fit
+    into all tiers together.
     """
     structure = Structure(wish.problem)
     layers, memories = wish.problem.layers, wish.problem.tiers
@@ -319,8 +326,10 @@ def tiers(wish: Wish) -> Iterator[Proof]:
         for outputs in structure.moments
     ]
     relaxation = Relaxation(items, [memory.capacity for memory in memories], live)
-    earning: list[tuple[int, int, int, int, int]] = []
-    """(row, layer, item, tier, factor): the layer's use of the item earns the row's dual times the factor in the tier."""
+    use_rows: list[tuple[int, int, int, int, int]] = []
+    """(row, layer, item, tier, factor): the price of the layer's use of the item in the tier is the sum of the duals of these
+    rows, each times its factor."""
+    # The excess of a layer is the time by which it is slower than the floor, which no plan goes below.
     for excess in structure.excesses:
         fits = [structure.tensors[tensor].tiers for tensor, _ in excess.uses]
         if math.prod(map(len, fits)) <= MAX_CHOICES:
@@ -331,24 +340,24 @@ def tiers(wish: Wish) -> Iterator[Proof]:
             columns = [relaxation.program.column(cost=max(0, excess.fixed_ps + sum(times))) for times in moved]
             for at, (tensor, _) in enumerate(excess.uses):
                 for tier in fits[at]:
-                    earning.append((len(relaxation.program.rows.lower), excess.layer, number[tensor], tier, -1))
+                    use_rows.append((len(relaxation.program.rows.lower), excess.layer, number[tensor], tier, -1))
                     terms = [(column, 1) for column, choice in zip(columns, choices, strict=True) if choice[at] == tier]
                     relaxation.program.add_row([*terms, (relaxation.column[number[tensor]][tier], -1)], 0, 0)
             continue
         time_of = relaxation.program.column(excess.most, cost=1)
         for row in structure.rows(excess):
             first_row = len(relaxation.program.rows.lower)
-            earning += [(first_row, excess.layer, number[tensor], tier, saving) for tensor, tier, saving in row.savings]
+            use_rows += [(first_row, excess.layer, number[tensor], tier, saving) for tensor, tier, saving in row.savings]
             terms = [(relaxation.column[number[tensor]][tier], saving) for tensor, tier, saving in row.savings]
             relaxation.program.add_row([(time_of, 1), *terms], row.least)
     relaxation.start()
 
     def proven(solved: Relaxation, sides: tuple[Side, ...]) -> Proof:
-        """The proof by the duals of the last solution, with the amount that each use of an item earns in each tier."""
+        """The proof by the duals of the last solution, with the price of each use of an item in each tier."""
         duals = solved.duals()
-        paid = defaultdict[tuple[int, ...], float](float)
-        for row, *use, worth in earning:
-            paid[*use] += float(duals[row]) * worth
-        return solved.proof(sides) | {"access": [[*key, round(value * DENOMINATOR)] for key, value in paid.items() if value]}
+        prices = defaultdict[tuple[int, ...], float](float)
+        for row, *use, factor in use_rows:
+            prices[*use] += float(duals[row]) * factor
+        return solved.proof(sides) | {"access": [[*key, round(value * DENOMINATOR)] for key, value in prices.items() if value]}
 
     yield from Tree(relaxation, wish, proven).proofs(structure.base_ps)

@@ -25,7 +25,7 @@ from stowplan.frontends.dfg.op_table import OpTable, Resolved, load_op_table
 from stowplan.hardware.se.reference import OPERATIONS
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable, strong_components
 
-#: A warning names so many unknown operations, the most frequent ones, with so many characters of each.
+#: Maximum number of unknown operations that a warning names, the most frequent ones, and of characters of each name.
 _MOST_NAMES, _NAME = 12, 16
 
 

@@ -155,7 +155,7 @@ class OpTable:
         """Path of the user's table, for error messages."""
 
     def check(self, tiles: int) -> None:
-        """Raise InputError if a table names a tile that a machine with so many tiles does not have."""
+        """Raise InputError if a table names a tile that a machine with ``tiles`` tiles does not have."""
         for layer in self._layers:
             places: list[tuple[str, _Costs | _Ops]] = [
                 *((f"class.{name}", costs) for name, costs in layer.classes.items()),

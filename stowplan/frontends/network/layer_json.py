@@ -20,11 +20,10 @@ from stowplan.hardware.network import Layer, Network, Operation
 FORMAT = "stowplan.layers"
 VERSION = 1
 
-#: Operations that slide a window over a feature map; for others, kernels are ignored.
+#: Operations that slide a window over a feature map.
 _WINDOWED = frozenset(("conv", "maxpool", "avgpool"))
 
-
-#: Fields that only these operations have.
+#: Fields that only these operations use; they become 0 in layers of other operations.
 _WINDOW_FIELDS = ("groups", "kernel_x", "kernel_y", "stride", "pad", "dilation")
 
 
@@ -91,8 +90,8 @@ def decode_layers(data: bytes, source: str | Path | None = None) -> Network:
     Raises
     ------
     InputError
-        The contents are not JSON, or have wrong types, unknown fields or operations, negative or contradictory sizes, edges to
-        missing layers, or a cycle.
+        The contents are not JSON, or have another format or version, wrong types, unknown fields or operations, negative or
+        contradictory sizes, the same id or edge twice, edges to missing layers, or a cycle.
     """
     file = files.decode_json(data, _File, "a layer file", source)
     with naming(source):
@@ -102,6 +101,7 @@ def decode_layers(data: bytes, source: str | Path | None = None) -> Network:
 
 
 def _network(file: _File, fallback: str) -> Network:
+    """The network of a file; its name is ``fallback`` if the file has none. Raises InputError as :func:`decode_layers` does."""
     number: dict[int, int] = {}
     for index, node in enumerate(file.nodes):
         _check_bytes(node, f"nodes[{index}] ({node.name})")
@@ -145,7 +145,10 @@ def _order(nodes: tuple[_Node, ...], inputs: list[list[int]]) -> list[int]:
 
 
 def _cycle(inputs: list[list[int]], missing: list[int]) -> list[int]:
-    """A cycle among nodes that still lack an input, in the direction of the edges; its first node is repeated at the end."""
+    """A cycle in the direction of the edges; its first node is repeated at the end.
+
+    ``missing`` is the number of inputs of each node that could not be sorted; the nodes where it is not 0 contain a cycle.
+    """
     at = next(index for index, count in enumerate(missing) if count)
     visited: dict[int, int] = {}
     path: list[int] = []
@@ -186,7 +189,7 @@ def encode_layers(network: Network, source: str = "") -> bytes:
     """Encodes a network as the contents of a layer file; :func:`decode_layers` is the inverse."""
     nodes = tuple(_Node(id=number, **_operation(layer)) for number, layer in enumerate(network.layers))
     file = _File(name=network.name, source=source, nodes=nodes, edges=network.edges, notes=network.notes)
-    # Each layer and each list of edges is one line, which is compact, and can still be read and compared.
+    # There is one line for each layer, and one for all edges: this is compact, and files can still be compared line by line.
     values = msgspec.to_builtins(file)
     lines = [b" " + msgspec.json.encode(_present(node)) for node in values.pop("nodes")]
     edges = values.pop("edges")
@@ -205,5 +208,5 @@ def _present(node: dict[str, object]) -> dict[str, object]:
 
 
 def save_layers(network: Network, path: str | Path, source: str = "") -> None:
-    """Writes a layer file; ``source`` is a remark about its origin."""
+    """Writes a layer file; ``source`` is a remark about its origin. Raises InputError if the file cannot be written."""
     files.write_atomic(path, encode_layers(network, source))

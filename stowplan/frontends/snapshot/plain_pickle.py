@@ -14,7 +14,8 @@ from typing import Any
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 
-#: Maximum number of bytes of a decompressed pickle, of its opcodes, and of containers within each other.
+#: Maximum number of bytes of a decompressed pickle, maximum number of its opcodes, and maximum number of marks that are open at
+#: once. A mark begins the values that are added to a container together, or that a tuple is made of.
 MAX_BYTES, MAX_OPCODES, MAX_NESTING = 1 << 29, 1 << 27, 64
 
 #: The deadline is checked each time this many opcodes have been decoded.
@@ -26,7 +27,7 @@ _MAX_INTEGER_BYTES = 9
 
 def _integer(digits: bytes) -> int:
     if len(digits) > _MAX_INTEGER_BYTES:
-        raise _refused(f"a number of {len(digits)} bytes", f"at most {_MAX_INTEGER_BYTES}")
+        raise _refused(f"an integer of {len(digits)} bytes", f"at most {_MAX_INTEGER_BYTES}")
     return int.from_bytes(digits, "little", signed=True)
 
 
@@ -34,7 +35,7 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
-# The supported opcodes by name, and tables for groups of similar ones.
+# The byte of each opcode by name, the name by byte, and then the supported opcodes, similar ones in tables.
 _CODE = {opcode.name: ord(opcode.code) for opcode in pickletools.opcodes}
 _NAME = {code: name for name, code in _CODE.items()}
 _GET1, _GET4, _PUT, _PUT1, _PUT4 = (_CODE[name] for name in ("BINGET", "LONG_BINGET", "MEMOIZE", "BINPUT", "LONG_BINPUT"))
@@ -52,8 +53,8 @@ _SIZED = {
     _CODE["SHORT_BINBYTES"]: (1, bytes),
     _CODE["BINBYTES"]: (4, bytes),
 }
-#: Opcodes that pop values and add them to the container below them on the stack: its type, and the number of values; None for
-#: all values above the last mark.
+#: Opcodes that pop values and add them to the container below them on the stack. Each has the type of the container, and the
+#: number of values, or None if these are all values above the last mark.
 _ADDING = {
     _CODE["SETITEMS"]: (dict, None),
     _CODE["SETITEM"]: (dict, 2),
@@ -112,7 +113,7 @@ def load(data: bytes) -> Any:
                 elif opcode == _MARK:
                     marks.append(len(stack))
                     if len(marks) > MAX_NESTING:
-                        raise _refused(f"more than {MAX_NESTING} containers within each other", "fewer")
+                        raise _refused(f"more than {MAX_NESTING} nested containers", "fewer")
                 elif opcode in _ADDING:
                     kind, count = _ADDING[opcode]
                     start = marks.pop() if count is None else len(stack) - count
@@ -134,7 +135,7 @@ def load(data: bytes) -> Any:
                     number = data[position] if opcode == _PUT1 else uint32_at(data, position)[0]
                     position += 1 if opcode == _PUT1 else 4
                     if number > len(memo):
-                        raise _refused(f"the number {number} for a value", f"at most {len(memo)}")
+                        raise _refused(f"a value that is stored as number {number}", f"at most {len(memo)}")
                     memo[number : number + 1] = stack[-1:]
                 elif opcode in _SKIPPED:
                     position += _SKIPPED[opcode]
@@ -143,7 +144,7 @@ def load(data: bytes) -> Any:
                     return value
                 else:
                     name = _NAME.get(opcode, f"0x{opcode:02x}")
-                    raise _refused(f"the opcode {name}", "a pickle of plain data, which makes and calls nothing")
+                    raise _refused(f"the opcode {name}", "a pickle of plain data, which constructs and calls nothing")
         raise _refused(f"more than {MAX_OPCODES} opcodes", "fewer")
     except InputError as refusal:
         raise InputError(refusal.message, place=f"byte {position}") from None
@@ -158,14 +159,14 @@ def _refused(found: str, expected: str) -> InputError:
 def _fill(target: list[Any] | dict[str, Any] | None, values: list[Any], kind: type) -> None:
     """Adds values to a list, or alternating keys and values to a dictionary.
 
-    Raises InputError if the target is not of this kind, or if a key is not text.
+    Raises InputError if the target is not of this kind, or if a key is not text, and ValueError if the last key has no value.
     """
     if target is None or type(target) is not kind:
-        raise _refused(f"values outside of a {kind.__name__}", "plain data")
+        raise _refused(f"values without a {kind.__name__} to add them to", "plain data")
     if isinstance(target, list):
         target.extend(values)
         return
     keys = values[::2]
     if keys and set(map(type, keys)) != {str}:
-        raise _refused("a key that is no text", "dictionaries by text")
+        raise _refused("a key that is not text", "dictionaries whose keys are text")
     target.update(zip(keys, values[1::2], strict=True))

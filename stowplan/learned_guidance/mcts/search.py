@@ -168,8 +168,8 @@ def visit_levels(considered: int, simulations: int) -> tuple[int, ...]:
     """For each simulation, how often its action at the root has been visited before, in sequential halving.
 
     Each round gives the same number of visits to all remaining actions and keeps the better half of them; the last two remain
-    until the end. The number of visits identifies the remaining actions: a simulation takes the best of those with so many
-    visits.
+    until the end. The number of visits identifies the remaining actions: a simulation takes the best of those with this
+    number of visits.
     """
     rounds = max(1, (considered - 1).bit_length())
     levels: list[int] = []

@@ -1,9 +1,10 @@
 """A lower bound on the time of a request, by linear programming.
 
-Layers that differ in no more than their name are a *class*. The columns of the program are how many layers of each class are in
-each memory with each number of *spilled parts*, the parts that stay on the host. The program ignores that the layers of a
-device must be consecutive, and that a layer cannot be divided. The bound is computed from the optimal duals of the program, the
-prices of memory (Lagrangian duality), in whole numbers: no tolerance of a solver can make it wrong.
+Layers that differ in no more than their name are a *class*. *Spilled parts* are the parts of a layer that stay on the host
+although the layer is on a device. The program has a column for each class, memory and number of spilled parts: how many layers
+of the class are in the memory with this number of spilled parts. The program ignores that the layers of a device must be
+consecutive, and that a layer cannot be divided. The bound is computed from the optimal duals of the program, the prices of
+memory (Lagrangian duality), in whole numbers: no tolerance of a solver can make it wrong.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from stowplan.models.llm_placement.problem import HOST, ROUNDED, Problem, layer_
 from stowplan.models.mip.matrix import FloatArray, Program
 from stowplan.models.mip.with_highs import one_thread, pass_model
 
-#: Upper limit of the columns for missing bytes: 1 PiB, more than machines have.
+#: Upper limit of the columns for bytes by which a memory is exceeded: 1 PiB, more than machines have.
 _MAX_BYTES = float(1 << 50)
 
 
 @dataclass
 class Relaxation:
-    """The linear program of one case, that is, of a micro-batch and the device that computes the host's layers in prompts.
+    """The linear program of one case: of a micro-batch, and of a *copying device* or none.
 
-    Costs are whole nanoseconds.
+    While a prompt is computed, the copying device copies the weights that are on the host, and computes with them. Costs are
+    whole nanoseconds.
     """
 
     problem: Problem
@@ -39,6 +41,7 @@ class Relaxation:
         for same in problem.classes:
             layer, columns = problem.layers[same[0]], []
             for memory, device in enumerate(problem.memories):
+                # Without a copying device, no device that can copy weights is in use.
                 if memory != HOST and device.copies_weights and copier is None:
                     continue
                 for spilled in range(1 + (len(layer.spillable) if memory != HOST else 0)):
@@ -58,15 +61,16 @@ class Relaxation:
         if duals is None:
             return None
         shown = self.program.dual_bound(duals)
-        # The device that copies the host's weights is in use, so that activations move to it at least once in each step.
+        # The copying device is in use, so that activations move to it at least once in each step.
         once = 0 if self.case.copier is None else self.problem.transfer(self.case.copier, self.case.batch) // ROUNDED
         return ROUNDED * (math.ceil(shown) + once)
 
     def prices(self) -> list[float]:
-        """The price of a byte of each memory in picoseconds; 0 for all if HiGHS finds no solution.
+        """The price of a byte of each memory in picoseconds, from the duals of the program.
 
-        If the program has no solution because the layers do not fit, the prices show this: wherever the layers are placed,
-        their bytes are worth more than those of all memories.
+        If the program has no solution because the layers do not fit, the prices prove this: wherever the layers are placed,
+        their bytes cost more than all bytes of the memories together. They are the duals of a program that minimizes the bytes
+        by which memories are exceeded. All prices are 0 if HiGHS solves neither program.
         """
         duals = self._duals()
         if duals is None:

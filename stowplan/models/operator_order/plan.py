@@ -31,13 +31,13 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str = ""
     """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
-    """``order``, the name of the target for which a model or program is lowered to such a problem."""
+    """``order``, the value of ``--target`` with which such a problem is made from a model or program; for people."""
     format: str = "stowplan.operator_order.plan"
     version: int = 1
 
 
 def _operators(problem: Problem, first: Plan, second: Plan) -> tuple[dict[int, Values], dict[int, Values]]:
-    """The values of all operators in two plans that are compared: the position of an operator that moved, otherwise nothing.
+    """What two plans decide about each operator, to compare them: the position of an operator that moved, nothing for others.
 
     As few operators as possible count as moved. If one operator moves from the front to the back, the positions of all others
     change too, but their relative order does not: only this operator gets a position.
@@ -65,7 +65,7 @@ def in_order(first: Sequence[int], second: Sequence[int]) -> set[int]:
     return {first[at] for at in longest_ascending([position[op] for op in first])}
 
 
-#: The decisions that differ between two plans are reported by these (:mod:`stowplan.models.decisions`).
+#: The sorts of decisions by which two plans are compared (:mod:`stowplan.models.decisions`).
 DECISIONS = (
     Decision("operator", lambda problem, op: problem.ops[op].id, paired=_operators),
     Decision("tensor", lambda problem, at: problem.tensors[at].id, _tensors),

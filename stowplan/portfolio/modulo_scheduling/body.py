@@ -94,7 +94,10 @@ class Body:
         return apart
 
     def _nearness(self) -> Ints:
-        """``[groups, groups]`` edges between two groups, in any direction: their tiles are at most so many links apart."""
+        """``[groups, groups]`` number of edges on a shortest path between two groups, whatever the directions of the edges.
+
+        The tiles of the two groups are at most this number of links apart.
+        """
         size = len(self.members)
         linked = np.zeros((size, size), bool)
         for edge in self.structure.between:

@@ -118,7 +118,7 @@ class Room(NamedTuple):
 
 
 def room_for(graph: Graph, words: int) -> Room:
-    """The working arrays for sets of a graph that take so many words of 64 bits."""
+    """The working arrays for a set of operators of a graph; a set takes ``words`` words of 64 bits."""
     n = len(graph.waits)
     rem, waits, ready, moves = (np.empty(count, np.int64) for count in (len(graph.rem), n, n + 1, n + 1))
     return Room(rem, waits, ready, moves, np.empty(words, np.uint64))

@@ -35,7 +35,7 @@ class TreeSearchParameters(Parameters, frozen=True):
     once.
     """
     bound_runs: int = 64
-    """Runs at the bound, which is often the optimum, while every second run is one; after so many, one run in four is."""
+    """Every second run is at the bound, which is often the optimum. After this number of runs at the bound, every fourth is."""
 
 
 PARAMS = parameters(TreeSearchParameters, __name__)

@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 #: Largest number of storages that are tried: those with the largest ``ratio_bound``.
 TRIED = 12
 
-#: Operators are recomputed together with their predecessors of up to so many levels; each of these numbers is tried.
+#: Operators are recomputed together with their predecessors, up to this number of levels; each number is tried.
 DEPTHS = (0, 1, 3, 8)
 
 #: Largest number of operators that are recomputed together.

@@ -52,7 +52,7 @@ class SearchParameters(Parameters, frozen=True):
     rounds: int = 3_000
     """Runs times rounds of ruin and recreate between two calls of ``closed``."""
     recreations: int = 40
-    """Slices of so many rounds that start from the same best sequence."""
+    """Number of slices of ruin and recreate, one after the other, that start from the same best sequence."""
     round_steps: int = 100
     """Steps of annealing that a round of ruin and recreate counts as, in the work limit of deterministic runs."""
     weight: float = 4.0

@@ -26,7 +26,7 @@ class SimulationParameters(Parameters, frozen=True):
 
     parts: tuple[float, ...] = (0.75, 0.5, 0.25)
     """Parts of a range from which the live bytes at an operator that reservations count are assumed, one after the other. The
-    range is from the fewest bytes that can be live there up to so many that nothing else would fit.
+    range is from the fewest bytes that can be live there up to the number of bytes with which nothing else would fit.
     """
 
 

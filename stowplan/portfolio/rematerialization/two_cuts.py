@@ -124,7 +124,7 @@ class TwoCuts:
         return best
 
     def still_recomputed(self, again: Collection[int], places: int) -> Collection[int]:
-        """The operators of ``again`` that still run again if values are kept at so many places, spread evenly over them.
+        """The operators of ``again`` that still run again if values are kept at ``places`` places, spread evenly over them.
 
         Each place is, of those nearby, the one where the fewest bytes are passed from operators before it to operators after
         it.

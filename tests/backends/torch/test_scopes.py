@@ -423,7 +423,7 @@ def test_an_optimizer_of_other_parameters_is_seen() -> None:
     eager = Loop(with_masters).run(3)
     memory = memory_of(int(0.7 * max(eager.peaks)))
     loop = Loop(with_masters, memory.compile)
-    with pytest.raises(MemoryLimitError, match=r"a step took \d+ bytes, .* that of what runs between the graphs"):
+    with pytest.raises(MemoryLimitError, match=r"a step took \d+ bytes, .* the peak is between the graphs"):
         loop.run(3)
     assert max(loop.peaks, default=0) <= memory.report.steps.limit
 
@@ -447,7 +447,7 @@ class Growing:
 
 def test_lists_and_losses_that_grow_late_are_errors() -> None:
     loop = Growing()
-    with pytest.raises(MemoryLimitError, match="of a step without gradients"), torch.no_grad():
+    with pytest.raises(MemoryLimitError, match="the peak is in a step without gradients"), torch.no_grad():
         _ = [loop.run(torch.randn(256, WIDTH)) for _ in range(60)]
     kept = []
 
@@ -462,7 +462,7 @@ def test_lists_and_losses_that_grow_late_are_errors() -> None:
     gc.collect()
     loop.step()
     x = torch.randn(256, WIDTH)
-    with pytest.raises(MemoryLimitError, match=r"say (margin|memory)=\d+"):
+    with pytest.raises(MemoryLimitError, match=r"pass (margin|memory)=\d+"):
         torch.cdist(loop.run(x), loop.run(x)).sigmoid().mean().backward()
     steps = loop.memory.report.steps
     assert steps.checked == steps.count > 12
@@ -559,7 +559,7 @@ def test_what_an_error_says_makes_it_run() -> None:
             break
         except Exception as error:  # the compiler wraps it
             text = str(error)
-            found = re.search(r"say memory=(\d+)", text)
+            found = re.search(r"pass memory=(\d+)", text)
             assert found or "TrainingMemory.least(step)" in text
             if found:
                 limit = int(found[1])
@@ -613,7 +613,7 @@ def test_a_step_that_is_said_counts_what_runs_behind_its_optimizer() -> None:
             run(torch.randn(8, WIDTH)).sum().backward()
             torch.zeros(60_000)
 
-    with pytest.raises(MemoryLimitError, match="that of what runs between the graphs"):
+    with pytest.raises(MemoryLimitError, match="the peak is between the graphs"):
         step()
     torch.zeros(60_000)
 

@@ -241,9 +241,9 @@ BAD = {
     "cut off": (lambda: pickle.dumps(snapshot())[:-40], "found a pickle that is cut off or damaged"),
     "a call": (
         lambda: pickle.dumps({"segments": [], "device_traces": [], "x": json.loads}),
-        "found the opcode STACK_GLOBAL, expected a pickle of plain data, which makes and calls nothing",
+        "found the opcode STACK_GLOBAL, expected a pickle of plain data, which constructs and calls nothing",
     ),
-    "text keys": (lambda: pickle.dumps({1: 2}), "found a key that is no text, expected dictionaries by text"),
+    "text keys": (lambda: pickle.dumps({1: 2}), "found a key that is not text, expected dictionaries whose keys are text"),
 }
 
 

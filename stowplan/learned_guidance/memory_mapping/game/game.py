@@ -229,8 +229,8 @@ class Game:
     ):
         self.problem = problem
         self.strict_copy_windows, self.drop_backup, self.placing = strict_copy_windows, drop_backup, placing
-        #: Buffers of at least so many bytes get the lowest free offset, smaller ones the highest. In this way small buffers,
-        #: which come and go, do not break up the wide gaps that large ones need.
+        #: Buffers of at least this number of bytes get the lowest free offset, smaller ones the highest. In this way small
+        #: buffers, which come and go, do not break up the wide gaps that large ones need.
         self.large_bytes = -(-problem.capacity // LARGE) if placing == "two_ended" else 0
         sequences = access_sequences(problem)
         self.moves: tuple[Move, ...] = moves_of(problem)

@@ -123,7 +123,7 @@ def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int 
 
 
 def _random_excerpt(problem: Problem, made_at: Sequence[int], moves: int, rng: np.random.Generator) -> Problem:
-    """A random excerpt with about so many moves; ``made_at`` has the steps of all moves, ascending."""
+    """A random excerpt with half of ``moves`` to ``moves`` moves; ``made_at`` has the steps of all moves, ascending."""
     length = int(rng.uniform(*LENGTHS) * moves)
     if length >= len(made_at):
         return problem

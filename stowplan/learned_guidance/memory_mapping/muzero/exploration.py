@@ -1,5 +1,7 @@
 """Exploration without the network: beginnings of games, exploration biases, warm-start episodes, and local search.
 
+Warm-start episodes come before the first iteration of training and are played by biases alone.
+
 Noise at single moves hardly ever keeps fast memory empty for long enough to place a very large buffer, because dozens of moves
 in a row would have to be Drop, the action that leaves a buffer in slow memory. A *bias* is drawn once for an episode and
 changes the preferences of all of its moves in the same way: it favours fast memory only for buffers whose benefit, or benefit
@@ -33,14 +35,14 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.muzero.self_play import ProgramGame
 
 Bias = NDArray[np.float32]
-"""Shape (4,): the slope of the preference over the reward of an action, its slope over the *density* (reward per byte and
-step), what is subtracted as a threshold for both, and the preference for Copy over NoCopy."""
+"""Shape (4,): reward slope r, density slope d, threshold t and copy preference c. Except for Drop, whose preference is 0, the
+preference of an action is r * reward + d * density - t, plus c if it is Copy; *density* is reward per byte and step."""
 
 #: Smallest and largest slope, in nats per unit of the features REWARD and DENSITY.
 SLOPES = 1.0, 30.0
 
-#: Range of thresholds in units of these features, which are log2(1 + x) / 4 for x times the program's mean: 1.4 is 47 times the
-#: mean, and with -0.2 even slightly negative benefits are above the threshold.
+#: Range of thresholds in units of these features. If a reward or density is x times the program's mean, the feature is
+#: log2(1 + x) / 4: 1.4 is 47 times the mean, and with -0.2 even slightly negative benefits are above the threshold.
 THRESHOLDS = -0.2, 1.4
 
 NO_BIAS: Bias = np.zeros(4, np.float32)
@@ -103,9 +105,9 @@ def with_bias(
     legal: NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """The actions that a search chose for B games; for games with a bias, they are drawn again.
+    """The actions that a search chose for B games; in games with a bias, other actions are drawn.
 
-    An action is drawn from the improved policy of the search, changed by the bias.
+    They are drawn from the improved policy of the search, to whose log probabilities the bias is added.
 
     Parameters
     ----------
@@ -129,7 +131,7 @@ class EpisodeStart(NamedTuple):
 
     program: int
     prefix: NDArray[np.int8]
-    """The first actions of another game, which are played before the episode goes on by itself."""
+    """The first actions of another game. The episode repeats them before it chooses actions of its own."""
     bias: Bias = NO_BIAS
 
 
@@ -195,6 +197,7 @@ class Exploration:
         seed = int(rng.integers(2**31))
         rounds = max(1, self.config.local_search_moves // len(game.moves))
         best = improve(game, state.actions, rounds=rounds, seed=seed, should_stop=should_stop)
+        # A search that was not stopped has played the first game again, and one game in each round.
         if best.games <= rounds:
             rng.bit_generator.state = before
             return None
