@@ -200,7 +200,7 @@ def _system_a() -> list[Cell]:
 def _others() -> list[Cell]:
     """Machines with one model."""
     triton = "NighmareGit/atomic-llama-cpp-turboquant, baselines of layer and tensor splits, host triton, 2026-07-17"
-    dual = "launch-dual.sh for an RTX 5070 and an RTX 3060, preset oss20b, comments, 2026-09"
+    dual = "Vietnoirien/oaken-bench, examples/launch-dual.sh, preset oss20b, comments, 2026-09"
     studio = "lmstudio-ai/lmstudio-bug-tracker #1608, ndizazzo, 2026-03-05"
     whole = ("-ngl", "99")
     return [
