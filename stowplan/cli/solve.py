@@ -42,9 +42,10 @@ def solve_command(
         option(
             "--plan",
             "NAME=FILE",
-            "Start from an existing plan for INPUT, in the format of -o, and compare the result with it under this name. May "
-            "be given several times. With the name xla, FILE is XLA's own plan: the module after memory-space assignment, "
-            "such as a.hlo.txt.gz, with the offsets beside it in a.fastmem.txt.gz. --baseline is then xla by default.",
+            "Start from an existing plan for INPUT, a file that 'solve' wrote, and compare the result with it under this "
+            "name. May be given several times. With the name xla, FILE is XLA's own plan: the module after memory-space "
+            "assignment, such as a.hlo.txt.gz, with the offsets beside it in a.fastmem.txt.gz. The default of --baseline is "
+            "then xla.",
         ),
     ] = None,
     hint: Annotated[
@@ -82,7 +83,7 @@ def solve_command(
         option(
             "--certificate",
             "FILE",
-            "Write a proof of the bound to this file; 'stowplan verify --bound' checks it without a solver.",
+            "Write a proof of the bound to this file; 'stowplan verify' checks it without a solver.",
         ),
     ] = None,
     report: Report = None,

@@ -76,8 +76,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         _flag(
             "",
-            "Limit the amount of work instead of the time, so that every run returns the same plan, byte for byte. "
-            "--time-limit then stands for the work that an idle machine does in this time.",
+            "Limit the amount of work instead of the time, so that every run returns the same plan, byte for byte. The time "
+            "limit then stands for the work that an idle machine does in this time.",
         ),
     ] = False
     """The clock must not influence what a candidate finds. Each step of its work therefore counts as at least as much as it
