@@ -187,7 +187,7 @@ def test_a_flag_of_searches_changes_three_files(tmp_path: Path) -> None:
 
 
 def test_a_flag_of_one_command_changes_one_file(tmp_path: Path) -> None:
-    quiet = '    quiet: Quiet = False,\n    *,\n    options: ReadOptions,\n) -> None:\n    """Write a memory'
+    quiet = '    quiet: Quiet = False,\n    *,\n    options: ReadOptions,\n) -> None:\n    """Write a fast-memory'
     flag = '    depth: Annotated[int, option("--depth", "N", "How deep.")] = 7,\n'
     copy = changed_copy(tmp_path, {"cli/convert.py": [(quiet, flag + quiet)]})
     assert re.search(r"--depth +N +How deep\. +\[default: 7\]", run(copy, "-m", "stowplan", "export", "--help"))

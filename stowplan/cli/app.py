@@ -99,11 +99,12 @@ _COMMANDS = {
 #: Description of each group of commands, and its commands.
 _GROUPS = {
     "cache": (
-        "Show or clear a plan cache.\n\nA plan cache is a folder in which 'stowplan solve --cache' keeps results.",
+        "Show or clear a plan cache, the results of 'solve --cache'.",
         {"info": "inspect", "clear": "inspect"},
     ),
     "train": (
-        "Train a policy.\n\nA policy is a neural network that proposes the decisions of a plan.",
+        "Train a policy, a neural network that makes plans.\n\n'stowplan solve' can use a policy as one of its methods, and "
+        "'stowplan validate' measures how good its plans are.",
         {agent: f"train.{agent}" for agent in ("muzero", "egrl", "ppo")},
     ),
     "llm": (
@@ -147,8 +148,8 @@ Examples:
   stowplan verify buffers.csv plan.csv
   stowplan batch models/ --target nnp-i -o results/
 
-A target says what an input is planned for: a chip, or a question such as 'arena' (offsets of all tensors in one range of
-memory). Without --target, 'stowplan solve FILE' uses the only target that fits the file, or lists those that fit. 'stowplan
+A target is a chip to plan for, or a question that needs no chip: 'arena' asks for offsets of all tensors in one range of
+memory. Without --target, 'stowplan solve FILE' uses the only target that fits the file, or lists those that fit. 'stowplan
 targets' lists all targets, and 'stowplan COMMAND --help' explains a command.
 """
 

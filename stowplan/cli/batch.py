@@ -35,8 +35,8 @@ def batch_command(
         option(
             "--plan",
             "xla=FOLDER",
-            "Folder with XLA's own plans, to compare with: modules after memory-space assignment, each with the file name of "
-            "its input. May be given several times.",
+            "Folder with XLA's own plans, to compare with. For each input it has the module after memory-space assignment, "
+            "in a file of the same name, with its offsets beside it (NAME.fastmem.txt.gz). May be given several times.",
         ),
     ] = None,
     jobs: Annotated[
@@ -79,10 +79,10 @@ def batch_command(
 ) -> None:
     """Solve many inputs and write the results to a folder.
 
-    For each input, the folder gets the plan (NAME.plan.json), the result (NAME.result.json) and a line in results.jsonl; with
-    --set certify=yes also a proof of the bound (NAME.proof.json). --time-limit is for each input. A second run with the same
-    options skips the inputs that are finished. The inputs that failed are named at the end. The exit code is 0 if all inputs
-    were solved, otherwise the highest exit code of an input.
+    For each input, the folder gets the plan (NAME.plan.json), the result with its objective and proven bound (NAME.result.json)
+    and a line in results.jsonl; with --set certify=yes also a proof of the bound (NAME.proof.json). --time-limit is for each
+    input. A second run with the same options skips the inputs that are finished. The inputs that failed are named at the end.
+    The exit code is 0 if all inputs were solved, otherwise the highest exit code of an input.
     """
     from stowplan.portfolio.batch.records import CANCELLED, worst_code
     from stowplan.portfolio.batch.run import run_batch

@@ -58,10 +58,11 @@ def compare_command(
 ) -> None:
     """Compare results of a batch, or two plans for one input.
 
-    With one folder of 'stowplan batch', the command prints objective, bound, gap, and the speedup over each baseline. With two
-    folders, it prints for each input the ratio of the objectives, first / second; in how many inputs the second folder is
-    better, worse and equal; the mean and the median of (second - first) / first with confidence intervals; and p-values of the
-    Wilcoxon signed-rank test and the sign test.
+    With one folder of 'stowplan batch', the command prints for each input the objective, its proven bound, the gap between
+    them, and the speedup over each baseline, a simple heuristic or a plan that was given (objective of the baseline / objective
+    of the result). With two folders, it prints for each input the ratio of the objectives, first / second; in how many inputs
+    the second folder is better, worse and equal; the mean and the median of (second - first) / first with confidence intervals;
+    and p-values of the Wilcoxon signed-rank test and the sign test.
 
     With two plans and their INPUT, it verifies both and prints which decisions the second plan changes, adds and drops, and the
     difference of the objectives. --all and the options that say how INPUT is read are for this form only; without --target, the

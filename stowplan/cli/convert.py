@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Annotated, Literal
 
+import typer
+
 from stowplan.cli.options import Input, Quiet, option, setting, with_options
 from stowplan.cli.output import note, note_unless_quiet, open_with_notes
 from stowplan.cli.outputs import check_outputs
@@ -28,9 +30,10 @@ def convert_command(
     *,
     options: ReadOptions,
 ) -> None:
-    """Write an input's problem to a file, without solving it.
+    """Convert an input to a problem file, without solving it.
 
-    Other commands take the file in place of the input, and then need none of the options with which the input was read.
+    A problem is what 'solve' works on, for example buffers with sizes and life spans. Other commands take the problem file in
+    place of the input, and then need none of the options with which the input was read.
     """
     from stowplan.kernel.kind import kind_of
 
@@ -45,7 +48,13 @@ def convert_command(
 
 @with_options(OF_PROGRAMS)
 def export_command(
-    source: Input,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INPUT",
+            help="Compiled program (XLA's HLO as text) or problem file of memory mapping, plain or compressed with gzip.",
+        ),
+    ],
     output: Annotated[
         Path,
         option("-o --output", "FILE", "Write the MILP to this file. The name ends in .mps or .lp, or in one of these and .gz."),
@@ -57,18 +66,24 @@ def export_command(
         Literal["linear", "all", "none"],
         setting(
             "WHICH",
-            "Constraints on the time that copies take together: those that the linear relaxation needs (linear, the default), "
-            "all of them (all, for small programs only), or none, so that copies take no time (none).",
+            "Which constraints limit the total time of the copies between two points of the program: those that a solution "
+            "of the linear relaxation violates otherwise (linear, the default), all of them (all, for small programs only), "
+            "or none, so that copies take no time (none).",
         ),
     ] = "linear",
     time_limit: Annotated[
-        float, option("--time-limit", "SECONDS", "Time limit for choosing the constraints on copies with --set windows=linear.")
+        float,
+        option(
+            "--time-limit",
+            "SECONDS",
+            "Time limit for selecting constraints on copies, which is done unless --set windows says all or none.",
+        ),
     ] = Options().time_limit,
     quiet: Quiet = False,
     *,
     options: ReadOptions,
 ) -> None:
-    """Write memory mapping as a MILP, for another solver.
+    """Write a fast-memory problem as a MILP, for another solver.
 
     Memory mapping decides which tensors of a compiled program are in fast memory, where and when. The mixed-integer linear
     program (MILP) leaves out some of its rules, such as those on offsets. Its optimum is therefore a lower bound on the latency

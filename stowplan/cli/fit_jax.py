@@ -34,9 +34,9 @@ def fit_jax_command(
         typer.Argument(
             metavar="MODULE:FUNCTION",
             help="JAX function, without jax.jit: a loss, or a training step whose loss has the decorator "
-            "stowplan.backends.jax.marked. The module may be in the current folder. Or a call such as 'module:make(4,64)' "
-            "of a function that gets these texts and returns the JAX function, its arguments, and the positions of "
-            "donated arguments.",
+            "stowplan.backends.jax.marked. The module may be in the current folder. Or a call such as "
+            "'module:make(4,64)': make gets '4' and '64' as strings, and returns the JAX function, its arguments, and "
+            "the positions of donated arguments.",
         ),
     ],
     hbm: Annotated[str, option("--hbm", "BYTES", "Memory limit of one device, for example 14GiB.")],
@@ -48,8 +48,9 @@ def fit_jax_command(
         option(
             "--largest",
             "NAME[:N]",
-            "Find the largest size with which the step fits, a multiple of N (1 by default). NAME stands for the size in "
-            "--shapes, as in 's32[batch,512]', or in the call, as in 'module:make(batch)'.",
+            "Find the largest size, such as a batch size, with which the step fits into --hbm. Write NAME in place of the "
+            "size in --shapes, as in 's32[batch,512]', or in the call, as in 'module:make(batch)'. The size is a multiple of "
+            "N, by default 1.",
         ),
     ] = "",
     own_names: Annotated[
@@ -84,7 +85,8 @@ def fit_jax_command(
         option(
             "-o --output",
             "FILE",
-            "Write the report to a file whose name ends in .json, or the policy to any other file. May be given several times.",
+            "Write the report to a file whose name ends in .json, or the policy, as Python code, to any other file. May be "
+            "given several times.",
         ),
     ] = None,
     png: Annotated[
@@ -92,8 +94,8 @@ def fit_jax_command(
         option(
             "--png",
             "FILE",
-            "Draw the time of what is computed again over the peak of memory, to this file: .svg, or .png or .pdf, which need "
-            "the Python extra 'viz'.",
+            "Draw how much each policy computes again, against its peak of memory, to this file: .svg, or .png or .pdf, "
+            "which need the Python extra 'viz'.",
         ),
     ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the report as JSON.")] = False,
@@ -102,9 +104,9 @@ def fit_jax_command(
     """Fit a JAX training step into a given amount of TPU memory.
 
     The command finds a policy for jax.checkpoint, which says which values are saved for the backward pass; the others are
-    computed again. XLA reports the peak of memory with a policy in a preview, a compilation that stops once memory is assigned;
-    if the peak is above the limit, the next policy saves less. After Ctrl-C, the best policy so far is printed. The command
-    needs jax and libtpu (the Python extra 'xla'), but no TPU.
+    computed again. Each policy is tried in a preview, a compilation that stops once XLA has assigned memory and reports the
+    peak. If the peak is above the limit, the next policy saves less. After Ctrl-C, the best policy so far is printed. The
+    command needs jax and libtpu (the Python extra 'xla'), but no TPU.
     """
     check_outputs((*(output or ()), png))
     if folder is not None:

@@ -11,7 +11,7 @@ import typer
 
 from stowplan import cli, files
 from stowplan.cli import INTERRUPTED, event_on_interrupt
-from stowplan.cli.options import Input, Quiet, option, size, with_options
+from stowplan.cli.options import Quiet, option, size, with_options
 from stowplan.cli.output import LinePrinter, note, open_with_notes, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
 from stowplan.deadline import read_within
@@ -30,14 +30,21 @@ VERSION = 1
 
 @with_options(("target", "dim", "shape", "keep", "in_place"), search=[name for name in SEARCH_OPTIONS if name != "certify"])
 def frontier_command(
-    source: Input,
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INPUT",
+            help="Problem file of rematerialization; or, with --target rematerialization, a graph of operators: an ONNX or "
+            "TensorFlow Lite model, a program of torch.export (.pt2), XLA's HLO as text, or JSON.",
+        ),
+    ],
     limits: Annotated[
         str,
         option(
             "--limits",
             "N|SIZES",
-            "Number of limits, from 1 to 1000, spread evenly from a lower bound on the peak to the peak of the order of "
-            "operators in INPUT; or the limits themselves, separated by commas: 2GB,3GB.",
+            "Limits on the peak, separated by commas: 2GB,3GB. Or their number, from 1 to 1000: they are then spread evenly "
+            "from a lower bound on the peak of all plans to the peak of INPUT in its own order, without recomputation.",
         ),
     ] = "8",
     host_limits: Annotated[
@@ -46,7 +53,7 @@ def frontier_command(
             "--host-limits",
             "SIZES",
             "Limits on the bytes that may be copied to the memory of the host, separated by commas: 4GB,16GB. All --limits "
-            "are solved for each of them. INPUT must describe the host; by default its own limit holds.",
+            "are solved for each of them. INPUT must be a problem file with a host; the default is the limit in this file.",
         ),
     ] = None,
     output: Annotated[
@@ -68,10 +75,10 @@ def frontier_command(
 ) -> None:
     """Find what must be recomputed under several memory limits.
 
-    Rematerialization frees memory by running operators again instead of keeping their results. For each of several limits on
-    the peak, which is the largest number of bytes that are live at once, the command finds which operators to run again so that
-    the additional runs cost as little as possible (the added cost). INPUT is a problem of rematerialization, or a graph of
-    operators with --target rematerialization. --time-limit is for all limits together.
+    Rematerialization frees memory by running operators again instead of keeping their results. The peak is the largest number
+    of bytes that are live at once. For each of several limits on the peak, the command finds which operators to run again at
+    the least added cost, the cost of all additional runs. Its unit is that of the problem file; for a model, a run of an
+    operator costs the number of bytes that it writes. --time-limit is for all limits together.
     """
     began = cli.began()
     check_outputs((output, png), inputs=(source, *options.files))

@@ -54,9 +54,9 @@ def verify_command(
 ) -> None:
     """Check a plan against its problem, without any solver.
 
-    The command reads INPUT with the same options as 'solve', and prints the objective of the plan or, if it is not valid, every
-    rule that it breaks. The exit code is 4 if the plan is not valid, or if the proof of --bound fails. It also checks a plan
-    that 'stowplan tflm -o FILE.json' wrote; INPUT is then the model.
+    The command reads INPUT with the same options as 'solve', and prints the objective of the plan (the number that 'solve'
+    minimizes) or, if the plan is not valid, every rule that it breaks. The exit code is 4 if the plan is not valid, or if the
+    proof of --bound fails. PLAN may also be a file that 'stowplan tflm -o FILE.json' wrote; INPUT is then the model.
     """
     outputs = Outputs.of(None, emit)
     outputs.check(inputs=(problem, plan, *options.files))
@@ -173,15 +173,14 @@ def show_command(
         ),
     ] = None,
     as_json: Annotated[
-        bool, option("--json", "", "For data-flow graphs: print the configuration of the tiles as JSON.")
+        bool, option("--json", "", "For data-flow graphs: print the configuration of the tiles (processing elements) as JSON.")
     ] = False,
     *,
     options: ReadOptions,
 ) -> None:
     """Print a plan as a table, or draw it.
 
-    INPUT is read with the same options as for 'solve'. The table is printed unless --png, --json or
-    --simulate is given.
+    INPUT is read with the same options as for 'solve'. The table is printed unless --png, --json or --simulate is given.
     """
     check_outputs((png,), inputs=(plan, problem, compare, *options.files))
     loaded, loaded_plan, assumed = open_both(problem, plan, options)
@@ -279,8 +278,9 @@ def targets_command(
         option(
             "--template",
             "KIND",
-            "Print a target file from which you can start your own, for a kind of problem: memory-mapping, tier-placement, "
-            "banked-packing, bank-mapping or modulo-scheduling.",
+            "Print a target file from which you can start your own: memory-mapping is for compiled programs, tier-placement "
+            "for networks, banked-packing and bank-mapping for graphs on chips with several memories or banks, and "
+            "modulo-scheduling for loops.",
         ),
     ] = None,
 ) -> None:

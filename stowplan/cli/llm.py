@@ -176,8 +176,8 @@ def llm_calibrate_command(
         option(
             "--devices",
             "FILE",
-            "Required: machine file (TOML) with the devices and their free memory; speeds in it are replaced. Without it, the "
-            "command prints an example.",
+            "Required: machine file (TOML) with the devices and their free memory. Measured speeds replace those in it, but "
+            "only in the output. Without the option, the command prints an example.",
         ),
     ] = None,
     bench: Annotated[str, option("--bench", "PROGRAM", "Path of the program llama-bench of llama.cpp.")] = "llama-bench",
@@ -195,23 +195,28 @@ def llm_calibrate_command(
         option(
             "--ctx",
             "N",
-            "Longest context in tokens; generation is measured at its beginning, and after 90 % of it.",
+            "Longest context in tokens. Generation is measured with an empty context, and with one of 90 % of this length.",
             min=256,
         ),
     ] = 4096,
     most: Annotated[int, option("--most", "N", "Maximum number of measurements.", min=1)] = 16,
     output: Annotated[
-        Path | None, option("-o --output", "FILE", "Write the machine file with the measured speeds to this file, as TOML.")
+        Path | None,
+        option(
+            "-o --output",
+            "FILE",
+            "Write the machine file with the measured speeds to this file, as TOML. By default it is only printed.",
+        ),
     ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the measurements and the speeds as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure the speeds of a machine's devices with llama-bench.
 
-    The command measures the rates of prompts and of generation, with the model on the host and on each device, and fits the
-    speeds of the devices to them. The next measurement is always one that is needed to determine another speed or, if there is
-    none, the one whose prediction is least certain. The command ends once the predictions of all other measurements are certain
-    to within 5 %, or after --most measurements.
+    The command measures how many tokens per second are processed in prompts and in generation, with the model on the host and
+    on each device, and fits the speeds of the devices to these rates. As long as the measurements do not determine all speeds,
+    the next one is chosen to determine another; after that, it is the one whose prediction is least certain. The command ends
+    once the predictions of all other measurements are certain to within 5 %, or after --most measurements.
     """
     if devices is None:
         raise _no_machine()

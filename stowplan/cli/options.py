@@ -47,10 +47,10 @@ Input = Annotated[
     Path,
     typer.Argument(
         metavar="INPUT",
-        help="Model, program or problem to plan for; --target says what is planned. It may be an ONNX or TensorFlow Lite "
-        "model, a program of torch.export (.pt2), text of XLA's HLO, a layer file or a graph of operators (JSON), the "
-        "data-flow graph of a loop (JSON or DOT), a list of buffers (CSV), a memory snapshot of PyTorch, or a problem "
-        "file that 'stowplan convert' wrote; each plain or compressed with gzip.",
+        help="An ONNX or TensorFlow Lite model; a program of torch.export (.pt2); XLA's HLO as text; the layers of a network "
+        "(JSON, docs/reference/networks.md) or a graph of operators (JSON); the data-flow graph of a loop (JSON or "
+        "DOT); a list of buffers (CSV); a memory snapshot of PyTorch; or a problem file that 'stowplan convert' wrote. "
+        "Each may be compressed with gzip.",
     ),
 ]
 Suites = Annotated[
@@ -58,7 +58,7 @@ Suites = Annotated[
     typer.Argument(
         metavar="SUITE",
         help="Inputs of the formats that 'stowplan solve' takes: files, glob patterns in quotes, or folders. In a folder and "
-        "below it, inputs are recognized by their names and, if they are JSON, by their content.",
+        "below it, inputs are recognized by the endings of their names and, if they are JSON, by their content.",
     ),
 ]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]
@@ -67,8 +67,8 @@ Targets = Annotated[
     option(
         "--target",
         "NAME",
-        "What to plan for: a name that 'stowplan targets' lists, or the path of a target file. If the inputs "
-        "are of several kinds, give the option once for each: --target tpu-v4 --target se.",
+        "What to plan for: a name that 'stowplan targets' lists, or the path of a target file. If there are inputs of "
+        "several kinds, such as HLO and networks, give the option once for each kind: --target tpu-v4 --target nnp-i.",
     ),
 ]
 Seed = Annotated[int, option("--seed", "N", SEARCH_OPTIONS["seed"].help)]
@@ -90,7 +90,7 @@ CacheFolder = Annotated[
     Path | None,
     _cache_folder(
         "Keep results in this folder, the plan cache, and reuse them in later calls with the same problem, options and "
-        "versions. By default nothing is kept."
+        "software versions. By default nothing is kept."
     ),
 ]
 ExistingCache = Annotated[
@@ -103,8 +103,9 @@ Shapes = Annotated[
     option(
         "--shapes",
         "SHAPE",
-        "Types and shapes of all arguments of the function, for example 'f32[32,128] s32[]'; or give the option once for each "
-        "argument.",
+        "Types and shapes of all arguments of the function, for example 'f32[32,128] s32[]', where s32[] is a scalar; or "
+        "give the option once for each argument. Needed unless --arguments or the call in MODULE:FUNCTION gives the "
+        "arguments.",
     ),
 ]
 Arguments = Annotated[

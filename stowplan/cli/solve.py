@@ -31,7 +31,10 @@ def solve_command(
     output: Annotated[
         Path | None,
         option(
-            "-o --output", "FILE", "Write the plan to this file, as JSON or, for packing, as a table if the name ends in .csv."
+            "-o --output",
+            "FILE",
+            "Write the plan to this file, as JSON. The offsets of buffers in one memory are written as a table if the name "
+            "ends in .csv.",
         ),
     ] = None,
     existing: Annotated[
@@ -39,9 +42,10 @@ def solve_command(
         option(
             "--plan",
             "NAME=FILE",
-            "Add an existing plan under a name: the search starts from it, and the result is compared with it. May be given "
-            "several times. The name xla is for XLA's own plan: FILE is then the module after XLA's memory-space assignment, "
-            "such as a.hlo.txt.gz, and a.fastmem.txt.gz beside it has the offsets.",
+            "Start from an existing plan for INPUT, a file that 'solve' wrote, and compare the result with it under this "
+            "name. May be given several times. With the name xla, FILE is XLA's own plan: the module after memory-space "
+            "assignment, such as a.hlo.txt.gz, with the offsets beside it in a.fastmem.txt.gz. The default of --baseline is "
+            "then xla.",
         ),
     ] = None,
     hint: Annotated[
@@ -70,8 +74,8 @@ def solve_command(
         str | None,
         setting(
             "PERCENT",
-            "How much worse than the best objective found the result may be, if it then differs less from the plan of "
-            "--keep-close: 1% or 0.01. 0 by default.",
+            "How much of the best objective may be given up for a plan that differs less from that of --keep-close: 1% or "
+            "0.01; by default 0.",
         ),
     ] = None,
     certificate: Annotated[
@@ -79,7 +83,7 @@ def solve_command(
         option(
             "--certificate",
             "FILE",
-            "Write a proof of the bound to this file; 'stowplan verify --bound' checks it without a solver.",
+            "Write a proof of the bound to this file; 'stowplan verify' checks it without a solver.",
         ),
     ] = None,
     report: Report = None,
@@ -96,10 +100,10 @@ def solve_command(
 ) -> None:
     """Find the best plan, and a proven bound on its objective.
 
-    The objective is the number that a plan minimizes, such as bytes or time. The bound is a number of which it is proven that
-    no valid plan has a smaller objective. Every plan is checked by a verifier, which contains no solver, before it is returned.
-    The exit code is 0 if a plan was found, 1 if it is proven that there is none, 2 if an input or an option is wrong, and 3 if
-    no plan was found within the time limit.
+    The objective is the number that a plan minimizes, such as bytes or time. It is proven that no valid plan has a smaller
+    objective than the bound. Every plan is checked by a verifier, which contains no solver, before it is returned. The exit
+    code is 0 if a plan was found, 1 if it is proven that there is none, 2 if an input or an option is wrong, and 3 if no plan
+    was found within the time limit.
     """
     input_files = _InputFiles(
         source, named_paths("--plan", existing), hint, hint_program, keep_close, _fraction(keep_close_within), options

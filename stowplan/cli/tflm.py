@@ -36,8 +36,8 @@ def tflm_command(
         option(
             "-o --output",
             "FILE",
-            "Write the model with its plan. The name says in which form: .tflite, source code in C (.c) or C++ (.cc), the "
-            "header of the source code (.h), or only the plan and the summary (.json). May be given several times.",
+            "Write the model with its plan as .tflite or as an array in C (.c) or C++ (.cc), the header for this array (.h), "
+            "or the plan and the summary alone (.json). The ending of the name says which. May be given several times.",
         ),
     ] = None,
     scratch: Annotated[
@@ -45,10 +45,10 @@ def tflm_command(
         option(
             "--scratch",
             "FILE|OPERATOR=BYTES",
-            "Sizes of the scratch buffers that the device's kernels use: a JSON file, the log of a firmware that was built "
-            "with TF_LITE_SHOW_MEMORY_USE, or the bytes of one operator, given by its number, counted from 0 (2=2048). May be "
-            "given several times. By default they are measured on this machine or, if the runtime is not installed, those of "
-            "the reference kernels.",
+            "Sizes of the scratch buffers that the device's kernels use: a JSON file (docs/guide/tflm.md), the log of a "
+            "firmware that was built with TF_LITE_SHOW_MEMORY_USE, or the bytes of one operator, given by its number, "
+            "counted from 0 (2=2048). May be given several times. By default they are measured on this machine or, if the "
+            "runtime is not installed, those of the reference kernels.",
         ),
     ] = None,
     kernels: Annotated[
@@ -56,9 +56,9 @@ def tflm_command(
         option(
             "--kernels",
             "SET",
-            "The kernels of your firmware: none (any kernels), reference or cmsis-nn. Of the latter two it is known when the "
-            "output of an operator may overwrite an input that is no longer needed. If the firmware has other kernels, its "
-            "outputs are wrong without an error.",
+            "The kernels of your firmware: reference or cmsis-nn, or none for any others. With reference and cmsis-nn, the "
+            "output of an operator may overwrite an input that is no longer needed, where these kernels allow it. If you "
+            "name kernels that the firmware does not have, its outputs may be wrong without an error.",
         ),
     ] = "none",
     keep_order: Annotated[bool, option("--keep-order", "", "Keep the order of the operators in the file.")] = False,
@@ -68,8 +68,8 @@ def tflm_command(
         option(
             "--inputs",
             "FILE.npz",
-            "Run the model on the arrays in this NumPy file. The name of each array is that of an input, or the number of an "
-            "input, counted from 0 (:2 for the third). Inputs that the file lacks are random.",
+            "Run the model on the arrays in this NumPy file. Each array has the name of an input, or its number, counted "
+            "from 0 (:2 for the third). Inputs without an array are random.",
         ),
     ] = None,
     time_limit: Annotated[
@@ -81,8 +81,9 @@ def tflm_command(
         option(
             "--certificate",
             "FILE",
-            "Write a proof of a lower bound on the bytes that the tensors need in the order of the plan. 'stowplan verify "
-            "--bound' checks it with the problem and the plan, which are written beside it (.problem.json and .plan.json).",
+            "Write a proof of a lower bound: with the operators in the order of the plan, no offsets need fewer bytes. "
+            "'stowplan verify --bound' checks it with the problem and the plan, which are written beside it (.problem.json "
+            "and .plan.json).",
         ),
     ] = None,
     report: Report = None,

@@ -50,8 +50,8 @@ def tune_xla_command(
         typer.Argument(
             metavar="MODULE:FUNCTION",
             help="JAX function, without jax.jit; the module may be in the current folder. Or a call such as "
-            "'module:make(4,64)' of a function that gets these texts and returns the JAX function, its arguments, and the "
-            "positions of donated arguments.",
+            "'module:make(4,64)': make gets '4' and '64' as strings, and returns the JAX function, its arguments, and "
+            "the positions of donated arguments.",
         ),
     ],
     shapes: Shapes = None,
@@ -63,7 +63,7 @@ def tune_xla_command(
             "--mesh",
             "AXES",
             "Devices to compile for, as a mesh with named axes and their lengths: data=2,model=2. One device by default. A "
-            "function that makes the JAX function or its arguments gets the mesh as its argument 'mesh'.",
+            "function 'make' of MODULE:FUNCTION, or that of --arguments, then gets the mesh as its keyword argument 'mesh'.",
         ),
     ] = "",
     partition: Annotated[
@@ -71,9 +71,11 @@ def tune_xla_command(
         option(
             "--partition",
             "AXES",
-            "How arrays are divided among the devices of --mesh: an entry for each of --shapes, then -> and an entry for each "
-            "result, for example 'data,- -,model -> data'. An entry has an axis, or - for none, for each dimension. By "
-            "default each device has all of each argument, and XLA decides for the results.",
+            "How arrays are divided among the devices of --mesh: an entry for each of --shapes, then -> and an entry for "
+            "each result. An entry names the axis that divides each dimension, or has - for none: 'data,- -,model -> data' "
+            "divides the rows of the first argument, the columns of the second, and the rows of the result "
+            "(docs/guide/tune-xla.md). By default each device has all arguments in full, and XLA decides how to divide the "
+            "results.",
         ),
     ] = "",
     target: Annotated[
@@ -106,8 +108,8 @@ def tune_xla_command(
         option(
             "--table",
             "FILE",
-            "Latency table (JSON) with the cycles of instructions in other compilations, which improves the predictions "
-            "(docs/reference/costs.md). By default there is none.",
+            "Latency table (JSON) with the cycles of instructions in other compilations (docs/reference/costs.md). With it, "
+            "the command predicts better which options are worth a full compilation. By default there is none.",
         ),
     ] = None,
     options: Annotated[

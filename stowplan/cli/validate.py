@@ -48,8 +48,8 @@ def validate_command(
         int,
         setting(
             "N",
-            "Maximum number of exact solves of each problem for finding the decisions that cost most; 24 by default, 0 for "
-            "none.",
+            "Maximum number of exact solves of each problem for finding the decisions that make the policy's plan worse; 24 "
+            "by default, 0 for none.",
         ),
     ] = 24,
     compiled: Annotated[
@@ -68,14 +68,15 @@ def validate_command(
     search: Options,
     options: ReadOptions,
 ) -> None:
-    """Measure trained policies against exact optima over a suite.
+    """Measure neural networks' plans against exact optima.
 
-    A policy is a neural network that makes a plan decision by decision, for memory mapping, tier placement or modulo
-    scheduling. For each problem, exact solvers find the optimum. Then the policy makes plans and, for comparison, so does an
-    untrained network of the same shape. The command prints how far these plans are from the optimum; the rank correlation
-    between the outcomes that the policy predicts and the actual ones; and the decisions that cost most. --time-limit is for
-    each problem and includes all of this. The exit code is 0 if all problems were validated, otherwise the highest exit code of
-    a problem.
+    A policy is a trained neural network that makes a plan decision by decision: which tensors of a compiled program are in fast
+    memory (memory mapping), in which level of memory the tensors of a network are (tier placement), or where and when the
+    instructions of a loop run (modulo scheduling). For each problem, exact solvers find the optimum. Then the policy makes
+    plans and, for comparison, so does an untrained network of the same shape. The command prints how far these plans are from
+    the optimum; the rank correlation between the outcomes that the policy predicts and the actual ones; and the decisions that
+    made the policy's plan worse than the optimum. --time-limit is for each problem and includes all of this. The exit code is 0
+    if all problems were validated, otherwise the highest exit code of a problem.
     """
     check_outputs((output, report), inputs=(*suites, *(policies or ())))
     from stowplan.kernel.kind import kind

@@ -34,9 +34,10 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             ALL_INPUTS,
             "SIZE",
-            "Size of the memory. For a chip: of its fastest memory, in place of the target's. For packing: the bytes into "
-            "which all buffers must fit, by default any number. For rematerialization: the bytes that may be live at once. A "
-            "number of bytes, or one with a unit: 1200KB, 1.5MiB.",
+            "Size of the memory in bytes, or with a unit: KB, MB and GB are powers of 1000, KiB, MiB and GiB of 1024. For a "
+            "chip, it is the size of its fastest memory, by default that of the target. For buffers in one memory (packing), "
+            "it is the size into which they must fit, and for rematerialization the bytes that may be live at once; by "
+            "default, these have no limit, unless a problem file states one.",
             has_flag=True,
         ),
     ] = None
@@ -44,8 +45,9 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _program(
             "NAME",
-            "Model of the time that a step takes: roofline, table or signatures. The last two need 'cycles'. The default is "
-            "the model that fits the files of 'cycles' or, without files, that of the target, usually roofline.",
+            "Model of the time that an instruction (step) takes: roofline, from the speeds of the target; table, from two "
+            "compilations; or signatures, from any number of compilations. The last two need --set cycles=FILE. The default "
+            "is the model that fits the files of 'cycles' or, without files, that of the target, usually roofline.",
         ),
     ] = None
     stalls: Annotated[
@@ -68,8 +70,9 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["whole_steps", "between_steps"] | None,
         _program(
             "MODE",
-            "When the bytes of a tensor that is copied to slow memory between two steps are free: after one more step "
-            "(whole_steps, the default) or at once (between_steps, as in XLA's plans).",
+            "When the place of a tensor in fast memory can be used again after the tensor has been copied to slow memory "
+            "between two instructions: one instruction later (whole_steps, the default) or at once (between_steps, as in "
+            "XLA's plans).",
         ),
     ] = None
     prefetches: Annotated[
@@ -128,8 +131,9 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
             ALL_INPUTS,
             "NAME",
             "What to plan for, a chip or a question such as the order of operators: a name that 'stowplan targets' lists, or "
-            "the path of a target file. By default, 'solve' uses the target that fits INPUT if there is only one, and "
-            "commands that read a plan use the target of the plan. If several fit, an error lists them.",
+            "the path of a target file. Without it, 'solve' uses the only target that fits INPUT, or lists those that fit; "
+            "'verify', 'show' and 'compare' use the target of the plan. All other commands need it, except for inputs that "
+            "need no target, such as problem files.",
             True,
             is_shared=False,
         ),
@@ -147,8 +151,8 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         tuple[str, ...],
         _graph(
             "NAME=SIZE",
-            "Size that an ONNX model or a .pt2 program leaves open, by name: batch=1. Also the value of an input that is a "
-            "single whole number: rate=16000. May be given several times.",
+            "Size of a symbolic dimension of an ONNX model or a .pt2 program: batch=1. An input that is a single integer can "
+            "be given its value in the same way: rate=16000. May be given several times.",
         ),
     ] = ()
     shape: Annotated[
@@ -162,7 +166,8 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         _graph(
             "NAME",
             "Input whose bytes must not be overwritten before the program ends: its name, or its number, counted from 0 (:2 "
-            "for the third input). May be given several times.",
+            "for the third input). By default, other tensors may use the bytes of an input after its last use. May be given "
+            "several times.",
         ),
     ] = ()
     in_place: Annotated[
@@ -180,8 +185,9 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         tuple[str | Path, ...] | None,
         _program(
             "FILE",
-            "File with the cycles of instructions, for the cost models table (two compiled modules) and signatures (latency "
-            "tables or compiled modules); may be given several times. docs/reference/costs.md describes the files.",
+            "File with the cycles of instructions: a module that XLA compiled, or a latency table. The cost model 'table' "
+            "needs two modules, 'signatures' takes any number of both. May be given several times. See "
+            "docs/reference/costs.md.",
             is_shared=False,
         ),
     ] = None

@@ -54,8 +54,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         _flag(
             "NAMES",
-            "Methods that look for plans or bounds, separated by commas: families (heuristic, learned, exact) or names of "
-            "single candidates; a name that does not exist is an error that lists all names.",
+            "Methods of the search (candidates), separated by commas: families (heuristic, learned, exact) or single "
+            "methods. An unknown name ends the command with a list of all names.",
             has_commas=True,
         ),
     ] = FAMILIES
@@ -63,9 +63,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _flag(
             "NAME",
-            "Never return a worse plan than this baseline: that of a simple heuristic, or an existing plan that you give. "
-            "'prod' is XLA's own plan if you give it, otherwise the plan of the default heuristic for this kind of problem. A "
-            "name that does not exist is an error that lists all names.",
+            "Never return a worse plan than this baseline: a simple heuristic (docs/reference/command-line.md lists them), "
+            "the name of an existing plan (--plan of 'solve'), or 'prod', which is XLA's plan if --plan gives it and "
+            "otherwise the default heuristic for this kind of problem. By default, baselines are only compared with the "
+            "result.",
         ),
     ] = None
     gap: Annotated[float, _flag("GAP", "Stop when (objective - bound) / objective is at most this number: 0.01 means 1 %.")] = (
@@ -75,8 +76,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         _flag(
             "",
-            "Limit the amount of work instead of the time, so that every run returns the same plan, byte for byte. The amount "
-            "is what an idle machine does within --time-limit.",
+            "Limit the amount of work instead of the time, so that every run returns the same plan, byte for byte. The time "
+            "limit then stands for the work that an idle machine does in this time.",
         ),
     ] = False
     """The clock must not influence what a candidate finds. Each step of its work therefore counts as at least as much as it
@@ -98,13 +99,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             SEARCH,
             "SIZE",
-            "Memory limit of the process of each candidate, for example 2GB; no limit by default. A candidate that needs more "
-            "is ended, and the others continue.",
+            "Memory limit of the process of each method of the search (candidate), for example 2GB; no limit by default. A "
+            "candidate that needs more is ended, and the others continue.",
         ),
     ] = None
     """Bytes of a process together with its child processes. It does not apply to candidates in threads."""
     certify: Annotated[
-        bool, Option(SEARCH, "", "Also make a certificate: a proof of the bound that is checked without any solver.")
+        bool,
+        Option(
+            SEARCH,
+            "",
+            "Also make a certificate, a proof of the bound that can be checked without any solver. 'stowplan solve "
+            "--certificate' does so anyway; 'stowplan batch' then writes NAME.proof.json.",
+        ),
     ] = False
 
     def __post_init__(self) -> None:

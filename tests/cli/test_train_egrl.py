@@ -110,7 +110,7 @@ def test_who_ends_by_evaluations_is_told_so(cli: Cli, tmp_path: Path, problem: P
 def test_help_names_the_evaluations_of_both_presets(cli: Cli) -> None:
     printed = " ".join(cli("train", "egrl", "--help").out.replace("│", " ").split())
     for preset in (EgrlConfig.cpu(), EgrlConfig.paper()):
-        assert f"(default {preset.evaluations})" in printed
+        assert f"{preset.evaluations} by default, for all networks" in printed
 
 
 @pytest.mark.parametrize("method", ["egrl", "ea", "pg"])

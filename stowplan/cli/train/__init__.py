@@ -48,9 +48,10 @@ SECONDS_BETWEEN_LINES = 5.0
 
 _INTERRUPTS = """
 
-After Ctrl-C, the command breaks off the current iteration, writes a checkpoint, and ends with exit code 130; after SIGTERM and
-SIGHUP it does the same with exit codes 143 and 129. A second Ctrl-C ends it at once. A checkpoint is the state at the end of an
-iteration. If a run is stopped within an iteration, --resume repeats this iteration.
+In each iteration of training, the agent makes some plans and learns from them. A checkpoint is the state after a complete
+iteration. After Ctrl-C, the command breaks off the current iteration, writes the checkpoint of the last complete one, and ends
+with exit code 130 (143 after SIGTERM, 129 after SIGHUP); --resume then repeats the iteration that was broken off. A second
+Ctrl-C ends the command at once.
 """
 
 
@@ -84,7 +85,15 @@ class Training(ABC, Generic[T]):
             "Stop after this time, which includes the start of the command and reading the inputs. No limit by default.",
         ),
     ] = None
-    resume: Annotated[bool, option("--resume", "", "Continue from the checkpoint of -o, with the same inputs.")] = False
+    resume: Annotated[
+        bool,
+        option(
+            "--resume",
+            "",
+            "Continue from the checkpoint of -o, with the same inputs. If the file exists, --resume or --overwrite is "
+            "required.",
+        ),
+    ] = False
     overwrite: Annotated[
         bool, option("--overwrite", "", "Start from the beginning even if there is a checkpoint, and overwrite it.")
     ] = False
@@ -93,7 +102,8 @@ class Training(ABC, Generic[T]):
         option(
             "--preset",
             "NAME",
-            "Preset of hyperparameters: cpu, for one processor core (the default), or paper, as they were published.",
+            "Preset of hyperparameters: cpu, for one processor core (the default), or paper, from the publication of the "
+            "agent (named in docs/reference).",
         ),
     ] = None
     settings: Annotated[

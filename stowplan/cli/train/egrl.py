@@ -24,10 +24,10 @@ IMITATION = 1.0
 
 @dataclass(kw_only=True)
 class _Training(Training["Trainer"]):
-    """Train EGRL to place the tensors of one or more networks.
+    """Train EGRL, which places the tensors of networks.
 
-    The agent decides in which memory of a chip (tier) each tensor is. EGRL combines an evolutionary search with a policy
-    gradient method.
+    The agent decides in which memory of a chip (tier) each tensor is. EGRL, evolutionary graph reinforcement learning, combines
+    an evolutionary search with a policy gradient method.
     """
 
     KIND = ("tier placement", "a network")
@@ -40,7 +40,8 @@ class _Training(Training["Trainer"]):
         list[Path],
         typer.Argument(
             metavar="NETWORK",
-            help="Networks (layer files or ONNX models) or problem files of tier placement, as 'solve' takes.",
+            help="Networks (ONNX models, or layers in JSON, docs/reference/networks.md) or problem files of tier placement, "
+            "as 'solve' takes.",
         ),
     ]
     evaluations: Annotated[
@@ -61,8 +62,8 @@ class _Training(Training["Trainer"]):
         option(
             "--demonstrate",
             "SECONDS",
-            "First search for a plan of each network for this long, with heuristics and exact solvers, and learn from it. If "
-            "there is a --time-limit, the searches take at most about 40 % of it.",
+            "First search for a plan of each network for this long, with heuristics and exact solvers, and learn from it. By "
+            "default there is no such search. If there is a --time-limit, the searches take at most about 40 % of it.",
         ),
     ] = None
 

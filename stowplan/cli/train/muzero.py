@@ -23,10 +23,10 @@ LOCAL_SEARCH_SHARE = 0.5
 
 @dataclass(kw_only=True)
 class _Training(Training["Trainer"]):
-    """Train MMap-MuZero to map the memory of one or more programs.
+    """Train MMap-MuZero, which decides the use of fast memory.
 
-    The agent decides which tensors of a compiled program are in fast memory, where and when. It plays this as a game, in which
-    a move is one decision.
+    The agent decides which tensors of a compiled program are in fast memory, where and when. Like MuZero, it plays this as a
+    game, in which a move is one decision.
     """
 
     KIND = ("memory mapping", "a compiled program")
@@ -53,8 +53,8 @@ class _Training(Training["Trainer"]):
         option(
             "--demonstrate",
             "SECONDS",
-            "First search for a plan of each program for this long, then improve it by local search, and learn from it. If "
-            "there is a --time-limit, the searches take at most about 40 % of it.",
+            "First search for a plan of each program for this long, then improve it by local search, and learn from it. By "
+            "default there is no such search. If there is a --time-limit, the searches take at most about 40 % of it.",
         ),
     ] = None
     windows: Annotated[
@@ -62,11 +62,11 @@ class _Training(Training["Trainer"]):
         option(
             "--windows",
             "N",
-            "Train on N random parts of each program (windows), with varied capacities and times of copies, instead of the "
-            "whole.",
+            "Train on N random parts (windows) of each program instead of the whole program. Sizes of fast memory and times "
+            "of copies vary from window to window. By default there are no windows.",
         ),
     ] = None
-    window_moves: Annotated[int, option("--window-moves", "N", "Maximum number of moves in a window, approximately.")] = 400
+    window_moves: Annotated[int, option("--window-moves", "N", "Approximate maximum number of moves in a window.")] = 400
 
     @property
     def trainer(self) -> type[Trainer]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class _Training(Training["Trainer"]):
-    """Train the PPO mapper to place the instructions of loop bodies.
+    """Train the PPO mapper, which places instructions of loops.
 
     The agent decides on which tile of an array of processing elements each instruction of a loop runs. It learns by proximal
     policy optimization (PPO).
@@ -48,8 +48,8 @@ class _Training(Training["Trainer"]):
         option(
             "--demonstrate",
             "SECONDS",
-            "First search for a plan of each graph for this long, with heuristics, and imitate it. If there is a "
-            "--time-limit, the searches take at most about 40 % of it.",
+            "First search for a plan of each graph for this long, with heuristics, and imitate it. By default there is no "
+            "such search. If there is a --time-limit, the searches take at most about 40 % of it.",
         ),
     ] = None
 

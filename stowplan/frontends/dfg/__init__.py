@@ -134,31 +134,32 @@ RULES = {
     ),
     "pass_through": Rule("Whether a value may take more than one link, through the tiles between them", _YES_OR_NO),
     "starts": Rule(
-        "Which sources, that is, instructions that wait for no result of the same iteration, may not share a tile: all of them "
-        "(source), or one in each connected part of the graph (flow)",
+        "Which sources (instructions that wait for no result of the same iteration) must be on different tiles: one source "
+        "of each connected part of the graph (flow), or all sources (source)",
         _as_they_are("flow", "source"),
         default="flow",
     ),
     "siblings": Rule(
-        "Which instructions may not share a tile: consumers of the same value (consumers), also producers for the same "
-        "consumer (consumers_and_producers), or none",
+        "Which instructions must be on different tiles: those that read the same value (consumers), in addition those whose "
+        "values the same instruction reads (consumers_and_producers), or none (none)",
         _as_they_are("consumers", "consumers_and_producers", "none"),
         default="consumers",
     ),
     "inputs": Rule(
-        "What loads, inputs and constants become: variables in the memory of a tile (variables), a variable for each reader "
-        "(copies), or instructions",
+        "How loads, inputs and constants are modelled: each as one variable in the memory of the tile that all its readers "
+        "share (variables), as a variable for each reader (copies), or as instructions (instructions)",
         _as_they_are(*get_args(Inputs)),
         default="variables",
     ),
     "fuse": Rule("Whether a multiplication that only one addition reads is fused with it", _YES_OR_NO),
     "fan_out": Rule(
-        "Maximum number of consumers of a value, beyond which copy instructions are added, or 0 for any number",
+        "Maximum number of consumers of a value, where 0 means no maximum; further consumers read it from added copy "
+        "instructions",
         {},
         is_number=True,
         default="what the target allows",
     ),
-    "strict": Rule("Whether an operation that no table of operations lists is an error", _YES_OR_NO),
+    "strict": Rule("Whether it is an error if neither op_table nor the package describes an operation", _YES_OR_NO),
     "memory": Rule(
         "How loads and stores are modelled: with the fixed latency of the target (instructions), or over its asynchronous "
         "fabric, a network beside the links that has no fixed latency (asynchronous)",
