@@ -123,8 +123,8 @@ class TierPlacementPresenter(DrawingPresenter):
                 layer, offsets = problem.layers[number], plan.output_offsets if is_output else plan.weight_offsets
                 facts = {"bytes": layer.output_bytes if is_output else layer.weight_bytes}
                 facts |= {"offset": offsets[number]} if offsets else {}
-                span = (edges[number], edges[problem.last_use[number] + 1]) if is_output else (0, edges[-1])
-                residencies.append(Slice(tensor_name(problem, 2 * number + is_output), *span, facts))
+                begin, end = (number, problem.last_use[number] + 1) if is_output else (0, len(layers))
+                residencies.append(Slice(tensor_name(problem, 2 * number + is_output), edges[begin], edges[end], facts))
             groups.append(memory(description.name, residencies, edges, used.tolist()))
         return Trace("ps", groups, 1e-6)
 

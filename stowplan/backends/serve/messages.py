@@ -212,9 +212,10 @@ def failure(name: Id | None, error: BaseException) -> Error:
         VerificationError: "input",
         MissingDependencyError: "missing_package",
     }
-    code = next((code for kind, code in codes.items() if isinstance(error, kind)), "internal")
-    text = str(error) if code != "internal" else f"internal error: {type(error).__name__}: {error}"
-    return Error(id=name, code=code, message=brief(text))
+    for kind, code in codes.items():
+        if isinstance(error, kind):
+            return Error(id=name, code=code, message=brief(str(error)))
+    return Error(id=name, code="internal", message=brief(f"internal error: {type(error).__name__}: {error}"))
 
 
 def schema() -> dict[str, Any]:
