@@ -147,7 +147,7 @@ class Server:
     def _send(self, answer: Answer) -> None:
         """Sends a line to the client, unless it is about progress and the client does not read."""
         if not isinstance(answer, Progress) or self._lines.qsize() < _MAX_UNWRITTEN:
-            self._lines.put(msgspec.json.encode(answer) + b"\n")
+            self._lines.put(_encode(answer))
 
     def _write(self) -> None:
         """Writes lines until there are no more. If the client has closed the pipe, the rest is dropped."""
@@ -251,9 +251,10 @@ class Server:
                     answer = run(job, self._defaults, self._cache, self._send)
             except BaseException as error:  # whatever happens to one request, the server and the others go on
                 answer = failure(job.request.id, error)
-            # The answer is in the queue before the id may be used again, and before the server may end.
-            self._send(answer)
+            line = _encode(answer)
+            # Both at once: a client that has the answer may use the id again, and the server may end only after the answer.
             with self._changed:
+                self._lines.put(line)
                 del self._running[job.request.id]
                 self._changed.notify_all()
 
@@ -277,6 +278,10 @@ class Server:
         """Takes a request out of those that wait. The caller holds the lock."""
         job = self._running[name] = self._waiting.pop(name)
         return job
+
+
+def _encode(answer: Answer) -> bytes:
+    return msgspec.json.encode(answer) + b"\n"
 
 
 def open_pipes() -> tuple[int, int]:

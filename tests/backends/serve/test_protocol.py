@@ -240,6 +240,13 @@ def test_requests_wait_for_their_turn(start: Start) -> None:
     assert client.answer("runs")["result"]["status"] == "optimal"
 
 
+def test_an_id_is_free_once_its_answer_is_read(start: Start) -> None:
+    client = start()
+    for _ in range(300):
+        client.send(id=1, type="verify", problem=PACKING, plan={"format": "stowplan.packing.plan", "version": 1})
+        assert client.answer(1)["code"] == "input"
+
+
 def test_a_deadline_ends_the_search(start: Start) -> None:
     client = start()
     client.solve(1, deadline_ms=300, options={"baseline": "first"})
