@@ -78,7 +78,7 @@ class OrderPresenter(DrawingPresenter):
             for at, (op, live) in enumerate(zip(plan.order, profile.live, strict=True))
         ]
         names = [buffer.id for buffer in profile.lives.packing.buffers]
-        live = {"live bytes": (range(len(ops) + 1), profile.live.tolist())}
+        live = {"live": (range(len(ops) + 1), profile.live.tolist())}
         return Trace("step", [Group("operators", {"operators": ops}, live), arena("arena", profile.layout(), names)])
 
     def overview(self, problem: Problem, result: Result) -> Overview:

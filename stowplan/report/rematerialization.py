@@ -101,7 +101,7 @@ class RematerializationPresenter(DrawingPresenter):
                 end = at + 1 if problem.channel is None else begin[at] + problem.ops[op].cost
                 facts = {"kind": problem.ops[op].kind, "cost": problem.ops[op].cost, "run": counts[op]}
                 runs.append(Slice(problem.ops[op].id, begin[at], end, facts))
-        used = {f"{_occupied(problem)} bytes": (begin, load_bytes(problem, plan))}
+        used = {_occupied(problem): (begin, load_bytes(problem, plan))}
         unit = "step" if problem.channel is None else "unit of cost"
         return Trace(unit, [Group("operators", {"operators": runs}, used), *groups])
 

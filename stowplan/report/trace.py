@@ -1,13 +1,15 @@
 """Traces: plans as files for viewers of timelines, such as https://ui.perfetto.dev.
 
 A trace consists of groups: one for each memory, one for the operators and one for the copies. A group has rows of slices and
-counters. The format is that of Chrome's trace viewer in JSON ("Trace Event Format", Google 2016), which Perfetto reads as well.
-A viewer takes all times for microseconds; :attr:`Trace.microseconds` says how long a unit of the plan's time is shown.
+counters of bytes. The format is that of Chrome's trace viewer in JSON ("Trace Event Format", Google 2016), in which a group is
+called a process and a row a thread. Perfetto reads it as well. A viewer takes all times for microseconds;
+:attr:`Trace.microseconds` says how long a unit of the plan's time is shown.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -34,7 +36,7 @@ class Group:
     rows: Mapping[str, Sequence[Slice]] = field(default_factory=dict)
     """The slices of each row, which do not overlap in time."""
     counters: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
-    """For each counter ``n + 1`` moments and ``n`` values: each value holds from its moment to the next."""
+    """For each counter ``n + 1`` moments and ``n`` numbers of bytes, each of which holds from its moment to the next."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Trace:
 
 def memory(name: str, residencies: Iterable[Slice], edges: Sequence[float], used: Sequence[float]) -> Group:
     """The group of a memory: the bytes in use as a counter, and residencies in as many rows as are live at once."""
-    return Group(name, in_rows(residencies, "buffers"), {"bytes in use": (edges, used)})
+    return Group(name, in_rows(residencies, "buffers"), {"in use": (edges, used)})
 
 
 def in_rows(slices: Iterable[Slice], name: str) -> dict[str, list[Slice]]:
@@ -83,25 +85,27 @@ def encode(problem: ProblemDocument[PlanDocument], plan: PlanDocument, trace: Tr
         return round((time - origin) * trace.microseconds, 3)
 
     events: list[dict[str, Any]] = []
+    # Perfetto finds the thread that a name is for by its number alone, so no two processes have threads of the same number; and
+    # it gives counters the thread that has the number of their process.
+    threads = itertools.count(len(trace.groups) + 1)
     for process, group in enumerate(trace.groups, 1):
-        events.append(_named("process_name", process, 0, name=group.name))
-        events.append(_named("process_sort_index", process, 0, sort_index=process))
-        for thread, (name, slices) in enumerate(group.rows.items(), 1):
-            events.append(_named("thread_name", process, thread, name=name))
-            events.append(_named("thread_sort_index", process, thread, sort_index=thread))
+        events += _named("process", group.name, {"pid": process}, process)
+        for name, slices in group.rows.items():
+            row = {"pid": process, "tid": next(threads)}
+            events += _named("thread", name, row, row["tid"])
             for part in slices:
                 begin = moment(part.begin)
-                duration = round(moment(part.end) - begin, 3)
-                event = {"ph": "X", "pid": process, "tid": thread, "name": part.name, "ts": begin, "dur": duration}
+                event = {"ph": "X", **row, "name": part.name, "ts": begin, "dur": round(moment(part.end) - begin, 3)}
                 events.append(event | ({"args": dict(part.facts)} if part.facts else {}))
         for name, (moments, values) in group.counters.items():
             # The last moment ends the last value.
             for edge, value in zip(moments, [*values, 0], strict=True):
-                events.append({"ph": "C", "pid": process, "name": name, "ts": moment(edge), "args": {"value": value}})
+                events.append({"ph": "C", "pid": process, "name": name, "ts": moment(edge), "args": {"bytes": value}})
     facts = {"problem": problem.digest, "objective": plan.objective, "time": f"1 {trace.unit} = {trace.microseconds:g} us"}
-    return files.encode({"displayTimeUnit": "ns", "otherData": facts, "traceEvents": events})
+    return files.encode({"otherData": facts, "traceEvents": events})
 
 
-def _named(what: str, process: int, thread: int, **facts: Any) -> dict[str, Any]:
-    """An event that names or orders a group or a row."""
-    return {"ph": "M", "pid": process, "tid": thread, "name": what, "args": facts}
+def _named(what: str, name: str, numbers: dict[str, int], place: int) -> list[dict[str, Any]]:
+    """The events that name a group or a row, and say at which place it is shown."""
+    facts = {"name": {"name": name}, "sort_index": {"sort_index": place}}
+    return [{"ph": "M", **numbers, "name": f"{what}_{fact}", "args": value} for fact, value in facts.items()]
