@@ -2,13 +2,15 @@
 
 For a small instance of every kind: later calls of :func:`stowplan.solve` in this process, and the same problem as a line to a
 server, with its answer; in turns, so that both have the same load of the machine. Then the fallback, of requests whose deadline
-is over at once. Medians of the clock and, in brackets, of the processor time of all processes. Last, how late answers are:
+is over at once. Medians of the clock and, in brackets, means of the processor time of all processes. Last, how late answers
+are:
 requests with random deadlines on a problem whose search does not end before them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -18,14 +20,15 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import stowplan
-from benchmarks.calls.cost import SMALL, median, pair
+from benchmarks.calls.cost import SMALL, pair
 from benchmarks.lib.places import EXAMPLES
-from benchmarks.lib.processor import seconds_of_children
+from benchmarks.lib.processor import seconds_of
 from benchmarks.lib.tables import table
 
 #: An instance whose optimum is not proven within the deadlines below, with its options.
@@ -55,12 +58,22 @@ class Client:
 
 def timed(work: Callable[[], Any]) -> tuple[tuple[float, float], Any]:
     """Seconds of the clock and of processors that a call takes, and what it returns."""
-    used, began = time.process_time() + seconds_of_children(), time.perf_counter()
+    used, began = _used(os.getpid()), time.perf_counter()
     outcome = work()
     ended = time.perf_counter()
     # Workers that were stopped need a moment to end.
     time.sleep(0.2)
-    return (ended - began, time.process_time() + seconds_of_children() - used), outcome
+    return (ended - began, _used(os.getpid()) - used), outcome
+
+
+def _used(pid: int) -> float:
+    """Seconds of processors that a process and all that it has started have used, in steps of a hundredth."""
+    children: list[str] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        # A thread may have ended in the meantime.
+        with contextlib.suppress(OSError):
+            children += path.read_text().split()
+    return seconds_of(pid) + sum(_used(int(child)) for child in children)
 
 
 def request(problem: Any, deadline_ms: float, **fields: Any) -> bytes:
@@ -93,7 +106,10 @@ def small_instances(client: Client, repeat: int) -> None:
             said = json.loads(answer)["result"]
             assert "optimal" not in (said["status"], result.status) or said["objective"] >= result.bound
         # The first of each loads what the others find loaded.
-        cells = [pair(median(column[1:]), 1000) for column in seconds]
+        cells = []
+        for column in seconds:
+            clock, processor = zip(*column[1:], strict=True)
+            cells.append(pair((statistics.median(clock), statistics.mean(processor)), 1000))
         sizes = (f"{len(line) / 1000:,.0f}", f"{len(answer) / 1000:,.0f}")
         outcome = "the fallback" if json.loads(late)["fallback"] else "proven optimal"
         rows.append((result.kind.replace("_", " "), *cells[:2], *sizes, cells[2], outcome))
