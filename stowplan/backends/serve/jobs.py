@@ -123,7 +123,8 @@ class _Search:
 
     def _with_fallback(self) -> tuple[result.Result, bool]:
         """The result of the whole work or, if the deadline comes first, of the fallback; and whether it is the fallback."""
-        work = min(FALLBACK_WORK, self._options.extent)
+        # The same for every deadline, unless the client asks for less.
+        work = min(FALLBACK_WORK, self._request.options.get("work_limit") or FALLBACK_WORK)
         first = self._solved(
             msgspec.structs.replace(self._options, candidates=("heuristic",), work_limit=work, certify=False), _FALLBACK_LIMIT
         )

@@ -275,6 +275,7 @@ def test_the_fallback_depends_on_no_clock(start: Start) -> None:
         answer = client.answer(name)
         assert answer["fallback"]
         assert answer["result"]["verified"]
+        assert answer["result"]["provenance"]["options"]["work_limit"] == 1 / 16
         plans.append(json.dumps(answer["result"]["plan"]))
     assert len({*plans}) == 1
     expected = stowplan.solve(
