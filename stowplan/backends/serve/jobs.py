@@ -27,6 +27,8 @@ from stowplan.kernel.kind import check, kind_of
 from stowplan.kernel.solve import CEILING, solve
 from stowplan.kernel.workers.warm import STOP_SECONDS
 
+#: Work of a deterministic run that states none, as a part of the deadline: a busy machine may take longer than an idle one.
+_WORK_PART = 0.5
 #: Work of the fallback, in seconds of an idle machine.
 FALLBACK_WORK = 1 / 16
 #: Time limit of the fallback in seconds. It is so long that it never decides which plan is found.
@@ -193,8 +195,8 @@ def read_options(request: Solve, defaults: Options) -> tuple[ReadOptions, Option
         given["deterministic"] = True
     options = Options(**msgspec.structs.asdict(defaults) | given)
     if options.deterministic and options.work_limit is None:
-        # The work must not depend on how long the request waited. A run may take twice the time of its work.
-        options = msgspec.structs.replace(options, work_limit=options.time_limit / CEILING)
+        # The work must not depend on how long the request waited.
+        options = msgspec.structs.replace(options, work_limit=_WORK_PART * options.time_limit)
     if options.workers > defaults.workers:
         raise UsageError(f"found workers {options.workers}, expected at most the {defaults.workers} of this server")
     return _only_reading(values), options
