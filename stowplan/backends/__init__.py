@@ -5,6 +5,7 @@ A file imports only files that come before it in this list:
 - ``emit``: writes the offsets of a plan as a C header, as JSON or as CSV
 - ``fallback``: errors and warnings for cases in which a back end keeps the framework's own plan
 - ``search``: how back ends call :func:`stowplan.solve`
+- ``serve``: a process that compilers in other languages call
 - ``executorch``: memory plans for models that ExecuTorch exports
 - ``llama``: placements of language models for llama.cpp
 - ``tflm``: arena plans for TensorFlow Lite Micro

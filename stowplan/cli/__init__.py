@@ -17,6 +17,7 @@ Each file knows only those before it:
 - ``inspect``: ``verify``, ``show`` and other commands that inspect existing files
 - ``llm``: ``stowplan llm``
 - ``compare``: ``stowplan compare``
+- ``serve``: ``stowplan serve``
 - ``solve``: ``stowplan solve``
 - ``tflm``: ``stowplan tflm``
 - ``train``: ``stowplan train``

@@ -87,6 +87,7 @@ _COMMANDS = {
     "batch": "batch",
     "compare": "compare",
     "validate": "validate",
+    "serve": "serve",
     "tflm": "tflm",
     "tune-xla": "tune_xla",
     "fit-jax": "fit_jax",

@@ -18,8 +18,8 @@ from stowplan.result import Result
 if TYPE_CHECKING:
     from stowplan.report.presenter import Presenter
 
-#: Formats that only some plans have: a TensorFlow Lite model with the offsets in it, and the configuration of a CGRA.
-TFLITE, CONFIG = "tflite", "config"
+#: Formats that only some plans have: a TensorFlow Lite model with the offsets in it, the configuration of a CGRA, and a trace.
+TFLITE, CONFIG, PERFETTO = "tflite", "config", "perfetto"
 
 Emit = Annotated[
     list[str] | None,
@@ -27,8 +27,8 @@ Emit = Annotated[
         "--emit",
         "FORMAT[=FILE]",
         "Write the plan for other programs: its offsets as a table (c-header, json or csv) or in the TensorFlow Lite model "
-        "(tflite), or the configuration of a coarse-grained reconfigurable array (config). Without =FILE it goes to the file "
-        "of -o, in place of the plan. May be given several times.",
+        "(tflite), the configuration of a coarse-grained reconfigurable array (config), or a trace for ui.perfetto.dev "
+        "(perfetto). Without =FILE it goes to the file of -o, in place of the plan. May be given several times.",
     ),
 ]
 Depfile = Annotated[
@@ -94,7 +94,9 @@ class Outputs:
         forms = {form for form, _ in self.tables}
         if CONFIG in forms:
             _presenter(problem).check_configurable(f"--emit {CONFIG}")
-        if forms - {CONFIG}:
+        if PERFETTO in forms:
+            _presenter(problem).check_traceable(f"--emit {PERFETTO}")
+        if forms - {CONFIG, PERFETTO}:
             from stowplan.backends.emit import check_emittable
 
             check_emittable(problem)
@@ -117,6 +119,10 @@ class Outputs:
                 write_plan(source, plan, path)
             elif form == CONFIG:
                 _presenter(problem).configuration(problem, plan).save(path)
+            elif form == PERFETTO:
+                from stowplan.report.trace import encode
+
+                files.write_atomic(path, encode(problem, plan, _presenter(problem).trace(problem, plan)))
             else:
                 emit.write(path, problem, plan, form)
         if self.certificate is not None and certificate is not None:
@@ -144,8 +150,9 @@ class Outputs:
 def _check_format(form: str) -> None:
     from stowplan.backends.emit import FORMATS
 
-    if form not in (*FORMATS, TFLITE, CONFIG):
-        raise UsageError(f"--emit: found {form!r}, expected one of {', '.join((*FORMATS, TFLITE, CONFIG))}")
+    known = (*FORMATS, TFLITE, CONFIG, PERFETTO)
+    if form not in known:
+        raise UsageError(f"--emit: found {form!r}, expected one of {', '.join(known)}")
 
 
 def _presenter(problem: Any) -> Presenter:

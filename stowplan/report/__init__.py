@@ -8,6 +8,7 @@ Each file knows only those before it:
 - ``text``: text for sizes, times, axis ticks and names
 - ``boxes``: layouts of memory as boxes over time and offsets
 - ``scene``: descriptions of pictures that do not depend on the renderer
+- ``trace``: plans as files for viewers of timelines, such as Perfetto
 - ``curves``: the best objective and the bound over time
 - ``memory_mapping_drawing``: pictures of memory-mapping plans, after figures 1 and 8 of Wang et al. 2023
 - ``paper``: pictures laid out in points, for files

@@ -11,11 +11,12 @@ from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.packing import plan as packing_plan
 from stowplan.models.packing import problem as packing
 from stowplan.report.boxes import Boxes, assign_colours
-from stowplan.report.packing import WIDE, Layout, axis_top, build_layout, layout_panel, layouts_section, plot
+from stowplan.report.packing import WIDE, Layout, arena, axis_top, build_layout, layout_panel, layouts_section, plot
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Panel, Picture, Plot, number_axis
 from stowplan.report.text import format_bytes, name_of, plan_line, printable
+from stowplan.report.trace import Trace
 from stowplan.result import Result
 from stowplan.tables import text_table
 
@@ -77,6 +78,12 @@ class BankedPackingPresenter(DrawingPresenter):
             across = number_axis(layouts[0].start, layouts[0].end, "time")
             plots.append(Plot(across, panels, label, gap=14))
         return Picture(f"{problem.name or 'banked packing'}: {len(problem.buffers):,} buffers", [plots], WIDE * len(plans))
+
+    def trace(self, problem: Problem, plan: Plan) -> Trace:
+        """Each bank over the problem's own time."""
+        names = [buffer.id for buffer in problem.buffers]
+        layouts = zip(problem.banks, bank_layouts(problem, plan), strict=True)
+        return Trace("moment", [arena(bank.name, layout, names) for bank, layout in layouts])
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """The buffers and the banks."""

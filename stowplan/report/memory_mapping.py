@@ -26,6 +26,7 @@ from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Picture
 from stowplan.report.text import format_bytes, plan_line, printable
+from stowplan.report.trace import Group, Slice, Trace, memory
 from stowplan.result import Result
 from stowplan.tables import text_table
 from stowplan.units import format_ps
@@ -62,6 +63,34 @@ class MemoryMappingPresenter(DrawingPresenter):
     def picture(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
         """The layout of one plan, or of two side by side."""
         return drawing.picture(problem, self.distinct(problem, plans), "seconds" if seconds else "steps")
+
+    def trace(self, problem: Problem, plan: Plan) -> Trace:
+        """The simulated program: its steps and waits, fast memory, and the copies in both directions."""
+        layout = build_layout(problem, plan, "seconds")
+        starts, waits = layout.timeline.step_start_ps, layout.timeline.step_wait_ps
+        steps = [
+            Slice(
+                step.name, starts[at], starts[at + 1] - waits[at + 1], {"opcode": step.opcode, "step": at, "runs": step.weight}
+            )
+            for at, step in enumerate(problem.steps)
+        ]
+        stalls = [Slice("wait for a copy", stall.left, stall.right, {"before step": stall.boundary}) for stall in layout.stalls]
+        residencies = (
+            Slice(problem.tensors[box.owner].name, box.left, box.right, {"offset": box.bottom, "bytes": box.size})
+            for box in layout.boxes
+        )
+        copies: dict[str, list[Slice]] = {}
+        for bar in sorted(layout.bars, key=lambda bar: (bar.transfer.direction, bar.lane)):
+            tensor = problem.tensors[bar.transfer.tensor]
+            facts = {"bytes": tensor.size, "waited in the queue (ps)": bar.transfer.begin_ps - bar.transfer.queued_ps}
+            row = copies.setdefault(f"{bar.transfer.direction} {bar.lane}", [])
+            row.append(Slice(tensor.name, bar.left, bar.right, facts))
+        groups = [
+            Group("program", {"steps": steps, "waits": stalls}),
+            memory("fast memory", residencies, layout.boundaries.tolist(), layout.occupancy.tolist()),
+            Group("copies", copies),
+        ]
+        return Trace("ps", groups, 1e-6)
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """The normalised return, and facts about the program and the machine.

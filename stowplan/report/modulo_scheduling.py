@@ -19,6 +19,7 @@ from stowplan.report.paper import lay_out
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.scene import Arrow, Axis, Dot, Key, Line, Mark, Panel, Picture, Plot, Rect, Style, Text, patches
 from stowplan.report.text import shorten
+from stowplan.report.trace import Group, Slice, Trace
 from stowplan.result import Result
 from stowplan.tables import text_table
 
@@ -112,6 +113,20 @@ class ModuloSchedulingPresenter(DrawingPresenter):
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
         """The first schedule."""
         return picture(problem, plans[0][1])
+
+    def trace(self, problem: Problem, plan: Plan) -> Trace:
+        """The tiles over clocks, from the first iteration until one has ended while all later ones are on their way."""
+        iterations = -(-plan.makespan // plan.ii) + 1
+        rows: dict[str, list[Slice]] = {}
+        for number in sorted(range(len(plan.tiles)), key=lambda number: (plan.tiles[number], plan.times[number])):
+            instruction, begin = problem.instructions[number], plan.times[number]
+            facts = {"operation": instruction.op_name, "latency": problem.latencies[number], "slot": plan.slots[number]}
+            # A tile issues one instruction in a clock; the result may take several.
+            rows.setdefault(f"tile {_tile_name(problem, plan.tiles[number])}", []).extend(
+                Slice(instruction.id, begin + at * plan.ii, begin + at * plan.ii + 1, {"iteration": at, **facts})
+                for at in range(iterations)
+            )
+        return Trace("clock", [Group("tiles", rows)])
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """The machine, the rules, and what is proven about the initiation interval."""
@@ -213,7 +228,7 @@ def picture(problem: Problem, plan: Plan) -> Picture:
     # Texts are drawn last, so that they stay readable where an arrow crosses a box.
     marks += [mark for way in layout.ways for mark in _way(way)] + words
     unit = min(_UNIT, _MAX_SIZE / max(layout.width, layout.height))
-    rows = [(row.middle, _tile_name(problem, row)) for row in layout.rows]
+    rows = [(row.middle, _row_name(problem, row)) for row in layout.rows]
     up = Axis(layout.height, 0, rows, "tile" if problem.machine.columns == 1 else "tile (row, column)")
     across = Axis(0, layout.width, [(slot_middle(slot), str(slot)) for slot in range(plan.ii)], "slot (clock modulo II)")
     panel = Panel(up, marks, layout.height * unit, spoken(plan), is_framed=False)
@@ -234,12 +249,15 @@ def _operation_colours(problem: Problem) -> dict[str, str]:
     return {operation: PALETTE[number % len(PALETTE)] for number, operation in enumerate(operations)}
 
 
-def _tile_name(problem: Problem, row: Row) -> str:
-    """Number of a tile with its position in the grid; for several tiles, the first and the last."""
+def _row_name(problem: Problem, row: Row) -> str:
+    """Name of the tile of a row; for several tiles, the numbers of the first and the last."""
+    return _tile_name(problem, row.first) if row.first == row.last else f"{row.first} – {row.last}"
+
+
+def _tile_name(problem: Problem, tile: int) -> str:
+    """Number of a tile with its position in the grid."""
     columns = problem.machine.columns
-    if row.first != row.last:
-        return f"{row.first} – {row.last}"
-    return str(row.first) if columns == 1 else f"{row.first} ({row.first // columns}, {row.first % columns})"
+    return str(tile) if columns == 1 else f"{tile} ({tile // columns}, {tile % columns})"
 
 
 def _frame(layout: Layout, plan: Plan) -> list[Mark]:

@@ -17,10 +17,11 @@ from stowplan.portfolio.operator_order.arena import Lives
 from stowplan.report import scene
 from stowplan.report.boxes import assign_colours
 from stowplan.report.inline import legend_html, plot_html
-from stowplan.report.packing import Layout, build_layout, layouts_section, plots
+from stowplan.report.packing import Layout, arena, build_layout, layouts_section, plots
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten
+from stowplan.report.trace import Group, Slice, Trace
 from stowplan.result import Result
 from stowplan.tables import text_table
 
@@ -68,6 +69,17 @@ class OrderPresenter(DrawingPresenter):
         """Live bytes of one plan, or of two."""
         profiles = [(label, build_profile(problem, plan)) for label, plan in plans]
         return scene.Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[plot(profiles)]], 560)
+
+    def trace(self, problem: Problem, plan: Plan) -> Trace:
+        """The operators, of which each takes one step, the live bytes, and the arena."""
+        profile = build_profile(problem, plan)
+        ops = [
+            Slice(problem.ops[op].id, at, at + 1, {"kind": problem.ops[op].kind, "live bytes": int(live)})
+            for at, (op, live) in enumerate(zip(plan.order, profile.live, strict=True))
+        ]
+        names = [buffer.id for buffer in profile.lives.packing.buffers]
+        live = {"live": (range(len(ops) + 1), profile.live.tolist())}
+        return Trace("step", [Group("operators", {"operators": ops}, live), arena("arena", profile.layout(), names)])
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """The graph."""

@@ -23,6 +23,7 @@ from stowplan.report.inline import layouts_html
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable
+from stowplan.report.trace import Group, Slice, Trace, memory
 from stowplan.result import Result
 from stowplan.tables import text_table
 
@@ -91,6 +92,10 @@ class PackingPresenter(DrawingPresenter):
         drawn = [layout for _, layout in layouts]
         colours = assign_colours(layout.boxes for layout in drawn)
         return scene.Picture(heading(problem, drawn), [plots(layouts, colours)], WIDE * len(plans))
+
+    def trace(self, problem: Problem, plan: Plan) -> Trace:
+        """The arena over the problem's own time."""
+        return Trace("moment", [arena("arena", build_layout(problem, plan), [buffer.id for buffer in problem.buffers])])
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """The buffers and the capacity."""
@@ -235,6 +240,14 @@ def build_layout(problem: Problem, plan: Plan) -> Layout:
         peak=int(load.max(initial=0)),
         height=max((box.bottom + box.size for box in boxes), default=0),
     )
+
+
+def arena(name: str, layout: Layout, names: Sequence[str]) -> Group:
+    """The group of a trace for a layout; ``names`` are those of the owners of its boxes."""
+    residencies = (
+        Slice(names[box.owner], box.left, box.right, {"offset": box.bottom, "bytes": box.size}) for box in layout.boxes
+    )
+    return memory(name, residencies, layout.times.tolist(), layout.load.tolist())
 
 
 def axis_top(layouts: Sequence[Layout]) -> int:

@@ -21,6 +21,7 @@ from stowplan.report.figures import check_format, save_picture
 from stowplan.report.page import Details, Overview, Section
 from stowplan.report.scene import Picture
 from stowplan.report.text import format_value
+from stowplan.report.trace import Trace
 from stowplan.result import Result
 
 #: A plan with its name.
@@ -63,6 +64,15 @@ class Presenter:
     def configuration(self, problem: Any, plan: Any) -> Document:
         """The configuration of the machine for a valid plan."""
         raise self._not_configured("--emit config")
+
+    def check_traceable(self, option: str) -> None:
+        """Raises UsageError, which names the option, if plans of this kind have no trace."""
+        if type(self).trace is Presenter.trace:
+            raise self._not_traced(option)
+
+    def trace(self, problem: Any, plan: Any) -> Trace:
+        """A valid plan as a trace for viewers of timelines: memory in use, residencies, operators and copies."""
+        raise self._not_traced("--emit perfetto")
 
     def simulate(self, problem: Any, plan: Any, iterations: int) -> str:
         """Simulates the configuration of a valid plan and returns a line about the outcome.
@@ -123,6 +133,9 @@ class Presenter:
 
     def _not_drawn(self) -> UsageError:
         return UsageError(f"--png: plans of the kind {self._words()} are not drawn; leave it out")
+
+    def _not_traced(self, option: str) -> UsageError:
+        return UsageError(f"{option}: plans of the kind {self._words()} do not say when anything happens, so there is no trace")
 
     def _not_configured(self, option: str) -> UsageError:
         return UsageError(f"{option}: plans of the kind {self._words()} configure no machine")

@@ -21,6 +21,7 @@ from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Overview, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, plan_line, printable, shorten
+from stowplan.report.trace import Group, Slice, Trace, in_rows
 from stowplan.result import Result
 from stowplan.tables import text_table
 
@@ -72,6 +73,37 @@ class RematerializationPresenter(DrawingPresenter):
     def drawn(self, problem: Problem, plans: Sequence[Labelled], *, seconds: bool) -> scene.Picture:
         """Live bytes of one plan, or of two."""
         return scene.Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[_plot(problem, plans)]], 560)
+
+    def trace(self, problem: Problem, plan: Plan) -> Trace:
+        """The runs and the bytes that count towards the limit. With a host, time is in units of cost, and there are copies;
+        otherwise each run takes one step."""
+        steps, groups = list(plan.steps()), list[Group]()
+        begin: Sequence[int] = range(len(steps) + 1)
+        if problem.channel is not None:
+            times = timeline(build(problem), plan)
+            begin = (*times.begin, times.end)
+            copies: dict[str, Sequence[Slice]] = {}
+            for action in ("send", "fetch"):
+                parts = [copy for copy in times.transfers if copy.action == action]
+                tensors = [problem.tensors[copy.tensor] for copy in parts]
+                slices = (
+                    Slice(tensor.id, copy.begin, copy.end, {"bytes": tensor.size, "issued": copy.issued})
+                    for copy, tensor in zip(parts, tensors, strict=True)
+                )
+                copies |= in_rows(slices, action)
+            groups.append(Group("copies", copies))
+        counts: Counter[int] = Counter()
+        runs = []
+        for at, (action, op) in enumerate(steps):
+            if action == "run":
+                counts[op] += 1
+                # The step after a run may wait for copies, so a run ends by its own cost.
+                end = at + 1 if problem.channel is None else begin[at] + problem.ops[op].cost
+                facts = {"kind": problem.ops[op].kind, "cost": problem.ops[op].cost, "run": counts[op]}
+                runs.append(Slice(problem.ops[op].id, begin[at], end, facts))
+        used = {_occupied(problem): (begin, load_bytes(problem, plan))}
+        unit = "step" if problem.channel is None else "unit of cost"
+        return Trace(unit, [Group("operators", {"operators": runs}, used), *groups])
 
     def overview(self, problem: Problem, result: Result) -> Overview:
         """The graph and the limit."""

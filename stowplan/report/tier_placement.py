@@ -24,6 +24,7 @@ from stowplan.report.inline import legend_html, plot_html
 from stowplan.report.page import Details, Section, table
 from stowplan.report.presenter import DrawingPresenter, Labelled
 from stowplan.report.text import byte_unit, format_bytes, name_of, printable, shorten
+from stowplan.report.trace import Group, Slice, Trace, memory
 from stowplan.result import Result
 from stowplan.tables import text_table
 from stowplan.units import format_ps
@@ -109,6 +110,23 @@ class TierPlacementPresenter(DrawingPresenter):
         if limited:
             rows.append(_addresses(problem, plans[0], limited) if plans[0][1].output_offsets else _use(problem, plans, limited))
         return scene.Picture(f"{problem.name} on {problem.target}, {problem.cost_model}", rows)
+
+    def trace(self, problem: Problem, plan: Plan) -> Trace:
+        """The layers with their latencies, and each tier: weights for the whole run, outputs until their last use."""
+        times = layers_ps(problem, plan.weight_tiers, plan.output_tiers)
+        edges = [0, *np.cumsum(times).tolist()]
+        layers = [Slice(layer.name, edges[at], edges[at + 1], {"op": layer.op}) for at, layer in enumerate(problem.layers)]
+        groups = [Group("layers", {"layers": layers})]
+        for tier, (description, used) in enumerate(zip(problem.tiers, use_of_tiers(problem, plan), strict=True)):
+            residencies = []
+            for number, is_output in (tensor for tensor in tensors(problem) if tier_of(plan, tensor) == tier):
+                layer, offsets = problem.layers[number], plan.output_offsets if is_output else plan.weight_offsets
+                facts = {"bytes": layer.output_bytes if is_output else layer.weight_bytes}
+                facts |= {"offset": offsets[number]} if offsets else {}
+                begin, end = (number, problem.last_use[number] + 1) if is_output else (0, len(layers))
+                residencies.append(Slice(tensor_name(problem, 2 * number + is_output), edges[begin], edges[end], facts))
+            groups.append(memory(description.name, residencies, edges, used.tolist()))
+        return Trace("ps", groups, 1e-6)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
         """Bands of tiers, transitions from another map if it differs, and layers."""
