@@ -20,8 +20,9 @@ class Rate(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------------- memory mapping
 
-# A *segment* is a range of consecutive steps of a program. *Fewer for large programs*: the number of iterations is divided by
-# ``1 + uses / iteration_uses`` (:mod:`stowplan.portfolio.memory_mapping.guided`), because each iteration takes longer there.
+# A *segment* is a range of consecutive steps of a program. A *use* is one access of a tensor by a step. *Fewer for large
+# programs*: the number of iterations is divided by ``1 + uses / iteration_uses``, where ``iteration_uses`` is a parameter of
+# :mod:`stowplan.portfolio.memory_mapping.guided`, because each iteration takes longer if there are many uses.
 
 MAPPING_ROUNDS = Rate(300_000, "rounds of ruin and recreate, times accesses of tensors by steps")
 MAPPING_SIMPLEX = Rate(6_000, "simplex iterations of the relaxation, fewer for large programs")
@@ -48,6 +49,8 @@ BANKED_CPSAT = Rate(1 / 4, "deterministic seconds of CP-SAT on the whole model")
 BANKED_ATTEMPTS = Rate(1, "choices of banks that are packed")
 
 # ------------------------------------------------------------------------------------------ operator order, rematerialization
+
+# A *run* is one execution of an operator; with rematerialization, an operator can run several times.
 
 ORDER_SETS = Rate(4_000_000, "sets of operators that the exact search looks at, times operators")
 ORDER_ROUNDS = Rate(1_000, "rounds of local search, times operators")

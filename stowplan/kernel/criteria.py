@@ -33,7 +33,10 @@ def settled(pool: WorkerPool) -> StopReason | None:
 
 
 def user_criterion(criterion: stop.Criterion | None) -> Criterion:
-    """A criterion that holds if the caller's holds and the run need not wait for any candidate; never if there is none."""
+    """A criterion that holds if the caller's holds and the run need not wait for any candidate.
+
+    If the caller has none (``criterion`` is None), it never holds.
+    """
 
     def holds(pool: WorkerPool) -> StopReason | None:
         is_held = criterion is not None and criterion(pool.state.progress)
@@ -97,7 +100,8 @@ def is_decided(state: RunState, unfinished: Sequence[Candidate], could_win_ties:
     if state.infeasible:
         return True
     only_ties_count = state.settled_reason() == "optimal" and state.on_plan is None
-    # If the caller named a baseline, its plan is preferred to equally good ones, whichever candidate made it.
+    # If the caller named a baseline, its plan replaces an equally good one, even one by a candidate that was started earlier.
+    # Unless the best plan is that of the baseline, all candidates that make plans must therefore finish.
     if only_ties_count and state.best is not None and state.baseline in (None, state.best.source):
         return proves_only(could_win_ties)
     return proves_only(unfinished)

@@ -325,7 +325,7 @@ class TensorUse:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Latency of one step, in total over all its runs."""
+    """Latency of one step, in total over all its runs. A step in a loop runs once in each iteration."""
 
     step: int
     """Number of the step."""

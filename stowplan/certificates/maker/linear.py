@@ -177,8 +177,12 @@ class Relaxation(Branched):
 
     def splits(self) -> list[Split]:
         """Splits on the number of items of one size that are in a memory, and on single items, where this number is fractional
-        in the last solution. Splits on several items come before those on one item. In each of these two groups, splits are
-        sorted by the size of an item times the distance of the number to the nearest whole one, the largest first."""
+        in the last solution. On the first side of a split ``(decisions, most)``, the number is at most ``most``; on the other
+        side, it is larger.
+
+        Splits on several items come before those on one item. In each of these two groups, the splits with the largest product
+        of the size of an item and the distance of the number from the nearest whole one come first.
+        """
         point = self.point()
         splits: list[list[tuple[float, tuple[Decision, ...], int]]] = [[], []]
         for (_, size, _), group in self.groups.items():
@@ -205,11 +209,11 @@ def _whole(price: float) -> int:
 def _rounded(row: Row, point: FloatArray, room: int, seen: Counter[bytes]) -> Any:
     """The rounding of a row that the solution violates most; None if it violates none.
 
-    The result is (violation as a distance, row, turned, divisor, coefficients of the row's columns, upper limit).
+    Before a row is rounded, x is replaced by 1 - x for some items (``turned``). The result is (violation as a distance, row,
+    turned, divisor, coefficients of the row's columns, upper limit).
 
     Also None if MAX_SIMILAR similar rows were examined before, which ``seen`` counts. Rows are similar if they are of the same
-    memory, the same items are fractional, and the items that are entirely there take equally many bytes. Before a row is
-    rounded, x is replaced by 1 - x for the items in ``turned``.
+    memory, their columns of the same items are fractional, and the items whose column is 1 take equally many bytes.
 
     Parameters
     ----------

@@ -136,7 +136,7 @@ class Repair:
     dropped
         The stays that have not.
     idle
-        Number of stays that were left out because they serve no use.
+        Number of stays that were left out because no use and no copy to slow memory needs them.
     moved
         Number of stays that were given another offset.
     advanced
@@ -220,7 +220,7 @@ class Repair:
                 entry.end = loop.end
 
     def _copy_results_without_room(self) -> None:
-        """If there is no room for the result of a step that XLA replaced by a copy, let its stay begin only with that copy.
+        """Shorten the stays of results that overlap other stays, if XLA replaced the step that writes the result by a copy.
 
         At first, such a stay begins with the step, as if the step wrote its result to fast memory. If the stay then overlaps
         another one, the step writes to slow memory instead, and the stay begins when XLA's copy starts.
@@ -243,7 +243,8 @@ class Repair:
                 continue
             latest = max(stay.starts[-1], min(stay.arrived, entry.end - 1))
             for other in by_end[bisect_right(ends, entry.start) : bisect_right(ends, latest)]:
-                # XLA does not occupy all bytes until the last slice starts.
+                # In XLA, another stay may use the bytes of a slice until that slice starts. A copy in one piece needs all bytes
+                # from its start on, so that it must wait for such a stay.
                 frees_place = other.meets(entry) and other.end <= stay.starts[-1] and not entry.slices
                 if other is not entry and (frees_place or other.tensor == entry.tensor):
                     entry.start = max(entry.start, other.end)

@@ -25,10 +25,10 @@ _MAX_BYTES = float(1 << 50)
 
 @dataclass
 class Relaxation:
-    """The linear program of one case: of a micro-batch, and of a *copying device* or none.
+    """The linear program of one case. A case fixes the size of the micro-batch and the *copying device*, which may be none.
 
-    While a prompt is computed, the copying device copies the weights that are on the host, and computes with them. Costs are
-    whole nanoseconds.
+    While a prompt is computed, the copying device copies the weights that are on the host, and computes with them. It is the
+    first device in use that can copy weights. Costs are whole nanoseconds.
     """
 
     problem: Problem
@@ -41,7 +41,7 @@ class Relaxation:
         for same in problem.classes:
             layer, columns = problem.layers[same[0]], []
             for memory, device in enumerate(problem.memories):
-                # Without a copying device, no device that can copy weights is in use.
+                # In a case without a copying device, no layer is on a device that can copy weights.
                 if memory != HOST and device.copies_weights and copier is None:
                     continue
                 for spilled in range(1 + (len(layer.spillable) if memory != HOST else 0)):
@@ -56,7 +56,7 @@ class Relaxation:
             self.program.add_row(terms, upper=max(0, problem.room(memory, batch)))
 
     def bound(self) -> int | None:
-        """A lower bound in picoseconds, a multiple of 1,000, on every plan of the case; None if the program has no solution."""
+        """A lower bound in picoseconds, a multiple of 1,000, on every plan of the case; None if HiGHS finds no solution."""
         duals = self._duals()
         if duals is None:
             return None
@@ -88,7 +88,7 @@ class Relaxation:
             self.program.add_row([*terms, (excess, -1)], upper=self.program.rows.upper[first + memory])
 
     def _duals(self) -> FloatArray | None:
-        """[rows] change of the cost in ns if the limit of a row increases by one; None if the program has no solution."""
+        """[rows] change of the cost in ns if the limit of a row increases by one; None if HiGHS finds no solution."""
         program = self.program
         unit = max(1.0, float(np.array(program.cost, float).max(initial=0)))
         matrix, rows = program.scaled("llm placement", np.ones(len(program.cost)), unit)

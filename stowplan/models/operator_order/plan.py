@@ -1,6 +1,6 @@
 """The plan of an operator-order problem: an order of the operators, and an offset for every tensor.
 
-This module holds data only; the rules are in the verifier.
+The rules that a plan must keep are in the verifier (:mod:`stowplan.models.operator_order.verify`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str = ""
     """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
     target: str = ""
-    """``order``, the value of ``--target`` with which such a problem is made from a model or program; for people."""
+    """Target for which the problem was made, for people: ``order``, as in ``--target order``."""
     format: str = "stowplan.operator_order.plan"
     version: int = 1
 

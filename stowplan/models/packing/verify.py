@@ -88,9 +88,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 def _allowed(problem: Problem, plan: Plan) -> set[tuple[int, int]]:
     """Pairs of buffers that may share bytes at the plan's offsets, the smaller number first.
 
-    The problem lists buffers (*results*) that may share bytes with a certain other buffer (their *operand*). If such a pair has
-    a distance, the result must start at least that many bytes below the end of the operand. If the distance is None, both must
-    have the same offset.
+    The problem lists pairs of buffers that may share bytes: the result of an operator (whether or not it is one of the
+    problem's ``results``), and an operand that is still live when the result is created. If a pair has a distance, the result
+    must start at least that many bytes below the end of the operand. If the distance is None, both must have the same offset.
     """
     pairs = set()
     for result, operand, distance in problem.overlaps:

@@ -14,8 +14,8 @@ tensors. Then every plan satisfies the row::
 because a tensor in its base tier or a slower one costs at least ``a[j][b_j]``, and no saving is worth more than ``E``. In the
 first row of a layer, each base is the slowest tier that the tensor fits into. Together with ``excess >= 0``, this row defines
 the excess of every integral solution. The other rows cut off fractional solutions. In the rows that are generated, each base is
-the slowest or the fastest tier that the tensor fits into. On the networks that were measured, the linear relaxation is then as
-tight as one with the convex hull of the choices of each layer.
+the slowest or the fastest tier that the tensor fits into. On the networks that were measured, these rows make the linear
+relaxation as tight as one that has, for each layer, the convex hull of the combinations of its tensors' tiers and its excess.
 
 *Without a search*, :func:`floor_bound` gives a lower bound on the latency, and :func:`find_overload` finds simple reasons why a
 problem is infeasible. *Offsets*: a problem can require that every tensor has an offset in its tier
@@ -41,10 +41,9 @@ from stowplan.models.tier_placement.problem import Problem
 MAX_TENSORS = 4
 
 
-#: Branch and bound can branch on a count: how many weights of a certain size are in a given tier or a faster one. A weight of a
-#: multiple of that size counts as several. It does so only for sizes between ``COUNTED`` times a capacity and that capacity,
-#: and only if there are at most ``MOST_SIZES`` such sizes. The capacity is that of the largest tier, other than tier 0, that
-#: cannot hold all tensors.
+#: Branch and bound can branch on a count: how many weights of a certain size are in a given tier or a faster one. A weight that
+#: is ``n`` times as large counts as ``n``. Let C be the capacity of the largest tier, other than tier 0, that cannot hold all
+#: tensors. Counts are used only for sizes from ``COUNTED * C`` to C, and only if there are at most ``MOST_SIZES`` such sizes.
 COUNTED, MOST_SIZES = 1 / 1024, 6
 
 
@@ -57,7 +56,7 @@ class Tensor:
     size: int
     """Size in bytes."""
     first: int
-    """First step at which it is live."""
+    """First step at which it is live. Layer ``i`` runs at step ``i``."""
     last: int
     """Last step at which it is live."""
     tiers: tuple[int, ...]

@@ -25,8 +25,8 @@ class PaceParameters(Parameters, frozen=True):
     report_seconds: float = 0.5
     """Seconds that a candidate waits at least between two reports."""
     report_seconds_a_use: float = 1.2e-4
-    """Seconds for each use of the problem. A candidate waits for this time, summed over all uses, between two reports if it is
-    longer than ``report_seconds``, because larger plans take longer to verify."""
+    """Seconds for each use of the problem. This time multiplied by the number of uses is the wait between two reports of a
+    candidate if it is longer than ``report_seconds``, because larger plans take longer to verify."""
     large_uses: int = 2_000
     """Uses from which on a problem is large: a second large-neighbourhood search may run, and ruin and recreate may make way
     for it. A smaller problem is soon solved to optimality, or the second search finds nothing that ruin and recreate does not
@@ -59,7 +59,8 @@ def is_large(problem: Problem, options: Options) -> bool:
 def ends_on_stagnation(problem: Problem, options: Options) -> bool:
     """Whether ruin and recreate ends when it gains too little, to free its worker for the second large-neighbourhood search.
 
-    That search runs only if it is requested, by its name ``lns2`` or together with all others of the family ``exact``.
+    That search runs only if the option ``candidates`` names it (``lns2``) or the family ``exact``, the group of candidates to
+    which it belongs.
     """
     is_second_requested = not {"exact", "lns2"}.isdisjoint(options.candidates)
     return is_second_requested and options.workers <= PARAMS.most_workers and is_large(problem, options)

@@ -55,11 +55,11 @@ class SearchArrays(NamedTuple):
     """For each storage of ``ranked``, the bytes that recomputing it saves if nothing else stays live for longer, divided by
     the cost of its writer plus 1."""
     live: Ints
-    """[runs + 1] live bytes during each run of the sequence."""
+    """[runs + 1] live bytes during each run of the sequence; the last entry is scratch space."""
     trial: Ints
     """A sequence that is tried."""
     other: Ints
-    """[runs + 1] live bytes during each run of ``trial``."""
+    """[runs + 1] live bytes during each run of ``trial``; the last entry is scratch space."""
     chosen: Ints
     """The best sequence that :func:`add_best` has tried."""
     draft: Ints
@@ -170,9 +170,10 @@ def _closure(graph: Graph, tables: Tables, arrays: SearchArrays, root: int, dept
     """Fill ``recomputed`` with the operators that must run again to restore a storage, in an order in which they can run.
 
     Level 0 has the writer of the storage and the writers of those of its views that have a next use in ``after``. Each further
-    level, up to ``depth``, has the writers of the values that the level before reads. A value is skipped if its storage is the
-    one to restore, if it has a next use, so that it is in memory anyway, or if its writer may run only once. Returns the number
-    of operators; 0 if there are more than ``CLOSURE``, or if a writer on level 0 may run only once.
+    level, up to ``depth``, has the writers of the values that the level before reads; for a view, also those of its bases.
+    Three kinds of values are skipped: those in the storage to restore, those in a storage that has a next use and is therefore
+    in memory anyway, and those that no operator may write again. Returns the number of operators; 0 if there are more than
+    ``CLOSURE``, or if a writer on level 0 may run only once.
     """
     recomputed, level = arrays.recomputed, arrays.level
     count = 0

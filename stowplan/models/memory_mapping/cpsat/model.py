@@ -4,7 +4,7 @@
 
 *Boundary* ``t`` is the moment before step ``t``. When the program has reached a boundary, it waits for the earlier copies that
 must be complete there. The boundary is then *open*: its own copies are queued. The program leaves the boundary when step ``t``
-begins.
+begins. A *residency* is one stay of a tensor in fast memory.
 """
 
 from __future__ import annotations
@@ -221,8 +221,9 @@ def _read_tensor(tensor: TensorVariables, value: Value, *, between: bool) -> Ten
     for write in range(len(sequence)):
         out = tensor.access[write].copy_out
         if out is not None and holds(out.is_made) and _is_content_needed(tensor, decided, write, value):
-            # The residency must last until the first boundary at which the copy does not need it any more. It includes step
-            # ``out.first``, unless the copy may be made between two steps.
+            # The residency must last until the first boundary, from ``least`` on, at which the copy does not need it any more.
+            # If the copy cannot be made between two steps, it needs the residency during step ``out.first``, and ``least`` is
+            # the boundary after that step.
             least = out.first + (not between)
             until = next((step for step, needed in out.needs.items() if step >= least and not value(needed)), out.limit)
             decided.copy_out[write] = CopyOut(out.first, until)
@@ -359,7 +360,7 @@ class _Search(Best[Plan]):
             self.offer_plan(msgspec.structs.replace(outcome.plan, problem=self.problem.digest))
 
     def run(self, *, offsets: bool) -> None:
-        """Solve the model, with or without offsets, within the remaining time."""
+        """Solve the model, with or without offsets, within the remaining time; raises NotImplementedError as the model does."""
         try:
             model = MemoryMappingModel(
                 self.problem, offsets=offsets, lower_bound_ps=self.bound, should_stop=lambda: self.is_done
