@@ -60,7 +60,7 @@ def test_the_command_line_goes_by_them(tmp_path: Path) -> None:
             "solve",
             str(EXAMPLES / "buffers.csv"),
             "--time-limit",
-            "5",
+            "10",
             "--json",
             "-q",
         ]
