@@ -39,9 +39,6 @@ _SETTLED = ("optimal", "infeasible", "fits", "gap_reached")
 
 #: Smallest time limit of a search whose deadline has passed or is about to; it returns the simplest plan of the kind.
 _LEAST_SECONDS = 0.001
-#: Seconds between two lines about the progress of a request.
-_PROGRESS_SECONDS = 0.05
-
 #: What messages call a problem or a plan that is a part of the line.
 _INLINE = "the request"
 
@@ -102,7 +99,7 @@ class _Search:
         assert isinstance(job.request, Solve)
         self._job, self._request, self._cache, self._send = job, job.request, cache, send
         self._read_options, self._options = read_options(self._request, defaults)
-        self._waited, self._last_progress = time.monotonic() - job.received, 0.0
+        self._waited = time.monotonic() - job.received
         # The result of a deterministic run must not depend on how long reading took.
         limit = None if self._options.deterministic else self._request.deadline_ms / 1000
         self._opened = read_within(limit, partial(_opened, self._request.problem, self._read_options), job.received)
@@ -161,12 +158,9 @@ class _Search:
         )
 
     def _report(self, state: result.Progress) -> None:
-        """Sends a line about the progress, unless the last one was a moment ago: the answer has the complete history."""
-        now = time.monotonic()
-        if now - self._last_progress >= _PROGRESS_SECONDS:
-            self._last_progress = now
-            at = {name: getattr(state, name) for name in ("seconds", "objective", "bound", "source")}
-            self._send(Progress(id=self._request.id, **at))
+        """Sends a line about the progress."""
+        at = {name: getattr(state, name) for name in ("seconds", "objective", "bound", "source")}
+        self._send(Progress(id=self._request.id, **at))
 
 
 def _verified(request: Verify) -> Verification:

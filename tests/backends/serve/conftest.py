@@ -108,7 +108,6 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Client]]:
     """Starts servers, which end with the test."""
     monkeypatch.setitem(kinds._PLACES, "rest", "tests.backends.serve.rest:KIND")
     monkeypatch.setattr("stowplan.deadline.MIN_READING_SECONDS", HANG)
-    monkeypatch.setattr("stowplan.backends.serve.jobs._PROGRESS_SECONDS", 0.0)
     # The tests of the suite change it, so that no deterministic run is cut short (tests/conftest.py).
     monkeypatch.setattr("stowplan.backends.serve.jobs.CEILING", importlib.import_module("stowplan.kernel.solve").CEILING)
     clients: list[Client] = []
