@@ -58,6 +58,9 @@ def _stacked_plan(problem: Problem) -> Plan | None:
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.buffers) <= PARAMS.exact_buffers
+    if problem.penalties:
+        exact = [Candidate("components", "exact", share=1.0)] if small else []
+        return [in_caller(Candidate("anneal", "heuristic", share=1.0), options), *exact]
     # If plans within a capacity are hard to find, placing in simple orders finds one soon or never; beam search needs longer.
     is_plain = not any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers)
     fit = problem.capacity is not None
@@ -100,12 +103,14 @@ def _greedy_candidate(problem: Problem) -> Candidate:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
-    from stowplan.portfolio.packing import candidates, quick
+    from stowplan.portfolio.packing import candidates, penalties, quick
 
     return {
         "presolve": candidates.presolve,
         "search": candidates.search,
         "apart": candidates.apart,
+        "anneal": penalties.anneal,
+        "components": penalties.components,
         "canonical": candidates.exact,
         "canonical2": candidates.canonical2,
         "beam2": candidates.beam2,

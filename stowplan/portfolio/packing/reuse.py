@@ -35,6 +35,8 @@ class AnnealingParameters(Parameters, frozen=True):
     """Last temperature, in mean costs of a penalty."""
     most_removed: int = 12
     """Largest number of buffers that a step takes out."""
+    cycles: tuple[float, ...] = (0.1, 0.3, 1.0)
+    """Part of the remaining time that each cycle from hot to cold takes."""
     chunk: int = 2000
     """Steps between two looks at the clock."""
 
@@ -325,3 +327,55 @@ def build(problem: Problem, data: Data, seed: int) -> Search:
         status=np.zeros(3, np.int64),
         chance=np.array([np.random.default_rng(seed).integers(1, 1 << 62)], np.int64),
     )
+
+
+class Annealing:
+    """Simulated annealing from a plan, in cycles from hot to cold.
+
+    Parameters
+    ----------
+    problem
+        A problem with reuse penalties.
+    data
+        Its buffers.
+    seed
+        Seed of the random numbers.
+    """
+
+    def __init__(self, problem: Problem, data: Data, seed: int):
+        assert problem.capacity is not None
+        self._search = build(problem, data, seed)
+        self._capacity = problem.capacity // data.unit
+        costs = self._search.pair[self._search.first, self._search.second]
+        self._scale = float(costs.mean()) if len(costs) else 1.0
+
+    @property
+    def cost(self) -> int:
+        """The sum of the penalties of the best plan."""
+        return int(self._search.status[2])
+
+    @property
+    def offsets(self) -> Ints:
+        """[n] offsets of the best plan in units."""
+        return self._search.best.copy()
+
+    def cycle(self, offsets: Ints, progress: Callable[[int], float], improved: Callable[[], None]) -> None:
+        """Anneal from a plan whose offsets [n] are in units.
+
+        Parameters
+        ----------
+        progress
+            Takes the number of steps so far and returns the part of the cycle that is over; the cycle ends at 1.
+        improved
+            Called when there is a better plan.
+        """
+        start(self._search, offsets)
+        made, part = 0, progress(0)
+        while part < 1 and self.cost:
+            before = self.cost
+            heat = self._scale * PARAMS.hot * (PARAMS.cold / PARAMS.hot) ** part
+            anneal(self._search, self._capacity, PARAMS.chunk, PARAMS.most_removed, heat, heat)
+            made += PARAMS.chunk
+            part = progress(made)
+            if self.cost < before:
+                improved()

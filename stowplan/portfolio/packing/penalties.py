@@ -1,0 +1,166 @@
+"""The candidates for packing with reuse penalties, as functions of (problem, context)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+
+from stowplan import work_rates
+from stowplan.kernel.context import Context
+from stowplan.models.packing.bounds import find_overload
+from stowplan.models.packing.plan import Plan, make_plan
+from stowplan.models.packing.problem import Problem
+from stowplan.parameters import Parameters, parameters
+from stowplan.portfolio.packing import arrays, reuse
+from stowplan.portfolio.packing.candidates import InnerRun, exact, in_units, search
+from stowplan.portfolio.packing.quick import quick_plan
+from stowplan.portfolio.presolve import report_if_overloaded
+from stowplan.portfolio.solver_limits import solver_limits
+
+
+class PenaltyParameters(Parameters, frozen=True):
+    """Parameters of the candidates."""
+
+    any_plan_share: float = 0.5
+    """Part of the remaining time in which any plan within the capacity is looked for."""
+    most_buffers: int = 5000
+    """Buffers up to which annealing runs: it has a table of all pairs."""
+
+
+PARAMS = parameters(PenaltyParameters, __name__)
+
+
+def anneal(problem: Problem, context: Context) -> None:
+    """The heuristic for reuse penalties: any plan within the capacity, then simulated annealing (:mod:`.reuse`)."""
+    if report_if_overloaded(context, find_overload(problem)):
+        return
+    data, plan = arrays.build(problem), context.incumbent()[0]
+    if plan is None:
+        plan = _any_plan(problem, context)
+    if plan is None or not plan.objective or len(data.size) > PARAMS.most_buffers:
+        return
+    run = reuse.Annealing(problem, data, context.seed())
+    work = context.work(work_rates.PACKING_REUSE, len(data.size), least=reuse.PARAMS.chunk)
+    for share in reuse.PARAMS.cycles:
+        seconds = context.part_of_rest(share)
+        until, is_late, began = time.monotonic() + seconds, context.within_seconds(seconds), time.monotonic()
+
+        def progress(made: int, seconds: float = seconds, began: float = began, is_late: Callable[[], bool] = is_late) -> float:
+            if context.closed() or is_late():
+                return 1.0
+            return made / (work * share) if work is not None else (time.monotonic() - began) / seconds
+
+        best = context.incumbent()[0]
+        plan = plan if best is None or plan.objective < best.objective else best
+
+        def improved() -> None:
+            nonlocal plan
+            plan = arrays.export_plan(problem, data, run.offsets)
+            context.plan(plan, "anneal")
+
+        run.cycle(in_units(plan, data), progress, improved)
+        if context.closed() or not plan.objective:
+            return
+
+
+def _any_plan(problem: Problem, context: Context) -> Plan | None:
+    """A plan within the capacity, found without regard to penalties and reported; None if there is none, or none was found."""
+    quick = quick_plan(problem, context.closed)
+    if quick is None or quick[0] != "greedy":
+        context.no_plan("greedy")
+    if quick is not None:
+        context.plan(quick[1], quick[0])
+        return quick[1]
+    plain = msgspec.structs.replace(problem, penalties=msgspec.UNSET)
+    run = InnerRun(context, context.part_of_rest(PARAMS.any_plan_share))
+    for find in (search, exact):
+        find(plain, run)
+        if run.why is not None:
+            context.proven_infeasible("canonical", run.why)
+        if run.best is not None:
+            plan = make_plan(problem, run.best.offsets)
+            context.plan(plan, "anneal")
+            return plan
+    return None
+
+
+def components(problem: Problem, context: Context) -> None:
+    """The CP-SAT model of each component: the buffers between which there are penalties, or that may not share bytes.
+
+    The sum of the bounds of all components is a bound of the problem.
+    """
+    if report_if_overloaded(context, find_overload(problem)):
+        return
+    from stowplan.models.packing import cpsat as model
+
+    best: dict[int, int] = {}
+    proven = 0
+    for numbers in _components(problem):
+        part = _part(problem, numbers)
+        if context.closed():
+            return
+
+        def improved(plan: Plan, numbers: list[int] = numbers) -> None:
+            best.update(zip(numbers, plan.offsets, strict=True))
+            shared = context.incumbent()[0]
+            known = dict(enumerate(() if shared is None else shared.offsets)) | best
+            if len(known) == len(problem.buffers):
+                context.plan(make_plan(problem, (known[number] for number in range(len(known)))), "components")
+
+        shared = context.incumbent()[0]
+        hint = None if shared is None else make_plan(part, (shared.offsets[number] for number in numbers))
+        before = proven
+        outcome = model.solve(
+            part,
+            hint=hint,
+            on_plan=improved,
+            on_bound=lambda bound, before=before: context.bound(before + bound, "components"),
+            **solver_limits(context, work_rates.PACKING_CPSAT),
+        )
+        if outcome.status == "infeasible":
+            context.proven_infeasible("components")
+            return
+        if outcome.plan is not None:
+            improved(outcome.plan)
+        if outcome.bound is not None:
+            proven += outcome.bound
+            context.bound(proven, "components")
+
+
+def _components(problem: Problem) -> list[list[int]]:
+    """Numbers of the buffers of each component, the components with the fewest penalties first."""
+    lead = list(range(len(problem.buffers)))
+
+    def find(number: int) -> int:
+        while lead[number] != number:
+            lead[number] = lead[lead[number]]
+            number = lead[number]
+        return number
+
+    for one, other in problem.penalty_of:
+        lead[find(one)] = find(other)
+    spans = problem.spans
+    last, end = -1, 0
+    for at in np.argsort(spans.start, kind="stable").tolist():
+        if spans.start[at] < end:
+            lead[find(int(spans.owner[at]))] = find(last)
+        if spans.end[at] > end or last < 0:
+            last, end = int(spans.owner[at]), int(spans.end[at])
+    numbers: dict[int, list[int]] = {}
+    for number in range(len(problem.buffers)):
+        numbers.setdefault(find(number), []).append(number)
+    leads = [find(one) for one, _ in problem.penalty_of]
+    return sorted(numbers.values(), key=lambda members: (leads.count(find(members[0])), members))
+
+
+def _part(problem: Problem, numbers: list[int]) -> Problem:
+    """The problem of some buffers alone."""
+    buffers = tuple(problem.buffers[number] for number in numbers)
+    names = {buffer.id for buffer in buffers}
+    penalties = tuple(each for each in problem.penalties or () if each.first in names and each.second in names)
+    return msgspec.structs.replace(
+        problem, buffers=buffers, penalties=penalties or msgspec.UNSET, parts=msgspec.UNSET, results=msgspec.UNSET
+    )
