@@ -18,15 +18,16 @@ from stowplan.result import Result
 if TYPE_CHECKING:
     from stowplan.report.presenter import Presenter
 
-#: Formats that only some plans have: a TensorFlow Lite model with the offsets in it, and the configuration of a CGRA.
-TFLITE, CONFIG = "tflite", "config"
+#: Formats that only some plans have: a TensorFlow Lite model with the offsets in it, a solution for dsa-solver, and the
+#: configuration of a CGRA.
+TFLITE, DSA, CONFIG = "tflite", "dsa", "config"
 
 Emit = Annotated[
     list[str] | None,
     option(
         "--emit",
         "FORMAT[=FILE]",
-        "Write the offsets for a compiler (c-header, json, csv, tflite), or the configuration of "
+        "Write the offsets for a compiler (c-header, json, csv, tflite, dsa), or the configuration of "
         "a CGRA (config); without =FILE to the file of -o.",
     ),
 ]
@@ -98,6 +99,12 @@ class Outputs:
 
             if not is_tflite(source):
                 raise UsageError(f"--emit {TFLITE}: found the input {source}, expected a TensorFlow Lite model")
+        if DSA in forms:
+            from stowplan.frontends.dsa import is_dsa
+            from stowplan.frontends.formats import look
+
+            if not is_dsa(look(source)):
+                raise UsageError(f"--emit {DSA}: found the input {source}, expected a problem of dsa-solver")
         check_picture(problem, self.png)
 
     def write(self, problem: Any, plan: Any, certificate: Any, source: Path) -> None:
@@ -107,9 +114,12 @@ class Outputs:
         for form, path in () if plan is None else self.tables:
             from stowplan.backends import emit
             from stowplan.backends.tflm.write import write_plan
+            from stowplan.frontends.dsa import write_solution
 
             if form == TFLITE:
                 write_plan(source, plan, path)
+            elif form == DSA:
+                write_solution(source, plan, path)
             elif form == CONFIG:
                 _presenter(problem).configuration(problem, plan).save(path)
             else:
@@ -139,8 +149,9 @@ class Outputs:
 def _check_format(form: str) -> None:
     from stowplan.backends.emit import FORMATS
 
-    if form not in (*FORMATS, TFLITE, CONFIG):
-        raise UsageError(f"--emit: found {form!r}, expected one of {', '.join((*FORMATS, TFLITE, CONFIG))}")
+    known = (*FORMATS, TFLITE, DSA, CONFIG)
+    if form not in known:
+        raise UsageError(f"--emit: found {form!r}, expected one of {', '.join(known)}")
 
 
 def _presenter(problem: Any) -> Presenter:
