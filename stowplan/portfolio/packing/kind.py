@@ -26,6 +26,8 @@ class StartParameters(Parameters, frozen=True):
 
     exact_buffers: int = 1500
     """Buffers up to which exact searches run; beyond, with tables of all pairs, they prove nothing in minutes."""
+    few_penalties: int = 1000
+    """Reuse penalties up to which exact methods get most of the time."""
     few_buffers: int = 300
     """Buffers up to which the greedy baseline takes only milliseconds."""
 
@@ -59,8 +61,11 @@ def _stacked_plan(problem: Problem) -> Plan | None:
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.buffers) <= PARAMS.exact_buffers
     if problem.penalties:
-        exact = [Candidate("components", "exact", share=1.0)] if small else []
-        return [in_caller(Candidate("anneal", "heuristic", share=1.0), options), *exact]
+        is_easy = len(problem.buffers) <= PARAMS.few_buffers and len(problem.penalties) <= PARAMS.few_penalties
+        share = 0.15 if is_easy else 0.9 if small else 1.0
+        anneal = in_caller(Candidate("anneal", "heuristic", share=share), options)
+        exact = [Candidate("components", "exact", share=1 - share)] if small else []
+        return [*([PRESOLVER] if is_easy else []), anneal, *exact]
     # If plans within a capacity are hard to find, placing in simple orders finds one soon or never; beam search needs longer.
     is_plain = not any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers)
     fit = problem.capacity is not None
@@ -106,7 +111,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     from stowplan.portfolio.packing import candidates, penalties, quick
 
     return {
-        "presolve": candidates.presolve,
+        "presolve": penalties.presolve,
         "search": candidates.search,
         "apart": candidates.apart,
         "anneal": penalties.anneal,

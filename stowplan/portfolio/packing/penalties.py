@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,18 +15,19 @@ from stowplan.models.packing.bounds import find_overload
 from stowplan.models.packing.plan import Plan, make_plan
 from stowplan.models.packing.problem import Problem
 from stowplan.parameters import Parameters, parameters
-from stowplan.portfolio.packing import arrays, reuse
+from stowplan.portfolio.packing import arrays, candidates, reuse
 from stowplan.portfolio.packing.candidates import InnerRun, exact, in_units, search
 from stowplan.portfolio.packing.quick import quick_plan
-from stowplan.portfolio.presolve import report_if_overloaded
+from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds, report_if_overloaded
 from stowplan.portfolio.solver_limits import solver_limits
 
 
 class PenaltyParameters(Parameters, frozen=True):
     """Parameters of the candidates."""
 
-    any_plan_share: float = 0.5
-    """Part of the remaining time in which any plan within the capacity is looked for."""
+    first_plan_parts: tuple[float, ...] = (0.02, 0.5, 0.5)
+    """Parts of the remaining time in which any plan within the capacity is looked for: by simple orders, by exact search, and
+    by simple orders again."""
     most_buffers: int = 5000
     """Buffers up to which annealing runs: it has a table of all pairs."""
 
@@ -68,18 +70,16 @@ def anneal(problem: Problem, context: Context) -> None:
 
 def _any_plan(problem: Problem, context: Context) -> Plan | None:
     """A plan within the capacity, found without regard to penalties and reported; None if there is none, or none was found."""
-    quick = quick_plan(problem, context.closed)
-    if quick is None or quick[0] != "greedy":
-        context.no_plan("greedy")
+    quick = _report_quick_plan(problem, context)
     if quick is not None:
-        context.plan(quick[1], quick[0])
-        return quick[1]
+        return quick
     plain = msgspec.structs.replace(problem, penalties=msgspec.UNSET)
-    run = InnerRun(context, context.part_of_rest(PARAMS.any_plan_share))
-    for find in (search, exact):
+    for find, part in zip((search, exact, search), PARAMS.first_plan_parts, strict=True):
+        run = InnerRun(context, context.part_of_rest(part), context.seconds(part))
         find(plain, run)
         if run.why is not None:
             context.proven_infeasible("canonical", run.why)
+            return None
         if run.best is not None:
             plan = make_plan(problem, run.best.offsets)
             context.plan(plan, "anneal")
@@ -87,20 +87,47 @@ def _any_plan(problem: Problem, context: Context) -> Plan | None:
     return None
 
 
-def components(problem: Problem, context: Context) -> None:
+def _report_quick_plan(problem: Problem, context: Context) -> Plan | None:
+    """The plan of the baseline, first fit by size, if it is within the capacity; reports it, or that there is none."""
+    quick = quick_plan(problem, context.closed)
+    if quick is None or quick[0] != "greedy":
+        context.no_plan("greedy")
+    if quick is None:
+        return None
+    context.plan(quick[1], quick[0])
+    return quick[1]
+
+
+def presolve(problem: Problem, context: Context) -> None:
+    """The presolver of small problems with penalties: the baseline and a plan that fits, then the model of each component.
+
+    For problems without penalties it is :func:`stowplan.portfolio.packing.candidates.presolve`.
+    """
+    if not problem.penalties:
+        candidates.presolve(problem, context)
+        return
+    seconds = presolve_seconds(context)
+    if includes_heuristics(context):
+        _report_quick_plan(problem, context)
+    if not context.closed():
+        components(problem, context, seconds)
+
+
+def components(problem: Problem, context: Context, seconds: float | None = None) -> None:
     """The CP-SAT model of each component: the buffers between which there are penalties, or that may not share bytes.
 
-    The sum of the bounds of all components is a bound of the problem.
+    The sum of the bounds of all components is a bound of the problem. All of them together take at most ``seconds``.
     """
     if report_if_overloaded(context, find_overload(problem)):
         return
+    until = math.inf if seconds is None else time.monotonic() + seconds
     from stowplan.models.packing import cpsat as model
 
     best: dict[int, int] = {}
     proven = 0
     for numbers in _components(problem):
         part = _part(problem, numbers)
-        if context.closed():
+        if context.closed() or time.monotonic() >= until:
             return
 
         def improved(plan: Plan, numbers: list[int] = numbers) -> None:
@@ -118,7 +145,9 @@ def components(problem: Problem, context: Context) -> None:
             hint=hint,
             on_plan=improved,
             on_bound=lambda bound, before=before: context.bound(before + bound, "components"),
-            **solver_limits(context, work_rates.PACKING_CPSAT),
+            **solver_limits(
+                context, work_rates.PACKING_CPSAT, seconds=None if seconds is None else max(0.01, until - time.monotonic())
+            ),
         )
         if outcome.status == "infeasible":
             context.proven_infeasible("components")
