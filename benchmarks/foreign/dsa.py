@@ -32,8 +32,8 @@ from stowplan.frontends.dsa import write_solution
 #: What the validator consists of, in their folder ``src/dsa/model``.
 SOURCES = ("model.cpp", "structured_json.cpp", "structured_problem.cpp", "validator.cpp")
 
-#: Endings of the names of the captures that are made from one: what shares a pipe may not reuse bytes, or pays for it.
-HARD, SOFT = "-cross-pipe-hard.json", "-cross-pipe-soft.json"
+#: In the names of the two problems that are made from one capture: some pairs may not share bytes, or pay for it.
+HARD, SOFT = "-cross-pipe-hard", "-cross-pipe-soft"
 
 
 def build_judge(folder: Path) -> Path:
@@ -52,7 +52,7 @@ def inputs(folder: Path, which: str) -> list[Path]:
     if which == "lifts":
         return sorted((folder / "benchmarks/minimalloc-dsa-rp").glob("*.json"))
     captures = sorted(path for name in ("pypto", "pypto-lib") for path in (folder / "benchmarks" / name).rglob("*.json"))
-    return [path for path in captures if path.name.endswith(SOFT) == (which == "pairs")]
+    return [path for path in captures if (SOFT in path.name) == (which == "pairs")]
 
 
 def published(folder: Path, which: str) -> dict[str, dict[str, Any]]:
@@ -113,7 +113,7 @@ def print_table(results: dict[str, Any], theirs: dict[str, dict[str, Any]], whic
         if which == "lifts" or (which == "pairs" and differs):
             seconds = "" if other["seconds"] is None else f"{other['seconds']:.1f}"
             judged = "accepted" if row["judged"] == row["objective"] is not None else row["judged"] or "no plan"
-            short = Path(name).name.removesuffix(SOFT).removesuffix(".json").removeprefix("pypto_")
+            short = Path(name).stem.replace(SOFT, "").removeprefix("pypto_")
             cells = [row["buffers"], row["penalties"], other["cost"], "yes" if other["proven"] else "no", seconds]
             rows.append([short, *cells, row["objective"], row["bound"], row["status"], row["seconds"], judged])
     print(

@@ -70,13 +70,17 @@ def test_solutions_name_the_problem_by_its_fingerprint() -> None:
 
 def test_the_command_writes_a_solution(tmp_path: Path) -> None:
     out = tmp_path / "solution.json"
-    assert main(["solve", str(SMALL), "--time-limit", "20", "-q", "--emit", f"dsa={out}"]) == 0
+    with pytest.raises(SystemExit) as ended:
+        main(["solve", str(SMALL), "--time-limit", "20", "-q", "--emit", f"dsa={out}"])
+    assert ended.value.code == 0
     assert json.loads(out.read_text())["instance"] == "small café"
 
 
 def test_other_inputs_have_no_such_solution(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "solution.json"
-    assert main(["solve", str(DATA / "readers" / "buffers.csv"), "--emit", f"dsa={out}"]) == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["solve", str(DATA / "readers" / "buffers.csv"), "--emit", f"dsa={out}"])
+    assert ended.value.code == 2
     assert "expected a problem of dsa-solver" in capsys.readouterr().err
     assert not out.exists()
 

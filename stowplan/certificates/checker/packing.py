@@ -31,7 +31,7 @@ def is_live(buffer: Fields, moment: int) -> bool:
 
 
 def load(problem: Fields, proof: Fields) -> int | None:
-    """The minimum height in bytes, or None if that exceeds the capacity.
+    """The minimum height in bytes, or None if that exceeds the capacity. With reuse penalties, heights do not count: it is 0.
 
     Buffers that are live at ``moment`` share no bytes except for those that :func:`shared` bounds, so that
 
@@ -40,7 +40,9 @@ def load(problem: Fields, proof: Fields) -> int | None:
     moment, capacity = whole(proof, "moment", -LARGEST), problem["capacity"]
     live = [buffer for buffer in problem["buffers"] if is_live(buffer, moment)]
     height = int(sum(buffer["size"] for buffer in live) - shared(live))
-    return None if capacity is not None and height > capacity else height
+    if capacity is not None and height > capacity:
+        return None
+    return 0 if problem.get("penalties") else height
 
 
 def shared(live: list[Fields]) -> int:
@@ -92,6 +94,7 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
     smaller lowest offset is above the other: in both, its offset is at least the other's lowest one.
     """
     buffers, below = problem["buffers"], whole(proof, "below") if "below" in proof else None
+    need(below is None or not problem.get("penalties"), "proof", "it is about heights, the objective about reuse penalties")
     capacity = LARGEST if problem["capacity"] is None else problem["capacity"]
     top = capacity if below is None else below - 1
     need(len(buffers) ** 2 <= LOOKS, "proof", "the search takes too long")

@@ -17,7 +17,7 @@ def packing(wish: Wish) -> Iterator[Proof]:
     yield {"form": "load", "moment": peak_moment(problem)}
     if wish.infeasible:
         yield {"form": "search"}
-    elif wish.bound is not None:
+    elif wish.bound is not None and not problem.penalties:
         yield {"form": "search", "below": wish.bound}
 
 

@@ -31,7 +31,7 @@ from ortools.sat.python import cp_model
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
-from stowplan.models.packing.bounds import load_bound
+from stowplan.models.packing.bounds import crowds, load_bound
 from stowplan.models.packing.overlaps import allows, separations
 from stowplan.models.packing.plan import Plan, make_plan
 from stowplan.models.packing.problem import Problem
@@ -199,6 +199,8 @@ def _add_penalties(built: Model) -> None:
             literals.append(is_below)
         model.add_bool_or(literals)
         costs.append(cost * shares)
+    for crowd in crowds(built.problem):
+        model.add(sum(built.shares[pair] for pair in crowd.pairs) >= crowd.least)
     if costs:
         model.minimize(sum(costs))
 

@@ -9,7 +9,7 @@ from typing import Any
 from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
-from stowplan.models.packing.bounds import find_overload, load_bound
+from stowplan.models.packing.bounds import find_overload, load_bound, reuse_bound
 from stowplan.models.packing.csv_files import read_described_plan, read_plan
 from stowplan.models.packing.overlaps import shared_bytes
 from stowplan.models.packing.plan import DECISIONS, Plan, height, make_plan, offset_table
@@ -176,7 +176,7 @@ KIND = Kind(
     amends=("capacity",),
     verify=verify,
     labels=lambda problem, plan: {name: getattr(problem, name) for name in ("name", "buffers", "parts", "results")},
-    bound=lambda problem: 0 if problem.penalties else load_bound(problem),
+    bound=lambda problem: reuse_bound(problem) if problem.penalties else load_bound(problem),
     candidates=_candidates,
     function=_function,
     baselines=(
