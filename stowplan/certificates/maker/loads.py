@@ -1,4 +1,4 @@
-"""Proofs of packing: the moment with the most live bytes, or a height below which no packing exists."""
+"""Proofs of packing: the moment with the most live bytes, a height below which no packing exists, or buffers that share bytes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from stowplan.certificates.maker import Proof, Wish
+from stowplan.models.packing.bounds import disjoint_crowds
 from stowplan.models.packing.overlaps import loads as taken_bytes
 from stowplan.models.packing.problem import Problem
 
 
 def packing(wish: Wish) -> Iterator[Proof]:
-    """The live bytes; then a search that finds no packing below the claimed bound."""
+    """The live bytes; then a search that finds no packing below the claimed bound, or for reuse penalties sets of buffers."""
     problem: Problem = wish.problem
     yield {"form": "load", "moment": peak_moment(problem)}
     if wish.infeasible:
         yield {"form": "search"}
-    elif wish.bound is not None and not problem.penalties:
+    elif problem.penalties:
+        yield {"form": "crowds", "crowds": [list(crowd.buffers) for crowd, _ in disjoint_crowds(problem)]}
+    elif wish.bound is not None:
         yield {"form": "search", "below": wish.bound}
 
 

@@ -9,9 +9,9 @@ groups of nearly equal size, and all other pairs share bytes.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
-from itertools import accumulate, combinations
+from itertools import accumulate, combinations, product
 
 import numpy as np
 
@@ -158,14 +158,15 @@ def crowds(problem: Problem) -> list[Crowd]:
     if problem.overlaps or problem.capacity is None or len(problem.buffers) > MOST_CROWDED:
         return []
     hard = _pairs_live_together(problem)
+    penalty_of = {pair: cost for pair, cost in penalty_of.items() if pair not in hard}
     near: dict[int, set[int]] = {}
     for one, other in (*hard, *penalty_of):
         near.setdefault(one, set()).add(other)
         near.setdefault(other, set()).add(one)
-    fixed = {number for number, buffer in enumerate(problem.buffers) if buffer.offset is not None}
+    fixed = [number for number, buffer in enumerate(problem.buffers) if buffer.offset is not None]
     found: dict[tuple[int, ...], Crowd] = {}
     for size in sorted({int(spans.size[number]) for pair in penalty_of for number in pair}, reverse=True):
-        is_large = {number for number in near if spans.size[number] >= size > 0} - fixed
+        is_large = {number for number in near if spans.size[number] >= size > 0}.difference(fixed)
         left = {pair for pair in penalty_of if is_large.issuperset(pair)}
         while left:
             members = list(min(left))
@@ -174,7 +175,8 @@ def crowds(problem: Problem) -> list[Crowd]:
                 gain = {number: sum((min(number, other), max(number, other)) in left for other in members) for number in common}
                 members.append(min(common, key=lambda number: (-gain[number], number)))
                 common &= near[members[-1]]
-            crowd = _crowd(problem, tuple(sorted(members)), [number for number in fixed if near.get(number, set()).issuperset(members)])
+            around = [number for number in fixed if all((min(pair), max(pair)) in hard for pair in product((number,), members))]
+            crowd = _crowd(problem, tuple(sorted(members)), hard, around if all(pair in hard for pair in combinations(around, 2)) else [])
             left.difference_update(crowd.pairs)
             if crowd.least:
                 found[crowd.buffers] = crowd
@@ -185,9 +187,9 @@ def crowds(problem: Problem) -> list[Crowd]:
 MOST_CROWDED = 300
 
 
-def _crowd(problem: Problem, members: tuple[int, ...], fixed: Iterable[int]) -> Crowd:
+def _crowd(problem: Problem, members: tuple[int, ...], hard: Set[tuple[int, int]], fixed: Iterable[int]) -> Crowd:
     """The crowd of these buffers; ``fixed`` are buffers at fixed offsets that may share bytes with none of them."""
-    pairs = tuple(pair for pair in combinations(members, 2) if pair in problem.penalty_of)
+    pairs = tuple(pair for pair in combinations(members, 2) if pair not in hard)
     room = (problem.capacity or 0) - sum(problem.buffers[number].size for number in fixed)
     beside = sum(total <= room for total in accumulate(sorted(problem.buffers[number].size for number in members)))
     share, rest = divmod(len(members), beside) if beside else (0, 0)
@@ -206,16 +208,20 @@ def _pairs_live_together(problem: Problem) -> set[tuple[int, int]]:
     }
 
 
-def reuse_bound(problem: Problem) -> int:
-    """Lower bound on the sum of the reuse penalties: of crowds without a common pair, the cheapest pairs that must share."""
-    taken: set[tuple[int, int]] = set()
-    bound = 0
-    costs = problem.penalty_of
-    for crowd in sorted(crowds(problem), key=lambda crowd: -sum(sorted(map(costs.__getitem__, crowd.pairs))[: crowd.least])):
+def disjoint_crowds(problem: Problem) -> list[tuple[Crowd, int]]:
+    """Crowds without a common pair, and a lower bound on the penalties of each: the cheapest pairs of which so many share."""
+    costs, taken, chosen = problem.penalty_of, set[tuple[int, int]](), []
+    found = [(crowd, sum(sorted(costs[pair] for pair in crowd.pairs)[: crowd.least])) for crowd in crowds(problem)]
+    for crowd, cost in sorted(found, key=lambda entry: (-entry[1], entry[0].buffers)):
         if taken.isdisjoint(crowd.pairs):
             taken.update(crowd.pairs)
-            bound += sum(sorted(costs[pair] for pair in crowd.pairs)[: crowd.least])
-    return bound
+            chosen.append((crowd, cost))
+    return chosen
+
+
+def reuse_bound(problem: Problem) -> int:
+    """Lower bound on the sum of the reuse penalties, by :func:`disjoint_crowds`."""
+    return sum(cost for _, cost in disjoint_crowds(problem))
 
 
 def _overloaded_sets(problem: Problem, limit: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stowplan
+from stowplan.certificates.checker.reading import MalformedError, UnprovenError
+from stowplan.certificates.maker import certify
 from stowplan.errors import InputError
 from stowplan.models.packing import cpsat
-from stowplan.models.packing.bounds import find_overload
+from stowplan.models.packing.bounds import find_overload, reuse_bound
 from stowplan.models.packing.plan import Plan, make_plan
 from stowplan.models.packing.problem import Buffer, Overlap, Penalty, Problem
 from stowplan.models.packing.verify import verify
@@ -50,24 +52,33 @@ def least_cost(problem: Problem) -> int | None:
     offsets: list[int] = []
     taken: set[tuple[int, int]] = set()
 
-    def place(number: int) -> None:
+    cost_of = {frozenset((each.first, each.second)): each.cost for each in problem.penalties or ()}
+
+    def place(number: int, cost: int) -> None:
         nonlocal best
+        if best is not None and cost >= best:
+            return
         if number == len(problem.buffers):
-            cost = cost_by_bytes(problem, tuple(offsets))
-            best = cost if best is None else min(best, cost)
+            best = cost
             return
         buffer = problem.buffers[number]
-        for offset in range(problem.capacity - buffer.size + 1) if buffer.offset is None else [buffer.offset]:
-            cells = {(time, byte) for time in moments(buffer) for byte in range(offset, offset + buffer.size)}
-            if offset % buffer.alignment or offset + buffer.size > problem.capacity or cells & taken:
+        for offset in range(problem.capacity or 0) if buffer.offset is None else [buffer.offset]:
+            end = offset + buffer.size
+            cells = {(time, byte) for time in moments(buffer) for byte in range(offset, end)}
+            if offset % buffer.alignment or end > (problem.capacity or 0) or cells & taken:
                 continue
+            more = sum(
+                cost_of.get(frozenset((buffer.id, other.id)), 0)
+                for other, at in zip(problem.buffers, offsets, strict=False)
+                if max(offset, at) < min(end, at + other.size)
+            )
             taken.update(cells)
             offsets.append(offset)
-            place(number + 1)
+            place(number + 1, cost + more)
             offsets.pop()
             taken.difference_update(cells)
 
-    place(0)
+    place(0, 0)
     return best
 
 
@@ -93,6 +104,28 @@ def test_exact_methods_find_the_optimum() -> None:
         positive += expected > 0
     assert positive > 60
     assert infeasible > 3
+
+
+def test_bounds_and_their_certificates_hold() -> None:
+    certified = 0
+    for seed in range(400):
+        problem = penalised(seed, most=6 if seed % 4 else 5)
+        if not problem.penalties or find_overload(problem) is not None:
+            continue
+        bound = reuse_bound(problem)
+        if not bound:
+            continue
+        expected = least_cost(problem)
+        assert expected is None or bound <= expected, seed
+        found = certify(problem, bound=bound)
+        assert (found.bound, found.proof["form"]) == (bound, "crowds")
+        certified += 1
+        crowd = found.proof["crowds"][0]
+        for wrong in ([crowd, crowd], [[*crowd, crowd[0]]], [[*crowd, 99]], [list(range(len(problem.buffers)))], [["a"]]):
+            proof = {"form": "crowds", "crowds": wrong}
+            with pytest.raises((UnprovenError, MalformedError)):
+                msgspec.structs.replace(found, proof=proof, bound=1 << 40).check(problem)
+    assert certified > 40
 
 
 def test_annealing_finds_valid_plans_and_mostly_the_best() -> None:
