@@ -1,4 +1,4 @@
-"""Reads problems of dsa-solver (github.com/tonibohnlein/dsa-solver, its problem schema v1) as packing, and writes its solutions.
+"""Reads problems of dsa-solver (github.com/tonibohnlein/dsa-solver, schema v1) as packing, and writes its solutions.
 
 Such a file has several *pools*, which are memories of their own. No rule that is read here crosses pools, so that all of them
 become one packing problem in which pools come one after the other in time. What packing has no word for becomes something that
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -185,7 +186,7 @@ def _problem(document: _Document) -> Problem:
     buffers = []
     for number, (buffer, life) in enumerate(zip(given.buffers, lives, strict=True)):
         by = pool_of[number] * shift
-        gaps = [(low + by, high + by) for (_, low), (high, _) in zip(life, life[1:], strict=False) if low < high]
+        gaps = [(low + by, high + by) for (_, low), (high, _) in pairwise(life) if low < high]
         buffers.append(
             Buffer(
                 id=buffer.name or f"buffer {buffer.id}",
@@ -251,7 +252,12 @@ def _pairs(rules: Iterable[Any], number_of: dict[int, int], pool_of: list[int], 
 
 def _live_together(lives: list[list[Pair]], pool_of: list[int]) -> set[Pair]:
     """The pairs of buffers of one pool that are live at some moment, the smaller number first."""
-    events = sorted((moment, begins, number) for number, life in enumerate(lives) for piece in life for begins, moment in enumerate(reversed(piece)))
+    events = sorted(
+        (moment, begins, number)
+        for number, life in enumerate(lives)
+        for piece in life
+        for begins, moment in enumerate(reversed(piece))
+    )
     live: dict[int, set[int]] = defaultdict(set)
     pairs: set[Pair] = set()
     for _, begins, number in events:

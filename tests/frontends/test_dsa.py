@@ -127,7 +127,9 @@ def _buffer(**values: Any) -> Callable[[dict[str, Any]], object]:
         (lambda document: document["problem"]["cost_model"]["reuse_penalties"][0].update(cost=-2), "found cost"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_line(change: Callable[[dict[str, Any]], object], text: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_refused_in_one_line(
+    change: Callable[[dict[str, Any]], object], text: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=text) as caught:
         read_changed(tmp_path, change)
     assert "\n" not in str(caught.value)

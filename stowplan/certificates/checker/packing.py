@@ -118,7 +118,7 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
 
 
 def crowds(problem: Fields, proof: Fields) -> int:
-    """A lower bound on the sum of the reuse penalties, by sets of buffers (``crowds``, numbers of buffers) without a common pair.
+    """A lower bound on the sum of the reuse penalties, by sets of buffers (``crowds``, their numbers) without a common pair.
 
     Of the m buffers of a set, every two are live together or have a penalty. At most k of them lie side by side: so many of the
     smallest fit into the capacity without the buffers at fixed offsets that are live together with all of them. By Turán's
@@ -133,9 +133,13 @@ def crowds(problem: Fields, proof: Fields) -> int:
     hard = {frozenset(ways[0][:2]) for ways in _pairs_live_together(buffers)}
     bound, taken = 0, set[frozenset[int]]()
     for members in proof["crowds"]:
-        need(len({*members}) == len(members) and {*members} <= {*range(len(buffers))}, "proof", "a crowd names no set of buffers")
+        need(
+            len({*members}) == len(members) and {*members} <= {*range(len(buffers))}, "proof", "a crowd names no set of buffers"
+        )
         pairs = {frozenset(pair) for pair in combinations(members, 2)}
-        need(all(buffers[at]["size"] > 0 and buffers[at]["offset"] is None for at in members), "proof", "a buffer has its place")
+        need(
+            all(buffers[at]["size"] > 0 and buffers[at]["offset"] is None for at in members), "proof", "a buffer has its place"
+        )
         need(pairs <= hard | costs.keys(), "proof", "two buffers of a crowd may share bytes at no cost")
         paid = [costs[pair] for pair in pairs - hard]
         need(taken.isdisjoint(pairs - hard), "proof", "two crowds have a pair in common")

@@ -1,4 +1,4 @@
-"""Proofs of packing: the moment with the most live bytes, a height below which no packing exists, or buffers that share bytes."""
+"""Proofs of packing: the moment with the most live bytes, a height below which no packing exists, buffers that share bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds on packing problems that need no search: the largest load, buffers that cannot fit together, and pairs that share bytes.
+"""Bounds on packing problems that need no search: the largest load, buffers that cannot fit together, pairs that share bytes.
 
 *Pairs that share bytes.* Take a set of m buffers of which every two are live together or have a reuse penalty, and of which at
 most k can lie side by side within the capacity. Draw a line between every two that share no byte: no k + 1 buffers are all
@@ -176,7 +176,9 @@ def crowds(problem: Problem) -> list[Crowd]:
                 members.append(min(common, key=lambda number: (-gain[number], number)))
                 common &= near[members[-1]]
             around = [number for number in fixed if all((min(pair), max(pair)) in hard for pair in product((number,), members))]
-            crowd = _crowd(problem, tuple(sorted(members)), hard, around if all(pair in hard for pair in combinations(around, 2)) else [])
+            crowd = _crowd(
+                problem, tuple(sorted(members)), hard, around if all(pair in hard for pair in combinations(around, 2)) else []
+            )
             left.difference_update(crowd.pairs)
             if crowd.least:
                 found[crowd.buffers] = crowd

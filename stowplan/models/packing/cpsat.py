@@ -164,8 +164,8 @@ def _normal_patterns(problem: Problem, unit: int, limit: int) -> list[int] | Non
     """The offsets in units that are sums of sizes, or such sums above a fixed buffer, up to ``limit``; None if there are many.
 
     Some best plan has no others. Take a best plan, regard all pairs that share no byte as pairs that may not, and lower the
-    buffers as far as possible: no pair begins to share bytes (Herz, "Recursive computational procedure for two-dimensional stock
-    cutting", IBM Journal of Research and Development 16, 1972). This needs sizes that are multiples of all alignments.
+    buffers as far as possible: no pair begins to share bytes (Herz, "Recursive computational procedure for two-dimensional
+    stock cutting", IBM Journal of Research and Development 16, 1972). This needs sizes that are multiples of all alignments.
     """
     buffers = problem.buffers
     step = lcm(*(buffer.alignment for buffer in buffers if buffer.size and buffer.offset is None))
@@ -266,7 +266,11 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
     hint = search.get("hint")
     # Stacking all free buffers on top of each other and above the fixed ones gives a plan whenever there is one.
     top = max((buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None), default=0)
-    ceiling = hint.objective if hint and not problem.penalties else top + sum(buffer.size + buffer.alignment - 1 for buffer in problem.buffers)
+    ceiling = (
+        hint.objective
+        if hint and not problem.penalties
+        else top + sum(buffer.size + buffer.alignment - 1 for buffer in problem.buffers)
+    )
     built = build(problem, ceiling)
     return cpsat_runner.find_plan(
         built,

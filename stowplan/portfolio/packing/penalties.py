@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -47,14 +47,6 @@ def anneal(problem: Problem, context: Context) -> None:
     run = reuse.Annealing(problem, data, context.seed())
     work = context.work(work_rates.PACKING_REUSE, len(data.size), least=reuse.PARAMS.chunk)
     for share in reuse.PARAMS.cycles:
-        seconds = context.part_of_rest(share)
-        until, is_late, began = time.monotonic() + seconds, context.within_seconds(seconds), time.monotonic()
-
-        def progress(made: int, seconds: float = seconds, began: float = began, is_late: Callable[[], bool] = is_late) -> float:
-            if context.closed() or is_late():
-                return 1.0
-            return made / (work * share) if work is not None else (time.monotonic() - began) / seconds
-
         best = context.incumbent()[0]
         plan = plan if best is None or plan.objective < best.objective else best
 
@@ -63,9 +55,24 @@ def anneal(problem: Problem, context: Context) -> None:
             plan = arrays.export_plan(problem, data, run.offsets)
             context.plan(plan, "anneal")
 
-        run.cycle(in_units(plan, data), progress, improved)
+        run.cycle(in_units(plan, data), _progress(context, share, work), improved)
         if context.closed() or not plan.objective:
             return
+
+
+def _progress(context: Context, share: float, work: int | None) -> Callable[[int], float]:
+    """A function of the number of steps so far that returns the part that is over of a share of the time that is left.
+
+    ``work`` is the number of steps of a deterministic run, of which the cycle gets the same share.
+    """
+    seconds, began = context.part_of_rest(share), time.monotonic()
+
+    def progress(made: int) -> float:
+        if context.closed():
+            return 1.0
+        return (time.monotonic() - began) / seconds if work is None else made / (work * share)
+
+    return progress
 
 
 def _any_plan(problem: Problem, context: Context) -> Plan | None:

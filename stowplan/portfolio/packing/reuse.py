@@ -2,9 +2,9 @@
 
 A step takes some buffers out that lie close to each other in memory, or that may not share bytes, and puts them back one after
 the other. Each goes where the penalties that it causes are least; between equally good places, chance decides. The new plan is
-kept if it costs no more, and with a probability that falls during the search if it costs more (Schrimpf et al., "Record breaking
-optimization results using the ruin and recreate principle", Journal of Computational Physics 159, 2000). If a buffer finds no
-place, the step is undone.
+kept if it costs no more, and with a probability that falls during the search if it costs more (Schrimpf et al., "Record
+breaking optimization results using the ruin and recreate principle", Journal of Computational Physics 159, 2000). If a buffer
+finds no place, the step is undone.
 
 The least penalty of all offsets of a buffer is found by a sweep over memory: every placed buffer forbids a range of offsets, or
 makes it more expensive, and two lists of the placed buffers, by their starts and by their ends, give these ranges in order.
@@ -185,7 +185,10 @@ def _choose(search: Search, most: int) -> int:
         for _ in range(50):
             at = random_below(chance, pairs)
             one, other = search.first[at], search.second[at]
-            if search.low[one] < search.low[other] + search.size[other] and search.low[other] < search.low[one] + search.size[one]:
+            if (
+                search.low[one] < search.low[other] + search.size[other]
+                and search.low[other] < search.low[one] + search.size[one]
+            ):
                 center = one if random_below(chance, 2) else other
                 break
     count, wanted = 0, 1 + random_below(chance, most)
@@ -249,7 +252,10 @@ def anneal(search: Search, capacity: int, steps: int, most: int, hot: float, col
         for at in range(count):
             for later in range(at + 1, count):
                 one, other = search.removed[at], search.removed[later]
-                if search.low[one] < search.low[other] + search.size[other] and search.low[other] < search.low[one] + search.size[one]:
+                if (
+                    search.low[one] < search.low[other] + search.size[other]
+                    and search.low[other] < search.low[one] + search.size[one]
+                ):
                     now -= max(0, search.pair[one, other])
         _order(search, count)
         temperature = hot * (cold / hot) ** (step / steps)

@@ -39,9 +39,7 @@ def penalised(seed: int, most: int = 5) -> Problem:
 
 def cost_by_bytes(problem: Problem, offsets: tuple[int, ...]) -> int:
     """The sum of the penalties, byte by byte."""
-    at = {
-        buffer.id: {*range(offset, offset + buffer.size)} for buffer, offset in zip(problem.buffers, offsets, strict=True)
-    }
+    at = {buffer.id: {*range(offset, offset + buffer.size)} for buffer, offset in zip(problem.buffers, offsets, strict=True)}
     return sum(each.cost for each in problem.penalties or () if at[each.first] & at[each.second])
 
 
@@ -98,7 +96,11 @@ def test_exact_methods_find_the_optimum() -> None:
             assert recorder.infeasible, seed
             continue
         assert outcome.plan is not None
-        assert (outcome.status, outcome.plan.objective, outcome.bound) == ("optimal", expected, expected if outcome.bound is not None else None), seed
+        assert (outcome.status, outcome.plan.objective, outcome.bound) == (
+            "optimal",
+            expected,
+            expected if outcome.bound is not None else None,
+        ), seed
         assert recorder.best is not None
         assert (recorder.best.objective, max(recorder.bounds, default=0)) == (expected, expected), seed
         positive += expected > 0
@@ -192,7 +194,9 @@ TWO = (Buffer(id="a", lower=0, upper=1, size=4), Buffer(id="b", lower=1, upper=2
 )
 def test_bad_penalties_are_refused(pairs: list[tuple[str, str, int]], text: str) -> None:
     with pytest.raises(InputError, match=text):
-        Problem(buffers=TWO, capacity=8, penalties=tuple(Penalty(first=one, second=other, cost=cost) for one, other, cost in pairs))
+        Problem(
+            buffers=TWO, capacity=8, penalties=tuple(Penalty(first=one, second=other, cost=cost) for one, other, cost in pairs)
+        )
 
 
 def test_penalties_need_a_capacity() -> None:
@@ -207,7 +211,9 @@ def test_problems_without_penalties_keep_their_digest() -> None:
 
 
 def test_results_state_costs() -> None:
-    result = stowplan.solve(Problem(buffers=TWO, capacity=4, penalties=(Penalty(first="a", second="b", cost=7),)), time_limit=20)
+    result = stowplan.solve(
+        Problem(buffers=TWO, capacity=4, penalties=(Penalty(first="a", second="b", cost=7),)), time_limit=20
+    )
     assert (result.objective, result.bound, result.unit.name, result.status) == (7, 7, "cost", "optimal")
     assert result.baselines["greedy"] == 7
     assert (result.details["penalties"], result.details["costs"]) == (1, 7)
