@@ -156,9 +156,8 @@ def print_table(results: dict[str, Any], theirs: dict[str, dict[str, Any]], whic
         both = [(row, theirs[name]) for name, row in results.items() if name in theirs]
         agree = all(row["judged"] == row["objective"] for row in found)
         print(f", {'all' if agree else 'NOT all'} with the same cost")
-        print(
-            f"sum of costs: ours {sum(row['objective'] for row in found)}, theirs {sum(entry['cost'] or 0 for _, entry in both)}"
-        )
+        ours, others = (sum(row["objective"] or 0 for row, _ in both), sum(other["cost"] or 0 for _, other in both))
+        print(f"sum of costs: ours {ours}, theirs {others}")
         proven = sum(row["status"] in ("optimal", "infeasible") for row, _ in both)
         print(f"settled: ours {proven}, theirs {sum(entry['proven'] for _, entry in both)}")
         lost = sum(entry["proven"] and row["status"] != "optimal" for row, entry in both)

@@ -252,12 +252,9 @@ def _pairs(rules: Iterable[Any], number_of: dict[int, int], pool_of: list[int], 
 
 def _live_together(lives: list[list[Pair]], pool_of: list[int]) -> set[Pair]:
     """The pairs of buffers of one pool that are live at some moment, the smaller number first."""
-    events = sorted(
-        (moment, begins, number)
-        for number, life in enumerate(lives)
-        for piece in life
-        for begins, moment in enumerate(reversed(piece))
-    )
+    # Lives are half-open, so that at one moment ends (0) come before starts (1).
+    ends = [(end, 0, number) for number, life in enumerate(lives) for _, end in life]
+    events = sorted([*ends, *((start, 1, number) for number, life in enumerate(lives) for start, _ in life)])
     live: dict[int, set[int]] = defaultdict(set)
     pairs: set[Pair] = set()
     for _, begins, number in events:

@@ -155,7 +155,8 @@ def crowds(problem: Problem) -> list[Crowd]:
     For each size, crowds are looked for among the buffers that are at least as large, because fewer of them fit side by side.
     """
     spans, penalty_of = problem.spans, problem.penalty_of
-    if problem.overlaps or problem.capacity is None or len(problem.buffers) > MOST_CROWDED:
+    is_large = len(problem.buffers) > MOST_CROWDED or len(penalty_of) > MOST_CROWDED_PAIRS
+    if problem.overlaps or problem.capacity is None or is_large:
         return []
     hard = _pairs_live_together(problem)
     penalty_of = {pair: cost for pair, cost in penalty_of.items() if pair not in hard}
@@ -166,11 +167,11 @@ def crowds(problem: Problem) -> list[Crowd]:
     fixed = [number for number, buffer in enumerate(problem.buffers) if buffer.offset is not None]
     found: dict[tuple[int, ...], Crowd] = {}
     for size in sorted({int(spans.size[number]) for pair in penalty_of for number in pair}, reverse=True):
-        is_large = {number for number in near if spans.size[number] >= size > 0}.difference(fixed)
-        left = {pair for pair in penalty_of if is_large.issuperset(pair)}
+        large = {number for number in near if spans.size[number] >= size > 0}.difference(fixed)
+        left = {pair for pair in penalty_of if large.issuperset(pair)}
         while left:
             members = list(min(left))
-            common = near[members[0]] & near[members[1]] & is_large
+            common = near[members[0]] & near[members[1]] & large
             while common:
                 gain = {number: sum((min(number, other), max(number, other)) in left for other in members) for number in common}
                 members.append(min(common, key=lambda number: (-gain[number], number)))
@@ -185,8 +186,8 @@ def crowds(problem: Problem) -> list[Crowd]:
     return list(found.values())
 
 
-#: Largest number of buffers of a problem in which crowds are looked for.
-MOST_CROWDED = 300
+#: Largest numbers of buffers and of penalties of a problem in which crowds are looked for: it takes some tenths of a second.
+MOST_CROWDED, MOST_CROWDED_PAIRS = 300, 1000
 
 
 def _crowd(problem: Problem, members: tuple[int, ...], hard: Set[tuple[int, int]], fixed: Iterable[int]) -> Crowd:

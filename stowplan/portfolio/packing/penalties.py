@@ -144,14 +144,16 @@ def components(problem: Problem, context: Context, seconds: float | None = None)
             if len(known) == len(problem.buffers):
                 context.plan(make_plan(problem, (known[number] for number in range(len(known)))), "components")
 
+        def bounded(bound: int, before: int = proven) -> None:
+            context.bound(before + bound, "components")
+
         shared = context.incumbent()[0]
         hint = None if shared is None else make_plan(part, (shared.offsets[number] for number in numbers))
-        before = proven
         outcome = model.solve(
             part,
             hint=hint,
             on_plan=improved,
-            on_bound=lambda bound, before=before: context.bound(before + bound, "components"),
+            on_bound=bounded,
             **solver_limits(
                 context, work_rates.PACKING_CPSAT, seconds=None if seconds is None else max(0.01, until - time.monotonic())
             ),
