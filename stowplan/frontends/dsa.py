@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -174,8 +174,8 @@ def _problem(document: _Document) -> Problem:
             exclusive.add(number)
     apart = _pairs(rules.separations, number_of, pool_of, "problem.constraints.separations")
     last = end
-    for number, other in exclusive and [(one, two) for one in exclusive for two in range(len(lives)) if one != two]:
-        if pool_of[number] == pool_of[other]:
+    for number, other in product(exclusive, range(len(lives))):
+        if number != other and pool_of[number] == pool_of[other]:
             apart[min(number, other), max(number, other)] = 0
     hard = _live_together(lives, pool_of)
     for clique in _cover([pair for pair in apart if pair not in hard], hard | apart.keys()):
