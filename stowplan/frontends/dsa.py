@@ -146,6 +146,7 @@ def _problem(document: _Document) -> Problem:
     expect(0 < len(given.buffers) <= MOST_BUFFERS, "problem.buffers", f"{len(given.buffers)}", f"1 to {MOST_BUFFERS} buffers")
     expect_unique((str(pool.id) for pool in given.pools), "problem.pools")
     expect_unique((str(buffer.id) for buffer in given.buffers), "problem.buffers")
+    expect_unique((_name(buffer) for buffer in given.buffers), "problem.buffers", "name")
     pools = {pool.id: number for number, pool in enumerate(given.pools)}
     lives, pool_of = [], []
     for number, buffer in enumerate(given.buffers):
@@ -189,7 +190,7 @@ def _problem(document: _Document) -> Problem:
         gaps = [(low + by, high + by) for (_, low), (high, _) in pairwise(life) if low < high]
         buffers.append(
             Buffer(
-                id=buffer.name or f"buffer {buffer.id}",
+                id=_name(buffer),
                 lower=life[0][0] + by,
                 upper=life[-1][1] + by,
                 size=buffer.size,
@@ -221,6 +222,11 @@ def _problem(document: _Document) -> Problem:
         capacity=capacity,
         penalties=costs if costs and counts_costs else msgspec.UNSET,
     )
+
+
+def _name(buffer: _Buffer) -> str:
+    """The id that a buffer has in the packing problem."""
+    return buffer.name or f"buffer {buffer.id}"
 
 
 def _merged(intervals: Iterable[Pair]) -> list[Pair]:

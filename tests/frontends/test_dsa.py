@@ -115,7 +115,7 @@ def _buffer(**values: Any) -> Callable[[dict[str, Any]], object]:
         (_buffer(live_intervals=[{"lower": 3, "upper": 3}]), "live_intervals that are empty"),
         (_buffer(live_intervals=[]), "live_intervals that are empty"),
         (_buffer(id=1), "found the id '1' twice"),
-        (_buffer(name="b"), "found the id 'b' twice"),
+        (_buffer(name="b"), "found the name 'b' twice"),
         (_buffer(size=-1), "found size -1"),
         (_buffer(size="64"), "size"),
         (_buffer(alignment=0), "found alignment 0"),
