@@ -52,8 +52,8 @@ class Unit(msgspec.Struct, frozen=True):
         return format_apart(values, self.write)
 
 
-#: Picoseconds and bytes. Kinds that count something else define a unit of their own.
-PS, BYTES = Unit("ps"), Unit("bytes")
+#: Picoseconds, bytes, and costs without a unit. Kinds that count something else define a unit of their own.
+PS, BYTES, COST = Unit("ps"), Unit("bytes"), Unit("cost")
 
 
 def format_ps(picoseconds: int, digits: int = 4) -> str:

@@ -41,6 +41,7 @@ BUILD_SECONDS, LITERAL_SECONDS, CPSAT_SECONDS = 0.05, 1e-4, 10.0
 PACKING_PAIRS = Rate(60_000_000, "pairs of buffers compared by the greedy search")
 PACKING_NODES = Rate(80_000_000, "nodes of the exact search, times buffers")
 PACKING_PLACED = Rate(130_000, "buffers placed from the bottom up")
+PACKING_REUSE = Rate(2_000_000, "steps of annealing of reuse penalties, times buffers")
 PACKING_CPSAT = Rate(1 / 16, "deterministic seconds of CP-SAT for packing")
 BANKED_PAIRS = Rate(300_000, "pairs of buffers compared by the greedy search of banks")
 BANKED_NODES = Rate(200, "nodes of branch and bound of the choice of banks")

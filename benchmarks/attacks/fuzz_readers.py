@@ -428,6 +428,7 @@ def readers(*, policies: bool = False) -> list[Reader]:
             lambda path: stowplan.read(EXAMPLES / "fir.dfg.json", "se", fixed=path),
         ),
         Reader("CSV", ".csv", _files(INPUTS / "buffers.csv", EXAMPLES / "buffers.csv"), _reading()),
+        Reader("dsa-solver", ".json", _files(INPUTS / "small.dsa.json"), _reading()),
         Reader("graph of operators", ".graph.json", _files(EXAMPLES / "cells.graph.json"), _reading()),
         Reader("graph for banks", ".graph.json", _files(EXAMPLES / "cells.graph.json"), _reading("stm32h743")),
         Reader("graph to compute again", ".hlo.txt", _files(calls, graph, *hlo), _reading("rematerialization")),

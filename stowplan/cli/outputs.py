@@ -18,17 +18,19 @@ from stowplan.result import Result
 if TYPE_CHECKING:
     from stowplan.report.presenter import Presenter
 
-#: Formats that only some plans have: a TensorFlow Lite model with the offsets in it, the configuration of a CGRA, and a trace.
-TFLITE, CONFIG, PERFETTO = "tflite", "config", "perfetto"
+#: Formats that only some plans have: a TensorFlow Lite model with the offsets in it, a solution for dsa-solver, the
+#: configuration of a CGRA, and a trace.
+TFLITE, DSA, CONFIG, PERFETTO = "tflite", "dsa", "config", "perfetto"
 
 Emit = Annotated[
     list[str] | None,
     option(
         "--emit",
         "FORMAT[=FILE]",
-        "Write the plan for other programs: its offsets as a table (c-header, json or csv) or in the TensorFlow Lite model "
-        "(tflite), the configuration of a coarse-grained reconfigurable array (config), or a trace for ui.perfetto.dev "
-        "(perfetto). Without =FILE it goes to the file of -o, in place of the plan. May be given several times.",
+        "Write the plan for other programs: its offsets as a table (c-header, json or csv), in the TensorFlow Lite model (tflite) "
+        "or as a solution of the problem's format (dsa), the configuration of a coarse-grained reconfigurable array (config), or "
+        "a trace for ui.perfetto.dev (perfetto). Without =FILE it goes to the file of -o, in place of the plan. May be given "
+        "several times.",
     ),
 ]
 Depfile = Annotated[
@@ -105,6 +107,12 @@ class Outputs:
 
             if not is_tflite(source):
                 raise UsageError(f"--emit {TFLITE}: found the input {source}, expected a TensorFlow Lite model")
+        if DSA in forms:
+            from stowplan.frontends.dsa import is_dsa
+            from stowplan.frontends.formats import look
+
+            if not is_dsa(look(source)):
+                raise UsageError(f"--emit {DSA}: found the input {source}, expected a problem of dsa-solver")
         check_picture(problem, self.png)
 
     def write(self, problem: Any, plan: Any, certificate: Any, source: Path) -> None:
@@ -114,9 +122,12 @@ class Outputs:
         for form, path in () if plan is None else self.tables:
             from stowplan.backends import emit
             from stowplan.backends.tflm.write import write_plan
+            from stowplan.frontends.dsa import write_solution
 
             if form == TFLITE:
                 write_plan(source, plan, path)
+            elif form == DSA:
+                write_solution(source, plan, path)
             elif form == CONFIG:
                 _presenter(problem).configuration(problem, plan).save(path)
             elif form == PERFETTO:
@@ -150,7 +161,7 @@ class Outputs:
 def _check_format(form: str) -> None:
     from stowplan.backends.emit import FORMATS
 
-    known = (*FORMATS, TFLITE, CONFIG, PERFETTO)
+    known = (*FORMATS, TFLITE, DSA, CONFIG, PERFETTO)
     if form not in known:
         raise UsageError(f"--emit: found {form!r}, expected one of {', '.join(known)}")
 

@@ -163,7 +163,7 @@ class _SolveInputs(NamedTuple):
     def unit(self) -> Unit:
         from stowplan.kernel.kind import kind_of
 
-        return kind_of(self.problem).unit
+        return kind_of(self.problem).unit_for(self.problem)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ A file imports only files that come before it in this list:
 
 - ``options``: the options with which an input is read
 - ``formats``: the formats of input files, and the targets for which each can be planned
+- ``dsa``: problems of dsa-solver, buffers with reuse penalties, and its solutions
 - ``gguf``: headers of GGUF files, the models of llama.cpp
 - ``hlo``: HLO text, and the program in it
 - ``onnx_sizes``: symbolic sizes of an ONNX model's inputs, and the values that the user gives for them

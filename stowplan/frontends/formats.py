@@ -137,6 +137,7 @@ class InputFormat:
 _PLACES = [
     "stowplan.frontends.problem_file:PACKING_CSV",
     "stowplan.frontends.snapshot",
+    "stowplan.frontends.dsa",
     "stowplan.frontends.dfg",
     "stowplan.frontends.graph:ARENA",
     "stowplan.frontends.graph:ORDER",

@@ -23,6 +23,7 @@ from stowplan.kernel.plan_changes import KeepClose, PlanChanges
 from stowplan.models.decisions import Decision, Part, field_by_field
 from stowplan.models.hint import HintValues
 from stowplan.models.offset_table import OffsetTable
+from stowplan.units import Unit
 from stowplan.verification import Verification, Violation
 
 P = TypeVar("P", bound=ProblemDocument[PlanDocument])
@@ -94,6 +95,8 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     assumptions: tuple[str, ...] = ()
     """Rules that could be changed: fields of the problem (``banks.capacity``). A value that forbids nothing follows ``=`` if
     there is one (``stalls=allowed``)."""
+    unit_of: Callable[[P], Unit] | None = None
+    """The unit of a problem's objective, if that depends on the problem; otherwise it is :attr:`unit`."""
     proven: Callable[[P, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
     """``(problem, objective, bound)`` to details that express in the kind's own terms what is proven."""
     first_bounds: Callable[[P], Iterable[int]] = lambda problem: ()
@@ -116,6 +119,10 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     def baseline(self) -> str:
         """Name of the baseline over which speedups are computed."""
         return self.baselines[0].name
+
+    def unit_for(self, problem: P) -> Unit:
+        """The unit of objectives and bounds of a problem."""
+        return self.unit if self.unit_of is None else self.unit_of(problem)
 
     def initial(self, problem: P) -> dict[str, Q]:
         """The plans of the baselines that cost nothing to make, by name."""

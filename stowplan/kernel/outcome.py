@@ -38,7 +38,7 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         candidates=tuple(run.reports),
         provenance=_provenance(run, call),
         seconds=round(state.deadline.elapsed, 3),
-        unit=kind.unit,
+        unit=kind.unit_for(problem),
         highlights=kind.highlights,
         # The best objective of every source, not only that of the best plan.
         details=(state.infeasibility_details if state.infeasible else {})

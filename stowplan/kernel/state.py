@@ -252,4 +252,4 @@ class RunState:
 
     def words(self, value: int | None) -> str:
         """An objective or bound as text."""
-        return "none" if value is None else self.kind.unit.write(value)
+        return "none" if value is None else self.kind.unit_for(self.problem).write(value)

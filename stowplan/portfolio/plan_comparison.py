@@ -61,16 +61,17 @@ def compare_plans(
         A plan is of another kind, for another problem, or not valid.
     """
     kind = kind_of(problem)
+    unit = kind.unit_for(problem)
     checks = [_verify(kind, problem, plan, name) for plan, name in zip((first, second), names, strict=True)]
     before, after = (check.objective or 0 for check in checks)
     facts = [kind.facts(problem, plan, check) for plan, check in zip((first, second), checks, strict=True)]
     return PlanComparison(
         kind=kind.name,
-        unit=kind.unit.name,
+        unit=unit.name,
         first=before,
         second=after,
         difference=after - before,
-        percent=100 * (after - before) / before if before and kind.unit.has_ratios else None,
+        percent=100 * (after - before) / before if before and unit.has_ratios else None,
         facts=_differing_facts(*facts),
         parts=kind.diff(problem, first, second),
     )

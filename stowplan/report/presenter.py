@@ -101,14 +101,14 @@ class Presenter:
         """
         if self._kind is None:
             return str(plan)
-        check = self._kind.verify(problem, plan)
+        check, unit = self._kind.verify(problem, plan), self._kind.unit_for(problem)
         ids = self._kind.identity(problem)
         lines = [f"{ids['program'] or self._words()} on {ids['target']} ({ids['cost_model']})"]
-        lines.append(f"  objective  {format_value(check.objective, self._kind.unit)}")
+        lines.append(f"  objective  {format_value(check.objective, unit)}")
         lines += [f"  not valid  {violation}" for violation in (check.lines if everything else check.lines[:10])]
         for name, other in others:
             value = self._kind.verify(problem, other).objective
-            lines.append(f"  {name:<9}  {format_value(value, self._kind.unit)}")
+            lines.append(f"  {name:<9}  {format_value(value, unit)}")
         facts = self._kind.facts(problem, plan, check)
         width = max(map(len, facts), default=0)
         lines += [f"  {name:<{width}}  {_brief(value, everything)}" for name, value in facts.items()]

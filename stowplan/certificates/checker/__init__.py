@@ -9,7 +9,7 @@ To audit the checker, read docs/reference/certificates.md, which explains each f
 files, each of which knows only those before it:
 
 - ``reading`` and its table ``problems.toml``: strict reading of files; every field and value that problems may have
-- ``packing``: forms ``load`` and ``search`` of packing
+- ``packing``: forms ``load``, ``search`` and ``crowds`` of packing
 - ``graphs``, ``orders``: operators and storages, forms ``cut`` and ``ranges``; form ``search`` of operator order
 - ``loops``: loop bodies; forms ``recurrence``, ``resource`` and ``search`` of modulo scheduling
 - ``prices``, ``placement``, ``mapping``: forms ``prices`` and ``tree`` of tiers, banks and memory mapping
@@ -64,7 +64,7 @@ def _price_forms(prices: Prices) -> dict[str, Form]:
 
 #: Forms of proof for each kind.
 FORMS: dict[str, dict[str, Form]] = {
-    "packing": {"load": packing.load, "search": packing.search},
+    "packing": {"load": packing.load, "search": packing.search, "crowds": packing.crowds},
     "operator_order": {"cut": graphs.cut, "search": orders.search},
     "rematerialization": {"cut": graphs.cut, "ranges": graphs.ranges},
     "modulo_scheduling": dict.fromkeys(loops.FORMS, loops.schedule),

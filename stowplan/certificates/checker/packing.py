@@ -1,5 +1,5 @@
-"""Forms of packing: ``load``, the bytes that are live at one moment, and ``search``, over all ways in which pairs can be
-ordered.
+"""Forms of packing: ``load``, the bytes that are live at one moment; ``search``, over all ways in which pairs can be ordered;
+and ``crowds``, for reuse penalties: sets of buffers of which few fit side by side.
 
 A buffer has the bytes ``[offset, offset + size)`` while it is live. Two buffers that are live at the same moment share no byte,
 unless one of them, the result, names the other as an operand in its ``overlaps`` and starts sufficiently far below the
@@ -31,7 +31,7 @@ def is_live(buffer: Fields, moment: int) -> bool:
 
 
 def load(problem: Fields, proof: Fields) -> int | None:
-    """The minimum height in bytes, or None if that exceeds the capacity.
+    """The minimum height in bytes, or None if that exceeds the capacity. With reuse penalties, heights do not count: it is 0.
 
     Buffers that are live at ``moment`` share no bytes except for those that :func:`shared` bounds, so that
 
@@ -40,7 +40,9 @@ def load(problem: Fields, proof: Fields) -> int | None:
     moment, capacity = whole(proof, "moment", -LARGEST), problem["capacity"]
     live = [buffer for buffer in problem["buffers"] if is_live(buffer, moment)]
     height = int(sum(buffer["size"] for buffer in live) - shared(live))
-    return None if capacity is not None and height > capacity else height
+    if capacity is not None and height > capacity:
+        return None
+    return 0 if problem.get("penalties") else height
 
 
 def shared(live: list[Fields]) -> int:
@@ -92,6 +94,7 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
     smaller lowest offset is above the other: in both, its offset is at least the other's lowest one.
     """
     buffers, below = problem["buffers"], whole(proof, "below") if "below" in proof else None
+    need(below is None or not problem.get("penalties"), "proof", "it is about heights, the objective about reuse penalties")
     capacity = LARGEST if problem["capacity"] is None else problem["capacity"]
     top = capacity if below is None else below - 1
     need(len(buffers) ** 2 <= LOOKS, "proof", "the search takes too long")
@@ -112,6 +115,46 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
                 raised[upper] = aligned(lowest[lower] + (0 if is_either else size), buffers[upper]["alignment"])
                 waiting.append((raised, ordered if is_either else ordered | {(lower, upper)}))
     return below
+
+
+def crowds(problem: Fields, proof: Fields) -> int:
+    """A lower bound on the sum of the reuse penalties, by sets of buffers (``crowds``, their numbers) without a common pair.
+
+    Of the m buffers of a set, every two are live together or have a penalty. At most k of them lie side by side: so many of the
+    smallest fit into the capacity without the buffers at fixed offsets that are live together with all of them. By Turán's
+    theorem, at least as many pairs share bytes as lie within k groups of nearly equal size. They cost no less than the cheapest
+    pairs with a penalty.
+    """
+    buffers, capacity = problem["buffers"], problem["capacity"]
+    need(all("overlaps" not in buffer for buffer in buffers), "problem", "some buffers may share bytes while they are live")
+    need(len(buffers) ** 2 <= LOOKS, "proof", "the check takes too long")
+    number = {buffer["id"]: at for at, buffer in enumerate(buffers)}
+    costs = {frozenset((number[each["first"]], number[each["second"]])): each["cost"] for each in problem["penalties"]}
+    hard = {frozenset(ways[0][:2]) for ways in _pairs_live_together(buffers)}
+    bound, taken = 0, set[frozenset[int]]()
+    for members in proof["crowds"]:
+        need(
+            len({*members}) == len(members) and {*members} <= {*range(len(buffers))}, "proof", "a crowd names no set of buffers"
+        )
+        pairs = {frozenset(pair) for pair in combinations(members, 2)}
+        need(
+            all(buffers[at]["size"] > 0 and buffers[at]["offset"] is None for at in members), "proof", "a buffer has its place"
+        )
+        need(pairs <= hard | costs.keys(), "proof", "two buffers of a crowd may share bytes at no cost")
+        paid = [costs[pair] for pair in pairs - hard]
+        need(taken.isdisjoint(pairs - hard), "proof", "two crowds have a pair in common")
+        taken |= pairs - hard
+        fixed = [at for at, buffer in enumerate(buffers) if buffer["offset"] is not None]
+        around = [at for at in fixed if all(frozenset((at, member)) in hard for member in members)]
+        need(all(frozenset(pair) in hard for pair in combinations(around, 2)), "proof", "fixed buffers may share bytes")
+        room, beside = capacity - sum(buffers[at]["size"] for at in around), 0
+        for size in sorted(buffers[at]["size"] for at in members):
+            room -= size
+            beside += room >= 0
+        # No buffer fits, so that there is no plan: any bound holds, and this one is the least.
+        groups = [len(members[at::beside]) for at in range(beside)]
+        bound += sum(sorted(paid)[: sum(size * (size - 1) // 2 for size in groups)])
+    return bound
 
 
 def _is_broken(lowest: list[int], lower: int, upper: int, size: int, same: bool) -> bool:

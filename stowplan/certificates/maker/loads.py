@@ -1,4 +1,4 @@
-"""Proofs of packing: the moment with the most live bytes, or a height below which no packing exists."""
+"""Proofs of packing: the moment with the most live bytes, a height below which no packing exists, buffers that share bytes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from collections.abc import Iterator
 import numpy as np
 
 from stowplan.certificates.maker import Proof, Wish
+from stowplan.models.packing.bounds import disjoint_crowds
 from stowplan.models.packing.overlaps import loads as taken_bytes
 from stowplan.models.packing.problem import Problem
 
 
 def packing(wish: Wish) -> Iterator[Proof]:
-    """Yields proofs for packing: first one by the bytes that are live at the fullest moment, then one by search.
+    """Yields proofs for packing: first one by the bytes that are live at the fullest moment, then another one.
 
-    The search shows that no packing is lower than the claimed bound, or that none exists. Without a claim there is no search.
+    Without reuse penalties the other one is a search. It shows that no packing is lower than the claimed bound, or that none
+    exists; without a claim there is none. With reuse penalties it consists of sets of buffers of which few fit side by side.
     """
     problem: Problem = wish.problem
     yield {"form": "load", "moment": peak_moment(problem)}
     if wish.infeasible:
         yield {"form": "search"}
+    elif problem.penalties:
+        yield {"form": "crowds", "crowds": [list(crowd.buffers) for crowd, _ in disjoint_crowds(problem)]}
     elif wish.bound is not None:
         yield {"form": "search", "below": wish.bound}
 

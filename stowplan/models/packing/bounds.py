@@ -1,10 +1,17 @@
-"""Bounds on packing problems that need no search: the largest load, and buffers that cannot fit together."""
+"""Bounds on packing problems that need no search: the largest load, buffers that cannot fit together, pairs that share bytes.
+
+*Pairs that share bytes.* Take a set of m buffers of which every two are live together or have a reuse penalty, and of which at
+most k can lie side by side within the capacity. Draw a line between every two that share no byte: no k + 1 buffers are all
+connected. By Turán's theorem (Turán, Matematikai és Fizikai Lapok 48, 1941) the lines are then at most as many as between k
+groups of nearly equal size, and all other pairs share bytes.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
+from itertools import accumulate, combinations, product
 
 import numpy as np
 
@@ -128,6 +135,96 @@ def _shared_overload(problem: Problem, capacity: int) -> Overload:
     subject = f"{len(chosen)} buffers ({names}) live at once in [{start}, {end}) and take"
     reason = f"{subject} {load} bytes where they share what they may, more than the capacity of {capacity}"
     return Overload(start, end, load, tuple(chosen), reason)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Buffers of which every two are live together or have a reuse penalty, and of which some must share bytes."""
+
+    buffers: tuple[int, ...]
+    pairs: tuple[tuple[int, int], ...]
+    """The pairs with a penalty, the smaller number first."""
+    least: int
+    """How many of these pairs share bytes in every plan."""
+
+
+def crowds(problem: Problem) -> list[Crowd]:
+    """Crowds that together contain most pairs with a reuse penalty, found greedily; those without a pair that shares are left
+    out.
+
+    For each size, crowds are looked for among the buffers that are at least as large, because fewer of them fit side by side.
+    """
+    spans, penalty_of = problem.spans, problem.penalty_of
+    is_large = len(problem.buffers) > MOST_CROWDED or len(penalty_of) > MOST_CROWDED_PAIRS
+    if problem.overlaps or problem.capacity is None or is_large:
+        return []
+    hard = _pairs_live_together(problem)
+    penalty_of = {pair: cost for pair, cost in penalty_of.items() if pair not in hard}
+    near: dict[int, set[int]] = {}
+    for one, other in (*hard, *penalty_of):
+        near.setdefault(one, set()).add(other)
+        near.setdefault(other, set()).add(one)
+    fixed = [number for number, buffer in enumerate(problem.buffers) if buffer.offset is not None]
+    found: dict[tuple[int, ...], Crowd] = {}
+    for size in sorted({int(spans.size[number]) for pair in penalty_of for number in pair}, reverse=True):
+        large = {number for number in near if spans.size[number] >= size > 0}.difference(fixed)
+        left = {pair for pair in penalty_of if large.issuperset(pair)}
+        while left:
+            members = list(min(left))
+            common = near[members[0]] & near[members[1]] & large
+            while common:
+                gain = {number: sum((min(number, other), max(number, other)) in left for other in members) for number in common}
+                members.append(min(common, key=lambda number: (-gain[number], number)))
+                common &= near[members[-1]]
+            around = [number for number in fixed if all((min(pair), max(pair)) in hard for pair in product((number,), members))]
+            crowd = _crowd(
+                problem, tuple(sorted(members)), hard, around if all(pair in hard for pair in combinations(around, 2)) else []
+            )
+            left.difference_update(crowd.pairs)
+            if crowd.least:
+                found[crowd.buffers] = crowd
+    return list(found.values())
+
+
+#: Largest numbers of buffers and of penalties of a problem in which crowds are looked for: it takes some tenths of a second.
+MOST_CROWDED, MOST_CROWDED_PAIRS = 300, 1000
+
+
+def _crowd(problem: Problem, members: tuple[int, ...], hard: Set[tuple[int, int]], fixed: Iterable[int]) -> Crowd:
+    """The crowd of these buffers; ``fixed`` are buffers at fixed offsets that may share bytes with none of them."""
+    pairs = tuple(pair for pair in combinations(members, 2) if pair not in hard)
+    room = (problem.capacity or 0) - sum(problem.buffers[number].size for number in fixed)
+    beside = sum(total <= room for total in accumulate(sorted(problem.buffers[number].size for number in members)))
+    share, rest = divmod(len(members), beside) if beside else (0, 0)
+    # Within groups of nearly equal size, all pairs share bytes.
+    return Crowd(members, pairs, rest * share + beside * share * (share - 1) // 2)
+
+
+def _pairs_live_together(problem: Problem) -> set[tuple[int, int]]:
+    """The pairs of buffers that are live at some moment, the smaller number first."""
+    spans = problem.spans
+    return {
+        (min(owner, other), max(owner, other))
+        for owner, start, end in zip(spans.owner.tolist(), spans.start, spans.end, strict=True)
+        for other in spans.owner[(spans.start < end) & (spans.end > start)].tolist()
+        if other != owner and problem.buffers[owner].size and problem.buffers[other].size
+    }
+
+
+def disjoint_crowds(problem: Problem) -> list[tuple[Crowd, int]]:
+    """Crowds without a common pair, and a lower bound on the penalties of each: the cheapest pairs of which so many share."""
+    costs, taken, chosen = problem.penalty_of, set[tuple[int, int]](), []
+    found = [(crowd, sum(sorted(costs[pair] for pair in crowd.pairs)[: crowd.least])) for crowd in crowds(problem)]
+    for crowd, cost in sorted(found, key=lambda entry: (-entry[1], entry[0].buffers)):
+        if taken.isdisjoint(crowd.pairs):
+            taken.update(crowd.pairs)
+            chosen.append((crowd, cost))
+    return chosen
+
+
+def reuse_bound(problem: Problem) -> int:
+    """Lower bound on the sum of the reuse penalties, by :func:`disjoint_crowds`."""
+    return sum(cost for _, cost in disjoint_crowds(problem))
 
 
 def _overloaded_sets(problem: Problem, limit: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:

@@ -1,6 +1,8 @@
 """Packing as a CP-SAT model: each buffer is a rectangle with a fixed extent in time and a free offset, and none overlap.
 
-:func:`solve` minimizes the height, or looks for any plan within the capacity.
+:func:`solve` minimizes the height, looks for any plan within the capacity, or minimizes the sum of the reuse penalties within
+it. For each pair of buffers with a penalty, one Boolean variable says that they share bytes, and one for each of the two that
+it lies below the other.
 
 :func:`solve_closest` is for plans that should stay close to an earlier one. It minimizes the number of buffers that leave their
 earlier offsets. The model is the same, with a capacity, and a Boolean variable for each buffer says whether it keeps its
@@ -17,9 +19,10 @@ second Boolean variable says that they have the same offset.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import gcd
+from math import gcd, lcm
 from typing import Unpack
 
 import numpy as np
@@ -28,9 +31,9 @@ from ortools.sat.python import cp_model
 from stowplan.models import cpsat_runner
 from stowplan.models.cpsat_runner import Search, Value
 from stowplan.models.outcome import Outcome
-from stowplan.models.packing.bounds import load_bound
+from stowplan.models.packing.bounds import crowds, load_bound
 from stowplan.models.packing.overlaps import allows, separations
-from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.plan import Plan, make_plan
 from stowplan.models.packing.problem import Problem
 
 
@@ -50,6 +53,8 @@ class Model:
     relative_positions: list[tuple[cp_model.IntVar, int, int, int | None]] = field(default_factory=list)
     """For pairs of buffers: a Boolean variable, the two numbers, and a separation in units. The variable says that the first
     buffer lies at least that far below the second; with None as separation, that both have the same offset."""
+    shares: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+    """For each pair of buffers with a reuse penalty: whether the two share bytes."""
 
     def add_hint(self, plan: Plan) -> None:
         """Let the solver start from a plan. Every variable gets a value.
@@ -65,23 +70,26 @@ class Model:
         for variable, one, other, separation in self.relative_positions:
             gap = places[other] - places[one]
             values.append((variable, int(gap == 0 if separation is None else gap >= separation)))
+        sizes = self.problem.spans.size // self.unit
+        for (one, other), variable in self.shares.items():
+            is_shared = max(places[one], places[other]) < min(places[one] + sizes[one], places[other] + sizes[other])
+            values.append((variable, int(is_shared)))
         cpsat_runner.add_hint(self.model, values, complete=not self.keeps_offset)
 
     def extract(self, value: Value) -> Plan:
-        """The plan of a solution, with its height in bytes as objective.
+        """The plan of a solution.
 
         Parameters
         ----------
         value
             A function that returns the value of a variable in the solution.
         """
-        offsets = tuple(value(variable) * self.unit for variable in self.offsets)
-        height = max((at + buffer.size for at, buffer in zip(offsets, self.problem.buffers, strict=True)), default=0)
-        return Plan(problem=self.problem.digest, objective=height, offsets=offsets)
+        return make_plan(self.problem, (value(variable) * self.unit for variable in self.offsets))
 
 
 def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
-    """Build the model of a problem. If the problem has a capacity, any plan within it will do, and there is no objective.
+    """Build the model of a problem. If the problem has a capacity and no penalties, any plan within it will do, and there is no
+    objective.
 
     Parameters
     ----------
@@ -104,6 +112,7 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
     sharing = _sharing_until(problem, separation_of)
     built = Model(problem, unit)
     limit = (ceiling if problem.capacity is None else problem.capacity) // unit
+    patterns = _normal_patterns(problem, unit, limit) if problem.penalties else None
     model = built.model
     times, spaces, sizes = [], [], []
     for number, buffer in enumerate(problem.buffers):
@@ -112,6 +121,9 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
         step = max(1, buffer.alignment // unit)
         if buffer.offset is not None:
             offset = model.new_constant(buffer.offset // unit)
+        elif patterns is not None:
+            within = patterns[: bisect_right(patterns, last)]
+            offset = model.new_int_var_from_domain(cp_model.Domain.from_values(within), f"offset {number}")
         elif step == 1:
             offset = model.new_int_var(0, last, f"offset {number}")
         else:
@@ -140,7 +152,57 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
         model.minimize(height)
     else:
         model.add_cumulative(times, sizes, limit)
+        _add_penalties(built)
     return built
+
+
+#: Largest number of normal patterns.
+MOST_PATTERNS = 2000
+
+
+def _normal_patterns(problem: Problem, unit: int, limit: int) -> list[int] | None:
+    """The offsets in units that are sums of sizes, or such sums above a fixed buffer, up to ``limit``; None if there are many.
+
+    Some best plan has no others. Take a best plan, regard all pairs that share no byte as pairs that may not, and lower the
+    buffers as far as possible: no pair begins to share bytes (Herz, "Recursive computational procedure for two-dimensional
+    stock cutting", IBM Journal of Research and Development 16, 1972). This needs sizes that are multiples of all alignments.
+    """
+    buffers = problem.buffers
+    step = lcm(*(buffer.alignment for buffer in buffers if buffer.size and buffer.offset is None))
+    tops = [buffer.offset + buffer.size for buffer in buffers if buffer.offset is not None]
+    if problem.overlaps or any(value % step for value in (*tops, *(buffer.size for buffer in buffers))):
+        return None
+    sums = 1
+    for top in tops:
+        sums |= 1 << top // unit
+    within = (1 << limit + 1) - 1
+    for buffer in buffers:
+        sums = (sums | sums << buffer.size // unit) & within
+    if limit > 1 << 20 or sums.bit_count() > MOST_PATTERNS:
+        return None
+    return [offset for offset in range(limit + 1) if sums >> offset & 1]
+
+
+def _add_penalties(built: Model) -> None:
+    """Add the objective, the sum of all penalties: two buffers share bytes unless one of them lies below the other."""
+    model, offsets, buffers = built.model, built.offsets, built.problem.buffers
+    costs = []
+    for (one, other), cost in built.problem.penalty_of.items():
+        if not buffers[one].size or not buffers[other].size:
+            continue
+        built.shares[one, other] = shares = model.new_bool_var(f"{one} shares bytes with {other}")
+        literals = [shares]
+        for below, above in ((one, other), (other, one)):
+            is_below, units = model.new_bool_var(f"{below} below {above}"), buffers[below].size // built.unit
+            model.add(offsets[below] + units <= offsets[above]).only_enforce_if(is_below)
+            built.relative_positions.append((is_below, below, above, units))
+            literals.append(is_below)
+        model.add_bool_or(literals)
+        costs.append(cost * shares)
+    for crowd in crowds(built.problem):
+        model.add(sum(built.shares[pair] for pair in crowd.pairs) >= crowd.least)
+    if costs:
+        model.minimize(sum(costs))
 
 
 def _sharing_until(problem: Problem, separation_of: Iterable[tuple[int, int]]) -> dict[int, int]:
@@ -204,11 +266,15 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
     hint = search.get("hint")
     # Stacking all free buffers on top of each other and above the fixed ones gives a plan whenever there is one.
     top = max((buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None), default=0)
-    ceiling = hint.objective if hint else top + sum(buffer.size + buffer.alignment - 1 for buffer in problem.buffers)
+    ceiling = (
+        hint.objective
+        if hint and not problem.penalties
+        else top + sum(buffer.size + buffer.alignment - 1 for buffer in problem.buffers)
+    )
     built = build(problem, ceiling)
     return cpsat_runner.find_plan(
         built,
-        objective=lambda units: units * built.unit,
+        objective=lambda value: value if problem.penalties else value * built.unit,
         parameters={"use_energetic_reasoning_in_no_overlap_2d": True},
         **search,
     )

@@ -23,7 +23,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError
-from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.plan import Plan, make_plan
 from stowplan.models.packing.problem import Buffer, Overlap, Problem, check_buffer
 
 #: Largest size of a file in bytes after decompression: some two million buffers.
@@ -271,5 +271,5 @@ def _plan_of(problem: Problem, placed: Mapping[str, int], digest: str, path: str
         if buffer.id not in placed:
             raise InputError(f"found no offset for buffer {buffer.id!r}", source=path)
         offsets.append(placed[buffer.id])
-    height = max((offset + buffer.size for offset, buffer in zip(offsets, problem.buffers, strict=True)), default=0)
-    return Plan(problem=digest, objective=height, offsets=tuple(offsets), buffers=problem.buffers, name=problem.name)
+    plan = make_plan(problem, offsets)
+    return msgspec.structs.replace(plan, problem=digest, buffers=problem.buffers, name=problem.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from operator import add
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,8 @@ from stowplan.models.packing.problem import Buffer, Part, Problem
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An offset for every buffer. :func:`stowplan.models.packing.verify.verify` says whether the plan is valid.
 
-    The objective is the height in bytes: the largest ``offset + size`` of a buffer.
+    The objective is the height in bytes: the largest ``offset + size`` of a buffer. For a problem with reuse penalties, it is
+    their sum.
     """
 
     offsets: tuple[int, ...]
@@ -53,6 +55,25 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if len(self.buffers) != len(self.offsets):
             raise UsageError("a plan without its buffers cannot be written as CSV: save it as JSON")
         files.write_atomic(path, _csv_rows(self).encode())
+
+
+def height(problem: Problem, offsets: Sequence[int]) -> int:
+    """The largest end of a buffer in bytes; ``offsets`` are those of a plan, in bytes."""
+    return max(map(add, offsets, problem.spans.size.tolist()), default=0)
+
+
+def make_plan(problem: Problem, offsets: Iterable[int]) -> Plan:
+    """The plan with these offsets in bytes, and its objective."""
+    places = tuple(offsets)
+    if not problem.penalties:
+        return Plan(problem=problem.digest, objective=height(problem, places), offsets=places)
+    ends = tuple(map(add, places, problem.spans.size.tolist()))
+    shared = (
+        cost
+        for (one, other), cost in problem.penalty_of.items()
+        if max(places[one], places[other]) < min(ends[one], ends[other])
+    )
+    return Plan(problem=problem.digest, objective=sum(shared), offsets=places)
 
 
 def _csv_rows(plan: Plan) -> str:

@@ -90,6 +90,16 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Bytes from its first to its last element."""
 
 
+class Penalty(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A reuse penalty: what it costs if two buffers share bytes, one after the other."""
+
+    first: str
+    second: str
+    """Ids of the two buffers."""
+    cost: int
+    """Added to the objective if the places of the two buffers have at least one byte in common; 0 or more."""
+
+
 class Pair(NamedTuple):
     """An :class:`Overlap` with the two buffers as positions in ``Problem.buffers``."""
 
@@ -120,6 +130,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     parts: tuple[Part, ...] | msgspec.UnsetType = msgspec.UNSET
     """Tensors of a model that lie inside a buffer: views, and outputs of operators that overwrite an input. Files omit the
     field if there are none."""
+    penalties: tuple[Penalty, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Reuse penalties, for each pair of buffers at most one. If there are any, the objective is their sum within the capacity,
+    which is then required. Files omit the field if there are none."""
     results: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Ids of the buffers and parts that the model returns, in its order; the same one may be returned twice. Files omit the
     field if the problem was not read from a model."""
@@ -132,6 +145,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             raise InputError(f"found {self.capacity}, expected 0 to {LIMIT - 1} bytes", place="capacity")
         is_plain = self._is_plain()
         check_parts(self.buffers, self.parts or (), self.results or ())
+        if self.penalties:
+            check_penalties(self)
         if is_plain:
             return
         expect_unique((buffer.id for buffer in self.buffers), "buffers")
@@ -189,15 +204,22 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         return tuple(Pair(number, numbers[overlap.operand], overlap.distance) for number, overlap in overlaps)
 
     @cached_property
+    def penalty_of(self) -> dict[tuple[int, int], int]:
+        """The cost of each pair of buffers that has a reuse penalty above 0, by their numbers, the smaller one first."""
+        number = {buffer.id: at for at, buffer in enumerate(self.buffers)} if self.penalties else {}
+        pairs = ((sorted((number[each.first], number[each.second])), each.cost) for each in self.penalties or ())
+        return {(one, other): cost for (one, other), cost in pairs if cost}
+
+    @cached_property
     def digest(self) -> str:
-        """Hex SHA-256 of everything that the validity and the height of plans depend on.
+        """Hex SHA-256 of everything that the validity and the objective of plans depend on.
 
         Name, capacity, parts, results and hints are left out.
         """
         rules = [
             msgspec.structs.replace(buffer, hint=None, overlaps=buffer.overlaps or msgspec.UNSET) for buffer in self.buffers
         ]
-        return files.digest(rules)
+        return files.digest([rules, self.penalties] if self.penalties else rules)
 
 
 def check_buffer(buffer: Buffer, place: str) -> None:
@@ -257,6 +279,32 @@ def check_parts(buffers: Iterable[SizedLife], parts: Sequence[Part], results: Se
             )
         for name in {*results} - {*sizes} - {part.id for part in parts}:
             raise InputError(f"found {name!r}, expected the id of a buffer or part", place="results")
+
+
+def check_penalties(problem: Problem) -> None:
+    """Check the rules of :class:`Penalty`, and that a problem with penalties has a capacity.
+
+    Raises
+    ------
+    InputError
+        The message names the first penalty that breaks a rule.
+    """
+    if problem.capacity is None:
+        raise InputError("found penalties and no capacity, expected a capacity: without one, nothing has to be reused")
+    names = {buffer.id for buffer in problem.buffers}
+    seen: set[frozenset[str]] = set()
+    total = 0
+    for number, each in enumerate(problem.penalties or ()):
+        place = f"penalties[{number}]"
+        for name in (each.first, each.second):
+            expect(name in names, place, repr(name), "the id of a buffer")
+        expect(each.first != each.second, place, f"{each.first!r} twice", "two buffers")
+        pair = frozenset((each.first, each.second))
+        expect(pair not in seen, place, f"{each.first!r} and {each.second!r} again", "each pair once")
+        seen.add(pair)
+        expect(each.cost >= 0, place, f"cost {each.cost}", "0 or more")
+        total += each.cost
+        expect(total < LIMIT, place, f"costs that add up to {total}", f"less than {LIMIT}")
 
 
 def check_overlaps(problem: Problem) -> None:

@@ -33,7 +33,7 @@ Verification = verification.Verification[Code]
 def verify(problem: Problem, plan: Plan) -> Verification:
     """Check a plan against all rules of packing.
 
-    The objective that the plan states must equal the recomputed height, since people read it. If the plan repeats the problem's
+    The objective that the plan states must equal the recomputed one, since people read it. If the plan repeats the problem's
     ``parts`` (the model's tensors that lie inside a buffer, such as views) or its ``results`` (the buffers and parts that the
     model returns), they must be the same.
 
@@ -45,8 +45,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations found, and the height in bytes; None as height if the number of offsets is wrong. The list of overlaps is
-        cut off after about :data:`~stowplan.models.overlaps.MOST_OVERLAPS` pairs.
+        All violations found, and the objective: the height in bytes, or the sum of the reuse penalties if the problem has any;
+        None if the number of offsets is wrong. The list of overlaps is cut off after about
+        :data:`~stowplan.models.overlaps.MOST_OVERLAPS` pairs.
     """
     violations = verification.of_problem(problem, plan)
     if len(plan.offsets) != len(problem.buffers):
@@ -69,8 +70,11 @@ def verify(problem: Problem, plan: Plan) -> Verification:
         if problem.capacity is not None and end > problem.capacity:
             message = f"buffer {buffer.id} ends at {end}, beyond the capacity of {problem.capacity}"
             violations.append(Violation("over_capacity", message, {"buffers": (number,)}))
-    if plan.objective != height:
-        violations.append(Violation("wrong_objective", f"the plan says {plan.objective} bytes, its height is {height}"))
+    objective = _reuse_cost(problem, plan) if problem.penalties else height
+    if plan.objective != objective:
+        found = f"reuse penalties add up to {objective}" if problem.penalties else f"height is {height}"
+        stated = plan.objective if problem.penalties else f"{plan.objective} bytes"
+        violations.append(Violation("wrong_objective", f"the plan says {stated}, its {found}"))
     boxes = (
         (start, end, offset, offset + buffer.size, number)
         for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True))
@@ -82,7 +86,20 @@ def verify(problem: Problem, plan: Plan) -> Verification:
             continue
         one, two = (problem.buffers[number].id for number in pair)
         violations.append(Violation("overlap", f"buffers {one} and {two} share bytes at time {moment}", {"buffers": pair}))
-    return Verification(tuple(violations), height)
+    return Verification(tuple(violations), objective)
+
+
+def _reuse_cost(problem: Problem, plan: Plan) -> int:
+    """The sum of the costs of all pairs with a reuse penalty whose places have a byte in common."""
+    place = {
+        buffer.id: range(offset, offset + buffer.size) for buffer, offset in zip(problem.buffers, plan.offsets, strict=True)
+    }
+    cost = 0
+    for penalty in problem.penalties or ():
+        first, second = place[penalty.first], place[penalty.second]
+        if range(max(first.start, second.start), min(first.stop, second.stop)):
+            cost += penalty.cost
+    return cost
 
 
 def _allowed(problem: Problem, plan: Plan) -> set[tuple[int, int]]:

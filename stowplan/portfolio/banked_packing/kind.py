@@ -14,7 +14,7 @@ from stowplan.models.banked_packing.verify import verify
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.banked_packing import greedy
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
-from stowplan.units import Unit
+from stowplan.units import COST
 from stowplan.verification import Verification
 
 
@@ -114,7 +114,7 @@ KIND = Kind(
     facts=_facts,
     counts=("buffers",),
     identity=_identity,
-    unit=Unit("cost"),
+    unit=COST,
     decisions=DECISIONS,
     offset_table=offset_table,
     extras=_extras,

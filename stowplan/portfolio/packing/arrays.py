@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.models.packing.overlaps import separations
-from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.plan import Plan, make_plan
 from stowplan.models.packing.problem import Problem
 
 Ints = NDArray[np.int64]
@@ -176,9 +176,7 @@ def neighbours(data: Data) -> tuple[Ints, Ints]:
 
 
 def export_plan(problem: Problem, data: Data, offsets: Ints) -> Plan:
-    """The plan in which the buffers have the given offsets, [n] in units. Its objective is the height of the packing in
-    bytes."""
+    """The plan in which the buffers have the given offsets, [n] in units."""
     offsets_in_bytes = np.fromiter((buffer.offset or 0 for buffer in problem.buffers), np.int64, len(problem.buffers))
     offsets_in_bytes[data.numbers] = offsets * data.unit
-    height = int((offsets_in_bytes + problem.spans.size).max(initial=0))
-    return Plan(problem=problem.digest, objective=height, offsets=tuple(offsets_in_bytes.tolist()))
+    return make_plan(problem, offsets_in_bytes.tolist())

@@ -1,6 +1,7 @@
 """The candidates for packing, as functions of (problem, context).
 
-If the problem has a capacity, any plan within it is as good as another, so that all candidates end with the first one.
+If the problem has a capacity, any plan within it is as good as another, so that all candidates end with the first one. Problems
+with reuse penalties, for which that is not so, have candidates of their own (:mod:`.penalties`).
 Candidates of other kinds, such as operator order, call these functions for packing problems of their own (:class:`InnerRun`).
 """
 
@@ -90,7 +91,7 @@ def _run_without_overlaps(find: Search, problem: Problem, context: Context, sour
         return
     data = arrays.build(problem)
     rounds = context.work(work_rates.PACKING_PAIRS, len(data.size) ** 2 + 20_000, least=20)
-    _climb_with_overlaps(problem, context, data, _in_units(best, data), rounds, source)
+    _climb_with_overlaps(problem, context, data, in_units(best, data), rounds, source)
 
 
 def _climb_with_overlaps(
@@ -200,7 +201,7 @@ def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, 
         return
     data = arrays.build(problem)
     shared_best = context.incumbent()[0]
-    offsets = None if shared_best is None else _in_units(shared_best, data)
+    offsets = None if shared_best is None else in_units(shared_best, data)
     search = canonical.start(data, _capacity(problem, data), context.seed(stream), offsets, simple_orders=simple_orders)
     _run_and_report(problem, context, data, search, source)
     if search.infeasible:
@@ -267,7 +268,7 @@ def _run_and_report(problem: Problem, context: Context, data: Data, search: cano
         if problem.capacity is None and heard is not None:
             plan, bound = heard(), context.incumbent()[1]
             if plan is not None and plan.objective < (search.height or 0) * data.unit:
-                search.adopt(data, _in_units(plan, data))
+                search.adopt(data, in_units(plan, data))
             search.floor = max(search.floor, -(-(bound or 0) // data.unit))
         return context.closed()
 
@@ -352,7 +353,7 @@ def _target(problem: Problem, data: Data) -> int:
     return (load_bound(problem) if problem.capacity is None else problem.capacity) // data.unit
 
 
-def _in_units(plan: Plan, data: Data) -> Ints:
+def in_units(plan: Plan, data: Data) -> Ints:
     """The offsets [n] of a plan, in units."""
     return np.array(plan.offsets, np.int64)[data.numbers] // data.unit
 

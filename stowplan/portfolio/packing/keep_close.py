@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stowplan.kernel.keep_close.earlier_plan import ByValues, needs_program
 from stowplan.kernel.plan_changes import Budget, KeepClose
 from stowplan.models.packing.overlaps import allows, separations
-from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.plan import Plan, make_plan
 from stowplan.models.packing.problem import Problem
 from stowplan.parameters import Parameters, parameters
 
@@ -47,8 +47,7 @@ class Changes(ByValues):
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
         """The plan with these offsets."""
         problem = self.problem
-        height = max((offset + buffer.size for offset, buffer in zip(values, problem.buffers, strict=True)), default=0)
-        return Plan(problem=problem.digest, objective=height, offsets=tuple(values), buffers=problem.buffers, name=problem.name)
+        return msgspec.structs.replace(make_plan(problem, values), buffers=problem.buffers, name=problem.name)
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
         """A function that returns the buffers that now occupy the earlier place of a buffer."""
@@ -56,8 +55,9 @@ class Changes(ByValues):
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
         """Plans of at most ``ceiling`` bytes with fewer changed offsets."""
-        capacity = self.problem.capacity
-        problem = with_capacity(self.problem, ceiling if capacity is None else min(capacity, ceiling))
+        # With reuse penalties, the ceiling is a cost and says nothing about heights.
+        limits = (self.problem.capacity, None if self.problem.penalties else ceiling)
+        problem = with_capacity(self.problem, min(limit for limit in limits if limit is not None))
         for offsets in near_offsets(problem, self.earlier, plan.offsets, budget):
             yield self.plan(offsets, plan)
 

@@ -9,15 +9,15 @@ from typing import Any
 from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
-from stowplan.models.packing.bounds import find_overload, load_bound
+from stowplan.models.packing.bounds import find_overload, load_bound, reuse_bound
 from stowplan.models.packing.csv_files import read_described_plan, read_plan
 from stowplan.models.packing.overlaps import shared_bytes
-from stowplan.models.packing.plan import DECISIONS, Plan, offset_table
+from stowplan.models.packing.plan import DECISIONS, Plan, height, make_plan, offset_table
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
-from stowplan.units import BYTES
+from stowplan.units import BYTES, COST
 from stowplan.verification import Verification
 
 
@@ -26,6 +26,8 @@ class StartParameters(Parameters, frozen=True):
 
     exact_buffers: int = 1500
     """Buffers up to which exact searches run; beyond, with tables of all pairs, they prove nothing in minutes."""
+    few_penalties: int = 1000
+    """Reuse penalties up to which exact methods get most of the time."""
     few_buffers: int = 300
     """Buffers up to which the greedy baseline takes only milliseconds."""
 
@@ -38,8 +40,7 @@ def _plan_of_hints(problem: Problem) -> Plan | None:
     offsets = tuple(buffer.hint for buffer in problem.buffers if buffer.hint is not None)
     if not offsets or len(offsets) < len(problem.buffers):
         return None
-    height = max(offset + buffer.size for offset, buffer in zip(offsets, problem.buffers, strict=True))
-    plan = Plan(problem=problem.digest, objective=height, offsets=offsets)
+    plan = make_plan(problem, offsets)
     return plan if verify(problem, plan).ok else None
 
 
@@ -48,18 +49,23 @@ def _stacked_plan(problem: Problem) -> Plan | None:
     if any(buffer.offset is not None for buffer in problem.buffers):
         return None
     offsets: list[int] = []
-    top = height = 0
+    top = 0
     for buffer in problem.buffers:
         offsets.append(top + -top % buffer.alignment)
         top = offsets[-1] + buffer.size
-        height = max(height, top)
-    if problem.capacity is not None and height > problem.capacity:
+    if problem.capacity is not None and height(problem, offsets) > problem.capacity:
         return None
-    return Plan(problem=problem.digest, objective=height, offsets=tuple(offsets))
+    return make_plan(problem, offsets)
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     small = len(problem.buffers) <= PARAMS.exact_buffers
+    if problem.penalties:
+        is_easy = len(problem.buffers) <= PARAMS.few_buffers and len(problem.penalties) <= PARAMS.few_penalties
+        share = 0.15 if is_easy else 0.9 if small else 1.0
+        anneal = in_caller(Candidate("anneal", "heuristic", share=share), options)
+        exact = [Candidate("components", "exact", share=1 - share)] if small else []
+        return [*([PRESOLVER] if is_easy else []), anneal, *exact]
     # If plans within a capacity are hard to find, placing in simple orders finds one soon or never; beam search needs longer.
     is_plain = not any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers)
     fit = problem.capacity is not None
@@ -102,12 +108,14 @@ def _greedy_candidate(problem: Problem) -> Candidate:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
-    from stowplan.portfolio.packing import candidates, quick
+    from stowplan.portfolio.packing import candidates, penalties, quick
 
     return {
-        "presolve": candidates.presolve,
+        "presolve": penalties.presolve,
         "search": candidates.search,
         "apart": candidates.apart,
+        "anneal": penalties.anneal,
+        "components": penalties.components,
         "canonical": candidates.exact,
         "canonical2": candidates.canonical2,
         "beam2": candidates.beam2,
@@ -124,6 +132,9 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
         "load": load_bound(problem),
         "bytes": sum(buffer.size for buffer in problem.buffers),
     }
+    if problem.penalties:
+        facts["penalties"] = len(problem.penalties)
+        facts["costs"] = sum(problem.penalty_of.values())
     if problem.overlaps and plan is not None:
         facts["shared"] = sum(shared_bytes(problem, plan.offsets).values())
     overload = find_overload(problem) if plan is None else None
@@ -140,7 +151,8 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def _identity(problem: Problem) -> dict[str, str]:
-    return identify(problem, "packing", "least height" if problem.capacity is None else f"{problem.capacity} bytes")
+    asked = "least height" if problem.capacity is None else f"{problem.capacity} bytes"
+    return identify(problem, "packing with reuse penalties" if problem.penalties else "packing", asked)
 
 
 def _extras() -> Extras[Problem, Plan]:
@@ -164,7 +176,7 @@ KIND = Kind(
     amends=("capacity",),
     verify=verify,
     labels=lambda problem, plan: {name: getattr(problem, name) for name in ("name", "buffers", "parts", "results")},
-    bound=load_bound,
+    bound=lambda problem: reuse_bound(problem) if problem.penalties else load_bound(problem),
     candidates=_candidates,
     function=_function,
     baselines=(
@@ -180,7 +192,8 @@ KIND = Kind(
     counts=("buffers",),
     identity=_identity,
     unit=BYTES,
-    asks_for_any=lambda problem: problem.capacity is not None,
+    unit_of=lambda problem: COST if problem.penalties else BYTES,
+    asks_for_any=lambda problem: problem.capacity is not None and not problem.penalties,
     decisions=DECISIONS,
     offset_table=offset_table,
     extras=_extras,

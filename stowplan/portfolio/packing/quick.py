@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from stowplan.kernel.context import Context
-from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.plan import Plan, height
 from stowplan.models.packing.problem import Problem
 from stowplan.models.packing.verify import verify
 from stowplan.parameters import Parameters, parameters
@@ -51,7 +51,7 @@ def quick_plan(problem: Problem, should_stop: Callable[[], bool] = lambda: False
     if placement is None:
         return None
     plan = arrays.export_plan(problem, data, placement[1])
-    if problem.capacity is not None and plan.objective > problem.capacity:
+    if problem.capacity is not None and height(problem, plan.offsets) > problem.capacity:
         return None
     # The problem's fixed offsets may collide with each other.
     if (data.fixed >= 0).any() and not verify(problem, plan).ok:
@@ -66,8 +66,8 @@ def greedy(problem: Problem, context: Context) -> None:
     if placement is None:
         return
     plan = arrays.export_plan(problem, data, placement[1])
-    if problem.capacity is not None and plan.objective > problem.capacity:
-        context.note(f"its plan takes {plan.objective:,} bytes of {problem.capacity:,}")
+    if problem.capacity is not None and (needed := height(problem, plan.offsets)) > problem.capacity:
+        context.note(f"its plan takes {needed:,} bytes of {problem.capacity:,}")
         context.no_plan("greedy")
     else:
         context.plan(plan, "greedy")

@@ -16,7 +16,7 @@ from stowplan.models.rematerialization.verify import verify
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.presolve import in_caller
 from stowplan.portfolio.rematerialization.greedy import simulate
-from stowplan.units import Unit
+from stowplan.units import COST
 from stowplan.verification import Verification
 
 
@@ -128,7 +128,7 @@ KIND = Kind(
     counts=("operators", "tensors"),
     highlights=("peak", "added_runs", "host_peak", "stalls"),
     identity=lambda problem: identify(problem, "cost of added runs", "limit of live bytes"),
-    unit=Unit("cost"),
+    unit=COST,
     decisions=DECISIONS,
     certificate=_prover,
 )

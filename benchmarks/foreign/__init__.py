@@ -1,0 +1,1 @@
+"""Our solvers on instances of other projects, judged by their validators."""

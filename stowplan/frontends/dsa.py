@@ -1,0 +1,366 @@
+"""Reads problems of dsa-solver (github.com/tonibohnlein/dsa-solver, schema v1) as packing, and writes its solutions.
+
+Such a file has several *pools*, which are memories of their own. No rule that is read here crosses pools, so that all of them
+become one packing problem in which pools come one after the other in time. What packing has no word for becomes something that
+it has:
+
+* A range that a pool reserves, and the bytes that a pool has less than the largest one, become buffers at fixed offsets.
+* Buffers that may never share bytes (``separations``) get a moment after all others at which they are live together. A few
+  moments serve many pairs: at each of them, a set of buffers is live of which no two may share bytes anyway.
+
+Files that ask for the lowest peaks are read with their capacities, so that any plan within them will do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from stowplan import files
+from stowplan.checks import expect, expect_unique
+from stowplan.errors import InputError, naming
+from stowplan.frontends.formats import InputFormat, Opened, Source
+from stowplan.frontends.options import ReadOptions
+from stowplan.models.packing.plan import Plan
+from stowplan.models.packing.problem import Buffer, Penalty, Problem
+from stowplan.version import VERSION
+
+#: Largest number of buffers in a file: which of them may share bytes is found pair by pair.
+MOST_BUFFERS = 5000
+
+Pair = tuple[int, int]
+
+
+class _Struct(msgspec.Struct, forbid_unknown_fields=True):
+    """Base of the parts of a file."""
+
+
+class _Range(_Struct):
+    begin: int
+    end: int
+
+
+class _Pool(_Struct):
+    id: int
+    name: str
+    capacity: int | None
+    reserved_ranges: list[_Range]
+    bank_geometry: Any = None
+
+
+class _Interval(_Struct):
+    lower: int
+    upper: int
+
+
+class _Buffer(_Struct):
+    id: int
+    name: str
+    size: int
+    alignment: int
+    live_intervals: list[_Interval]
+    allowed_pools: list[int]
+
+
+class _Pair(_Struct):
+    first: int
+    second: int
+    reasons: list[str] = []
+
+
+class _Pin(_Struct):
+    buffer: int
+    pool: int
+    offset: int
+    exclusive_for_all_time: bool
+
+
+class _Constraints(_Struct):
+    colocations: list[_Pair]
+    separations: list[_Pair]
+    temporal_exclusions: list[_Pair]
+    pinned_allocations: list[_Pin]
+
+
+class _Penalty(_Struct):
+    first: int
+    second: int
+    cost: int
+    reason: str
+
+
+class _CostModel(_Struct):
+    reuse_penalties: list[_Penalty]
+
+
+class _Objective(_Struct):
+    aggregation: Literal["lexicographic"]
+    terms: list[str]
+
+
+class _Problem(_Struct):
+    pools: list[_Pool]
+    buffers: list[_Buffer]
+    constraints: _Constraints
+    objective: _Objective
+    cost_model: _CostModel = msgspec.field(default_factory=lambda: _CostModel([]))
+    pypto_structure: Any = None
+
+
+class _Document(_Struct):
+    schema_version: Literal[1]
+    profile: str
+    instance: str
+    problem: _Problem
+    metadata: dict[str, str] = {}
+    relaxed_from: str | None = None
+    relaxed_features: list[str] = []
+
+
+def _document(data: bytes, path: str | Path) -> _Document:
+    """The contents of a file; raises InputError if a part is missing or of a wrong type."""
+    return files.decode_json(data, _Document, "a problem of dsa-solver", path)
+
+
+def _problem(document: _Document) -> Problem:
+    """The packing problem of a file: its buffers in their order, then those for reserved bytes.
+
+    Raises
+    ------
+    InputError
+        A rule is broken, or the file has something that packing does not.
+    """
+    given, rules = document.problem, document.problem.constraints
+    for what, found in (("colocations", rules.colocations), ("temporal_exclusions", rules.temporal_exclusions)):
+        expect(not found, f"problem.constraints.{what}", f"{len(found)} pairs", "none: they are not supported")
+    terms = given.objective.terms
+    counts_costs = terms == ["capacity_overflow", "reuse_cost"]
+    is_known = counts_costs or not {*terms} - {"capacity_overflow", "total_peak", "max_peak"}
+    expect(is_known, "problem.objective.terms", terms, "capacity_overflow and reuse_cost, or no others than peaks")
+    expect(0 < len(given.buffers) <= MOST_BUFFERS, "problem.buffers", f"{len(given.buffers)}", f"1 to {MOST_BUFFERS} buffers")
+    expect_unique((str(pool.id) for pool in given.pools), "problem.pools")
+    expect_unique((str(buffer.id) for buffer in given.buffers), "problem.buffers")
+    expect_unique((_name(buffer) for buffer in given.buffers), "problem.buffers", "name")
+    pools = {pool.id: number for number, pool in enumerate(given.pools)}
+    lives, pool_of = [], []
+    for number, buffer in enumerate(given.buffers):
+        place = f"problem.buffers[{number}] ({buffer.id})"
+        one = len(buffer.allowed_pools) == 1 and buffer.allowed_pools[0] in pools
+        expect(one, place, f"allowed_pools {buffer.allowed_pools}", "one of the pools")
+        pool_of.append(pools[buffer.allowed_pools[0]])
+        is_life = bool(buffer.live_intervals) and all(each.lower < each.upper for each in buffer.live_intervals)
+        expect(is_life, place, "live_intervals that are empty", "intervals whose lower is less than their upper")
+        lives.append(_merged((each.lower, each.upper) for each in buffer.live_intervals))
+    used = [given.pools[number] for number in sorted({*pool_of})]
+    capacities = {pool.capacity for pool in used}
+    expect(None not in capacities or len(capacities) == 1, "problem.pools", "some without a capacity", "a capacity for each")
+    capacity = max((each for each in capacities if each is not None), default=None)
+    number_of = {buffer.id: number for number, buffer in enumerate(given.buffers)}
+    begin = min(life[0][0] for life in lives)
+    end = max(life[-1][1] for life in lives)
+    offsets: dict[int, int] = {}
+    exclusive: set[int] = set()
+    for at, pin in enumerate(rules.pinned_allocations):
+        place = f"problem.constraints.pinned_allocations[{at}]"
+        number = _number(number_of, pin.buffer, place)
+        expect(pools.get(pin.pool) == pool_of[number], place, f"pool {pin.pool}", "the pool of the buffer")
+        offsets[number] = pin.offset
+        if pin.exclusive_for_all_time:
+            exclusive.add(number)
+    apart = _pairs(rules.separations, number_of, pool_of, "problem.constraints.separations")
+    last = end
+    for number, other in product(exclusive, range(len(lives))):
+        if number != other and pool_of[number] == pool_of[other]:
+            apart[min(number, other), max(number, other)] = 0
+    hard = _live_together(lives, pool_of)
+    for clique in _cover([pair for pair in apart if pair not in hard], hard | apart.keys()):
+        for number in clique:
+            lives[number].append((last, last + 1))
+        last += 1
+    shift = last - begin + 1
+    buffers = []
+    for number, (buffer, life) in enumerate(zip(given.buffers, lives, strict=True)):
+        by = pool_of[number] * shift
+        gaps = [(low + by, high + by) for (_, low), (high, _) in pairwise(life) if low < high]
+        buffers.append(
+            Buffer(
+                id=_name(buffer),
+                lower=life[0][0] + by,
+                upper=life[-1][1] + by,
+                size=buffer.size,
+                alignment=buffer.alignment,
+                gaps=tuple(gaps),
+                offset=offsets.get(number),
+            )
+        )
+    for pool in used:
+        by = pools[pool.id] * shift
+        taken = [(each.begin, each.end) for each in pool.reserved_ranges]
+        is_range = all(0 <= low < high for low, high in taken)
+        expect(is_range, f"problem.pools ({pool.name})", "a reserved range that is empty", "0 <= begin < end")
+        if capacity is not None and pool.capacity is not None and pool.capacity < capacity:
+            taken.append((pool.capacity, capacity))
+        buffers += (
+            Buffer(id=f"reserved {pool.name} {low}", lower=begin + by, upper=last + by, size=high - low, offset=low)
+            for low, high in _merged(taken)
+        )
+    penalties = _pairs(given.cost_model.reuse_penalties, number_of, pool_of, "problem.cost_model.reuse_penalties")
+    costs = tuple(
+        Penalty(first=buffers[one].id, second=buffers[other].id, cost=cost)
+        for (one, other), cost in penalties.items()
+        if (one, other) not in hard and (one, other) not in apart
+    )
+    return Problem(
+        name=document.instance,
+        buffers=tuple(buffers),
+        capacity=capacity,
+        penalties=costs if costs and counts_costs else msgspec.UNSET,
+    )
+
+
+def _name(buffer: _Buffer) -> str:
+    """The id that a buffer has in the packing problem."""
+    return buffer.name or f"buffer {buffer.id}"
+
+
+def _merged(intervals: Iterable[Pair]) -> list[Pair]:
+    """The union of intervals as ascending intervals that do not touch."""
+    merged: list[Pair] = []
+    for lower, upper in sorted(intervals):
+        if merged and lower <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(upper, merged[-1][1])
+        else:
+            merged.append((lower, upper))
+    return merged
+
+
+def _number(number_of: dict[int, int], buffer: int, place: str) -> int:
+    """The position of a buffer in the file; raises InputError if there is no such buffer."""
+    expect(buffer in number_of, place, f"buffer {buffer}", "the id of a buffer")
+    return number_of[buffer]
+
+
+def _pairs(rules: Iterable[Any], number_of: dict[int, int], pool_of: list[int], place: str) -> dict[Pair, int]:
+    """The pairs of buffers in one pool that rules name, the smaller number first, with the sum of the rules' costs."""
+    costs: dict[Pair, int] = defaultdict(int)
+    for at, rule in enumerate(rules):
+        one, other = (_number(number_of, each, f"{place}[{at}]") for each in (rule.first, rule.second))
+        if one != other and pool_of[one] == pool_of[other]:
+            costs[min(one, other), max(one, other)] += getattr(rule, "cost", 0)
+    return costs
+
+
+def _live_together(lives: list[list[Pair]], pool_of: list[int]) -> set[Pair]:
+    """The pairs of buffers of one pool that are live at some moment, the smaller number first."""
+    # Lives are half-open, so that at one moment ends (0) come before starts (1).
+    ends = [(end, 0, number) for number, life in enumerate(lives) for _, end in life]
+    events = sorted([*ends, *((start, 1, number) for number, life in enumerate(lives) for start, _ in life)])
+    live: dict[int, set[int]] = defaultdict(set)
+    pairs: set[Pair] = set()
+    for _, begins, number in events:
+        others = live[pool_of[number]]
+        if begins:
+            pairs.update((min(number, other), max(number, other)) for other in others if other != number)
+            others.add(number)
+        else:
+            others.discard(number)
+    return pairs
+
+
+def _cover(pairs: list[Pair], allowed: set[Pair]) -> list[list[int]]:
+    """Sets of buffers that together contain all ``pairs``, and of which any two are a pair of ``allowed``."""
+    near: dict[int, set[int]] = defaultdict(set)
+    for one, other in allowed:
+        near[one].add(other)
+        near[other].add(one)
+    left: dict[int, set[int]] = defaultdict(set)
+    for one, other in pairs:
+        left[one].add(other)
+        left[other].add(one)
+    cliques = []
+    for one, other in sorted(pairs):
+        if other not in left[one]:
+            continue
+        clique, common = [one, other], near[one] & near[other]
+        while common:
+            best = max(sorted(common), key=lambda number: len(left[number].intersection(clique)))
+            if not left[best].intersection(clique):
+                break
+            clique.append(best)
+            common = common & near[best]
+        for number in clique:
+            left[number].difference_update(clique)
+        cliques.append(clique)
+    return cliques
+
+
+def solution(path: str | Path, plan: Plan) -> bytes:
+    """The solution document of a plan for the problem in a file, as dsa-solver reads it.
+
+    Raises
+    ------
+    InputError
+        The file is not a problem of dsa-solver, or the plan is for another one.
+    """
+    data = files.read_bytes(path)
+    with naming(path):
+        document = _document(data, path)
+        if _problem(document).digest != plan.problem:
+            raise InputError("found a plan for another problem, expected one for this file")
+    placed = zip(document.problem.buffers, plan.offsets, strict=False)
+    places = sorted((buffer.id, buffer.allowed_pools[0], offset) for buffer, offset in placed)
+    return files.encode(
+        {
+            "schema_version": 1,
+            "profile": document.profile,
+            "instance": document.instance,
+            "problem_fingerprint": _fingerprint(data),
+            "metadata": {"solver": f"stowplan {VERSION}"},
+            "placements": [{"buffer": buffer, "pool": pool, "offset": offset} for buffer, pool, offset in places],
+        }
+    )
+
+
+def write_solution(source: Path, plan: Plan, path: Path) -> None:
+    """Write :func:`solution` to a file."""
+    files.write_atomic(path, solution(source, plan))
+
+
+def _fingerprint(data: bytes) -> str:
+    """The FNV-1a hash of a problem in its canonical form: sorted keys, two blanks of indentation, no empty optional field."""
+    value = json.loads(data)
+    value.setdefault("metadata", {})
+    if not value.get("relaxed_features", True):
+        del value["relaxed_features"]
+    for rule in value["problem"]["constraints"]["separations"]:
+        if not rule.get("reasons", True):
+            del rule["reasons"]
+    fingerprint = 14695981039346656037
+    for byte in (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode():
+        fingerprint = (fingerprint ^ byte) * 1099511628211 & 0xFFFFFFFFFFFFFFFF
+    return f"{fingerprint:016x}"
+
+
+def is_dsa(source: Source) -> bool:
+    """Whether a file looks like a problem of dsa-solver."""
+    return source.data is not None and b'"schema_version"' in source.data and b'"live_intervals"' in source.data
+
+
+def _open(source: Source, options: ReadOptions) -> Opened:
+    with naming(source.path):
+        return Opened(_problem(_document(source.data or b"", source.path)))
+
+
+FORMAT = InputFormat(
+    what="a problem of dsa-solver",
+    suffixes=(".json",),
+    accepts=lambda source: frozenset(),
+    matches=is_dsa,
+    open=_open,
+)

@@ -1,0 +1,204 @@
+"""The candidates for packing with reuse penalties, as functions of (problem, context)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from stowplan import work_rates
+from stowplan.kernel.context import Context
+from stowplan.models.packing.bounds import find_overload
+from stowplan.models.packing.plan import Plan, make_plan
+from stowplan.models.packing.problem import Problem
+from stowplan.parameters import Parameters, parameters
+from stowplan.portfolio.packing import arrays, candidates, reuse
+from stowplan.portfolio.packing.candidates import InnerRun, exact, in_units, search
+from stowplan.portfolio.packing.quick import quick_plan
+from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds, report_if_overloaded
+from stowplan.portfolio.solver_limits import solver_limits
+
+
+class PenaltyParameters(Parameters, frozen=True):
+    """Parameters of the candidates."""
+
+    first_plan_parts: tuple[float, ...] = (0.02, 0.5, 0.5)
+    """Parts of the remaining time in which any plan within the capacity is looked for: by simple orders, by exact search, and
+    by simple orders again."""
+    most_buffers: int = 5000
+    """Buffers up to which annealing runs: it has a table of all pairs."""
+
+
+PARAMS = parameters(PenaltyParameters, __name__)
+
+
+def anneal(problem: Problem, context: Context) -> None:
+    """The heuristic for reuse penalties: any plan within the capacity, then simulated annealing (:mod:`.reuse`)."""
+    if report_if_overloaded(context, find_overload(problem)):
+        return
+    data, plan = arrays.build(problem), context.incumbent()[0]
+    if plan is None:
+        plan = _any_plan(problem, context)
+    if plan is None or not plan.objective or len(data.size) > PARAMS.most_buffers:
+        return
+    run = reuse.Annealing(problem, data, context.seed())
+    work = context.work(work_rates.PACKING_REUSE, len(data.size), least=reuse.PARAMS.chunk)
+    for share in reuse.PARAMS.cycles:
+        best = context.incumbent()[0]
+        plan = plan if best is None or plan.objective < best.objective else best
+
+        def improved() -> None:
+            nonlocal plan
+            plan = arrays.export_plan(problem, data, run.offsets)
+            context.plan(plan, "anneal")
+
+        run.cycle(in_units(plan, data), _progress(context, share, work), improved)
+        if context.closed() or not plan.objective:
+            return
+
+
+def _progress(context: Context, share: float, work: int | None) -> Callable[[int], float]:
+    """A function of the number of steps so far that returns the part that is over of a share of the time that is left.
+
+    ``work`` is the number of steps of a deterministic run, of which the cycle gets the same share.
+    """
+    seconds, began = context.part_of_rest(share), time.monotonic()
+
+    def progress(made: int) -> float:
+        if context.closed():
+            return 1.0
+        return (time.monotonic() - began) / seconds if work is None else made / (work * share)
+
+    return progress
+
+
+def _any_plan(problem: Problem, context: Context) -> Plan | None:
+    """A plan within the capacity, found without regard to penalties and reported; None if there is none, or none was found."""
+    quick = _report_quick_plan(problem, context)
+    if quick is not None:
+        return quick
+    plain = msgspec.structs.replace(problem, penalties=msgspec.UNSET)
+    for find, part in zip((search, exact, search), PARAMS.first_plan_parts, strict=True):
+        run = InnerRun(context, context.part_of_rest(part), context.seconds(part))
+        find(plain, run)
+        if run.why is not None:
+            context.proven_infeasible("canonical", run.why)
+            return None
+        if run.best is not None:
+            plan = make_plan(problem, run.best.offsets)
+            context.plan(plan, "anneal")
+            return plan
+    return None
+
+
+def _report_quick_plan(problem: Problem, context: Context) -> Plan | None:
+    """The plan of the baseline, first fit by size, if it is within the capacity; reports it, or that there is none."""
+    quick = quick_plan(problem, context.closed)
+    if quick is None or quick[0] != "greedy":
+        context.no_plan("greedy")
+    if quick is None:
+        return None
+    context.plan(quick[1], quick[0])
+    return quick[1]
+
+
+def presolve(problem: Problem, context: Context) -> None:
+    """The presolver of small problems with penalties: the baseline and a plan that fits, then the model of each component.
+
+    For problems without penalties it is :func:`stowplan.portfolio.packing.candidates.presolve`.
+    """
+    if not problem.penalties:
+        candidates.presolve(problem, context)
+        return
+    seconds = presolve_seconds(context)
+    if includes_heuristics(context):
+        _report_quick_plan(problem, context)
+    if not context.closed():
+        components(problem, context, seconds)
+
+
+def components(problem: Problem, context: Context, seconds: float | None = None) -> None:
+    """The CP-SAT model of each component: the buffers between which there are penalties, or that may not share bytes.
+
+    The sum of the bounds of all components is a bound of the problem. All of them together take at most ``seconds``.
+    """
+    if report_if_overloaded(context, find_overload(problem)):
+        return
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    from stowplan.models.packing import cpsat as model
+
+    best: dict[int, int] = {}
+    proven = 0
+    for numbers in _components(problem):
+        part = _part(problem, numbers)
+        if context.closed() or time.monotonic() >= until:
+            return
+
+        def improved(plan: Plan, numbers: list[int] = numbers) -> None:
+            best.update(zip(numbers, plan.offsets, strict=True))
+            shared = context.incumbent()[0]
+            known = dict(enumerate(() if shared is None else shared.offsets)) | best
+            if len(known) == len(problem.buffers):
+                context.plan(make_plan(problem, (known[number] for number in range(len(known)))), "components")
+
+        def bounded(bound: int, before: int = proven) -> None:
+            context.bound(before + bound, "components")
+
+        shared = context.incumbent()[0]
+        hint = None if shared is None else make_plan(part, (shared.offsets[number] for number in numbers))
+        outcome = model.solve(
+            part,
+            hint=hint,
+            on_plan=improved,
+            on_bound=bounded,
+            **solver_limits(
+                context, work_rates.PACKING_CPSAT, seconds=None if seconds is None else max(0.01, until - time.monotonic())
+            ),
+        )
+        if outcome.status == "infeasible":
+            context.proven_infeasible("components")
+            return
+        if outcome.plan is not None:
+            improved(outcome.plan)
+        if outcome.bound is not None:
+            proven += outcome.bound
+            context.bound(proven, "components")
+
+
+def _components(problem: Problem) -> list[list[int]]:
+    """Numbers of the buffers of each component, the components with the fewest penalties first."""
+    lead = list(range(len(problem.buffers)))
+
+    def find(number: int) -> int:
+        while lead[number] != number:
+            lead[number] = lead[lead[number]]
+            number = lead[number]
+        return number
+
+    for one, other in problem.penalty_of:
+        lead[find(one)] = find(other)
+    spans = problem.spans
+    last, end = -1, 0
+    for at in np.argsort(spans.start, kind="stable").tolist():
+        if spans.start[at] < end:
+            lead[find(int(spans.owner[at]))] = find(last)
+        if spans.end[at] > end or last < 0:
+            last, end = int(spans.owner[at]), int(spans.end[at])
+    numbers: dict[int, list[int]] = {}
+    for number in range(len(problem.buffers)):
+        numbers.setdefault(find(number), []).append(number)
+    leads = [find(one) for one, _ in problem.penalty_of]
+    return sorted(numbers.values(), key=lambda members: (leads.count(find(members[0])), members))
+
+
+def _part(problem: Problem, numbers: list[int]) -> Problem:
+    """The problem of some buffers alone."""
+    buffers = tuple(problem.buffers[number] for number in numbers)
+    names = {buffer.id for buffer in buffers}
+    penalties = tuple(each for each in problem.penalties or () if each.first in names and each.second in names)
+    return msgspec.structs.replace(
+        problem, buffers=buffers, penalties=penalties or msgspec.UNSET, parts=msgspec.UNSET, results=msgspec.UNSET
+    )
