@@ -148,7 +148,7 @@ class _Check(Audit):
             tile, ready = plan.tiles[source], plan.times[source] + self.latency[source]
             read = plan.times[target] + plan.ii * distance
             # A value that waits too long is reported elsewhere; within an interval, it passes every slot once.
-            for clock in range(ready + 1, min(read, ready + plan.ii) + 1):
+            for clock in range(ready + 1, min(read, ready + plan.ii - 1) + 1):
                 if not registers.output or plan.tiles[target] == tile:
                     waiting[plan.tiles[target], clock % plan.ii].add(source)
                     continue
