@@ -201,8 +201,10 @@ def _describe(structure: Structure, cycle: Sequence[_Bound]) -> str:
     if any(bound.value is None for bound in cycle):
         parts.append("between fixed times")
     reason = "; ".join(parts)
-    if distance == 0 and limits:
-        problem = structure.problem
+    problem = structure.problem
+    if distance == 0 and limits and problem.machine.registers is not None:
+        reason += "; put instructions into the short way that pass the value on"
+    elif distance == 0 and limits:
         # The largest number of clocks that one more instruction on the way can add.
         more = problem.machine.latency + farthest(problem) + (problem.rules.max_delay or 0)
         reason += f"; a value would wait {clocks} clocks too long: put "

@@ -1,0 +1,151 @@
+"""The wires and registers of a machine of Morpher, from its own file, and whether they carry the values of a plan.
+
+The file describes modules with ports, registers and connections. At every clock modulo II, a port carries one value. A value
+goes from port to port within a clock, across a limited number of tiles, and through a register to the next clock. With the
+tiles and times of a plan, a CP-SAT model chooses a tree of ports for each value: whether it exists is the answer. It knows
+nothing of the rules of our targets, so it judges them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ortools.sat.python import cp_model
+
+from stowplan.models.modulo_scheduling.plan import Plan
+from stowplan.models.modulo_scheduling.problem import Problem
+
+Answer = Literal["yes", "no", "not decided"]
+
+#: A port: row, column, and its name within the tile.
+Port = tuple[int, int, str]
+
+#: Ports of the functional unit of a tile.
+_RESULT, _OPERANDS = "FU0.DP0_T", ("FU0.DP0_I1", "FU0.DP0_I2", "FU0.DP0_P")
+
+
+class Wire(NamedTuple):
+    """A way from a port to another: the clocks it takes, and whether it leaves the tile."""
+
+    start: Port
+    end: Port
+    clocks: int
+    leaves: bool
+
+
+class Fabric:
+    """The wires of a machine, by the port that they lead to."""
+
+    def __init__(self, path: Path):
+        modules = json.loads(path.read_text())["ARCH"]
+        (grid,) = modules["CGRA"]["SUBMODS"]
+        self.into: dict[Port, list[Wire]] = defaultdict(list)
+        self.rows, self.columns = grid["DIMS"]["Y"], grid["DIMS"]["X"]
+        for tile in grid["MODS"]:
+            row, column = tile["Y"], tile["X"]
+            for start, end, clocks in _inside(modules, modules[tile["MOD"]], ""):
+                self._add(Wire((row, column, start), (row, column, end), clocks, False))
+        for link in grid["CONNECTIONS"]:
+            for row in range(self.rows):
+                for column in range(self.columns):
+                    down, right = (_offset(link[f"TO_{axis}"]) for axis in "YX")
+                    if 0 <= row + down < self.rows and 0 <= column + right < self.columns:
+                        end = row + down, column + right, link["TO_PORT"]
+                        self._add(Wire((row, column, link["FROM_PORT"]), end, 0, True))
+
+    def _add(self, wire: Wire) -> None:
+        self.into[wire.end].append(wire)
+
+    def port(self, tile: int, name: str) -> Port:
+        """A port of a tile by the tile's number."""
+        return tile // self.columns, tile % self.columns, name
+
+
+def _offset(text: str) -> int:
+    """The offset in a coordinate such as ``X+1``."""
+    return int(text[1:] or 0)
+
+
+def _inside(modules: dict[str, Any], module: dict[str, Any], prefix: str) -> Iterator[tuple[str, str, int]]:
+    """The wires (start, end, clocks) inside of a tile, with the modules in it but the functional unit; and its registers, each
+    with a port that is written, one that is read a clock later, and a wire between them that holds the value."""
+    registers = module.get("REGS", [])
+
+    def name(port: str, written: bool) -> str:
+        owner, _, own = port.partition(".")
+        if owner != "THIS":
+            return f"{prefix}{port}"
+        return f"{prefix}{own}{('.in' if written else '.out') if own in registers else ''}"
+
+    for register in registers:
+        yield f"{prefix}{register}.in", f"{prefix}{register}.out", 1
+        yield f"{prefix}{register}.out", f"{prefix}{register}.in", 0
+    for start, ends in module["CONNECTIONS"].items():
+        for end in ends:
+            yield name(start, written=False), name(end, written=True), 0
+    for kind, inner in module.get("SUBMODS", {}).items():
+        for each in inner if "OPS" not in modules[kind] else ():
+            yield from _inside(modules, modules[kind], f"{prefix}{each['name']}.")
+
+
+def carries(fabric: Fabric, hops: int, problem: Problem, plan: Plan, seconds: float) -> Answer:
+    """Whether the wires and registers carry all values of a plan; ``hops`` is how many tiles a value crosses in one clock.
+
+    An operand may arrive at any port of its consumer's functional unit, each with one value.
+    """
+    model, ii = cp_model.CpModel(), plan.ii
+    # (port, slot) -> what each value has there.
+    users: dict[tuple[Port, int], list[cp_model.IntVar]] = defaultdict(list)
+    reads: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for edge in problem.edges:
+        reads[edge.source].append((edge.target, plan.times[edge.target] + ii * edge.distance))
+    for source, readers in sorted(reads.items()):
+        ready = plan.times[source] + problem.latencies[source]
+        last = max(clock for _, clock in readers)
+        tree = _Tree(model, fabric, hops, fabric.port(plan.tiles[source], _RESULT), ready, last)
+        for target, clock in sorted(set(readers)):
+            ports = [(fabric.port(plan.tiles[target], operand), clock) for operand in _OPERANDS]
+            model.add_bool_or([tree.at[port] for port in ports])
+        for (port, clock), literal in tree.at.items():
+            users[port, clock % ii].append(literal)
+    for literals in users.values():
+        if len(literals) > 1:
+            model.add_at_most_one(literals)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers, solver.parameters.max_time_in_seconds = 1, seconds
+    status = solver.solve(model)
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return "yes"
+    return "no" if status == cp_model.INFEASIBLE else "not decided"
+
+
+class _Tree:
+    """The ports that one value may pass, and when: from its producer's result, forwards along wires."""
+
+    def __init__(self, model: cp_model.CpModel, fabric: Fabric, hops: int, root: Port, ready: int, last: int):
+        places = [(port, clock) for port in {*fabric.into, root} for clock in range(ready, last + 1)]
+        self.at = {place: model.new_bool_var("") for place in places}
+        # Wires within a clock have an order, so that no value goes around in a circle without a beginning.
+        order = {place: model.new_int_var(0, len(fabric.into), "") for place in places}
+        crossed = {place: model.new_int_var(0, hops, "") for place in places}
+        for port, clock in places:
+            here = self.at[port, clock]
+            if (port, clock) == (root, ready):
+                continue
+            ways = []
+            for wire in fabric.into.get(port, []):
+                before = wire.start, clock - wire.clocks
+                if before not in self.at:
+                    continue
+                way = model.new_bool_var("")
+                ways.append(way)
+                model.add_implication(way, self.at[before])
+                model.add_implication(way, here)
+                if wire.clocks == 0:
+                    model.add(order[port, clock] >= order[before] + 1).only_enforce_if(way)
+                    model.add(crossed[port, clock] >= crossed[before] + wire.leaves).only_enforce_if(way)
+            model.add_bool_or([here.negated(), *ways])

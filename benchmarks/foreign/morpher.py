@@ -1,0 +1,169 @@
+"""Morpher as a peer: its graphs, its mapper in a process of its own, and its machines as our problems.
+
+A mapping of Morpher gives each operation a tile and a slot. Morpher's machines have more ways for a value than a target file can
+say: through the registers of several tiles, some clocks in each. Two problems stand for such a machine. The *target* has fewer
+ways than the machine; :mod:`benchmarks.foreign.fabric` finds out whether its plans are mappings of the machine. The *relaxed*
+machine has at least the ways of the machine, so that a bound for it holds for all mappings.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from stowplan.frontends.dfg import Dfg
+from stowplan.models.modulo_scheduling.machine import Link, Machine
+from stowplan.models.modulo_scheduling.problem import GENERIC, Instruction, Operand, Pin, Problem, Rules
+
+#: Operations that only the tiles with memory execute.
+_MEMORY_OPS = ("LOADCL", "LOAD", "LOADH", "LOADB", "STORE", "STOREH", "STOREB")
+
+#: Clocks of all operations on tiles with memory; elsewhere they take one.
+_MEMORY_CLOCKS = 2
+
+#: Names of the two machines: our target, and Morpher's file in ``json_arch``.
+MACHINES = {"hycube-4x4": "hycube_original.json", "adres-4x4": "stdnoc.json"}
+
+#: Tiles that a value crosses in one clock, at most.
+HOPS = {"hycube-4x4": 4, "adres-4x4": 1}
+
+
+class Graph(NamedTuple):
+    """A graph of Morpher: as its XML has it without orders that carry no value, and as ours."""
+
+    xml: str
+    dfg: Dfg
+
+
+class Mapped(NamedTuple):
+    """What Morpher did in its time."""
+
+    ii: int | None
+    seconds: float
+    places: dict[str, tuple[int, int]]
+    """Tile and slot of each instruction, by id."""
+
+
+def read(path: Path) -> Graph:
+    """A graph from Morpher's XML. Outputs of the type ``PS`` order operations and carry no value; they are left out for both."""
+    text = path.read_text()
+    text = re.sub(r"\s*<RecParent idx=[^>]*/>", "", text)
+    operands: dict[str, list[Operand]] = {}
+    ops: dict[str, str] = {}
+    nodes = re.findall(r'<Node idx="(\d+)".*?</Node>', text, re.DOTALL)
+    orders = set()
+    for idx, body in zip(nodes, re.findall(r"<Node .*?</Node>", text, re.DOTALL), strict=True):
+        operands.setdefault(idx, [])
+        op = re.search(r"<OP>(\w+)</OP>", body)
+        assert op is not None, idx
+        ops[idx] = op[1]
+        for output in re.findall(r"<Output [^>]*>", body):
+            fields = dict(re.findall(r'(\w+)="([^"]*)"', output))
+            if fields.get("type") == "PS":
+                orders.add((idx, fields["idx"], output))
+            else:
+                operand = Operand(instruction=idx, distance=int(fields["nextiter"]))
+                operands.setdefault(fields["idx"], []).append(operand)
+    for source, target, output in orders:
+        text = _without(text, source, output)
+        text = _without(text, target, f'<Input idx="{source}"/>')
+    instructions = tuple(
+        Instruction(
+            id=idx, op=GENERIC + ops[idx].lower(), source_op=ops[idx], operands=tuple(operands[idx]), **_costs(ops[idx])
+        )
+        for idx in nodes
+    )
+    name = path.parent.name if path.parent.name not in ("polybench", "applications") else path.stem
+    return Graph(text, Dfg(name, instructions))
+
+
+def _without(text: str, node: str, line: str) -> str:
+    """The XML without a line of a node."""
+    begin = text.index(f'<Node idx="{node}"')
+    end = text.index("</Node>", begin)
+    return text[:begin] + text[begin:end].replace(line, "", 1) + text[end:]
+
+
+def _costs(op: str) -> dict[str, object]:
+    return {"latency": _MEMORY_CLOCKS, "tiles": (0, 4, 8, 12)} if op in _MEMORY_OPS else {}
+
+
+def target_problem(graph: Dfg, machine: Machine) -> Problem:
+    """The problem on our target. Other operations keep away from the tiles with memory, where they would take longer."""
+    others = tuple(sorted({*range(machine.tiles)} - {*(machine.memory_tiles or ())}))
+    instructions = tuple(
+        instruction if instruction.tiles is not None else msgspec.structs.replace(instruction, tiles=others)
+        for instruction in graph.instructions
+    )
+    return _problem(graph, instructions, machine)
+
+
+def relaxed_problem(graph: Dfg, machine: Machine) -> Problem:
+    """A problem whose plans include all mappings of the machine: any tile is reached in the clocks of its distance."""
+    hops = HOPS[machine.name]
+    links = tuple(
+        Link(name=f"r{down:+}c{right:+}", rows=down, columns=right, clocks=-(-(abs(down) + abs(right)) // hops) - 1)
+        for down in range(1 - machine.rows, machine.rows)
+        for right in range(1 - machine.columns, machine.columns)
+        if (down, right) != (0, 0)
+    )
+    relaxed = msgspec.structs.replace(machine, name=f"{machine.name}, relaxed", links=links, registers=None)
+    return _problem(graph, graph.instructions, relaxed)
+
+
+def fixed_problem(problem: Problem, mapped: Mapped) -> Problem:
+    """A problem with the tiles and slots of a mapping: its plans are that mapping."""
+    assert mapped.ii is not None
+    pins = tuple(Pin(instruction=name, tile=tile, slot=slot) for name, (tile, slot) in mapped.places.items())
+    machine = msgspec.structs.replace(problem.machine, spoke_depth=mapped.ii)
+    free = tuple(
+        instruction if instruction.latency is not None else msgspec.structs.replace(instruction, tiles=None)
+        for instruction in problem.instructions
+    )
+    return msgspec.structs.replace(problem, machine=machine, instructions=free, pins=pins)
+
+
+def _problem(graph: Dfg, instructions: tuple[Instruction, ...], machine: Machine) -> Problem:
+    open_machine = msgspec.structs.replace(machine, operations=(), memory_tiles=None)
+    rules = Rules(siblings="none")
+    return Problem(instructions=instructions, machine=open_machine, rules=rules, name=graph.name)
+
+
+def run(mapper: Path, architecture: Path, graph: Graph, hops: int, seconds: float) -> Mapped:
+    """Let Morpher's PathFinder map a graph, in so many seconds at most."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "loop.xml").write_text(graph.xml)
+        (folder / "arch.json").write_text(architecture.read_text())
+        command = [str(mapper), "-d", "loop.xml", "-j", "arch.json", "-h", str(hops)]
+        began = time.monotonic()
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return Mapped(None, time.monotonic() - began, {})
+        took = time.monotonic() - began
+        found = re.search(rb"Map Success with II = (\d+)", done.stdout)
+        if found is None:
+            return Mapped(None, took, {})
+        (mapping,) = folder.glob("*mapping.json")
+        return Mapped(int(found[1]), took, _places(json.loads(mapping.read_text())))
+
+
+def _places(mapping: dict[str, object]) -> dict[str, tuple[int, int]]:
+    """Tile and slot of each operation of a mapping."""
+    places: dict[str, tuple[int, int]] = {}
+    tiles = mapping["CGRA_INS"]["SUBMODS"]  # type: ignore[index]
+    for name, tile in tiles.items():
+        where = re.search(r"X(\d+)\|?_Y\|?(\d+)", name)
+        assert where is not None, name
+        for unit in tile.get("SUBMODS", {}).values():
+            for slot, operation in unit.get("OP_INFO", {}).items():
+                places[str(operation["id"])] = (4 * int(where[2]) + int(where[1]), int(slot))
+    return places
