@@ -54,8 +54,8 @@ class Fabric:
                 for column in range(self.columns):
                     down, right = (_offset(link[f"TO_{axis}"]) for axis in "YX")
                     if 0 <= row + down < self.rows and 0 <= column + right < self.columns:
-                        end = row + down, column + right, link["TO_PORT"]
-                        self._add(Wire((row, column, link["FROM_PORT"]), end, 0, True))
+                        other = row + down, column + right, link["TO_PORT"]
+                        self._add(Wire((row, column, link["FROM_PORT"]), other, 0, True))
 
     def _add(self, wire: Wire) -> None:
         self.into[wire.end].append(wire)

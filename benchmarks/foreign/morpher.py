@@ -1,9 +1,9 @@
 """Morpher as a peer: its graphs, its mapper in a process of its own, and its machines as our problems.
 
-A mapping of Morpher gives each operation a tile and a slot. Morpher's machines have more ways for a value than a target file can
-say: through the registers of several tiles, some clocks in each. Two problems stand for such a machine. The *target* has fewer
-ways than the machine; :mod:`benchmarks.foreign.fabric` finds out whether its plans are mappings of the machine. The *relaxed*
-machine has at least the ways of the machine, so that a bound for it holds for all mappings.
+A mapping of Morpher gives each operation a tile and a slot. Morpher's machines have more ways for a value than a target file
+can say: through the registers of several tiles, some clocks in each. Two problems stand for such a machine. The *target* has
+fewer ways than the machine, so :mod:`benchmarks.foreign.fabric` finds out whether its plans are mappings of the machine. The
+*relaxed* machine has at least the ways of the machine, so that a bound for it holds for all mappings.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Mapped(NamedTuple):
 
 
 def read(path: Path) -> Graph:
-    """A graph from Morpher's XML. Outputs of the type ``PS`` order operations and carry no value; they are left out for both."""
+    """A graph from Morpher's XML. Outputs of the type ``PS`` order operations and carry no value: both go without."""
     text = path.read_text()
     text = re.sub(r"\s*<RecParent idx=[^>]*/>", "", text)
     operands: dict[str, list[Operand]] = {}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ class Mapped(NamedTuple):
     at_least: int
     """The least interval that it had not given up; 0 if it had tried none."""
     seconds: float
+    """Seconds of the processor, without the start of Python."""
     places: dict[str, tuple[int, int]]
     """Tile and time of each instruction, by id."""
 
@@ -51,7 +52,13 @@ def loops(checkout: Path) -> list[Dfg]:
     for path in git("ls-tree", "-r", "--name-only", GRAPHS_AT, "benchmarks").splitlines():
         if path.endswith("_edges") and "_live" not in path:
             nodes = path.removesuffix("edges") + "nodes"
-            found.append(_read(Path(path).name.removesuffix("_edges"), git("show", f"{GRAPHS_AT}:{nodes}"), git("show", f"{GRAPHS_AT}:{path}")))
+            found.append(
+                _read(
+                    Path(path).name.removesuffix("_edges"),
+                    git("show", f"{GRAPHS_AT}:{nodes}"),
+                    git("show", f"{GRAPHS_AT}:{path}"),
+                )
+            )
     return sorted(found, key=lambda graph: (len(graph.instructions), graph.name))
 
 
@@ -62,7 +69,8 @@ def _read(name: str, nodes: str, edges: str) -> Dfg:
     for line in edges.splitlines():
         source, target, distance, _ = line.split()
         operands[target].append(Operand(instruction=source, distance=int(distance)))
-    return Dfg(name, tuple(Instruction(id=id, op=GENERIC + ops[id], operands=tuple(read)) for id, read in operands.items()))
+    instructions = (Instruction(id=node, op=GENERIC + ops[node], operands=tuple(read)) for node, read in operands.items())
+    return Dfg(name, tuple(instructions))
 
 
 def why_not(problem: Problem) -> str | None:
@@ -74,18 +82,15 @@ def why_not(problem: Problem) -> str | None:
 
 
 def run(peer: Peer, problem: Problem, seconds: float) -> Mapped:
-    """Let SAT-MapIt map a loop to the torus of the problem's machine, in so many seconds at most.
+    """Let SAT-MapIt map a loop to the torus of the problem's machine, in so many seconds of the processor at most.
 
     Values of an instruction to itself are left out: SAT-MapIt has no mapping for them, and on its machine they are always
     possible.
     """
     with tempfile.TemporaryDirectory() as folder:
-        began = time.monotonic()
-        try:
-            done = subprocess.run(_command(peer, problem, Path(folder)), capture_output=True, text=True, timeout=seconds)
-        except subprocess.TimeoutExpired as late:
-            said = late.stderr.decode() if isinstance(late.stderr, bytes) else late.stderr or ""
-            return Mapped(None, _tried(said), time.monotonic() - began, {})
+        done = subprocess.run(_command(peer, problem, Path(folder), seconds), capture_output=True, text=True)
+    if done.returncode == -signal.SIGXCPU:
+        return Mapped(None, _tried(done.stderr), seconds, {})
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     answer = json.loads(done.stdout.splitlines()[-1])
@@ -100,7 +105,7 @@ def accepts(peer: Peer, problem: Problem, plan: Plan) -> bool:
         mapping = Path(folder) / "mapping.json"
         places = dict(enumerate(zip(plan.tiles, plan.times, strict=True)))
         mapping.write_text(json.dumps({"ii": plan.ii, "places": places}))
-        command = [*_command(peer, problem, Path(folder)), str(mapping)]
+        command = [*_command(peer, problem, Path(folder), 0), str(mapping)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
     return bool(json.loads(done.stdout.splitlines()[-1])["ok"])
 
@@ -116,13 +121,13 @@ def plan_of(problem: Problem, mapped: Mapped) -> Plan | None:
         return None
 
 
-def _command(peer: Peer, problem: Problem, folder: Path) -> list[str]:
-    """The command that runs SAT-MapIt's code on a loop, whose values it writes into a folder."""
+def _command(peer: Peer, problem: Problem, folder: Path, seconds: float) -> list[str]:
+    """The command that runs SAT-MapIt's code on a loop, whose values it writes into a folder; 0 seconds are any number."""
     edges = folder / "edges"
     values = {(edge.source, edge.target, edge.distance) for edge in problem.edges if edge.source != edge.target}
     edges.write_text("".join(f"{source} {target} {distance} 1\n" for source, target, distance in sorted(values)))
     machine = problem.machine
-    return [str(part) for part in (peer.python, _DRIVER, peer.checkout, edges, machine.rows, machine.columns)]
+    return [str(part) for part in (peer.python, _DRIVER, seconds, peer.checkout, edges, machine.rows, machine.columns)]
 
 
 def _tried(said: str) -> int:

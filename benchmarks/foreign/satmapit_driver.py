@@ -1,15 +1,17 @@
 """Runs SAT-MapIt Lite's own code on one graph, or lets its constraints judge a mapping: a script for its own environment.
 
-    python satmapit_driver.py CHECKOUT EDGES ROWS COLUMNS [MAPPING]
+    python satmapit_driver.py SECONDS CHECKOUT EDGES ROWS COLUMNS [MAPPING]
 
-EDGES has a line ``SOURCE TARGET DISTANCE LATENCY`` for each value, as SAT-MapIt writes it. With MAPPING, a JSON file with ``ii``
-and, by node, ``[tile, time]``, the mapper gets the clocks of this mapping in place of its own windows of clocks, and its
-constraints one literal for each node; whether they can be met is the answer. The last line on standard output is JSON.
+The script ends by the signal SIGXCPU after so many seconds of the processor, if they are not 0. EDGES has a line ``SOURCE
+TARGET DISTANCE LATENCY`` for each value, as SAT-MapIt writes it. With MAPPING, a JSON file with ``ii`` and, by node, ``[tile,
+time]``, the mapper gets the clocks of this mapping in place of its own windows of clocks, and its constraints one literal for
+each node; whether they can be met is the answer. The last line on standard output is JSON.
 """
 
 import contextlib
 import importlib
 import json
+import resource
 import sys
 import time
 from pathlib import Path
@@ -61,11 +63,14 @@ def judge(peer: Any, mapping: dict[str, Any]) -> bool:
 
 
 def main() -> None:
-    checkout, edges, rows, columns, *rest = sys.argv[1:]
+    seconds, checkout, edges, rows, columns, *rest = sys.argv[1:]
     # The mapper prints what it does: the intervals that it tries are read from standard error.
     with contextlib.redirect_stdout(sys.stderr):
         peer = mapper(checkout, edges, int(rows), int(columns))
-        began = time.monotonic()
+        began = time.process_time()
+        if float(seconds):
+            limit = int(began + float(seconds)) + 1
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
         if rest:
             answer: dict[str, Any] = {"ok": judge(peer, json.loads(Path(rest[0]).read_text()))}
         else:
@@ -73,7 +78,7 @@ def main() -> None:
             tiles = {node: tile for row in peer.kernel.values() for tile, node in row.items()}
             times = {node: at for at, nodes in peer.schedule.items() for node in nodes}
             places = {node: [tile, times[node]] for node, tile in tiles.items()}
-            answer = {"ii": peer.II, "places": places, "seconds": time.monotonic() - began}
+            answer = {"ii": peer.II, "places": places, "seconds": time.process_time() - began}
     print(json.dumps(answer))
 
 

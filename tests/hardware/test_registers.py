@@ -80,7 +80,9 @@ def test_the_digest_is_that_of_before_without_registers() -> None:
 @pytest.mark.parametrize("name", ["satmapit-3x3", "adres-4x4", "hycube-4x4"])
 def test_plans_for_other_mappers_machines(name: str) -> None:
     """They are verified, proven, and compute what NumPy does."""
-    problem = lower(decode_json(SQUARES, source="squares"), load_machine(name), inputs="instructions", rules=Rules(siblings="none"))
+    problem = lower(
+        decode_json(SQUARES, source="squares"), load_machine(name), inputs="instructions", rules=Rules(siblings="none")
+    )
     outcome = cpsat.solve(problem, time_limit=60)
     assert outcome.plan is not None
     assert verify(problem, outcome.plan).ok
@@ -99,4 +101,3 @@ def test_registers_can_make_a_loop_impossible() -> None:
     reason = cpsat.solve(two, time_limit=20).reason
     assert reason is not None
     assert "with registers" in reason
-

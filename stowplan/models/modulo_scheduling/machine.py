@@ -57,7 +57,7 @@ class AsynchronousFabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class Registers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The registers of a tile, in which values wait. They do not rotate: an instruction writes the same one in every interval."""
+    """The registers of a tile, in which values wait. They do not rotate: an instruction writes the same one every interval."""
 
     count: int | None = None
     """Most values that wait in a tile at a time; None for any number."""
