@@ -38,12 +38,13 @@ class Wire(NamedTuple):
 
 
 class Fabric:
-    """The wires of a machine, by the port that they lead to."""
+    """The wires of a machine, by the ports at their ends."""
 
     def __init__(self, path: Path):
         modules = json.loads(path.read_text())["ARCH"]
         (grid,) = modules["CGRA"]["SUBMODS"]
         self.into: dict[Port, list[Wire]] = defaultdict(list)
+        self.out_of: dict[Port, list[Wire]] = defaultdict(list)
         self.rows, self.columns = grid["DIMS"]["Y"], grid["DIMS"]["X"]
         for tile in grid["MODS"]:
             row, column = tile["Y"], tile["X"]
@@ -59,6 +60,7 @@ class Fabric:
 
     def _add(self, wire: Wire) -> None:
         self.into[wire.end].append(wire)
+        self.out_of[wire.start].append(wire)
 
     def port(self, tile: int, name: str) -> Port:
         """A port of a tile by the tile's number."""
@@ -104,12 +106,14 @@ def carries(fabric: Fabric, hops: int, problem: Problem, plan: Plan, seconds: fl
     for edge in problem.edges:
         reads[edge.source].append((edge.target, plan.times[edge.target] + ii * edge.distance))
     for source, readers in sorted(reads.items()):
-        ready = plan.times[source] + problem.latencies[source]
-        last = max(clock for _, clock in readers)
-        tree = _Tree(model, fabric, hops, fabric.port(plan.tiles[source], _RESULT), ready, last)
-        for target, clock in sorted(set(readers)):
-            ports = [(fabric.port(plan.tiles[target], operand), clock) for operand in _OPERANDS]
-            model.add_bool_or([tree.at[port] for port in ports])
+        root = fabric.port(plan.tiles[source], _RESULT), plan.times[source] + problem.latencies[source]
+        operands = {
+            (target, clock): [(fabric.port(plan.tiles[target], operand), clock) for operand in _OPERANDS]
+            for target, clock in readers
+        }
+        tree = _Tree(model, fabric, hops, root, {place for places in operands.values() for place in places})
+        for places in operands.values():
+            model.add_bool_or([tree.at[place] for place in places if place in tree.at])
         for (port, clock), literal in tree.at.items():
             users[port, clock % ii].append(literal)
     for literals in users.values():
@@ -126,26 +130,43 @@ def carries(fabric: Fabric, hops: int, problem: Problem, plan: Plan, seconds: fl
 class _Tree:
     """The ports that one value may pass, and when: from its producer's result, forwards along wires."""
 
-    def __init__(self, model: cp_model.CpModel, fabric: Fabric, hops: int, root: Port, ready: int, last: int):
-        places = [(port, clock) for port in {*fabric.into, root} for clock in range(ready, last + 1)]
-        self.at = {place: model.new_bool_var("") for place in places}
-        # Wires within a clock have an order, so that no value goes around in a circle without a beginning.
-        order = {place: model.new_int_var(0, len(fabric.into), "") for place in places}
-        crossed = {place: model.new_int_var(0, hops, "") for place in places}
-        for port, clock in places:
-            here = self.at[port, clock]
-            if (port, clock) == (root, ready):
-                continue
-            ways = []
-            for wire in fabric.into.get(port, []):
-                before = wire.start, clock - wire.clocks
-                if before not in self.at:
-                    continue
-                way = model.new_bool_var("")
-                ways.append(way)
-                model.add_implication(way, self.at[before])
-                model.add_implication(way, here)
+    def __init__(
+        self, model: cp_model.CpModel, fabric: Fabric, hops: int, root: tuple[Port, int], reads: set[tuple[Port, int]]
+    ):
+        ways = _ways(fabric, root, reads)
+        self.at = {place: model.new_bool_var("") for place in {root, *ways}}
+        # How many tiles the value has crossed within the clock. Every circle within a clock leaves a tile, so that this number
+        # also keeps a value from going around without a beginning.
+        crossed = {place: model.new_int_var(0, hops, "") for place in self.at}
+        for place, wires in ways.items():
+            taken = []
+            for wire in wires:
+                before = wire.start, place[1] - wire.clocks
+                taken.append(model.new_bool_var(""))
+                model.add_implication(taken[-1], self.at[before])
                 if wire.clocks == 0:
-                    model.add(order[port, clock] >= order[before] + 1).only_enforce_if(way)
-                    model.add(crossed[port, clock] >= crossed[before] + wire.leaves).only_enforce_if(way)
-            model.add_bool_or([here.negated(), *ways])
+                    model.add(crossed[place] >= crossed[before] + wire.leaves).only_enforce_if(taken[-1])
+            if place != root:
+                model.add_bool_or([self.at[place].negated(), *taken])
+
+
+def _ways(fabric: Fabric, root: tuple[Port, int], reads: set[tuple[Port, int]]) -> dict[tuple[Port, int], list[Wire]]:
+    """The wires into each (port, clock) that lies on some way from the root to a read."""
+    last = max(clock for _, clock in reads)
+    reached, waiting = {root}, [root]
+    while waiting:
+        port, clock = waiting.pop()
+        for wire in fabric.out_of.get(port, ()):
+            after = wire.end, clock + wire.clocks
+            if after[1] <= last and after not in reached:
+                reached.add(after)
+                waiting.append(after)
+    ways: dict[tuple[Port, int], list[Wire]] = {}
+    waiting = [place for place in reads if place in reached]
+    while waiting:
+        place = waiting.pop()
+        if place not in ways:
+            into = fabric.into.get(place[0], [])
+            ways[place] = [wire for wire in into if (wire.start, place[1] - wire.clocks) in reached]
+            waiting += [(wire.start, place[1] - wire.clocks) for wire in ways[place]]
+    return ways

@@ -42,6 +42,8 @@ class Ours(NamedTuple):
     """Seconds until the plan with this interval was found."""
     proven: float | None
     """Seconds until the bound met it."""
+    seconds: float = 0.0
+    """Seconds of the whole run."""
 
 
 def solve(problem: Problem, seconds: float) -> Ours:
@@ -85,7 +87,7 @@ def solve(problem: Problem, seconds: float) -> Ours:
         on_plan(outcome.plan)
     if outcome.bound is not None:
         on_bound(outcome.bound)
-    return state
+    return state._replace(seconds=after())
 
 
 def row_of(peer: satmapit.Peer, graph: Dfg, side: int, seconds: float) -> tuple[list[object], list[str]]:
@@ -107,7 +109,7 @@ def row_of(peer: satmapit.Peer, graph: Dfg, side: int, seconds: float) -> tuple[
     counts.append(_compared(mapped.ii, None if ours.plan is None else ours.plan.ii))
     found = mapped.ii if mapped.ii is not None else f"none, gave up those below {mapped.at_least}"
     row = [graph.name, len(problem.instructions), f"{side} x {side}", found, f"{mapped.seconds:.1f}", theirs_checked]
-    row += ["none" if ours.plan is None else ours.plan.ii, _proof(ours), _seconds(ours.planned), _seconds(ours.proven)]
+    row += ["none" if ours.plan is None else ours.plan.ii, _proof(ours), seconds_text(ours.planned), seconds_text(ours.proven)]
     return [*row, ours_checked], counts
 
 
@@ -123,7 +125,8 @@ def _proof(ours: Ours) -> str:
     return "minimal" if ours.proven is not None else f"{ours.least} or more"
 
 
-def _seconds(value: float | None) -> str:
+def seconds_text(value: float | None) -> str:
+    """Seconds with one digit; empty for None."""
     return "" if value is None else f"{value:.1f}"
 
 

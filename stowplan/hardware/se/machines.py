@@ -81,14 +81,12 @@ _FIRST_COLUMN = (0, 4, 8, 12)
 
 
 def adres() -> Machine:
-    """Describe the 4 x 4 mesh with register files of Morpher's ``stdnoc.json``, which follows ADRES.
+    """Describe the 4 x 4 mesh of Morpher's ``stdnoc.json``, which follows ADRES.
 
-    Source: github.com/ecolab-nus/Morpher_CGRA_Mapper, ``json_arch/stdnoc.json``: four registers a tile, and loads and stores in
-    the first column. The two read ports and two write ports of a register file, and values that pass through the register
-    files of other tiles, are left out.
+    Source: github.com/ecolab-nus/Morpher_CGRA_Mapper, ``json_arch/stdnoc.json``: loads and stores in the first column. The four
+    registers of a tile with their ports are left out, and so are values that pass through registers of other tiles.
     """
-    mesh = grid(4, 4)
-    return msgspec.structs.replace(mesh, name="adres-4x4", registers=Registers(count=4), memory_tiles=_FIRST_COLUMN)
+    return msgspec.structs.replace(grid(4, 4), name="adres-4x4", memory_tiles=_FIRST_COLUMN)
 
 
 def hycube() -> Machine:
@@ -96,8 +94,7 @@ def hycube() -> Machine:
 
     Source: github.com/ecolab-nus/Morpher_CGRA_Mapper; Karunaratne et al., "HyCUBE: A CGRA with Reconfigurable Single-cycle
     Multi-hop Interconnect" (DAC 2017). A link leads to every tile within reach, so that the wires that two values would share
-    on their ways are left out. A tile has one register for its result and one for each of its four inputs; here, any value may
-    wait in any of the five.
+    on their ways are left out, and so are the five registers of a tile, in which values wait.
     """
     reach = range(-3, 4)
     links = tuple(
@@ -113,7 +110,6 @@ def hycube() -> Machine:
         links=links,
         latency=1,
         operations=OPERATIONS,
-        registers=Registers(count=5),
         memory_tiles=_FIRST_COLUMN,
     )
 
@@ -144,7 +140,7 @@ machine_names = _FILES.names
 
 #: Machines of other mappers, with what is special about them.
 _FOREIGN = {
-    "adres-4x4": "mesh of Morpher after ADRES: four registers a tile, loads and stores in the first column",
+    "adres-4x4": "mesh of Morpher after ADRES: loads and stores in the first column",
     "hycube-4x4": "HyCUBE of Morpher: up to four tiles in one clock, loads and stores in the first column",
 }
 
