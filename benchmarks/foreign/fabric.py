@@ -94,8 +94,9 @@ def _inside(modules: dict[str, Any], module: dict[str, Any], prefix: str) -> Ite
             yield from _inside(modules, modules[kind], f"{prefix}{each['name']}.")
 
 
-def carries(fabric: Fabric, hops: int, problem: Problem, plan: Plan, seconds: float) -> Answer:
-    """Whether the wires and registers carry all values of a plan; ``hops`` is how many tiles a value crosses in one clock.
+def carries(fabric: Fabric, hops: int, problem: Problem, plan: Plan, work: float) -> Answer:
+    """Whether the wires and registers carry all values of a plan; ``hops`` is how many tiles a value crosses in one clock,
+    and ``work`` the limit of CP-SAT's work, in its seconds that no other program changes.
 
     An operand may arrive at any port of its consumer's functional unit, each with one value.
     """
@@ -120,7 +121,7 @@ def carries(fabric: Fabric, hops: int, problem: Problem, plan: Plan, seconds: fl
         if len(literals) > 1:
             model.add_at_most_one(literals)
     solver = cp_model.CpSolver()
-    solver.parameters.num_workers, solver.parameters.max_time_in_seconds = 1, seconds
+    solver.parameters.num_workers, solver.parameters.max_deterministic_time = 1, work
     status = solver.solve(model)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return "yes"

@@ -80,6 +80,8 @@ def read(path: Path) -> Graph:
         )
         for idx in nodes
     )
+    # Where predicates do not say whether they are negated, Morpher reads a number that it has not written.
+    text = re.sub(r'(<Output (?![^>]*NPB=)[^>]*)type="P"', r'\1NPB="0" type="P"', text)
     name = path.parent.name if path.parent.name not in ("polybench", "applications") else path.stem
     return Graph(text, Dfg(name, instructions))
 
