@@ -1,9 +1,8 @@
 """Morpher as a peer: its graphs, its mapper in a process of its own, and its machines as our problems.
 
-A mapping of Morpher gives each operation a tile and a slot. Morpher's machines have more ways for a value than a target file
-can say: through the registers of several tiles, some clocks in each. Two problems stand for such a machine. The *target* has
-fewer ways than the machine, so :mod:`benchmarks.foreign.fabric` finds out whether its plans are mappings of the machine. The
-*relaxed* machine has at least the ways of the machine, so that a bound for it holds for all mappings.
+A mapping of Morpher gives each operation a tile and a slot. Our targets leave out that values share wires and registers. So a
+bound for them holds for all mappings, and :mod:`benchmarks.foreign.fabric` finds out whether a plan is a mapping of the
+machine.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from stowplan.frontends.dfg import Dfg
-from stowplan.models.modulo_scheduling.machine import Link, Machine
+from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import GENERIC, Instruction, Operand, Pin, Problem, Rules
 
 #: Operations that only the tiles with memory execute.
@@ -36,7 +35,7 @@ HOPS = {"hycube-4x4": 4, "adres-4x4": 1}
 
 
 class Graph(NamedTuple):
-    """A graph of Morpher: as its XML has it without orders that carry no value, and as ours."""
+    """A graph of Morpher: its XML, and the same as ours."""
 
     xml: str
     dfg: Dfg
@@ -52,13 +51,15 @@ class Mapped(NamedTuple):
 
 
 def read(path: Path) -> Graph:
-    """A graph from Morpher's XML. Outputs of the type ``PS`` order operations and carry no value: both go without."""
+    """A graph from Morpher's XML.
+
+    Ours has the values alone. Outputs of the type ``PS``, and the parents of recurrences through memory, order operations and
+    carry no value; Morpher obeys these orders, too. A bound without them holds for Morpher all the more.
+    """
     text = path.read_text()
-    text = re.sub(r"\s*<RecParent idx=[^>]*/>", "", text)
     operands: dict[str, list[Operand]] = {}
     ops: dict[str, str] = {}
     nodes = re.findall(r'<Node idx="(\d+)".*?</Node>', text, re.DOTALL)
-    orders = set()
     for idx, body in zip(nodes, re.findall(r"<Node .*?</Node>", text, re.DOTALL), strict=True):
         operands.setdefault(idx, [])
         op = re.search(r"<OP>(\w+)</OP>", body)
@@ -66,14 +67,9 @@ def read(path: Path) -> Graph:
         ops[idx] = op[1]
         for output in re.findall(r"<Output [^>]*>", body):
             fields = dict(re.findall(r'(\w+)="([^"]*)"', output))
-            if fields.get("type") == "PS":
-                orders.add((idx, fields["idx"], output))
-            else:
+            if fields.get("type") != "PS":
                 operand = Operand(instruction=idx, distance=int(fields["nextiter"]))
                 operands.setdefault(fields["idx"], []).append(operand)
-    for source, target, output in orders:
-        text = _without(text, source, output)
-        text = _without(text, target, f'<Input idx="{source}"/>')
     instructions = tuple(
         Instruction(
             id=idx, op=GENERIC + ops[idx].lower(), source_op=ops[idx], operands=tuple(operands[idx]), **_costs(ops[idx])
@@ -84,13 +80,6 @@ def read(path: Path) -> Graph:
     text = re.sub(r'(<Output (?![^>]*NPB=)[^>]*)type="P"', r'\1NPB="0" type="P"', text)
     name = path.parent.name if path.parent.name not in ("polybench", "applications") else path.stem
     return Graph(text, Dfg(name, instructions))
-
-
-def _without(text: str, node: str, line: str) -> str:
-    """The XML without a line of a node."""
-    begin = text.index(f'<Node idx="{node}"')
-    end = text.index("</Node>", begin)
-    return text[:begin] + text[begin:end].replace(line, "", 1) + text[end:]
 
 
 def _costs(op: str) -> dict[str, object]:
@@ -108,16 +97,8 @@ def target_problem(graph: Dfg, machine: Machine) -> Problem:
 
 
 def relaxed_problem(graph: Dfg, machine: Machine) -> Problem:
-    """A problem whose plans include all mappings of the machine: any tile is reached in the clocks of its distance."""
-    hops = HOPS[machine.name]
-    links = tuple(
-        Link(name=f"r{down:+}c{right:+}", rows=down, columns=right, clocks=-(-(abs(down) + abs(right)) // hops) - 1)
-        for down in range(1 - machine.rows, machine.rows)
-        for right in range(1 - machine.columns, machine.columns)
-        if (down, right) != (0, 0)
-    )
-    relaxed = msgspec.structs.replace(machine, name=f"{machine.name}, relaxed", links=links, registers=None)
-    return _problem(graph, graph.instructions, relaxed)
+    """The problem on our target whose plans include all mappings of the machine: other operations may be on all tiles."""
+    return _problem(graph, graph.instructions, machine)
 
 
 def fixed_problem(problem: Problem, mapped: Mapped) -> Problem:

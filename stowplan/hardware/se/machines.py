@@ -76,42 +76,38 @@ def satmapit(rows: int, columns: int) -> Machine:
     return msgspec.structs.replace(grid(rows, columns, wraps=True), name=f"satmapit-{rows}x{columns}", registers=registers)
 
 
-#: The tiles of the first column of a grid with four rows and columns.
-_FIRST_COLUMN = (0, 4, 8, 12)
+def _morpher(name: str, hops: int) -> Machine:
+    """A 4 x 4 grid of Morpher in which a value crosses up to ``hops`` tiles in a clock, with memory in the first column.
+
+    A link leads to every tile and takes the clocks of its distance; the first of them is that in which the value is read. The
+    wires that two values would share on their ways are left out, and so are the registers in which they wait.
+    """
+    side = range(-3, 4)
+    links = tuple(
+        Link(name=f"r{down:+}c{right:+}", rows=down, columns=right, clocks=-(-(abs(down) + abs(right)) // hops) - 1)
+        for down in side
+        for right in side
+        if (down, right) != (0, 0)
+    )
+    memory = (0, 4, 8, 12)
+    return Machine(name=name, rows=4, columns=4, links=links, latency=1, operations=OPERATIONS, memory_tiles=memory)
 
 
 def adres() -> Machine:
-    """Describe the 4 x 4 mesh of Morpher's ``stdnoc.json``, which follows ADRES.
+    """Describe the 4 x 4 mesh of Morpher's ``stdnoc.json``, which follows ADRES: a value crosses one tile in a clock.
 
-    Source: github.com/ecolab-nus/Morpher_CGRA_Mapper, ``json_arch/stdnoc.json``: loads and stores in the first column. The four
-    registers of a tile with their ports are left out, and so are values that pass through registers of other tiles.
+    Source: github.com/ecolab-nus/Morpher_CGRA_Mapper, ``json_arch/stdnoc.json``.
     """
-    return msgspec.structs.replace(grid(4, 4), name="adres-4x4", memory_tiles=_FIRST_COLUMN)
+    return _morpher("adres-4x4", 1)
 
 
 def hycube() -> Machine:
-    """Describe the 4 x 4 HyCUBE of Morpher's ``hycube_original.json``: in one clock, a value crosses up to four tiles.
+    """Describe the 4 x 4 HyCUBE of Morpher's ``hycube_original.json``: a value crosses up to four tiles in a clock.
 
     Source: github.com/ecolab-nus/Morpher_CGRA_Mapper; Karunaratne et al., "HyCUBE: A CGRA with Reconfigurable Single-cycle
-    Multi-hop Interconnect" (DAC 2017). A link leads to every tile within reach, so that the wires that two values would share
-    on their ways are left out, and so are the five registers of a tile, in which values wait.
+    Multi-hop Interconnect" (DAC 2017).
     """
-    reach = range(-3, 4)
-    links = tuple(
-        Link(name=f"r{down:+}c{right:+}", rows=down, columns=right, clocks=0)
-        for down in reach
-        for right in reach
-        if 1 <= abs(down) + abs(right) <= 4
-    )
-    return Machine(
-        name="hycube-4x4",
-        rows=4,
-        columns=4,
-        links=links,
-        latency=1,
-        operations=OPERATIONS,
-        memory_tiles=_FIRST_COLUMN,
-    )
+    return _morpher("hycube-4x4", 4)
 
 
 #: Numbers of rows of the square grids that have names.
@@ -140,8 +136,8 @@ machine_names = _FILES.names
 
 #: Machines of other mappers, with what is special about them.
 _FOREIGN = {
-    "adres-4x4": "mesh of Morpher after ADRES: loads and stores in the first column",
-    "hycube-4x4": "HyCUBE of Morpher: up to four tiles in one clock, loads and stores in the first column",
+    "adres-4x4": "mesh of Morpher after ADRES: one tile in a clock, loads and stores in the first column",
+    "hycube-4x4": "HyCUBE of Morpher: up to four tiles in a clock, loads and stores in the first column",
 }
 
 
