@@ -5,9 +5,9 @@
 ``--morpher`` is a checkout of github.com/ecolab-nus/Morpher_CGRA_Mapper and ``--mapper`` its program, built for example by
 ``g++ -std=c++17 -O0 -Iinclude src/*.cpp src/*/*.cpp -o PROGRAM`` in the checkout; some of its functions return nothing where
 they should, and crash if GCC 12 optimizes them. A GRAPH is an XML file of ``applications``; without any, those of CGRA-ME's
-and of PolyBench's loops. Each part of a row has ``--time-limit`` seconds of the processor: the mapper of Morpher, our bound, and our
-mapping, which is list scheduling for the target with one seed and interval after the other, until the wires and registers of
-the machine carry the values. Prints a table; ``--write PAGE`` puts it between the markers ``loops-morpher``.
+and PolyBench's loops. Each part of a row has ``--time-limit`` seconds of the processor: the mapper of Morpher, our bound, and
+our mapping, which is list scheduling for the target with one seed and interval after the other, until the wires and registers
+of the machine carry the values. Prints a table; ``--write PAGE`` puts it between the markers ``loops-morpher``.
 """
 
 from __future__ import annotations
