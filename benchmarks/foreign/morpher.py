@@ -27,6 +27,9 @@ _MEMORY_OPS = ("LOADCL", "LOAD", "LOADH", "LOADB", "STORE", "STOREH", "STOREB")
 #: Clocks of all operations on tiles with memory; elsewhere they take one.
 _MEMORY_CLOCKS = 2
 
+#: The tiles with memory: the first column.
+_MEMORY_TILES = (0, 4, 8, 12)
+
 #: Names of the two machines: our target, and Morpher's file in ``json_arch``.
 MACHINES = {"hycube-4x4": "hycube_original.json", "adres-4x4": "stdnoc.json"}
 
@@ -72,7 +75,12 @@ def read(path: Path) -> Graph:
                 operands.setdefault(fields["idx"], []).append(operand)
     instructions = tuple(
         Instruction(
-            id=idx, op=GENERIC + ops[idx].lower(), source_op=ops[idx], operands=tuple(operands[idx]), **_costs(ops[idx])
+            id=idx,
+            op=GENERIC + ops[idx].lower(),
+            source_op=ops[idx],
+            operands=tuple(operands[idx]),
+            latency=_MEMORY_CLOCKS if ops[idx] in _MEMORY_OPS else None,
+            tiles=_MEMORY_TILES if ops[idx] in _MEMORY_OPS else None,
         )
         for idx in nodes
     )
@@ -80,10 +88,6 @@ def read(path: Path) -> Graph:
     text = re.sub(r'(<Output (?![^>]*NPB=)[^>]*)type="P"', r'\1NPB="0" type="P"', text)
     name = path.parent.name if path.parent.name not in ("polybench", "applications") else path.stem
     return Graph(text, Dfg(name, instructions))
-
-
-def _costs(op: str) -> dict[str, object]:
-    return {"latency": _MEMORY_CLOCKS, "tiles": (0, 4, 8, 12)} if op in _MEMORY_OPS else {}
 
 
 def target_problem(graph: Dfg, machine: Machine) -> Problem:

@@ -199,18 +199,18 @@ class Waits:
             waits = self._waits[source, target, (slot + 1) % ii]
             read = self._issues(target)[slot]
             # Where it is ready or waits in a slot and is not read there, it waits in the next one.
-            for here in (self._ready(source, slot), self._waits[source, target, slot]):
-                model.add_bool_or([here.negated(), read, waits])
+            model.add_bool_or([self._ready(source, slot).negated(), read, waits])
+            model.add_bool_or([self._waits[source, target, slot].negated(), read, waits])
         output = self._registers.output
         for tile, (one, two) in enumerate(zip(self.parent.tile(source), self.parent.tile(target), strict=True)):
             for slot in range(ii):
-                waits = self._waits[source, target, slot].negated()
+                goes_on = self._waits[source, target, slot].negated()
                 if output:
                     held = self._literal(self._held, source, tile, slot)
-                    model.add_bool_or([one.negated(), two, waits, held])
+                    model.add_bool_or([one.negated(), two, goes_on, held])
                 if self._registers.count is not None:
                     kept = self._literal(self._kept, source, tile, slot)
-                    model.add_bool_or([two.negated(), waits, kept, *([one.negated()] if output else [])])
+                    model.add_bool_or([two.negated(), goes_on, kept, *([one.negated()] if output else [])])
 
     def _limit(self, tile: int, slot: int) -> None:
         """One value in the output register of a tile in a slot, and no more in its other registers than it has."""
