@@ -1,1 +1,1 @@
-"""Our solvers on instances of other projects, judged by their validators."""
+"""Other people's instances, machines, solvers and checkers; they are read from checkouts of their own, never copied."""

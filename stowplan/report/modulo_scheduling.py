@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from stowplan.errors import InputError, VerificationError
 from stowplan.hardware.se import Configuration, compare, configure
 from stowplan.models.modulo_scheduling.bounds import recurrence_mii, resource_mii
+from stowplan.models.modulo_scheduling.machine import Registers
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.verify import verify
@@ -134,7 +135,8 @@ class ModuloSchedulingPresenter(DrawingPresenter):
         facts = [
             ("Machine", f"{problem.target}: {machine.tiles} tiles, latency {machine.latency} clocks"),
             ("Loop body", f"{len(problem.instructions):,} instructions, {len(problem.edges):,} values between them"),
-            ("Waiting at consumers", "any time" if rules.max_delay is None else f"at most {rules.max_delay} clocks"),
+            ("Waiting of values", "any time" if rules.max_delay is None else f"at most {rules.max_delay} clocks"),
+            *([("Registers", _registers_text(machine.registers))] if machine.registers is not None else []),
             ("Passing through tiles", "allowed" if rules.pass_through else "not allowed"),
         ]
         fabric = machine.asynchronous
@@ -151,6 +153,12 @@ class ModuloSchedulingPresenter(DrawingPresenter):
         """The schedule as a drawing, and its instructions."""
         plan = plans[0][1]
         return [_schedule(problem, plan), _instructions(problem, plan)]
+
+
+def _registers_text(registers: Registers) -> str:
+    """What registers of a tile hold, and how long."""
+    where = "for other tiles in one that the next result overwrites" if registers.output else "in the tile of the consumer"
+    return f"{'any number' if registers.count is None else registers.count} a tile, for less than an interval; {where}"
 
 
 def _schedule(problem: Problem, plan: Plan) -> Section:

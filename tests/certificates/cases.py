@@ -67,7 +67,8 @@ def _rematerialization(seed: int) -> Case:
 
 
 def _modulo_scheduling(seed: int) -> Case:
-    make = (modulo_scheduling.random_problem, modulo_scheduling.linked_problem, modulo_scheduling.varied_problem)[seed % 3]
+    cases = modulo_scheduling
+    make = (cases.random_problem, cases.linked_problem, cases.varied_problem, cases.register_problem)[seed % 4]
     problem = make(seed)
     found = modulo_scheduling_force.best(problem)
     return problem, None if found is None else encode_objective(*found)

@@ -49,7 +49,7 @@ def test_named_machines(tmp_path: Path) -> None:
     file.write_text('name = "mine"\nrows = 2\nspeed = 3\nlinks = []\n')
     with pytest.raises(InputError, match=r"mine\.toml.*speed"):
         load_machine(str(file))
-    with pytest.raises(InputError, match="expected one of mesh-2x2"):
+    with pytest.raises(InputError, match="expected one of adres-4x4"):
         load_machine("warp-drive")
 
 

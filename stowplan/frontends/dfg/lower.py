@@ -220,8 +220,9 @@ def lower(
     choices.append(_chosen(widest > 2, "fan_out", limit, 2, 3))
     if limit:
         result = relay_fan_out(result, limit)
+    instructions = result.instructions if table is None else _filled(graph, result, table)
     problem = Problem(
-        instructions=result.instructions if table is None else _filled(graph, result, table),
+        instructions=tuple(_on_memory_tiles(instruction, target) for instruction in instructions),
         machine=target,
         variables=result.variables,
         rules=reading,
@@ -251,6 +252,14 @@ def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:
         instruction if ops.get(instruction.id) == instruction.op else table.filled(instruction)
         for instruction in result.instructions
     )
+
+
+def _on_memory_tiles(instruction: Instruction, machine: Machine) -> Instruction:
+    """A load or store of a fixed latency on the machine's tiles for them, unless an op table names its tiles."""
+    is_elsewhere = instruction.op not in ("load", "store") or instruction.memory is not None
+    if machine.memory_tiles is None or is_elsewhere or instruction.tiles is not None:
+        return instruction
+    return msgspec.structs.replace(instruction, tiles=machine.memory_tiles)
 
 
 def _default_fan_out(machine: Machine, rules: Rules) -> int:

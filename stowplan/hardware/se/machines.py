@@ -6,9 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from stowplan.hardware.se.reference import OPERATIONS
 from stowplan.hardware.targets.toml_files import TargetFiles
-from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface, Link, Machine
+from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface, Link, Machine, Registers
 
 
 def streaming_engine(tiles: int = 16, latency: int = 3) -> Machine:
@@ -63,6 +65,51 @@ def grid(rows: int, columns: int, *, wraps: bool = False, latency: int = 1, cloc
     return Machine(name=name, rows=rows, columns=columns, links=links, wraps=wraps, latency=latency, operations=OPERATIONS)
 
 
+def satmapit(rows: int, columns: int) -> Machine:
+    """Describe the torus that SAT-MapIt maps to: a neighbour reads the last result of a tile, later ones only the tile itself.
+
+    Source: the constraints of SAT-MapIt's code (github.com/CristianTirelli/SAT-MapIt-Lite), and Tirelli et al., "SAT-MapIt: A
+    SAT-based Modulo Scheduling Mapper for Coarse Grain Reconfigurable Architectures" (DATE 2023). The mapper itself does not
+    limit the registers of a tile, so neither does this machine.
+    """
+    registers = Registers(output=True)
+    return msgspec.structs.replace(grid(rows, columns, wraps=True), name=f"satmapit-{rows}x{columns}", registers=registers)
+
+
+def _morpher(name: str, hops: int) -> Machine:
+    """A 4 x 4 grid of Morpher in which a value crosses up to ``hops`` tiles in a clock, with memory in the first column.
+
+    A link leads to every tile and takes the clocks of its distance; the first of them is that in which the value is read. The
+    wires that two values would share on their ways are left out, and so are the registers in which they wait.
+    """
+    side = range(-3, 4)
+    links = tuple(
+        Link(name=f"r{down:+}c{right:+}", rows=down, columns=right, clocks=-(-(abs(down) + abs(right)) // hops) - 1)
+        for down in side
+        for right in side
+        if (down, right) != (0, 0)
+    )
+    memory = (0, 4, 8, 12)
+    return Machine(name=name, rows=4, columns=4, links=links, latency=1, operations=OPERATIONS, memory_tiles=memory)
+
+
+def adres() -> Machine:
+    """Describe the 4 x 4 mesh of Morpher's ``stdnoc.json``, which follows ADRES: a value crosses one tile in a clock.
+
+    Source: github.com/ecolab-nus/Morpher_CGRA_Mapper, ``json_arch/stdnoc.json``.
+    """
+    return _morpher("adres-4x4", 1)
+
+
+def hycube() -> Machine:
+    """Describe the 4 x 4 HyCUBE of Morpher's ``hycube_original.json``: a value crosses up to four tiles in a clock.
+
+    Source: github.com/ecolab-nus/Morpher_CGRA_Mapper; Karunaratne et al., "HyCUBE: A CGRA with Reconfigurable Single-cycle
+    Multi-hop Interconnect" (DAC 2017).
+    """
+    return _morpher("hycube-4x4", 4)
+
+
 #: Numbers of rows of the square grids that have names.
 _SIDES = (2, 3, 4, 5)
 
@@ -71,6 +118,9 @@ _NAMED: dict[str, Callable[[], Machine]] = {
     "se-latency-4": partial(streaming_engine, latency=4),
     **{f"torus-{n}x{n}": partial(grid, n, n, wraps=True) for n in _SIDES},
     **{f"mesh-{n}x{n}": partial(grid, n, n) for n in _SIDES},
+    **{f"satmapit-{n}x{n}": partial(satmapit, n, n) for n in _SIDES},
+    "adres-4x4": adres,
+    "hycube-4x4": hycube,
 }
 
 #: Long names of machines, which are accepted as input everywhere; the package writes the short ones only.
@@ -84,6 +134,13 @@ _FILES = TargetFiles(
 machine_names = _FILES.names
 
 
+#: Machines of other mappers, with what is special about them.
+_FOREIGN = {
+    "adres-4x4": "mesh of Morpher after ADRES: one tile in a clock, loads and stores in the first column",
+    "hycube-4x4": "HyCUBE of Morpher: up to four tiles in a clock, loads and stores in the first column",
+}
+
+
 def is_machine_name(name: str) -> bool:
     """Whether this is the short or long name of a machine in the package."""
     return name in _NAMED or name in _LONG_NAMES
@@ -94,6 +151,10 @@ def describe_machine(name: str) -> str:
     long = next((long_name for long_name, short in _LONG_NAMES.items() if short == name), None)
     if long is not None:
         return f"Streaming Engine (also {long})"
+    if name in _FOREIGN:
+        return _FOREIGN[name]
+    if name.startswith("satmapit"):
+        return "torus of SAT-MapIt: neighbours read the last result of a tile only"
     return f"each tile reaches its four neighbours{', over the edges too' if name.startswith('torus') else ''}"
 
 

@@ -28,7 +28,8 @@ class Body:
     Raises
     ------
     InputError
-        If values may pass through tiles: places alone then do not determine their routes.
+        If values may pass through tiles: places alone then do not determine their routes. Or if values wait in registers: the
+        mask of possible places does not count them.
     """
 
     def __init__(self, problem: Problem):
@@ -37,6 +38,8 @@ class Body:
                 "found the rule pass_through, expected single links: a mapping is built of tiles and slots alone",
                 place="rules.pass_through",
             )
+        if problem.machine.registers is not None:
+            raise InputError("found registers, expected a machine without: values wait there", place="machine.registers")
         self.problem = problem
         self.structure = structure = Structure(problem)
         machine, rules = problem.machine, problem.rules

@@ -29,6 +29,8 @@ Code = Literal[
     "delay_too_long",
     "launched_early",
     "link_taken",
+    "register_overwritten",
+    "registers_full",
     "variable_split",
     "wrong_tile",
     "wrong_memory",

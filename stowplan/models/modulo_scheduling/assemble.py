@@ -200,6 +200,29 @@ def _fits_memory(structure: Structure, ii: int, tiles: Sequence[int], times: Seq
     return all(used <= machine.memories * machine.memory_depth for used in words.values())
 
 
+def _fits_registers(problem: Problem, plan: Plan) -> bool:
+    """Whether all values that wait find registers and are read before they are overwritten."""
+    registers, ii = problem.machine.registers, plan.ii
+    if registers is None:
+        return True
+    done = [time + latency for time, latency in zip(plan.times, problem.latencies, strict=True)]
+    results = {(tile, clock % ii) for tile, clock in zip(plan.tiles, done, strict=True)}
+    kept: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for edge, delay in zip(problem.edges, plan.delays, strict=True):
+        if edge.asynchronous:
+            continue
+        if delay >= ii:
+            return False
+        one, two = plan.tiles[edge.source], plan.tiles[edge.target]
+        for clock in range(done[edge.source] + 1, done[edge.source] + delay + 1):
+            if registers.output and one != two:
+                if (one, clock % ii) in results:
+                    return False
+            else:
+                kept[two, clock % ii].add(edge.source)
+    return registers.count is None or all(len(values) <= registers.count for values in kept.values())
+
+
 def make_plan(
     structure: Structure,
     ii: int,
@@ -212,7 +235,7 @@ def make_plan(
     Returns
     -------
     Plan or None
-        None if starts would share a tile, memory requests find no port, or buffers do not fit into the memory of a tile.
+        None if starts would share a tile, memory requests find no port, or values find no room in memory or registers.
     """
     problem = structure.problem
     starts = choose_starts(structure, tiles)
@@ -234,7 +257,7 @@ def make_plan(
         for edge, transport in zip(problem.edges, clocks, strict=True)
     )
     makespan = max(map(sum, zip(times, latency, strict=True)), default=0)
-    return Plan(
+    plan = Plan(
         problem=problem.digest,
         objective=encode_objective(ii, makespan),
         ii=ii,
@@ -250,6 +273,7 @@ def make_plan(
         name=problem.name,
         target=problem.target,
     )
+    return plan if _fits_registers(problem, plan) else None
 
 
 def link_between(problem: Problem, one: int, two: int) -> tuple[int, ...]:

@@ -83,7 +83,7 @@ def unrefuted_iis(problem: Problem, structure: Structure | None = None) -> OpenI
     """IIs, up to the depth of the spoke RAM, that neither :func:`least_ii` nor limits on delays refute; and the reasons."""
     facts = structure or Structure(problem)
     # With limits on delays, the bounds on differences of times include those of recurrences.
-    from_slots = problem.rules.max_delay is not None
+    from_slots = problem.limits_waits
     return open_iis(problem, facts, resource_mii(problem, facts) if from_slots else least_ii(problem, facts))
 
 
@@ -232,7 +232,7 @@ def time_bounds(structure: Structure, ii: int, *, whole: bool = False) -> list[T
     """Bounds on times at an II, largest set first: for recurrences, or for flows if ``whole`` and delays are limited."""
     return [
         TimeBounds(members, _longest_paths(_differences(structure, ii, members)))
-        for members in _sets(structure, flows=whole and structure.problem.rules.max_delay is not None)
+        for members in _sets(structure, flows=whole and structure.problem.limits_waits)
     ]
 
 
@@ -242,7 +242,7 @@ def longest_span(structure: Structure, ii: int) -> int | None:
     None if delays are unlimited, values are sent over the asynchronous fabric, or there are too many instructions.
     """
     problem = structure.problem
-    if problem.rules.max_delay is None or not problem.is_synchronous or structure.count > MOST_MEMBERS:
+    if not problem.limits_waits or not problem.is_synchronous or structure.count > MOST_MEMBERS:
         return None
     return max((int(-bound.least.min()) for bound in time_bounds(structure, ii, whole=True)), default=0)
 
@@ -299,7 +299,7 @@ def _least_trip(structure: Structure) -> int | None:
 def _differences(structure: Structure, ii: int, members: tuple[int, ...]) -> NDArray[np.int64]:
     """[K, K] lower bounds on differences of times from single values and limits on delays, with unavoidable transport."""
     table, index = _empty(len(members)), {number: at for at, number in enumerate(members)}
-    limit, latency = structure.problem.rules.max_delay, structure.problem.latencies
+    limit, latency = structure.problem.longest_wait(ii), structure.problem.latencies
     for precedence in structure.precedences:
         source, target = index.get(precedence.source), index.get(precedence.target)
         if source is None or target is None:

@@ -86,7 +86,7 @@ def open_iis(problem: Problem, structure: Structure, least: int = 1) -> OpenIIs:
     """The IIs from ``least`` up to the depth of the spoke RAM that are not refuted; all of them if delays are unlimited."""
     low, high = least, problem.machine.spoke_depth
     limit = problem.rules.max_delay
-    if limit is None or low > high:
+    if not problem.limits_waits or low > high:
         return OpenIIs(tuple(range(low, high + 1)), ())
     bounds = _bounds(structure, limit)
     reasons: dict[bool, str] = {}
@@ -118,7 +118,7 @@ def open_iis(problem: Problem, structure: Structure, least: int = 1) -> OpenIIs:
     return OpenIIs(open_ones, tuple(reasons[side] for side in sorted(reasons, reverse=True)))
 
 
-def _bounds(structure: Structure, limit: int) -> list[_Bound]:
+def _bounds(structure: Structure, limit: int | None) -> list[_Bound]:
     """All bounds on differences of times. The node ``structure.count`` represents clock 0."""
     problem, latency = structure.problem, structure.problem.latencies
     spans: dict[tuple[int, int], tuple[int, int] | None] = {}
@@ -133,8 +133,13 @@ def _bounds(structure: Structure, limit: int) -> list[_Bound]:
                 # There are no links between their tiles, which other constraints report.
                 continue
             least, most = span
-            high = latency[precedence.source] + most + limit
-            bounds.append(_Bound(precedence.target, precedence.source, -high, -precedence.distance, precedence, is_upper=True))
+            high, distance = latency[precedence.source] + most, precedence.distance
+            ends = precedence.target, precedence.source
+            if limit is not None:
+                bounds.append(_Bound(*ends, -high - limit, -distance, precedence, is_upper=True))
+            if problem.machine.registers is not None:
+                # In a register, a value waits for less than an interval.
+                bounds.append(_Bound(*ends, 1 - high, 1 - distance, precedence, is_upper=True))
         else:
             least = precedence.clocks
         bounds.append(
@@ -187,15 +192,19 @@ def _describe(structure: Structure, cycle: Sequence[_Bound]) -> str:
     if arrivals:
         parts.append(f"{_paths_text(ids, arrivals)}: {sum(arrival.clocks for arrival in arrivals)} clocks or more")
     if limits:
-        most = -sum(bound.clocks for bound in limits)
-        parts.append(
-            f"{_paths_text(ids, reversed(limits))}: {most} clocks at most with max_delay {structure.problem.rules.max_delay}"
-        )
+        most, delay = -sum(bound.clocks for bound in limits), structure.problem.rules.max_delay
+        waits = sum(bound.distance + bound.value.distance for bound in limits if bound.value is not None)
+        text = f"{most} clocks at most" if not waits else f"{most} clocks and {waits} interval(s) at most"
+        names = [f"max_delay {delay}"] if delay is not None else []
+        names += ["registers"] if waits else []
+        parts.append(f"{_paths_text(ids, reversed(limits))}: {text} with {' and '.join(names)}")
     if any(bound.value is None for bound in cycle):
         parts.append("between fixed times")
     reason = "; ".join(parts)
-    if distance == 0 and limits:
-        problem = structure.problem
+    problem = structure.problem
+    if distance == 0 and limits and problem.machine.registers is not None:
+        reason += "; put instructions into the short way that pass the value on"
+    elif distance == 0 and limits:
         # The largest number of clocks that one more instruction on the way can add.
         more = problem.machine.latency + farthest(problem) + (problem.rules.max_delay or 0)
         reason += f"; a value would wait {clocks} clocks too long: put "

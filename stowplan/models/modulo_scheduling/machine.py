@@ -56,6 +56,16 @@ class AsynchronousFabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """The interfaces to memory."""
 
 
+class Registers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """The registers of a tile, in which values wait. They do not rotate: an instruction writes the same one every interval."""
+
+    count: int | None = None
+    """Most values that wait in a tile at a time; None for any number."""
+    output: bool = False
+    """Whether a value waits for other tiles in the output register of its own tile, which the next result there overwrites.
+    Otherwise it waits in the tiles of its consumers."""
+
+
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A machine. The tile in a row and column has the number ``row * columns + column``.
 
@@ -83,6 +93,10 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     """Operations that a tile can execute; empty for any operation."""
     asynchronous: AsynchronousFabric | None = None
     """The asynchronous fabric; None if tiles have links only."""
+    registers: Registers | None = None
+    """The registers in which values wait; None if any number of values may wait for any time."""
+    memory_tiles: tuple[int, ...] | None = None
+    """Tiles that can execute loads and stores of a fixed latency, ascending; None for all tiles."""
 
     def __post_init__(self) -> None:
         def check(field: str, holds: bool, found: object, expected: str) -> None:
@@ -105,6 +119,15 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             names.add(link.name)
         if self.asynchronous is not None:
             self._check_asynchronous(self.asynchronous, check)
+        if self.registers is not None:
+            count = self.registers.count
+            check("registers.count", count is None or 0 <= count <= 65536, count, "0 to 65536, or none for any number")
+            slow = next((link for link in self.links if link.clocks), None)
+            check("registers", slow is None, f"them beside a link of {slow and slow.clocks} clocks", "links of 0 clocks")
+        if self.memory_tiles is not None:
+            tiles = self.memory_tiles
+            ascending = bool(tiles) and list(tiles) == sorted({*tiles} & {*range(self.tiles)})
+            check("memory_tiles", ascending, list(tiles), f"one or more of 0 to {self.tiles - 1}, ascending")
 
     def _check_asynchronous(self, fabric: AsynchronousFabric, check: Callable[[str, bool, object, str], None]) -> None:
         """Check the fields of the asynchronous fabric."""

@@ -225,6 +225,20 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         )
 
     @property
+    def limits_waits(self) -> bool:
+        """Whether no value may wait for any number of clocks."""
+        return self.rules.max_delay is not None or self.machine.registers is not None
+
+    def longest_wait(self, ii: int) -> int | None:
+        """Most clocks that a value may wait at an initiation interval; None for any number.
+
+        A register is written once in every interval, so that no value waits in one for a whole interval.
+        """
+        limits = [ii - 1] if self.machine.registers is not None else []
+        limits += [] if self.rules.max_delay is None else [self.rules.max_delay]
+        return min(limits, default=None)
+
+    @property
     def hops(self) -> Clocks:
         """``hops[from][to]`` is the number of clocks that a value needs from tile to tile; None if it cannot go there."""
         return self.machine.any_links if self.rules.pass_through else self.machine.one_link
@@ -244,9 +258,12 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         )
         unnamed = msgspec.to_builtins(msgspec.structs.replace(self, name="", machine=machine, instructions=instructions))
         del unnamed["notes"], unnamed["choices"]
-        if fabric is None:
-            # Without the field, the digest is the one of problems from before there was such a fabric.
-            del unnamed["machine"]["asynchronous"]
+        # Without a field, the digest is the one of problems from before there was such a field. That loads are on certain tiles
+        # is a part of the instructions.
+        unused = {"asynchronous": fabric, "registers": machine.registers, "memory_tiles": None}
+        for field, value in unused.items():
+            if value is None:
+                del unnamed["machine"][field]
         return files.digest(unnamed)
 
 

@@ -36,6 +36,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     if check.places():
         check.slots()
         check.values()
+        check.registers()
         check.launches()
         check.accesses()
         check.memories()
@@ -108,6 +109,8 @@ class _Check(Audit):
     def values(self) -> None:
         """Routes and delays are right, and no link carries two values at the same clock."""
         plan, limit = self.plan, self.problem.rules.max_delay
+        if self.machine.registers is not None:
+            limit = min(plan.ii - 1, plan.ii if limit is None else limit)
         least = least_clocks(self.problem)
         # (tile, link, clock modulo the II) -> (producer, clock of iteration 0)
         carried: dict[tuple[int, int, int], tuple[int, int]] = {}
@@ -129,6 +132,36 @@ class _Check(Audit):
                 self.add("too_early", f"{name} comes {-delay} clocks after {self.name(target)} issues", source, target)
             elif limit is not None and delay > limit:
                 self.add("delay_too_long", f"{name} waits {delay} clocks, expected at most {limit}", source, target)
+
+    def registers(self) -> None:
+        """Values that wait for other tiles are not overwritten, and values that wait in a tile find a register there."""
+        plan, registers = self.plan, self.machine.registers
+        if registers is None:
+            return
+        results = {
+            (tile, (time + latency) % plan.ii): number
+            for number, (tile, time, latency) in enumerate(zip(plan.tiles, plan.times, self.latency, strict=True))
+        }
+        # (tile, slot) -> producers of the values that wait there.
+        waiting: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for source, target, distance in self.synchronous:
+            tile, ready = plan.tiles[source], plan.times[source] + self.latency[source]
+            read = plan.times[target] + plan.ii * distance
+            # A value that waits too long is reported elsewhere; within an interval, it passes every slot once.
+            for clock in range(ready + 1, min(read, ready + plan.ii - 1) + 1):
+                if not registers.output or plan.tiles[target] == tile:
+                    waiting[plan.tiles[target], clock % plan.ii].add(source)
+                    continue
+                other = results.get((tile, clock % plan.ii))
+                if other is not None:
+                    message = f"{self.name(other)} overwrites the value that {self.name(target)} reads from {self.name(source)}"
+                    self.add("register_overwritten", message, source, target, other)
+                    break
+        for (tile, slot), sources in waiting.items():
+            if registers.count is not None and len(sources) > registers.count:
+                named = ", ".join(self.name(source) for source in sorted(sources))
+                message = f"values of {named} wait in tile {tile} in slot {slot}, it has {registers.count} registers"
+                self.add("registers_full", message, *sorted(sources))
 
     def _message(self, number: int, source: int, target: int, distance: int, name: str) -> None:
         """Check route and delay of an asynchronous edge."""

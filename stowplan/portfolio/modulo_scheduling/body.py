@@ -72,11 +72,14 @@ class Body:
         self.apart = self._apart()
         self.nearness = self._nearness()
         self.pins = {problem.number[pin.instruction]: pin for pin in problem.pins}
-        delay = problem.rules.max_delay
-        self.max_delay = FAR if delay is None else delay
         timed = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
         #: Whether the placement determines the times of all instructions that are on no recurrence.
-        self.places_decide = delay is None and not timed
+        self.places_decide = not problem.limits_waits and not timed
+
+    def longest_wait(self, ii: int) -> int:
+        """Most clocks that a value over links may wait at an initiation interval; FAR for any number."""
+        limit = self.problem.longest_wait(ii)
+        return FAR if limit is None else limit
 
     def between(self, least: int, above: int) -> tuple[int, ...]:
         """The IIs in ``[least, above)`` that no bound refutes, ascending."""
@@ -131,7 +134,7 @@ class Body:
                 return False
         for number, value in self.loops:
             wait = ii * value.distance - self.latency[number] - (value.clocks or 0)
-            if wait < 0 or (value.clocks is None and wait > self.max_delay):
+            if wait < 0 or (value.clocks is None and wait > self.longest_wait(ii)):
                 return False
         return True
 

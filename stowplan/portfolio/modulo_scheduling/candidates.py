@@ -150,9 +150,13 @@ def milp(problem: Problem, context: Context) -> None:
     # Imported here because it imports SciPy, which the other candidates do not need.
     from stowplan.models.modulo_scheduling import milp as model
 
-    if problem.rules.pass_through:
-        context.note("the MILP has no values that pass through tiles")
-        return
+    for name, is_there in (
+        ("values that pass through tiles", problem.rules.pass_through),
+        ("registers", problem.machine.registers is not None),
+    ):
+        if is_there:
+            context.note(f"the MILP has no {name}")
+            return
     outcome = model.solve(
         problem,
         time_limit=context.longest(),

@@ -81,6 +81,9 @@ class Mapper:
         self._asked: dict[tuple[int, int], list[int]] = defaultdict(list)
         """Memory accesses by port limit and slot."""
         self._need = body.structure.words_at(ii)
+        self._most_wait = body.longest_wait(ii)
+        registers = body.problem.machine.registers
+        self._has_output_registers = registers is not None and registers.output
         self._load = [0] * body.tiles
         self._words = [0] * body.tiles
         self._placed = [0] * len(body.members)
@@ -197,7 +200,7 @@ class Mapper:
 
     def _longest_wait(self, value: Value) -> int:
         """The largest number of clocks that a value may wait."""
-        return self.body.max_delay if value.clocks is None else FAR
+        return self._most_wait if value.clocks is None else FAR
 
     def _port_slots(self, number: int, tile: int, time: int) -> list[tuple[int, int]]:
         """(port limit, slot) of each limit that counts an instruction at this place."""
@@ -221,11 +224,39 @@ class Mapper:
             if pin is not None and pin.slot is not None and issue % self.ii != pin.slot:
                 continue
             done = tile, (issue + self.body.latency[number]) % self.ii
-            if (tile, issue % self.ii) in self._taken or done in self._results:
+            if (tile, issue % self.ii) in self._taken or done in self._results or self._overwritten(number, tile, issue):
                 continue
             if all(len(self._asked[key]) < self._limits[key[0]].most for key in self._port_slots(number, tile, issue)):
                 return issue
         return None
+
+    def _overwritten(self, number: int, tile: int, time: int) -> list[int]:
+        """Placed instructions whose values in output registers its result would overwrite, or whose results would overwrite one
+        that it writes or reads; ascending."""
+        body, ii = self.body, self.ii
+        if not self._has_output_registers:
+            return []
+        conflicts: set[int] = set()
+        for value in body.values[number]:
+            if value.other not in self.time:
+                continue
+            other = int(self.tile[body.group[value.other]])
+            if other == tile:
+                continue
+            ends = (time, self.time[value.other]) if value.leaves else (self.time[value.other], time)
+            writer, home = (number, tile) if value.leaves else (value.other, other)
+            ready = ends[0] + body.latency[writer]
+            for clock in range(ready + 1, min(ends[1] + ii * value.distance, ready + ii - 1) + 1):
+                conflicts.add(self._results.get((home, clock % ii), number))
+        done = (time + body.latency[number]) % ii
+        for slot in range(ii):
+            writer = self._results.get((tile, slot), number)
+            for value in body.values[writer] if writer != number else ():
+                if value.leaves and value.other in self.time and self.tile[body.group[value.other]] != tile:
+                    wait = self.time[value.other] + ii * value.distance - self.time[writer] - body.latency[writer]
+                    if wait >= (done - slot) % ii:
+                        conflicts.add(writer)
+        return sorted(conflicts - {number})
 
     # Placing by force
 
@@ -294,6 +325,7 @@ class Mapper:
                 wait += self.ii * value.distance - self._clocks(value, tile)
                 if not 0 <= wait <= self._longest_wait(value):
                     remove([value.other])
+        remove(self._overwritten(number, tile, time))
         for key in self._port_slots(number, tile, time):
             while len(self._asked[key]) >= self._limits[key[0]].most:
                 remove([self._chance.choice(self._asked[key])])

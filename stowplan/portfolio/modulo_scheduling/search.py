@@ -147,7 +147,8 @@ def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Cal
     tally.placements += max(1, mapper.steps)
     if done:
         tally.offer(ii, mapper.tiles, mapper.times)
-    return done
+    # The list scheduler does not count registers, so that a complete schedule need not be a plan.
+    return done and tally.best is not None
 
 
 def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:

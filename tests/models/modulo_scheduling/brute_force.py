@@ -189,6 +189,8 @@ class Reference:
             if pin.instruction == self.ids[last] and not holds:
                 return False
         limit = self.problem.rules.max_delay
+        if self.problem.machine.registers:
+            limit = ii - 1 if limit is None else min(limit, ii - 1)
         for source, target, distance in self.edges:
             if max(source, target) == last:
                 hops = self.hops[tiles[source], tiles[target]] or 0
@@ -200,6 +202,40 @@ class Reference:
             ready = self.latency[source] + self.nominal[source]
             if max(source, target) == last and times[target] + ii * distance < times[source] + ready:
                 return False
+        return True
+
+    def registers_ok(self, tiles: tuple[int, ...], times: list[int], ii: int) -> bool:
+        """Whether values that wait find registers: simulated over so many intervals that all iterations overlap."""
+        registers = self.problem.machine.registers
+        if registers is None:
+            return True
+        rounds = 2 + (max(times) + max(self.latency)) // ii + max((d for _, _, d in self.edges), default=0)
+        written: dict[tuple[int, int], tuple[int, int]] = {}
+        for iteration in range(2 * rounds):
+            for number, tile in enumerate(tiles):
+                written[tile, times[number] + self.latency[number] + ii * iteration] = (number, iteration)
+        for iteration in range(rounds):
+            for source, target, distance in self.edges:
+                ready = times[source] + self.latency[source] + ii * iteration
+                read = times[target] + ii * (iteration + distance)
+                elsewhere = registers.output and tiles[source] != tiles[target]
+                if elsewhere and any((tiles[source], clock) in written for clock in range(ready + 1, read + 1)):
+                    return False
+        if registers.count is None:
+            return True
+        # In a clock late enough, what waits is what waits in every interval.
+        for clock in range(ii * rounds, ii * rounds + ii):
+            for tile in self.tiles:
+                waiting = set()
+                for iteration in range(2 * rounds):
+                    for source, target, distance in self.edges:
+                        ready = times[source] + self.latency[source] + ii * iteration
+                        read = times[target] + ii * (iteration + distance)
+                        here = tiles[target] == tile and not (registers.output and tiles[source] != tile)
+                        if here and ready < clock <= read:
+                            waiting.add((source, iteration))
+                if len(waiting) > registers.count:
+                    return False
         return True
 
     def routes(self, tiles: tuple[int, ...], times: list[int], ii: int) -> list[tuple[int, ...]] | None:
@@ -224,7 +260,8 @@ class Reference:
 
         def go(tiles: tuple[int, ...], times: list[int]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
             if len(times) == count:
-                if self.messages_ok(tiles, times, ii) and self.routes(tiles, times, ii) is not None:
+                fits = self.messages_ok(tiles, times, ii) and self.registers_ok(tiles, times, ii)
+                if fits and self.routes(tiles, times, ii) is not None:
                     yield tiles, list(times)
                 return
             for time in range(last + 1 - self.latency[len(times)]):
@@ -245,7 +282,7 @@ def best(problem: Problem) -> tuple[int, int] | None:
     farthest = max(0, *reference.nominal, *(hops for hops in reference.hops.values() if hops is not None))
     for ii in range(1, problem.machine.spoke_depth + 1):
         # Rounds need be no further apart than along a path of all instructions: each a value's way, or the distance of an edge.
-        is_bounded = problem.rules.max_delay is not None or reference.sent
+        is_bounded = problem.rules.max_delay is not None or problem.machine.registers or reference.sent
         longest = max((distance for _, _, distance in (*reference.edges, *reference.sent)), default=0)
         back = 1 + longest if is_bounded else 0
         step = max(-(-(latency + farthest + ii - 1) // ii), back)

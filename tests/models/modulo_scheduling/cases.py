@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stowplan.errors import InputError
-from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface, Link, Machine
+from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface, Link, Machine, Registers
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
 
 UP, DOWN = Link(name="up1", rows=-1, clocks=1), Link(name="down1", rows=1, clocks=1)
@@ -151,3 +151,14 @@ def varied_problem(seed: int, most: int = 4) -> Problem:
 
     instructions = tuple(map(varied, problem.instructions))
     return msgspec.structs.replace(problem, instructions=instructions, name=f"varied {seed}")
+
+
+def register_problem(seed: int, most: int = 4) -> Problem:
+    """As the others, on machines whose links take no clocks and whose values wait in registers."""
+    chance = random.Random(seed + 99)
+    problem = (varied_problem if chance.random() < 0.3 else random_problem)(seed, most)
+    links = tuple(msgspec.structs.replace(link, clocks=0) for link in problem.machine.links)
+    registers = Registers(count=chance.choice([None, 0, 0, 1, 1, 2]), output=chance.random() < 0.6)
+    machine = msgspec.structs.replace(problem.machine, links=links, registers=registers, latency=chance.choice([1, 1, 2]))
+    rules = msgspec.structs.replace(problem.rules, pass_through=False, siblings=chance.choice(["none", "none", "consumers"]))
+    return msgspec.structs.replace(problem, machine=machine, rules=rules, name=f"registers {seed}")

@@ -14,14 +14,14 @@ from stowplan.models.modulo_scheduling.plan import Plan, decode_objective, encod
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.verify import verify
 from tests.models.modulo_scheduling.brute_force import Reference, best
-from tests.models.modulo_scheduling.cases import linked_problem, random_problem, varied_problem
+from tests.models.modulo_scheduling.cases import linked_problem, random_problem, register_problem, varied_problem
 
 #: Problems in one test, so that a failure names few seeds.
 BATCH = 50
 
 
 #: Seeds of each kind of problem.
-SEEDS = ((random_problem, 300), (varied_problem, 150), (linked_problem, 250))
+SEEDS = ((random_problem, 300), (varied_problem, 150), (linked_problem, 250), (register_problem, 400))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_milp_finds_the_same(make: Callable[..., Problem]) -> None:
     assert done > 30
 
 
-@pytest.mark.parametrize("make", [random_problem, varied_problem, linked_problem])
+@pytest.mark.parametrize("make", [random_problem, varied_problem, linked_problem, register_problem])
 def test_verifier_agrees_with_all_places(make: Callable[..., Problem]) -> None:
     """Random places, valid or not: the verifier finds fault exactly where the reference does."""
     agreed = {True: 0, False: 0}
@@ -87,7 +87,7 @@ def test_verifier_agrees_with_all_places(make: Callable[..., Problem]) -> None:
             if min(times) < 0:
                 continue
             ok = reference.tiles_ok(tiles) and all(reference.times_ok(tiles, times[: n + 1], ii) for n in range(len(times)))
-            ok = ok and reference.messages_ok(tiles, times, ii)
+            ok = ok and reference.messages_ok(tiles, times, ii) and reference.registers_ok(tiles, times, ii)
             routes = reference.routes(tiles, times, ii) if ok else None
             found = verify(problem, _plan(reference, ii, tiles, times, routes))
             assert found.ok == (ok and routes is not None), (seed, found.violations)

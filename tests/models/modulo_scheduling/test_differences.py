@@ -16,12 +16,22 @@ from stowplan.models.modulo_scheduling.machine import Link
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.models.modulo_scheduling.problem import Operand, Problem, Rules
 from tests.models.modulo_scheduling.brute_force import Reference
-from tests.models.modulo_scheduling.cases import DOWN, UP, graph, line, linked_problem, random_problem, varied_problem
+from tests.models.modulo_scheduling.cases import (
+    DOWN,
+    UP,
+    graph,
+    line,
+    linked_problem,
+    random_problem,
+    register_problem,
+    varied_problem,
+)
 
 
 def limited(problem: Problem, chance: random.Random) -> Problem:
     """The problem with a limit on delays, and some more values."""
-    rules = msgspec.structs.replace(problem.rules, max_delay=chance.choice([0, 0, 1]))
+    delays = [0, 0, 1] if problem.machine.registers is None else [None, 1]
+    rules = msgspec.structs.replace(problem.rules, max_delay=chance.choice(delays))
     instructions = list(problem.instructions)
     for target in range(1, len(instructions)):
         source = chance.randrange(target)
@@ -32,7 +42,7 @@ def limited(problem: Problem, chance: random.Random) -> Problem:
     return msgspec.structs.replace(problem, rules=rules, instructions=tuple(instructions))
 
 
-@pytest.mark.parametrize("make", [random_problem, varied_problem, linked_problem])
+@pytest.mark.parametrize("make", [random_problem, varied_problem, linked_problem, register_problem])
 def test_no_feasible_interval_is_refuted(make: Callable[..., Problem]) -> None:
     refuted = obstacles = 0
     for seed in range(300):

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from stowplan.models.modulo_scheduling import cpsat
-from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface
+from stowplan.models.modulo_scheduling.assemble import make_plan
+from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interface, Registers
 from stowplan.models.modulo_scheduling.plan import Plan, encode_objective
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Pin, Problem, Rules, Variable
+from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import Code, verify
 from tests.models.modulo_scheduling.cases import graph, line
 
@@ -219,6 +221,37 @@ def test_other_readings() -> None:
     plan = placed(problem, 2, [1, 2, 1], [0, 5, 1], routes, starts=(0, 2))
     assert codes(problem, plan) == {"siblings_share", "starts_share"}
     assert codes(problem, msgspec.structs.replace(plan, starts=(0,))) == {"siblings_share", "wrong_starts"}
+
+
+NEIGHBOURS = tuple(msgspec.structs.replace(link, clocks=0) for link in line().links[:2])
+
+
+@pytest.mark.parametrize(
+    ("output", "count", "tiles", "times", "routes", "expected"),
+    [
+        # The value of a waits in its tile for c, which is elsewhere, while b has its result there.
+        (True, None, [0, 0, 1], [0, 1, 2], [(), (DOWN,)], {"register_overwritten"}),
+        (True, None, [0, 0, 1], [0, 2, 2], [(), (DOWN,)], set()),
+        # Where it waits in the tile of c, nothing overwrites it.
+        (False, 1, [0, 0, 1], [0, 1, 2], [(), (DOWN,)], set()),
+        (False, 0, [0, 0, 1], [0, 1, 2], [(), (DOWN,)], {"registers_full"}),
+        (False, 0, [0, 0, 1], [0, 2, 1], [(), (DOWN,)], {"registers_full"}),
+        (False, 0, [0, 0, 1], [0, 1, 1], [(), (DOWN,)], set()),
+        # The same value for both needs one register in a tile; in its own, it needs one beside the output register.
+        (False, 1, [0, 0, 0], [0, 2, 3], [(), ()], set()),
+        (True, 0, [0, 0, 1], [0, 2, 1], [(), (DOWN,)], {"registers_full"}),
+        # A register is written again after an interval.
+        (True, None, [0, 1, 1], [0, 4, 5], [(DOWN,), (DOWN,)], {"delay_too_long"}),
+    ],
+)
+def test_registers(
+    output: bool, count: int | None, tiles: list[int], times: list[int], routes: Any, expected: set[str]
+) -> None:
+    machine = line(2, links=NEIGHBOURS, latency=1, registers=Registers(output=output, count=count))
+    problem = graph("a>b a>c", machine, rules=Rules(siblings="none"))
+    assert codes(problem, placed(problem, 4, tiles, times, routes)) == expected
+    plan = make_plan(Structure(problem), 4, tiles, times)
+    assert (plan is None) == bool(expected)
 
 
 def test_every_code_is_reached_here() -> None:

@@ -28,7 +28,7 @@ from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, list_scheduling
 from tests.kernel.recorder import Recorder
 from tests.models.modulo_scheduling import brute_force
-from tests.models.modulo_scheduling.cases import graph, line, linked_problem, random_problem, varied_problem
+from tests.models.modulo_scheduling.cases import graph, line, linked_problem, random_problem, register_problem, varied_problem
 from tests.paths import EXAMPLES
 
 
@@ -55,7 +55,7 @@ HEURISTICS = [candidates.search, random_alone, evolution_alone]
 
 
 def any_problem(seed: int) -> Problem:
-    return (random_problem, varied_problem, linked_problem)[seed % 3](seed)
+    return (random_problem, varied_problem, linked_problem, register_problem)[seed % 4](seed)
 
 
 @cache

@@ -14,12 +14,13 @@ import pytest
 from benchmarks.lib.modulo_scheduling import kernels
 from benchmarks.lib.modulo_scheduling.generated_graphs import generated
 from stowplan import work_rates
-from stowplan.errors import UsageError
+from stowplan.errors import InputError, UsageError
 from stowplan.frontends.dfg import lower
+from stowplan.hardware.se import load_machine
 from stowplan.kernel.call import select_candidates
 from stowplan.kernel.context import Options
 from stowplan.kernel.solve import solve
-from stowplan.learned_guidance.modulo_scheduling.state import Uniform
+from stowplan.learned_guidance.modulo_scheduling.state import Mapping, Uniform
 from stowplan.models.modulo_scheduling.machine import Link
 from stowplan.models.modulo_scheduling.plan import encode_objective
 from stowplan.models.modulo_scheduling.problem import Problem, Rules
@@ -163,6 +164,15 @@ def test_values_that_pass_through_are_left_to_others(player: Uniform) -> None:
     assert "left to CP-SAT" in context.notes[0]
     same = graph("a>b b>c", line(2), rules=Rules(pass_through=True))
     assert run(same, Recorder(deterministic=True, time_limit=0.1))
+
+
+def test_registers_are_left_to_others(player: Uniform) -> None:
+    context = Recorder(deterministic=True, time_limit=0.1)
+    problem = graph("a>b", load_machine("satmapit-2x2"))
+    assert run(problem, context) == []
+    assert "no registers" in context.notes[0]
+    with pytest.raises(InputError, match=r"machine\.registers: found registers"):
+        Mapping(problem, 1)
 
 
 def test_intervals_rise_until_there_is_a_mapping_and_fall_again() -> None:

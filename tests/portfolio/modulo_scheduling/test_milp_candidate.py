@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from stowplan.hardware.se import load_machine
 from stowplan.kernel.call import select_candidates
 from stowplan.kernel.context import Options
 from stowplan.kernel.solve import solve
 from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.portfolio.modulo_scheduling.kind import KIND
 from tests.models.modulo_scheduling.brute_force import best
-from tests.models.modulo_scheduling.cases import random_problem
+from tests.models.modulo_scheduling.cases import graph, random_problem
 
 PROBLEMS = [random_problem(seed, most=3) for seed in range(30)]
 
@@ -36,3 +37,10 @@ def test_values_that_pass_through_are_not_for_it() -> None:
     result = solve(problem, time_limit=20, candidates="milp", workers=1)
     assert result.candidates[0].outcome != "failed"
     assert "pass through" in result.candidates[0].note
+
+
+def test_registers_are_not_for_it() -> None:
+    problem = graph("a>b", load_machine("satmapit-2x2"))
+    result = solve(problem, time_limit=20, candidates="milp", workers=1)
+    assert result.candidates[0].outcome != "failed"
+    assert "no registers" in result.candidates[0].note

@@ -20,7 +20,7 @@ from stowplan.models.cpsat_runner import Value
 from stowplan.models.modulo_scheduling.assemble import list_schedule, make_plan
 from stowplan.models.modulo_scheduling.bounds import longest_span, sharing_tiles, time_bounds
 from stowplan.models.modulo_scheduling.cpsat.places import COMPLETE, PlaceModel, Relax, longest_way
-from stowplan.models.modulo_scheduling.cpsat.resources import Links, Ports, Words
+from stowplan.models.modulo_scheduling.cpsat.resources import Links, Ports, Waits, Words
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.structure import Structure
 
@@ -68,14 +68,15 @@ class ModuloModel(PlaceModel):
         self.timed = list(range(structure.count)) if whole else structure.slotted
         self._has_rounds = set(range(structure.count) if whole else structure.recurrent)
         self._last_time = last_time
-        self._has_literals = links or (ii <= MOST_LITERAL_SLOTS and len(self.timed) == structure.count)
+        has_registers = whole and self.problem.machine.registers is not None
+        self._has_literals = links or has_registers or (ii <= MOST_LITERAL_SLOTS and len(self.timed) == structure.count)
         # These bounds follow from all constraints together, so they need not hold if some are left out.
         self._bounds = time_bounds(structure, ii, whole=whole) if relax == COMPLETE else []
         if any(bound.is_refuted for bound in self._bounds):
             self.model.add_bool_or([])
             self._bounds = []
         #: Whether sets of instructions whose times are bounded relative to each other may be shifted by whole rounds.
-        limited = self.problem.rules.max_delay is not None and self.problem.is_synchronous
+        limited = self.problem.limits_waits and self.problem.is_synchronous
         self._may_move = not whole or (limited and makespan is None)
         self._time_variables()
         self._bound_constraints()
@@ -84,6 +85,7 @@ class ModuloModel(PlaceModel):
         self.ports = Ports(self, ii, self.slot)
         self.words = Words(self, ii, self.time if whole else None, last_time)
         self.links = Links(self, ii, self.at) if links else None
+        self.waits = Waits(self, ii, self.at) if has_registers else None
         self.makespan: cp_model.IntVar | None = None
         if makespan is not None:
             self._makespan_objective(*makespan)
@@ -194,7 +196,7 @@ class ModuloModel(PlaceModel):
 
     def _value_constraints(self) -> None:
         """Require that values arrive in time, by differences of times."""
-        limit, component = self.problem.rules.max_delay, self.structure.component
+        limit, component = self.problem.longest_wait(self.ii), self.structure.component
         for edge in self.structure.precedences:
             if self.relax.recurrences:
                 continue
@@ -238,6 +240,8 @@ class ModuloModel(PlaceModel):
             values.append((self.makespan, plan.makespan))
         if self.links is not None:
             values += self.links.values(plan)
+        if self.waits is not None:
+            values += self.waits.values(tiles, plan)
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan | None:
@@ -280,8 +284,9 @@ class ModuloModel(PlaceModel):
 def size(structure: Structure, ii: int, *, links: bool) -> int:
     """Approximate number of literals of a model in which all instructions have times."""
     machine = structure.problem.machine
-    slots = ii if links or ii <= MOST_LITERAL_SLOTS else 1
-    return structure.count * slots * machine.tiles * (1 + (1 + len(machine.links)) * links)
+    has_registers = machine.registers is not None
+    slots = ii if links or has_registers or ii <= MOST_LITERAL_SLOTS else 1
+    return structure.count * slots * machine.tiles * (1 + has_registers + (1 + len(machine.links)) * links)
 
 
 def latest_time(structure: Structure, ii: int, timed: Sequence[int]) -> int:
@@ -302,7 +307,7 @@ def latest_time(structure: Structure, ii: int, timed: Sequence[int]) -> int:
             return span + ii - 1
     hops = longest_way(structure)
     forward = -(-(max(problem.latencies, default=0) + hops + ii - 1) // ii)
-    is_bounded = problem.rules.max_delay is not None or structure.buffers
+    is_bounded = problem.limits_waits or structure.buffers
     backward = 0 if not is_bounded else max((edge.distance for edge in problem.edges), default=0) + 1
     pinned = max((pin.time or 0 for pin in problem.pins), default=0)
     step = max(forward, backward)

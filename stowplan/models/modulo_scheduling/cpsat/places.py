@@ -67,6 +67,8 @@ class PlaceModel:
         self.model = model
         self.relax = relax
         self.hops = self.problem.hops
+        # The II of the model that minimizes it is a variable; that model leaves the limit of registers out.
+        self._longest_wait = self.problem.longest_wait(ii) if isinstance(ii, int) else self.problem.rules.max_delay
         self._steps: dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]] = {}
         self._starts: dict[int, list[cp_model.IntVar]] = {}
         self._place_variables(windows)
@@ -158,7 +160,7 @@ class PlaceModel:
 
     def value_constraint(self, edge: Precedence, source: Any, target: Any) -> None:
         """A value arrives in time and waits at most the largest delay; ``source`` and ``target`` are times of issue."""
-        latency, limit = self.problem.latencies[edge.source], self.problem.rules.max_delay
+        latency, limit = self.problem.latencies[edge.source], self._longest_wait
         delay = target - source + self.ii * edge.distance - latency - self._clocks(edge)
         self.model.add(delay >= 0)
         if limit is not None and edge.clocks is None:

@@ -1,5 +1,5 @@
-"""Resources that values need on their way: links, which carry one value in each clock, ports of memory, and words of tile
-memory.
+"""Resources that values need on their way: links, which carry one value in each clock, registers in which they wait, ports of
+memory, and words of tile memory.
 
 Ports and buffers in tile memory are for values that are sent over the asynchronous fabric.
 """
@@ -155,6 +155,115 @@ class Links:
                 route.append(link)
             routes.append(tuple(reversed(route)))
         return routes
+
+
+class Waits:
+    """Requires that values which wait find registers, and are not overwritten before they are read.
+
+    A value waits in every slot after the one in which it is ready, up to the one in which its consumer is issued. Links of such
+    a machine take no clocks, and no value waits for a whole interval, so that the slots of both ends decide where it waits.
+
+    Parameters
+    ----------
+    parent
+        The model with the tiles of all instructions.
+    ii
+        Initiation interval.
+    at
+        For each instruction a literal for every tile and slot.
+    """
+
+    def __init__(self, parent: PlaceModel, ii: int, at: Mapping[int, Sequence[Sequence[cp_model.IntVar]]]):
+        self.parent, self._ii, self._at = parent, ii, at
+        registers = parent.problem.machine.registers
+        assert registers is not None
+        self._registers = registers
+        self._slots: dict[int, list[cp_model.IntVar]] = {}
+        self._waits: dict[tuple[int, int, int], cp_model.IntVar] = {}
+        self._held: dict[tuple[int, int, int], cp_model.IntVar] = {}
+        self._kept: dict[tuple[int, int, int], cp_model.IntVar] = {}
+        synchronous = [edge for edge in parent.problem.edges if not edge.asynchronous]
+        pairs = sorted({(edge.source, edge.target) for edge in synchronous})
+        for source, target in pairs if ii > 1 else ():
+            self._value(source, target)
+        for slot in range(ii):
+            for tile in range(parent.problem.machine.tiles):
+                self._limit(tile, slot)
+
+    def _value(self, source: int, target: int) -> None:
+        """Add the slots in which a value waits for a consumer, and where it then is."""
+        model, ii = self.parent.model, self._ii
+        for slot in range(ii):
+            self._waits[source, target, slot] = model.new_bool_var(f"value {source} waits for {target} in {slot}")
+        for slot in range(ii):
+            waits = self._waits[source, target, (slot + 1) % ii]
+            read = self._issues(target)[slot]
+            # Where it is ready or waits in a slot and is not read there, it waits in the next one.
+            model.add_bool_or([self._ready(source, slot).negated(), read, waits])
+            model.add_bool_or([self._waits[source, target, slot].negated(), read, waits])
+        output = self._registers.output
+        for tile, (one, two) in enumerate(zip(self.parent.tile(source), self.parent.tile(target), strict=True)):
+            for slot in range(ii):
+                goes_on = self._waits[source, target, slot].negated()
+                if output:
+                    held = self._literal(self._held, source, tile, slot)
+                    model.add_bool_or([one.negated(), two, goes_on, held])
+                if self._registers.count is not None:
+                    kept = self._literal(self._kept, source, tile, slot)
+                    model.add_bool_or([two.negated(), goes_on, kept, *([one.negated()] if output else [])])
+
+    def _limit(self, tile: int, slot: int) -> None:
+        """One value in the output register of a tile in a slot, and no more in its other registers than it has."""
+        numbers = range(self.parent.structure.count)
+        held = [self._held[number, tile, slot] for number in numbers if (number, tile, slot) in self._held]
+        if held:
+            ii, latency = self._ii, self.parent.problem.latencies
+            results = [self._at[number][tile][(slot - latency[number]) % ii] for number in numbers]
+            self.parent.model.add_at_most_one([*held, *results])
+        kept = [self._kept[number, tile, slot] for number in numbers if (number, tile, slot) in self._kept]
+        if self._registers.count is not None and len(kept) > self._registers.count:
+            self.parent.model.add(sum(kept) <= self._registers.count)
+
+    def _literal(
+        self, table: dict[tuple[int, int, int], cp_model.IntVar], source: int, tile: int, slot: int
+    ) -> cp_model.IntVar:
+        """The literal of a table for: the value of this instruction is in a register of this tile in this slot."""
+        key = source, tile, slot
+        if key not in table:
+            table[key] = self.parent.model.new_bool_var(f"value {source} in {tile} in {slot}")
+        return table[key]
+
+    def _issues(self, number: int) -> list[cp_model.IntVar]:
+        """The literals of an instruction's slots."""
+        if number not in self._slots:
+            model = self.parent.model
+            self._slots[number] = [model.new_bool_var(f"instruction {number} in slot {slot}") for slot in range(self._ii)]
+            for slot, literal in enumerate(self._slots[number]):
+                model.add(sum(row[slot] for row in self._at[number]) == literal)
+        return self._slots[number]
+
+    def _ready(self, number: int, slot: int) -> cp_model.IntVar:
+        """A literal for: the value of an instruction is ready in this slot."""
+        return self._issues(number)[(slot - self.parent.problem.latencies[number]) % self._ii]
+
+    def values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
+        """Values of all variables of this object, for tiles of a plan from :meth:`PlaceModel.mapped_tiles`."""
+        for number, literals in self._slots.items():
+            for slot, literal in enumerate(literals):
+                yield literal, plan.times[number] % self._ii == slot
+        waits, held, kept = set(), set(), set()
+        for edge, delay in zip(self.parent.problem.edges, plan.delays, strict=True):
+            ready = plan.times[edge.source] + self.parent.problem.latencies[edge.source]
+            for slot in {clock % self._ii for clock in range(ready + 1, ready + delay + 1)} if not edge.asynchronous else ():
+                waits.add((edge.source, edge.target, slot))
+                one, two = tiles[edge.source], tiles[edge.target]
+                if self._registers.output and one != two:
+                    held.add((edge.source, one, slot))
+                else:
+                    kept.add((edge.source, two, slot))
+        for table, true in ((self._waits, waits), (self._held, held), (self._kept, kept)):
+            for key, literal in table.items():
+                yield literal, key in true
 
 
 class Ports:

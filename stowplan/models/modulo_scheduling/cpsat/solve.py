@@ -90,11 +90,11 @@ class _Search(Best[Plan]):
         rules = problem.rules
         timed_pins = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
         #: Whether times can always be found for given tiles. Then, if one II is possible, all larger ones are.
-        self.places_decide = rules.max_delay is None and not rules.pass_through and not timed_pins
+        self.places_decide = not problem.limits_waits and not rules.pass_through and not timed_pins
         fixed = bool(self.structure.recurrent or self.structure.port_limits)
         slots_may_meet = not self.structure.has_one_latency and fixed
         #: Whether tiles, and times on recurrences, that are valid at an II remain valid at all larger ones.
-        self._is_monotone = rules.max_delay is None and not timed_pins and not slots_may_meet
+        self._is_monotone = not problem.limits_waits and not timed_pins and not slots_may_meet
         self._everything = list(range(self.structure.count))
 
     def adopt_incumbent(self) -> None:
