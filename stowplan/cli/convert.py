@@ -88,7 +88,7 @@ def export_command(
     *,
     options: ReadOptions,
 ) -> None:
-    """Write a memory-mapping problem as a MILP for other solvers.
+    """Write a fast-memory problem as a MILP, for another solver.
 
     Memory mapping decides which tensors of a compiled program are in fast memory, where and when. The mixed-integer linear
     program (MILP) leaves out some of its rules, such as those on offsets. Its optimum is therefore a lower bound on the latency

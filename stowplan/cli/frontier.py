@@ -31,8 +31,8 @@ VERSION = 1
 #: Help texts for this command, whose problems are all of one kind.
 _TEXTS = {
     "target": "Give 'rematerialization' here, unless INPUT is a problem file.",
-    "baseline": "Never return a worse plan than this baseline: greedy, a heuristic that is also called prod, or given, which "
-    "runs each operator once in the order of INPUT. By default, baselines are only compared with the result.",
+    "baseline": "Never return a worse plan than this baseline: greedy, a heuristic, which is also called prod. By default, "
+    "baselines are only compared with the result.",
 }
 
 
