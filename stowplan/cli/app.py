@@ -100,7 +100,7 @@ _COMMANDS = {
 #: Description of each group of commands, and its commands.
 _GROUPS = {
     "cache": (
-        "Show or clear a plan cache, the results of 'solve --cache'.",
+        "Show or clear a plan cache (folder of 'solve --cache').",
         {"info": "inspect", "clear": "inspect"},
     ),
     "train": (

@@ -53,8 +53,8 @@ def batch_command(
         int | None,
         setting(
             "SIZE",
-            "Memory limit of all jobs together, for example 16GB; no limit by default. With memory_limit, fewer jobs run at "
-            "the same time; otherwise each process gets an equal share.",
+            "Memory limit of all jobs together, for example 16GB; no limit by default. If memory_limit is given, only so many "
+            "jobs run at the same time as fit into this limit; otherwise it is divided equally among all processes.",
         ),
     ] = None,
     scheduler: Annotated[

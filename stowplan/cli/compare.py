@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stowplan import kinds
-from stowplan.cli.options import option, with_options
+from stowplan.cli.options import TARGET_OF_PLAN, option, with_options
 from stowplan.cli.output import NONE, as_gap, as_quantity, as_ratio, render, say, say_json
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.options import ReadOptions, spelt_all
@@ -34,7 +34,7 @@ _REMARKS = {
 _MAX_ROWS = 40
 
 
-@with_options()
+@with_options(texts=TARGET_OF_PLAN)
 def compare_command(
     results: Annotated[
         Path,
@@ -49,7 +49,7 @@ def compare_command(
         typer.Argument(metavar="INPUT", help="With two plans: the input for which they were made."),
     ] = None,
     everything: Annotated[
-        bool, option("--all", "", "With two plans: print all changes, not only the first 40 of each sort.")
+        bool, option("--all", "", "With two plans: print all changes, not only the first 40 of each table.")
     ] = False,
     seed: Annotated[int, option("--seed", "N", "With two folders: seed of the bootstrap for the confidence intervals.")] = 0,
     as_json: Annotated[bool, option("--json", "", "Print the comparison as JSON.")] = False,

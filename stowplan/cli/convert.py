@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from stowplan.cli.options import Input, Quiet, option, setting, with_options
+from stowplan.cli.options import FAST_MEMORY, Input, Quiet, chip_target, option, setting, with_options
 from stowplan.cli.output import note, note_unless_quiet, open_with_notes
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
@@ -23,7 +23,12 @@ OF_PROGRAMS = tuple(name for name, option in OPTIONS.items() if option.heading =
 MAX_WINDOWS = 200_000
 
 
-@with_options()
+@with_options(
+    texts={
+        "target": "What to plan for, a chip or a question such as the order of operators: a name that 'stowplan targets' "
+        "lists, or the path of a target file. Required, except for inputs that need no target, such as problem files."
+    }
+)
 def convert_command(
     source: Input,
     output: Annotated[Path, option("-o --output", "FILE", "Write the problem to this file, as JSON.")],
@@ -46,7 +51,7 @@ def convert_command(
     note(f"{output}: {counts}")
 
 
-@with_options(OF_PROGRAMS)
+@with_options(OF_PROGRAMS, texts=FAST_MEMORY | chip_target("compiled programs"))
 def export_command(
     source: Annotated[
         Path,
@@ -66,9 +71,9 @@ def export_command(
         Literal["linear", "all", "none"],
         setting(
             "WHICH",
-            "Which constraints limit the total time of the copies between two points of the program: those that a solution "
-            "of the linear relaxation violates otherwise (linear, the default), all of them (all, for small programs only), "
-            "or none, so that copies take no time (none).",
+            "For which pairs of points of the program a constraint limits the total time of the copies between them: those "
+            "whose constraint the optimum of the linear relaxation would violate (linear, the default), all of them (all, "
+            "for small programs only), or none, so that copies take no time (none).",
         ),
     ] = "linear",
     time_limit: Annotated[
@@ -76,7 +81,7 @@ def export_command(
         option(
             "--time-limit",
             "SECONDS",
-            "Time limit for selecting constraints on copies, which is done unless --set windows says all or none.",
+            "Time limit for finding the constraints on copies that --set windows=linear, the default, adds.",
         ),
     ] = Options().time_limit,
     quiet: Quiet = False,

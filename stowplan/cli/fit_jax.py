@@ -54,7 +54,10 @@ def fit_jax_command(
         ),
     ] = "",
     own_names: Annotated[
-        bool, option("--own-names", "", "Choose only among the values that the program names with checkpoint_name of JAX.")
+        bool,
+        option(
+            "--own-names", "", "Save only values that the program names with checkpoint_name of JAX; by default, any values."
+        ),
     ] = False,
     check: Annotated[
         bool,
@@ -73,8 +76,8 @@ def fit_jax_command(
         option(
             "--compiles",
             "N",
-            "Maximum number of full compilations, which compare policies by the cycles that XLA estimates. With 0 they are "
-            "compared by the modelled time of what is computed again.",
+            "Maximum number of full compilations. They compare policies by the cycles that XLA estimates. With 0, policies are "
+            "compared by the time that recomputation takes according to a roofline model.",
         ),
     ] = 6,
     time_limit: OpenTimeLimit = None,
@@ -94,8 +97,8 @@ def fit_jax_command(
         option(
             "--png",
             "FILE",
-            "Draw how much each policy computes again, against its peak of memory, to this file: .svg, or .png or .pdf, "
-            "which need the Python extra 'viz'.",
+            "Draw the peak memory of each policy and the time and FLOPs of its recomputation to this file: .svg, or .png or "
+            ".pdf, which need the Python extra 'viz'.",
         ),
     ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the report as JSON.")] = False,

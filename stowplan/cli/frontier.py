@@ -28,7 +28,19 @@ FORMAT = "stowplan.rematerialization.frontier"
 VERSION = 1
 
 
-@with_options(("target", "dim", "shape", "keep", "in_place"), search=[name for name in SEARCH_OPTIONS if name != "certify"])
+#: Help texts for this command, whose problems are all of one kind.
+_TEXTS = {
+    "target": "Give 'rematerialization' here, unless INPUT is a problem file.",
+    "baseline": "Never return a worse plan than this baseline: greedy, a heuristic, which is also called prod. By default, "
+    "baselines are only compared with the result.",
+}
+
+
+@with_options(
+    ("target", "dim", "shape", "keep", "in_place"),
+    search=[name for name in SEARCH_OPTIONS if name != "certify"],
+    texts=_TEXTS,
+)
 def frontier_command(
     source: Annotated[
         Path,
@@ -52,8 +64,9 @@ def frontier_command(
         option(
             "--host-limits",
             "SIZES",
-            "Limits on the bytes that may be copied to the memory of the host, separated by commas: 4GB,16GB. All --limits "
-            "are solved for each of them. INPUT must be a problem file with a host; the default is the limit in this file.",
+            "Limits on the bytes that the memory of the host may hold, separated by commas: 4GB,16GB. All --limits are solved "
+            "for each of them. INPUT must be a problem file whose field 'host' describes this second memory "
+            "(docs/reference/rematerialization.md); the default is the limit in this field.",
         ),
     ] = None,
     output: Annotated[
@@ -77,8 +90,8 @@ def frontier_command(
 
     Rematerialization frees memory by running operators again instead of keeping their results. The peak is the largest number
     of bytes that are live at once. For each of several limits on the peak, the command finds which operators to run again at
-    the least added cost, the cost of all additional runs. Its unit is that of the problem file; for a model, a run of an
-    operator costs the number of bytes that it writes. --time-limit is for all limits together.
+    the least added cost, the cost of all additional runs. A problem file states the cost of each operator, in any unit; for a
+    model, a run of an operator costs the number of bytes that it writes. --time-limit is for all limits together.
     """
     began = cli.began()
     check_outputs((output, png), inputs=(source, *options.files))

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from stowplan import files
-from stowplan.cli.options import ExistingCache, Input, Picture, PlanFile, option, setting, with_options
+from stowplan.cli.options import TARGET_OF_PLAN, ExistingCache, Input, Picture, PlanFile, option, setting, with_options
 from stowplan.cli.output import note, open_with_notes, say, say_json
 from stowplan.cli.outputs import Outputs, check_outputs, check_picture
 from stowplan.errors import InputError, UsageError, VerificationError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stowplan.report.presenter import Presenter
 
 
-@with_options()
+@with_options(texts=TARGET_OF_PLAN)
 def verify_command(
     problem: Input,
     plan: PlanFile,
@@ -149,7 +149,7 @@ def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdi
     return verdict, ""
 
 
-@with_options()
+@with_options(texts=TARGET_OF_PLAN)
 def show_command(
     plan: PlanFile,
     problem: Annotated[
@@ -279,8 +279,8 @@ def targets_command(
             "--template",
             "KIND",
             "Print a target file from which you can start your own: memory-mapping is for compiled programs, tier-placement "
-            "for networks, banked-packing and bank-mapping for graphs on chips with several memories or banks, and "
-            "modulo-scheduling for loops.",
+            "for networks, banked-packing for graphs on chips with several memories, bank-mapping for graphs on chips whose "
+            "memory is divided into banks, and modulo-scheduling for loops.",
         ),
     ] = None,
 ) -> None:

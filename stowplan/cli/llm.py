@@ -214,9 +214,10 @@ def llm_calibrate_command(
     """Measure the speeds of a machine's devices with llama-bench.
 
     The command measures how many tokens per second are processed in prompts and in generation, with the model on the host and
-    on each device, and fits the speeds of the devices to these rates. As long as the measurements do not determine all speeds,
-    the next one is chosen to determine another; after that, it is the one whose prediction is least certain. The command ends
-    once the predictions of all other measurements are certain to within 5 %, or after --most measurements.
+    on each device, and fits the speeds of the devices to these rates. First, each
+    measurement is chosen such that it determines a speed that the earlier ones do not determine. Once all speeds are
+    determined, the measurement whose predicted time is least certain comes next. The command ends once the predictions of all
+    remaining measurements are certain to within 5 %, or after --most measurements.
     """
     if devices is None:
         raise _no_machine()

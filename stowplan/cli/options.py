@@ -47,16 +47,16 @@ Input = Annotated[
     Path,
     typer.Argument(
         metavar="INPUT",
-        help="An ONNX or TensorFlow Lite model; a program of torch.export (.pt2); XLA's HLO as text; the layers of a network "
-        "(JSON, docs/reference/networks.md) or a graph of operators (JSON); the data-flow graph of a loop (JSON or "
-        "DOT); a list of buffers (CSV); a memory snapshot of PyTorch; or a problem file that 'stowplan convert' wrote. "
-        "Each may be compressed with gzip.",
+        help="An ONNX or TensorFlow Lite model; a program of torch.export (.pt2); XLA's HLO as text; a memory snapshot of "
+        "PyTorch; a problem file that 'stowplan convert' wrote; or, in formats that pages below docs/reference describe: the "
+        "layers of a network (JSON, networks.md), a graph of operators (JSON, operator-order.md), the data-flow graph of a "
+        "loop (JSON or DOT, loop-bodies.md) or a list of buffers (CSV, packing.md). Each may be compressed with gzip.",
     ),
 ]
 Suites = Annotated[
     list[Path],
     typer.Argument(
-        metavar="SUITE",
+        metavar="SUITE...",
         help="Inputs of the formats that 'stowplan solve' takes: files, glob patterns in quotes, or folders. In a folder and "
         "below it, inputs are recognized by the endings of their names and, if they are JSON, by their content.",
     ),
@@ -135,9 +135,30 @@ CompileFolder = Annotated[
     option(
         "--folder",
         "FOLDER",
-        "Keep the results of compilations in this folder, so that a later run with the same folder does not repeat them.",
+        "Keep the results of compilations in this folder, so that a later run with the same folder does not repeat them. "
+        "By default they are not kept.",
     ),
 ]
+
+#: Descriptions that replace the general one of ``--target``, for commands that read the target from a plan; and of
+#: ``--capacity``, for commands whose problems all have a fast memory.
+TARGET_OF_PLAN = {
+    "target": "What the plan was made for: a name that 'stowplan targets' lists, or the path of a target file. By default, the "
+    "target that the plan names; a target file of your own has to be named again."
+}
+FAST_MEMORY = {
+    "capacity": "Size of the fastest memory in bytes, or with a unit: KB, MB and GB are powers of 1000, KiB, MiB and GiB of "
+    "1024. By default, the size that the target or the problem file states."
+}
+
+
+def chip_target(inputs: str, argument: str = "INPUT") -> dict[str, str]:
+    """The description of ``--target`` for a command that reads programs or models of a single sort, or problem files."""
+    return {
+        "target": f"Chip to plan for: a name that 'stowplan targets' lists for {inputs}, or the path of a target file. "
+        f"Required unless {argument} is a problem file."
+    }
+
 
 #: Options of inputs whose value the inputs of a suite may share.
 SHARED = tuple(name for name, option in OPTIONS.items() if option.is_shared)
@@ -154,7 +175,7 @@ REPLACED_FLAGS = {
 
 
 def with_options(
-    inputs: Collection[str] = tuple(OPTIONS), search: Collection[str] = ()
+    inputs: Collection[str] = tuple(OPTIONS), search: Collection[str] = (), texts: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator that gives a command options of inputs and of the search, and ``--set`` if some of them have no flag.
 
@@ -167,11 +188,15 @@ def with_options(
         Names of options of inputs.
     search
         Names of options of the search.
+    texts
+        Help texts, by name of the option, that replace the general ones in this command.
     """
-    return functools.partial(_with_options, inputs=inputs, search=search)
+    return functools.partial(_with_options, inputs=inputs, search=search, texts=texts or {})
 
 
-def _with_options(command: Callable[..., None], inputs: Collection[str], search: Collection[str]) -> Callable[..., None]:
+def _with_options(
+    command: Callable[..., None], inputs: Collection[str], search: Collection[str], texts: Mapping[str, str]
+) -> Callable[..., None]:
     """Implements :func:`with_options`."""
     signature = inspect.signature(command, eval_str=True).parameters
     own = [parameter for name, parameter in signature.items() if name not in ("options", "search")]
@@ -182,15 +207,15 @@ def _with_options(command: Callable[..., None], inputs: Collection[str], search:
     parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own if parameter.name not in own_options
     ]
-    parameters += [_parameter(option) for option in shared if option.flag]
+    parameters += [_parameter(option, texts.get(option.name, option.help)) for option in shared if option.flag]
     takes_others = "settings" in signature
     if settings and not takes_others:
         parameters.append(_set_parameter(settings))
 
     @functools.wraps(command)
     def run(settings_given: list[str] | None = None, **values: Any) -> None:
-        texts = values["settings"] if takes_others else settings_given
-        setting_values, other_texts = read_settings(texts or (), settings)
+        given = values["settings"] if takes_others else settings_given
+        setting_values, other_texts = read_settings(given or (), settings)
         if takes_others:
             values["settings"] = other_texts or None
         elif other_texts:
@@ -213,11 +238,11 @@ def with_parameters(command: Callable[..., None], parameters: Collection[inspect
     return command
 
 
-def _parameter(declared: Option) -> inspect.Parameter:
-    """The parameter of a command for an option with a flag."""
+def _parameter(declared: Option, text: str) -> inspect.Parameter:
+    """The parameter of a command for an option with a flag, described by ``text``."""
     default = ",".join(declared.default) if declared.has_commas else None if declared.is_several else declared.default
     kind: Any = str if declared.has_commas else next((scalar for scalar in (bool, int, float) if scalar in declared.types), str)
-    flag_option = option(declared.flag, declared.metavar, declared.help, parser=size if declared.metavar == "SIZE" else None)
+    flag_option = option(declared.flag, declared.metavar, text, parser=size if declared.metavar == "SIZE" else None)
     kind = list[str] if declared.is_several else kind
     wanted: Any = kind if default is not None else kind | None
     annotation = Annotated[wanted, flag_option]

@@ -59,7 +59,7 @@ def solve_command(
     ] = None,
     hint_program: Annotated[
         Path | None,
-        setting("FILE", "Earlier version of INPUT, for which the plan or the hint of --hint or --keep-close was made."),
+        setting("FILE", "Earlier version of INPUT for which the file of --hint or --keep-close was made."),
     ] = None,
     keep_close: Annotated[
         Path | None,
@@ -83,7 +83,7 @@ def solve_command(
         option(
             "--certificate",
             "FILE",
-            "Write a proof of the bound to this file; 'stowplan verify' checks it without a solver.",
+            "Write a proof of the bound to this file. The option 'bound' of 'stowplan verify' checks it without a solver.",
         ),
     ] = None,
     report: Report = None,

@@ -56,9 +56,9 @@ def tflm_command(
         option(
             "--kernels",
             "SET",
-            "The kernels of your firmware: reference or cmsis-nn, or none for any others. With reference and cmsis-nn, the "
-            "output of an operator may overwrite an input that is no longer needed, where these kernels allow it. If you "
-            "name kernels that the firmware does not have, its outputs may be wrong without an error.",
+            "The kernels of your firmware: reference or cmsis-nn; none if it has others, or if you do not know. With reference "
+            "and cmsis-nn, the output of an operator may overwrite an input that is no longer needed, where these kernels "
+            "allow it. If you name kernels that the firmware does not have, its outputs may be wrong without an error.",
         ),
     ] = "none",
     keep_order: Annotated[bool, option("--keep-order", "", "Keep the order of the operators in the file.")] = False,

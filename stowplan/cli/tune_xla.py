@@ -63,7 +63,7 @@ def tune_xla_command(
             "--mesh",
             "AXES",
             "Devices to compile for, as a mesh with named axes and their lengths: data=2,model=2. One device by default. A "
-            "function 'make' of MODULE:FUNCTION, or that of --arguments, then gets the mesh as its keyword argument 'mesh'.",
+            "call such as 'module:make(4,64)', or the function of --arguments, gets the mesh as its keyword argument 'mesh'.",
         ),
     ] = "",
     partition: Annotated[
@@ -71,9 +71,10 @@ def tune_xla_command(
         option(
             "--partition",
             "AXES",
-            "How arrays are divided among the devices of --mesh: an entry for each of --shapes, then -> and an entry for "
-            "each result. An entry names the axis that divides each dimension, or has - for none: 'data,- -,model -> data' "
-            "divides the rows of the first argument, the columns of the second, and the rows of the result "
+            "How arrays are divided among the devices of --mesh: for each of --shapes one entry, then -> and one entry for "
+            "each result, separated by spaces. An entry has, for each dimension of its array and separated by commas, the "
+            "axis of the mesh that divides it, or - if none does. For example, 'data,- -,model -> data,-' divides the rows of "
+            "the first argument and of the result along the axis data, and the columns of the second argument along model "
             "(docs/guide/tune-xla.md). By default each device has all arguments in full, and XLA decides how to divide the "
             "results.",
         ),

@@ -11,7 +11,7 @@ import typer
 
 from stowplan import files, kinds
 from stowplan.cli import event_on_interrupt
-from stowplan.cli.options import SHARED, Quiet, Report, Suites, Targets, option, setting, settings_of, with_options
+from stowplan.cli.options import FAST_MEMORY, SHARED, Quiet, Report, Suites, Targets, option, setting, settings_of, with_options
 from stowplan.cli.output import NONE, as_gap, as_quantity, note, note_unless_quiet, render, say, say_json
 from stowplan.cli.outputs import check_outputs
 from stowplan.frontends.options import ReadOptions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stowplan.portfolio.validation.statistics import Spread
 
 
-@with_options(SHARED, search=("time_limit", "gap", "deterministic", "seed", "workers"))
+@with_options(SHARED, search=("time_limit", "gap", "deterministic", "seed", "workers"), texts=FAST_MEMORY)
 def validate_command(
     suites: Suites,
     policies: Annotated[
@@ -68,7 +68,7 @@ def validate_command(
     search: Options,
     options: ReadOptions,
 ) -> None:
-    """Measure neural networks' plans against exact optima.
+    """Compare plans that neural networks make with exact optima.
 
     A policy is a trained neural network that makes a plan decision by decision: which tensors of a compiled program are in fast
     memory (memory mapping), in which level of memory the tensors of a network are (tier placement), or where and when the

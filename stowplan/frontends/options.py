@@ -34,10 +34,10 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             ALL_INPUTS,
             "SIZE",
-            "Size of the memory in bytes, or with a unit: KB, MB and GB are powers of 1000, KiB, MiB and GiB of 1024. For a "
-            "chip, it is the size of its fastest memory, by default that of the target. For buffers in one memory (packing), "
-            "it is the size into which they must fit, and for rematerialization the bytes that may be live at once; by "
-            "default, these have no limit, unless a problem file states one.",
+            "Memory limit in bytes, or with a unit: KB, MB and GB are powers of 1000, KiB, MiB and GiB of 1024. For a chip, "
+            "this replaces the size of its fastest memory. For packing, all buffers must fit into this size, and for "
+            "rematerialization, no more bytes may be live at once; by default, both have no limit, unless a problem file "
+            "states one.",
             has_flag=True,
         ),
     ] = None
@@ -45,9 +45,10 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _program(
             "NAME",
-            "Model of the time that an instruction (step) takes: roofline, from the speeds of the target; table, from two "
-            "compilations; or signatures, from any number of compilations. The last two need --set cycles=FILE. The default "
-            "is the model that fits the files of 'cycles' or, without files, that of the target, usually roofline.",
+            "How the time of an instruction (step) is modelled: roofline uses the speeds of the target, table the cycles of "
+            "two compilations of the program, and signatures those of any number of compilations. The last two need --set "
+            "cycles=FILE (docs/reference/costs.md). The default is the model that fits the files of 'cycles' or, without "
+            "files, that of the target, usually roofline.",
         ),
     ] = None
     stalls: Annotated[
@@ -70,9 +71,9 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["whole_steps", "between_steps"] | None,
         _program(
             "MODE",
-            "When the place of a tensor in fast memory can be used again after the tensor has been copied to slow memory "
-            "between two instructions: one instruction later (whole_steps, the default) or at once (between_steps, as in "
-            "XLA's plans).",
+            "When other tensors may use the bytes of a tensor in fast memory that is copied to slow memory between two "
+            "instructions: only after the second of them (whole_steps, the default), or already during it (between_steps, as "
+            "in XLA's plans).",
         ),
     ] = None
     prefetches: Annotated[
@@ -131,9 +132,8 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
             ALL_INPUTS,
             "NAME",
             "What to plan for, a chip or a question such as the order of operators: a name that 'stowplan targets' lists, or "
-            "the path of a target file. Without it, 'solve' uses the only target that fits INPUT, or lists those that fit; "
-            "'verify', 'show' and 'compare' use the target of the plan. All other commands need it, except for inputs that "
-            "need no target, such as problem files.",
+            "the path of a target file. By default, the only target that fits INPUT; if several fit, the command ends with a "
+            "list of them. Some inputs, such as problem files, need no target.",
             True,
             is_shared=False,
         ),
@@ -195,8 +195,8 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         str | Path | None,
         _loop_body(
             "FILE",
-            "JSON file with a list of instructions that must have a given tile, time or slot, which is the time modulo the "
-            "initiation interval.",
+            "JSON file with a list of instructions that must have a given tile, time or slot (the time modulo the initiation "
+            'interval), such as [{"instruction": "a", "tile": 3, "time": 0}].',
             is_shared=False,
         ),
     ] = None

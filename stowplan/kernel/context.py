@@ -55,7 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         _flag(
             "NAMES",
             "Methods of the search (candidates), separated by commas: families (heuristic, learned, exact) or single "
-            "methods. An unknown name ends the command with a list of all names.",
+            "methods, which depend on the kind of problem. If a name is unknown, the error message lists all names.",
             has_commas=True,
         ),
     ] = FAMILIES
@@ -63,10 +63,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _flag(
             "NAME",
-            "Never return a worse plan than this baseline: a simple heuristic (docs/reference/command-line.md lists them), "
-            "the name of an existing plan (--plan of 'solve'), or 'prod', which is XLA's plan if --plan gives it and "
-            "otherwise the default heuristic for this kind of problem. By default, baselines are only compared with the "
-            "result.",
+            "Never return a worse plan than this baseline: a simple heuristic (docs/reference/command-line.md lists them), an "
+            "existing plan, by its name in --plan, or 'prod'. 'prod' is XLA's plan if --plan gives it, and otherwise the "
+            "default heuristic for this kind of problem. By default, baselines are only compared with the result.",
         ),
     ] = None
     gap: Annotated[float, _flag("GAP", "Stop when (objective - bound) / objective is at most this number: 0.01 means 1 %.")] = (
@@ -76,8 +75,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         _flag(
             "",
-            "Limit the amount of work instead of the time, so that every run returns the same plan, byte for byte. The time "
-            "limit then stands for the work that an idle machine does in this time.",
+            "Limit the amount of work instead of the time, so that every run returns the same plan, byte for byte. The limit "
+            "is the work that an idle machine does in the time of --time-limit.",
         ),
     ] = False
     """The clock must not influence what a candidate finds. Each step of its work therefore counts as at least as much as it

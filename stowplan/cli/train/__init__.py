@@ -63,6 +63,8 @@ class Training(ABC, Generic[T]):
     """The kind of its problems, and what they are made from, for messages."""
     INPUTS: ClassVar[tuple[str, ...]]
     """Options of inputs that the agent's inputs accept."""
+    TEXTS: ClassVar[Mapping[str, str]]
+    """Help texts of some of these options, by name."""
     AMOUNT: ClassVar[str]
     """Name of the option that says how long to train."""
     AMOUNT_IN_CONFIG: ClassVar[str]
@@ -102,8 +104,8 @@ class Training(ABC, Generic[T]):
         option(
             "--preset",
             "NAME",
-            "Preset of hyperparameters: cpu, for one processor core (the default), or paper, from the publication of the "
-            "agent (named in docs/reference).",
+            "Preset of hyperparameters: cpu, for one processor core (the default), or paper, which has the values of the "
+            "agent's publication.",
         ),
     ] = None
     settings: Annotated[
@@ -111,8 +113,8 @@ class Training(ABC, Generic[T]):
         option(
             "--set",
             "NAME=VALUE",
-            "Set another hyperparameter (docs/reference/mmap-muzero.md, egrl.md and ppo.md list them), or an advanced option "
-            "of the inputs ('stowplan settings' lists them). May be given several times.",
+            "Set a hyperparameter of the agent, or an advanced option of the inputs ('stowplan settings' lists the latter). If "
+            "a name is unknown, the error message lists all hyperparameters. May be given several times.",
         ),
     ] = None
     seed: Annotated[int | None, option("--seed", "N", "Seed of all random numbers, 0 by default.")] = None
@@ -412,4 +414,4 @@ def command(training: type[Training[Any]]) -> Callable[..., None]:
         for field in dataclasses.fields(training)
         if field.init
     ]
-    return with_options(training.INPUTS)(with_parameters(run, parameters))
+    return with_options(training.INPUTS, texts=training.TEXTS)(with_parameters(run, parameters))

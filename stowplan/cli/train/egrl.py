@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan.cli.options import option
+from stowplan.cli.options import FAST_MEMORY, chip_target, option
 from stowplan.cli.train import Training, command
 from stowplan.errors import InputError, UsageError
 
@@ -27,11 +27,12 @@ class _Training(Training["Trainer"]):
     """Train EGRL, which places the tensors of networks.
 
     The agent decides in which memory of a chip (tier) each tensor is. EGRL, evolutionary graph reinforcement learning, combines
-    an evolutionary search with a policy gradient method.
+    an evolutionary search with a policy gradient method. docs/reference/egrl.md describes it and its hyperparameters.
     """
 
     KIND = ("tier placement", "a network")
     INPUTS = ("target", "capacity", "precision", "granularity", "address_spaces")
+    TEXTS = FAST_MEMORY | chip_target("networks", "NETWORK")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "evaluations", "evaluations", "evaluations"
     CANDIDATES = "heuristic,exact"
     NETWORK = ("features", "hidden", "heads", "depth")
@@ -39,7 +40,7 @@ class _Training(Training["Trainer"]):
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="NETWORK",
+            metavar="NETWORK...",
             help="Networks (ONNX models, or layers in JSON, docs/reference/networks.md) or problem files of tier placement, "
             "as 'solve' takes.",
         ),

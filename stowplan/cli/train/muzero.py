@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan.cli.options import option
+from stowplan.cli.options import FAST_MEMORY, chip_target, option
 from stowplan.cli.train import Training, command
 from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
@@ -26,17 +26,18 @@ class _Training(Training["Trainer"]):
     """Train MMap-MuZero, which decides the use of fast memory.
 
     The agent decides which tensors of a compiled program are in fast memory, where and when. Like MuZero, it plays this as a
-    game, in which a move is one decision.
+    game, in which a move is one decision. docs/reference/mmap-muzero.md describes the agent and its hyperparameters.
     """
 
     KIND = ("memory mapping", "a compiled program")
     INPUTS = ("target", "capacity", "cost_model")
+    TEXTS = FAST_MEMORY | chip_target("compiled programs", "PROGRAM")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "training_steps", "training steps"
     NETWORK = ("network",)
 
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="PROGRAM", help="Compiled programs or problem files of memory mapping, as 'solve' takes."),
+        typer.Argument(metavar="PROGRAM...", help="Compiled programs or problem files of memory mapping, as 'solve' takes."),
     ]
     steps: Annotated[
         int | None,

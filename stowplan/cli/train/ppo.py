@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stowplan.cli.options import option
+from stowplan.cli.options import chip_target, option
 from stowplan.cli.train import Training, command
 from stowplan.errors import InputError, MissingDependencyError, to_install
 
@@ -24,18 +24,19 @@ class _Training(Training["Trainer"]):
     """Train the PPO mapper, which places instructions of loops.
 
     The agent decides on which tile of an array of processing elements each instruction of a loop runs. It learns by proximal
-    policy optimization (PPO).
+    policy optimization (PPO). docs/reference/ppo.md describes the agent.
     """
 
     KIND = ("modulo scheduling", "a loop body")
     INPUTS = ("target", "rules", "fixed", "op_table")
+    TEXTS = chip_target("data-flow graphs", "GRAPH")
     AMOUNT, AMOUNT_IN_CONFIG, UNIT = "steps", "steps", "placements"
     CANDIDATES = "heuristic"
     NETWORK = ("hidden", "layers", "heads")
 
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="GRAPH", help="Loop bodies (data-flow graphs or problem files), as 'solve' takes."),
+        typer.Argument(metavar="GRAPH...", help="Loop bodies (data-flow graphs or problem files), as 'solve' takes."),
     ]
     steps: Annotated[
         int | None,

@@ -134,20 +134,21 @@ RULES = {
     ),
     "pass_through": Rule("Whether a value may take more than one link, through the tiles between them", _YES_OR_NO),
     "starts": Rule(
-        "Which sources (instructions that wait for no result of the same iteration) must be on different tiles: one source "
-        "of each connected part of the graph (flow), or all sources (source)",
+        "Which sources (instructions that wait for no result of the same iteration) must be on different tiles: all of them "
+        "(source), or only one from each connected part of the graph (flow)",
         _as_they_are("flow", "source"),
         default="flow",
     ),
     "siblings": Rule(
-        "Which instructions must be on different tiles: those that read the same value (consumers), in addition those whose "
-        "values the same instruction reads (consumers_and_producers), or none (none)",
+        "Which instructions must be on different tiles: those that read the same value (consumers); these and also those "
+        "whose values are read by the same instruction (consumers_and_producers); or none (none)",
         _as_they_are("consumers", "consumers_and_producers", "none"),
         default="consumers",
     ),
     "inputs": Rule(
-        "How loads, inputs and constants are modelled: each as one variable in the memory of the tile that all its readers "
-        "share (variables), as a variable for each reader (copies), or as instructions (instructions)",
+        "How loads, inputs and constants that read no other value are modelled: each as one variable in the memory of a "
+        "tile, on which all its readers must run (variables); as a separate variable for each reader (copies); or as "
+        "instructions (instructions)",
         _as_they_are(*get_args(Inputs)),
         default="variables",
     ),
