@@ -64,6 +64,23 @@ def packing_aligned(form: str, buffers: int, seed: int) -> Packing:
     return msgspec.structs.replace(problem, buffers=tuple(aligned))
 
 
+def packing_cut(buffers: int, seed: int) -> Packing:
+    """A rectangle of time and bytes that is cut into buffers, again and again: a plan without any hole exists."""
+    chance = random.Random(seed)
+    pieces = [(0, 10 * buffers, 1000 * buffers)]
+    while len(pieces) < buffers:
+        pieces.sort(key=lambda piece: (piece[1] - piece[0]) * piece[2])
+        start, end, size = pieces.pop(chance.randrange(len(pieces) * 2 // 3, len(pieces)))
+        if chance.random() < 0.5 and end - start > 1:
+            middle = chance.randint(start + 1, end - 1)
+            pieces += [(start, middle, size), (middle, end, size)]
+        else:
+            part = chance.randint(1, size - 1)
+            pieces += [(start, end, part), (start, end, size - part)]
+    chance.shuffle(pieces)
+    return Packing(buffers=tuple(Buffer(id=f"b{at}", lower=low, upper=up, size=size) for at, (low, up, size) in enumerate(pieces)))
+
+
 def packing_operators(operators: int, longest: int, seed: int) -> Packing:
     """Results of operators that may overwrite operands that die."""
     return packing_overlaps.random_graph(seed, operators, longest)
@@ -91,6 +108,21 @@ def order_ladder(rows: int, columns: int, seed: int) -> OperatorOrder:
         reads = tuple(at - step for step, is_there in ((columns, row > 0), (1, column > 0)) if is_there)
         ops.append(Op(id=f"o{row}_{column}", reads=reads, writes=(at,)))
     return OperatorOrder(tensors=tuple(tensors), ops=tuple(ops), outputs=(len(tensors) - 1,))
+
+
+def order_layers(layers: int, width: int, seed: int) -> OperatorOrder:
+    """Layers of as many operators, each of which reads two or three results of the layer before; sizes are drawn."""
+    from stowplan.models.operator_order.problem import Op, Tensor
+
+    chance = random.Random(seed)
+    tensors, ops = [], []
+    for at in range(layers * width):
+        layer = at // width
+        tensors.append(Tensor(id=f"t{at}", size=chance.randint(1, 64) << 10))
+        before = range((layer - 1) * width, layer * width) if layer else range(0)
+        reads = tuple(sorted(chance.sample(before, min(len(before), chance.choice((2, 2, 3))))))
+        ops.append(Op(id=f"o{at}", reads=reads, writes=(at,)))
+    return OperatorOrder(tensors=tuple(tensors), ops=tuple(ops), outputs=tuple(range((layers - 1) * width, layers * width)))
 
 
 def remat_training(operators: int, percent: int, seed: int) -> Rematerialization:
@@ -302,22 +334,25 @@ def _named(kind: str, prefix: str, family: Callable[..., Any], **lists: list[Any
 
 def instances() -> Iterator[Instance]:
     """All instances, the simple ones of a kind first."""
-    names = ["mixed", "training", "short", "mixed", "training", "level", "level", "mixed", "short", "level", "training", "level"]
-    counts = [20, 40, 60, 100, 200, 25, 40, 400, 300, 70, 1000, 150]
-    yield from _named("packing", "pack", packing_lives, form=names, buffers=counts, seed=[*range(1, 13)])
-    yield from _named("packing", "pack-aligned", packing_aligned, form=["mixed", "level"], buffers=[60, 50], seed=[1, 2])
-    yield from _named("packing", "pack-ops", packing_operators, operators=[30, 60, 120], longest=[8, 12, 20], seed=[1, 2, 3])
+    names, counts = ["mixed", "training", "short", "level", "mixed", "level"], [20, 40, 60, 25, 400, 150]
+    yield from _named("packing", "pack", packing_lives, form=names, buffers=counts, seed=[*range(1, 7)])
+    yield from _named("packing", "pack-cut", packing_cut, buffers=[40, 120, 500, 1000, 2000], seed=[*range(1, 6)])
+    names, counts = ["mixed", "level", "level", "level", "training", "level"], [60, 25, 50, 120, 200, 400]
+    yield from _named("packing", "pack-aligned", packing_aligned, form=names, buffers=counts, seed=[*range(1, 7)])
+    counts, spans = [30, 60, 120, 200, 400, 800], [8, 12, 20, 40, 60, 60]
+    yield from _named("packing", "pack-ops", packing_operators, operators=counts, longest=spans, seed=[*range(1, 7)])
     yield from _named("operator_order", "order-random", order_random, operators=[15, 25, 40], seed=[1, 2, 8])
-    yield from _named("operator_order", "order-ladder", order_ladder, rows=[4, 6, 8, 12], columns=[5, 6, 8, 12], seed=[1, 2, 3, 4])
+    sides = [4, 6, 8, 12, 16, 20]
+    yield from _named("operator_order", "order-ladder", order_ladder, rows=sides, columns=sides, seed=[*range(1, 7)])
+    counts, widths = [4, 6, 8, 12], [5, 8, 12, 20]
+    yield from _named("operator_order", "order-layers", order_layers, layers=counts, width=widths, seed=[1, 2, 3, 4])
     counts = [30, 60, 120, 250, 500, 1000]
     yield from _named("operator_order", "order-training", order_training, operators=counts, seed=[1, 2, 3, 4, 5, 6])
     parts = [90, 70, 60, 50, 45, 20]
     counts = [8, 16, 32, 64, 100, 12]
     yield from _named("rematerialization", "remat-chain", remat_chain, layers=counts, percent=parts, seed=[1, 2, 3, 4, 5, 6])
-    parts, counts = [90, 80, 70, 80, 70, 60], [30, 60, 60, 150, 150, 400]
-    yield from _named(
-        "rematerialization", "remat-training", remat_training, operators=counts, percent=parts, seed=[1, 2, 3, 4, 5, 6]
-    )
+    parts, counts = [95, 90, 90, 80, 70, 80, 60], [10, 20, 30, 60, 60, 150, 400]
+    yield from _named("rematerialization", "remat-training", remat_training, operators=counts, percent=parts, seed=[*range(1, 8)])
     names = ["mixed", "short", "training", "level", "mixed", "training", "level", "short", "level", "mixed", "level"]
     counts, parts = [15, 30, 40, 20, 60, 80, 40, 150, 80, 300, 200], [20, 20, 30, 20, 20, 15, 20, 15, 20, 15, 20]
     yield from _named("banked_packing", "banks", banked_lives, form=names, buffers=counts, percent=parts, seed=[*range(1, 12)])
@@ -335,20 +370,22 @@ def instances() -> Iterator[Instance]:
     yield from _named("bank_mapping", "layouts-blocks", bank_blocks, operators=counts, percent=parts, seed=[1, 2, 3, 4, 5])
     names, machines, times = ["distance", "fft4", "fft8", "fft16", "distance", "multiply-add"], ["se"] * 6, [1, 1, 1, 1, 4, 8]
     yield from _named("modulo_scheduling", "loop", modulo_kernel, name=names, machine=machines, unroll=times)
-    counts = [8, 12, 18, 26, 36, 48, 64, 24, 40]
-    machines = ["se", "se", "se", "se", "se", "se", "se", "mesh-4x4", "torus-4x4"]
-    yield from _named("modulo_scheduling", "loop", modulo_generated, instructions=counts, machine=machines, seed=[*range(1, 10)])
+    counts = [8, 12, 18, 26, 36, 48, 64, 24, 40, 5, 6, 10]
+    machines = ["se", "se", "se", "se", "se", "se", "se", "mesh-4x4", "torus-4x4", "se", "mesh-3x3", "torus-3x3"]
+    yield from _named("modulo_scheduling", "loop", modulo_generated, instructions=counts, machine=machines, seed=[*range(1, 13)])
     names = ["training", "inference", "decoding", "recurrent"]
     yield from _named("memory_mapping", "memory-small", memory_miniature, form=names, seed=[1, 2, 3, 4])
     names, counts = ["inference", "training", "recurrent", "training"], [60, 120, 200, 400]
     yield from _named("memory_mapping", "memory", memory_synthetic, form=names, moves=counts, seed=[1, 2, 3, 4])
-    names, parts = ["alexnet_inf_b1", "lstm_scan_inf_b32", "alexnet_train_b32", "resnet50_inf_b1"], [40, 40, 35, 35]
+    names = ["alexnet_inf_b1", "lstm_scan_inf_b32", "alexnet_train_b32", "resnet50_inf_b1"]
+    names, parts = [*names, "alexnet_inf_b1", "lstm_scan_inf_b32"], [40, 40, 35, 35, 100, 90]
     for name, percent in zip(names, parts, strict=True):
         arguments = {"name": name, "target": "tpu-v4", "percent": percent}
         yield Instance(f"memory-{name.replace('_', '-')}-{percent}", "memory_mapping", memory_program, arguments)
     counts, widths = [8, 16, 24, 32, 32, 40, 60, 80], [512, 1024, 2048, 4096, 4096, 5120, 6656, 8192]
     rooms: list[tuple[int, ...]] = [(60,), (200,), (600, 400), (2000,), (1500, 1000), (3000, 2000), (6000, 8000, 4000)]
     rooms.append((12000, 8000, 8000, 6000))
-    yield from _named("llm_placement", "llm", llm_decoder, layers=counts, width=widths, devices=rooms, seed=[*range(1, 9)])
+    counts, widths, rooms = [*counts, 16, 24], [*widths, 1024, 2048], [*rooms, (4000,), (3000, 2000)]
+    yield from _named("llm_placement", "llm", llm_decoder, layers=counts, width=widths, devices=rooms, seed=[*range(1, 11)])
     mixtures: dict[str, list[Any]] = {"layers": [24, 32], "width": [2048, 4096], "devices": [(3000,), (6000, 4000)]}
     yield from _named("llm_placement", "llm-moe", llm_decoder, **mixtures, seed=[1, 2], experts=[8, 8])
