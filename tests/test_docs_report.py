@@ -43,9 +43,9 @@ def unsupported(text: str) -> list[str]:
         pages = re.findall(r"\]\((\.\./[^)#]+\.md)", paragraph)
         below = " ".join((FOLDER / page).read_text(encoding="utf-8") for page in pages)
         words = re.sub(r"`[^`]*`|\]\([^)]*\)", " ", paragraph)
-        for figure in {found.rstrip(".,") for found in FIGURE.findall(words)} - OTHERS:
-            if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d]|[.,]\d)", below):
-                wrong.append(f"{figure}: {' '.join(paragraph.split())[:80]}")
+        figures = {found.rstrip(".,") for found in FIGURE.findall(words)} - OTHERS
+        missing = [each for each in figures if not re.search(rf"(?<![\d.,]){re.escape(each)}(?![\d]|[.,]\d)", below)]
+        wrong += [f"{figure}: {' '.join(paragraph.split())[:80]}" for figure in missing]
     return wrong
 
 

@@ -78,7 +78,9 @@ def packing_cut(buffers: int, seed: int) -> Packing:
             part = chance.randint(1, size - 1)
             pieces += [(start, end, part), (start, end, size - part)]
     chance.shuffle(pieces)
-    return Packing(buffers=tuple(Buffer(id=f"b{at}", lower=low, upper=up, size=size) for at, (low, up, size) in enumerate(pieces)))
+    return Packing(
+        buffers=tuple(Buffer(id=f"b{at}", lower=low, upper=up, size=size) for at, (low, up, size) in enumerate(pieces))
+    )
 
 
 def packing_operators(operators: int, longest: int, seed: int) -> Packing:
@@ -183,7 +185,7 @@ def tier_generated(form: NetworkForm, layers: int, seed: int) -> TierPlacement:
 
 def tier_network(name: str, precision: str, percent: int) -> TierPlacement:
     """A layer file of ``examples/data`` on the chip NNP-I, with a percentage of its fast memory."""
-    problem: TierPlacement = stowplan.read(EXAMPLES / f"{name}.layers.json", "nnp-i", precision=precision)  # type: ignore[arg-type]
+    problem: TierPlacement = stowplan.read(EXAMPLES / f"{name}.layers.json", "nnp-i", precision=precision)
     return problem if percent == 100 else variants.with_fast_memory(problem, percent / 100)
 
 
@@ -209,12 +211,8 @@ def modulo_generated(instructions: int, machine: str, seed: int) -> ModuloSchedu
 
 def modulo_kernel(name: str, machine: str, unroll: int = 1) -> ModuloScheduling:
     """A kernel, unrolled by a number of iterations."""
-    graphs = {
-        "distance": kernels.distance,
-        "multiply-add": kernels.multiply_add,
-        **{f"fft{points}": (lambda points=points: kernels.fft(points)) for points in (4, 8, 16)},
-    }
-    graph = graphs[name]()
+    simple = {"distance": kernels.distance, "multiply-add": kernels.multiply_add}
+    graph = simple[name]() if name in simple else kernels.fft(int(name.removeprefix("fft")))
     return lower(kernels.unrolled(graph, unroll) if unroll > 1 else graph, load_machine(machine))
 
 
@@ -352,7 +350,9 @@ def instances() -> Iterator[Instance]:
     counts = [8, 16, 32, 64, 100, 12]
     yield from _named("rematerialization", "remat-chain", remat_chain, layers=counts, percent=parts, seed=[1, 2, 3, 4, 5, 6])
     parts, counts = [95, 90, 90, 80, 70, 80, 60], [10, 20, 30, 60, 60, 150, 400]
-    yield from _named("rematerialization", "remat-training", remat_training, operators=counts, percent=parts, seed=[*range(1, 8)])
+    yield from _named(
+        "rematerialization", "remat-training", remat_training, operators=counts, percent=parts, seed=[*range(1, 8)]
+    )
     names = ["mixed", "short", "training", "level", "mixed", "training", "level", "short", "level", "mixed", "level"]
     counts, parts = [15, 30, 40, 20, 60, 80, 40, 150, 80, 300, 200], [20, 20, 30, 20, 20, 15, 20, 15, 20, 15, 20]
     yield from _named("banked_packing", "banks", banked_lives, form=names, buffers=counts, percent=parts, seed=[*range(1, 12)])
@@ -372,7 +372,9 @@ def instances() -> Iterator[Instance]:
     yield from _named("modulo_scheduling", "loop", modulo_kernel, name=names, machine=machines, unroll=times)
     counts = [8, 12, 18, 26, 36, 48, 64, 24, 40, 5, 6, 10]
     machines = ["se", "se", "se", "se", "se", "se", "se", "mesh-4x4", "torus-4x4", "se", "mesh-3x3", "torus-3x3"]
-    yield from _named("modulo_scheduling", "loop", modulo_generated, instructions=counts, machine=machines, seed=[*range(1, 13)])
+    yield from _named(
+        "modulo_scheduling", "loop", modulo_generated, instructions=counts, machine=machines, seed=[*range(1, 13)]
+    )
     names = ["training", "inference", "decoding", "recurrent"]
     yield from _named("memory_mapping", "memory-small", memory_miniature, form=names, seed=[1, 2, 3, 4])
     names, counts = ["inference", "training", "recurrent", "training"], [60, 120, 200, 400]

@@ -2,9 +2,9 @@
 
     nice -n 10 python -m benchmarks.instances.fill --time-limit 15 --budget 1500
 
-Each instance is solved with its certificate, from the best known plan if there is one. Plans and certificates pass the same checks
-as those of anybody (``stowplan library add``), and the table is written after every instance, so that a run that was interrupted
-goes on where it was. Instances whose optimum has a certificate are left out.
+Each instance is solved with its certificate, from the best known plan if there is one. Plans and certificates pass the same
+checks as those of anybody (``stowplan library add``), and the table is written after every instance, so that a run that was
+interrupted goes on where it was. Instances whose optimum has a certificate are left out.
 
 An instance whose optimum is proven in a first run within ``EASY`` seconds is easy, one that takes longer is hard.
 """
@@ -24,8 +24,8 @@ import stowplan
 from benchmarks.instances.make import FOLDER
 from benchmarks.lib.tables import table
 from stowplan.kernel.kind import kind_of
-from stowplan.library.check import Addition, added
-from stowplan.library.table import INFEASIBLE, Library, Row
+from stowplan.library.check import Addition, added, is_at_least
+from stowplan.library.table import INFEASIBLE, Bound, Library, Row
 from stowplan.result import Result
 
 #: Seconds from the call of ``solve`` to the proof of the optimum, at most, for an instance that is easy.
@@ -71,8 +71,8 @@ def filled(library: Library, row: Row, time_limit: float, seed: int) -> tuple[Li
 
 def with_bound(row: Row, result: Result[Any], noted: dict[str, str]) -> Row:
     """The row with the bound of a result, which may have no certificate, if it is better."""
-    bound = INFEASIBLE if result.status == "infeasible" else result.bound
-    if bound is None or row.bound == INFEASIBLE or (bound != INFEASIBLE and row.bound is not None and bound <= row.bound):
+    bound: Bound = INFEASIBLE if result.status == "infeasible" else result.bound
+    if bound is None or is_at_least(row.bound, bound):
         return row
     row = msgspec.structs.replace(row, bound=bound, **noted)
     return msgspec.structs.replace(row, class_="hard") if row.is_proven and row.class_ == "open" else row

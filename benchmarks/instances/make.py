@@ -2,7 +2,8 @@
 
     python -m benchmarks.instances.make
 
-An instance that is there is made again and compared, and the command ends with exit code 1 if it differs: instances never change.
+An instance that is there is made again and compared, and the command ends with exit code 1 if it differs: instances never
+change.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.instances.families import Instance, instances
+from benchmarks.instances.families import instances
 from benchmarks.lib.places import ROOT
 from stowplan import files, kinds
 from stowplan.certificates.checker.reading import digest, parse
+from stowplan.kernel.kind import kind_of
 from stowplan.library.check import MAX_PLAIN_BYTES, write
 from stowplan.library.schema import json_schema
 from stowplan.library.table import TABLE, Library, Row
@@ -27,13 +29,13 @@ def opened(folder: Path) -> Library:
     return Library.open(folder) if (folder / TABLE).exists() else Library(folder, {})
 
 
-def empty_row(instance: Instance, problem: object) -> Row:
+def unknown(name: str, source: str, problem: object) -> Row:
     """The row of an instance about which nothing is known."""
     return Row(
-        id=instance.id,
-        kind=instance.kind,
+        id=name,
+        kind=kind_of(problem).name,
         class_="open",
-        source=instance.source,
+        source=source,
         digest=digest(parse(files.encode(problem), "problem")),
         objective=None,
         bound=None,
@@ -54,7 +56,7 @@ def main() -> None:
     library, different = opened(options.library), []
     for instance in instances():
         problem = instance.problem()
-        row = empty_row(instance, problem)
+        row = unknown(instance.id, instance.source, problem)
         if row.id in library.rows:
             different += [row.id] if library.rows[row.id].digest != row.digest else []
             continue

@@ -1,10 +1,10 @@
-"""Recipes of the library: makes instances of files of others, which are not shipped, from a copy of the place that publishes them.
+"""Recipes of the library: makes instances of files of others, which are not shipped, from a copy of what they publish.
 
     git clone https://github.com/google/minimalloc
     python -m benchmarks.instances.recipes minimalloc minimalloc
 
-``instances/recipes.toml`` says for each recipe where its files are published, under which licence, and their SHA-256. A file with
-another digest is refused, because the rows of the table are about this one.
+``instances/recipes.toml`` says for each recipe where its files are published, under which licence, and their SHA-256. A file
+with another digest is refused, because the rows of the table are about this one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from typing import Any
 import msgspec
 
 import stowplan
-from benchmarks.instances.make import FOLDER
+from benchmarks.instances.make import FOLDER, unknown
 from stowplan import files
 from stowplan.certificates.checker.reading import digest, parse
 from stowplan.errors import InputError, StowplanError, UsageError
-from stowplan.kernel.kind import kind_of
 from stowplan.library.check import write
-from stowplan.library.table import TABLE, Library, Row
+from stowplan.library.table import TABLE, Library
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,17 +104,15 @@ def main() -> None:
 
 def kept(library: Library, recipe: str, part: Part, problem: Any, *, may_add: bool) -> Library:
     """Writes an instance, whose digest must be that of its row; with ``may_add``, a row is added if there is none."""
-    kind, found = kind_of(problem).name, digest(parse(files.encode(problem), "problem"))
+    found = digest(parse(files.encode(problem), "problem"))
     row = library.rows.get(part.id)
     if row is None:
         if not may_add:
             raise UsageError(f"found no row for {part.id} in {library.folder / TABLE}, expected one: --add makes it")
-        nothing = {"objective": None, "bound": None, "certified": None}
-        texts = dict.fromkeys(("who", "when", "how", "plan", "certificate"), "")
-        row = Row(id=part.id, kind=kind, class_="open", source=f"recipe {recipe}", digest=found, **nothing, **texts)
+        row = unknown(part.id, f"recipe {recipe}", problem)
     if row.digest != found:
         raise InputError(f"found the problem {found[:12]}, expected {row.digest[:12]}", source=part.file)
-    path = library.folder / kind / f"{row.id}.json.gz"
+    path = library.folder / row.kind / f"{row.id}.json.gz"
     files.make_folder(path.parent)
     write(path, problem)
     print(f"{row.id}: {path}")

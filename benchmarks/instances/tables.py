@@ -1,6 +1,6 @@
 """Tables of the library in Markdown: how many instances there are of each kind and class, and all that are open.
 
-    python -m benchmarks.instances.tables [--write docs/results/open-problems.md]
+python -m benchmarks.instances.tables [--write docs/results/open-problems.md]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Builds the report as PDF: ``python docs/report/build.py OUT.pdf``, or ``make report``.
 
-The text is ``report.md``. A line ``<!-- table: PAGE # HEADING # NUMBER -->`` stands for a table of a page of results: the first one
-below the heading, or the one of this number. Tables are taken from these pages, so that report and pages cannot differ.
+The text is ``report.md``. A line ``<!-- table: PAGE # HEADING # NUMBER -->`` stands for a table of a page of results: the first
+one below the heading, or the one of this number. Tables are taken from these pages, so that report and pages cannot differ.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ def html() -> str:
     import markdown
 
     text = whole(REPORT.read_text(encoding="utf-8"))
-    # Tables of pages may have links within these pages.
     body = markdown.markdown(text, extensions=["tables", "sane_lists"])
-    return f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>stowplan</title><style>{STYLE}</style></head><body>{body}</body></html>"
+    head = f"<meta charset='utf-8'><title>stowplan</title><style>{STYLE}</style>"
+    return f"<!doctype html><html lang='en'><head>{head}</head><body>{body}</body></html>"
 
 
 def main() -> None:
+    """Writes the PDF."""
     if len(sys.argv) != 2:
         sys.exit("usage: python docs/report/build.py OUT.pdf")
     try:

@@ -107,7 +107,7 @@ _GROUPS = {
     ),
     "library": (
         "Instances of every kind with the best objectives and bounds that are known.",
-        {name: "library" for name in ("list", "show", "check", "add")},
+        dict.fromkeys(("list", "show", "check", "add"), "library"),
     ),
 }
 

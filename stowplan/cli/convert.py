@@ -28,7 +28,10 @@ MAX_WINDOWS = 200_000
 @with_options()
 def convert_command(
     source: Input,
-    output: Annotated[Path, option("-o --output", "FILE", "Write the problem to this file: JSON, or for packing also minimalloc's CSV (.csv).")],
+    output: Annotated[
+        Path,
+        option("-o --output", "FILE", "Write the problem to this file: JSON, or for packing also minimalloc's CSV (.csv)."),
+    ],
     *,
     options: ReadOptions,
 ) -> None:

@@ -60,7 +60,9 @@ def library_show_command(
     name: Name,
     output: Annotated[
         Path | None,
-        option("-o --output", "FILE", "Write the problem to this file: JSON, or minimalloc's CSV if it ends in .csv (packing)."),
+        option(
+            "-o --output", "FILE", "Write the problem to this file: JSON, or minimalloc's CSV if it ends in .csv (packing)."
+        ),
     ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the row as JSON.")] = False,
     folder: Folder = None,
@@ -125,14 +127,18 @@ def library_check_command(
             + (f"; {missing} instances are not here, their recipes make them" if missing else "")
         )
     if found:
-        raise VerificationError(f"{library.folder}: found {len(found)} faults, expected none: {': '.join(filter(None, found[0]))}")
+        raise VerificationError(
+            f"{library.folder}: found {len(found)} faults, expected none: {': '.join(filter(None, found[0]))}"
+        )
 
 
 def library_add_command(
     name: Name,
     path: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="Plan or certificate from any source; of packing also offsets in minimalloc's CSV."),
+        typer.Argument(
+            metavar="FILE", help="Plan or certificate from any source; of packing also offsets in minimalloc's CSV."
+        ),
     ],
     who: Annotated[str, option("--who", "NAME", "Who found it, for the table.")] = "",
     how: Annotated[str, option("--how", "TEXT", "The command or method by which it was found, for the table.")] = "",

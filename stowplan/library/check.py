@@ -63,7 +63,7 @@ def _contradictions(row: Row) -> Iterator[str]:
         yield "plan: an objective needs a plan, and a plan an objective"
     if (row.certified is None) != (not row.certificate):
         yield "certificate: a certified bound needs a certificate, and a certificate a certified bound"
-    if row.certified is not None and not _is_at_least(row.bound, row.certified):
+    if row.certified is not None and not is_at_least(row.bound, row.certified):
         yield f"bound: found {row.bound}, expected at least the certified {row.certified}"
     if row.objective is not None and row.bound is not None and (row.bound == INFEASIBLE or row.bound > row.objective):
         yield f"bound: found {row.bound}, expected at most the objective {row.objective}"
@@ -71,7 +71,7 @@ def _contradictions(row: Row) -> Iterator[str]:
         yield f"class: found {row.class_}, but the optimum is {'proven' if row.is_proven else 'not proven'}"
 
 
-def _is_at_least(bound: Bound, other: Bound) -> bool:
+def is_at_least(bound: Bound, other: Bound) -> bool:
     """Whether a bound says at least as much as another one."""
     if other is None or bound == INFEASIBLE:
         return True
@@ -168,11 +168,11 @@ def _added_certificate(row: Row, data: bytes, path: Path, noted: dict[str, str])
     certificate = Certificate.load(path)
     proven = _proven(data, certificate, path)
     _check_against(row, row.objective, proven, path)
-    is_better = not _is_at_least(row.certified, proven)
+    is_better = not is_at_least(row.certified, proven)
     verdict = _compared("certified bound", proven, row.certified, is_better)
     if not is_better:
         return Addition(row, False, verdict, certificate)
-    bound = row.bound if _is_at_least(row.bound, proven) else proven
+    bound = row.bound if is_at_least(row.bound, proven) else proven
     file = named(CERTIFICATES, row, certificate)
     new = msgspec.structs.replace(row, bound=bound, certified=proven, certificate=file, **noted)
     return Addition(_with_class(new), True, verdict, certificate)

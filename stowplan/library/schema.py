@@ -10,6 +10,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ def json_schema(document: type[Document]) -> dict[str, Any]:
 
     It describes structure and units. Rules between fields, which files must also obey, are on the reference page of the kind.
     """
-    (root,), parts = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
+    _, parts = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
     classes = {each.__name__: each for each in _classes(document)}
     for name, part in parts.items():
         if name in classes:
@@ -52,7 +53,9 @@ def _classes(document: type[Document]) -> Iterator[type[Any]]:
         if isinstance(own, type) and hasattr(node, "fields"):
             seen.add(own)
             yield own
-        inner = [getattr(node, name, ()) for name in ("item_type", "item_types", "types", "key_type", "value_type", "fields", "type")]
+        inner = [
+            getattr(node, name, ()) for name in ("item_type", "item_types", "types", "key_type", "value_type", "fields", "type")
+        ]
         waiting += [each for part in inner for each in (part if isinstance(part, tuple) else (part,))]
 
 
@@ -80,7 +83,7 @@ def field_docstrings(owner: type[Any]) -> dict[str, str]:
         except (OSError, TypeError, SyntaxError, ValueError):
             continue
         body = getattr(tree, "body", [])
-        for field, below in zip(body, body[1:], strict=False):
+        for field, below in pairwise(body):
             if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)):
                 continue
             if isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):

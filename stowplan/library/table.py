@@ -119,7 +119,9 @@ class Library:
         chosen = named or OWN_FOLDER
         if not (chosen / TABLE).is_file():
             where = f"{chosen}: found no {TABLE}, " if named else "found no library of instances, "
-            raise UsageError(f"{where}expected --library FOLDER or {VARIABLE} with the folder 'instances' of a clone of stowplan")
+            raise UsageError(
+                f"{where}expected --library FOLDER or {VARIABLE} with the folder 'instances' of a clone of stowplan"
+            )
         return cls(chosen, read_table(chosen / TABLE))
 
     def row(self, name: str) -> Row:

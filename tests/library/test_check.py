@@ -98,7 +98,12 @@ def test_plans_are_compared_with_the_best(made: Library, tmp_path: Path) -> None
     path = tmp_path / "plan.json"
     write(path, plan(0, 100))
     first = added(made, UNKNOWN, path, **NOTED)
-    assert (first.row.objective, first.row.plan, first.row.who, first.row.class_) == (132, "plans/two-open.json", "somebody", "open")
+    assert (first.row.objective, first.row.plan, first.row.who, first.row.class_) == (
+        132,
+        "plans/two-open.json",
+        "somebody",
+        "open",
+    )
     assert (first.is_better, first.verdict) == (True, "plan 132: better, the table has none")
     made = first.save(made)
     assert found(made) == []
@@ -166,7 +171,9 @@ def test_what_is_wrong_is_refused(made: Library, tmp_path: Path) -> None:
     path.write_text("{}")
     refused(InputError, "expected a plan")
     write(path, plan(0, 64))
-    refused(VerificationError, "a plan of 96 contradicts the certified bound 100", msgspec.structs.replace(PROVEN, certified=100))
+    refused(
+        VerificationError, "a plan of 96 contradicts the certified bound 100", msgspec.structs.replace(PROVEN, certified=100)
+    )
     assert before == {each: each.read_bytes() for each in made.folder.rglob("*") if each.is_file()}
 
 

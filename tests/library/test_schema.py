@@ -22,7 +22,9 @@ def documents(kind: str) -> dict[str, list[Any]]:
     """Problems of the tests and of the library as JSON, and the library's plans."""
     problems = [json.loads(files.encode(CASES[kind](seed)[0])) for seed in range(12)]
     library = Library.open(OWN_FOLDER)
-    rows = [row for row in library.rows.values() if row.kind == kind and library.instance(row) and len(library.data(row)) < 200_000]
+    rows = [
+        row for row in library.rows.values() if row.kind == kind and library.instance(row) and len(library.data(row)) < 200_000
+    ]
     problems += [json.loads(library.data(row)) for row in rows]
     return {"problem": problems, "plan": [json.loads(files.read_bytes(library.folder / row.plan)) for row in rows if row.plan]}
 

@@ -58,5 +58,5 @@ def test_where_there_is_no_library_it_is_said_what_to_do(tmp_path: Path, monkeyp
     library(tmp_path / "one")
     monkeypatch.setenv(table.VARIABLE, str(tmp_path / "one"))
     assert len(Library.open().rows) == 2
-    with pytest.raises(UsageError, match="found no instance 'two-opened', expected an id .*; perhaps two-open"):
+    with pytest.raises(UsageError, match=r"found no instance 'two-opened', expected an id .*; perhaps two-open"):
         Library.open().row("two-opened")
