@@ -43,6 +43,7 @@ from stowplan.models.rematerialization.structure import build
 from stowplan.models.tier_placement.problem import Problem as TierPlacement
 from stowplan.transforms.eliminate import eliminate
 from tests.models.bank_mapping import cases as bank_mapping_cases
+from tests.models.memory_mapping import cases as memory_mapping_cases
 from tests.models.operator_order import cases as operator_order_cases
 from tests.models.packing import overlaps as packing_overlaps
 
@@ -221,6 +222,11 @@ def memory_miniature(form: str, seed: int) -> MemoryMapping:
     return small_program(form, seed)
 
 
+def memory_random(steps: int, tensors: int, seed: int) -> MemoryMapping:
+    """A few steps with random uses, small numbers and all rules."""
+    return memory_mapping_cases.random_problem(random.Random(seed), steps=steps, tensors=tensors)
+
+
 def memory_synthetic(form: ProgramForm, moves: int, seed: int) -> MemoryMapping:
     """A random program in the manner of compiled neural networks."""
     return synthetic(np.random.default_rng(seed), moves=moves, form=form)
@@ -375,6 +381,8 @@ def instances() -> Iterator[Instance]:
     yield from _named(
         "modulo_scheduling", "loop", modulo_generated, instructions=counts, machine=machines, seed=[*range(1, 13)]
     )
+    counts, widths = [4, 6, 10], [3, 4, 6]
+    yield from _named("memory_mapping", "memory-random", memory_random, steps=counts, tensors=widths, seed=[1, 2, 3])
     names = ["training", "inference", "decoding", "recurrent"]
     yield from _named("memory_mapping", "memory-small", memory_miniature, form=names, seed=[1, 2, 3, 4])
     names, counts = ["inference", "training", "recurrent", "training"], [60, 120, 200, 400]
