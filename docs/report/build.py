@@ -19,7 +19,7 @@ _TABLE = re.compile(r"(?:^\|.*\n?)+", re.MULTILINE)
 
 STYLE = """
 @page { size: A4; margin: 22mm 20mm 20mm; @bottom-center { content: counter(page); font: 8pt sans-serif } }
-body { font: 9.4pt/1.38 "DejaVu Serif", serif; hyphens: auto }
+body { font: 9.7pt/1.41 "DejaVu Serif", serif; hyphens: auto }
 h1 { font: bold 17pt/1.2 "DejaVu Sans", sans-serif; margin: 0 0 2mm }
 h2 { font: bold 12.5pt "DejaVu Sans", sans-serif; margin: 6mm 0 1.5mm; break-after: avoid }
 h3 { font: bold 10pt "DejaVu Sans", sans-serif; margin: 4mm 0 1mm; break-after: avoid }
@@ -28,7 +28,7 @@ li { margin-bottom: .8mm }
 a { color: #1a4f8b; text-decoration: none }
 code { font: 8pt "DejaVu Sans Mono", monospace }
 pre { background: #f3f3f3; padding: 1.5mm 2mm; margin: 1mm 0 2mm; white-space: pre-wrap; break-after: avoid }
-table { border-collapse: collapse; margin: 2mm auto 3mm; font-size: 7.6pt; break-inside: avoid }
+table { border-collapse: collapse; margin: 2mm auto 3mm; font-size: 8pt; break-inside: avoid }
 th { border-bottom: .3mm solid #333; text-align: left; font-weight: bold }
 td, th { padding: .5mm 2mm; vertical-align: top }
 tr:nth-child(even) td { background: #f6f6f6 }
