@@ -6,6 +6,9 @@
 # make docs       the documentation as a site, in out/site; fails at any dead link
 # make torch-memory  train twelve models within memory limits beside torch's own partitioner (about an hour)
 # make executorch  export a small model with plans of this package, run it, compare; installs executorch
+# make library    check the library of instances, without a solver
+# make sbom       all components of the installation that plans need, in CycloneDX, as out/sbom.cdx.json
+# make report     docs/report as PDF, as out/report.pdf
 # make gallery    the pictures of docs/guide/gallery.md anew, with the commands that the page names
 #
 # Plans need no torch; tests and types do, for the learned policies. It is installed first, by itself. Where a
@@ -24,7 +27,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-bui
 # Each worker takes neighbouring tests and, once it is done, half of what the other has left.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-.PHONY: plan executorch torch-memory test test-slow test-versions lint types check docs gallery install clean
+.PHONY: plan executorch torch-memory test test-slow test-versions lint types check docs library sbom report gallery install clean
 
 install: $(VENV)/.installed
 
@@ -52,6 +55,13 @@ $(VENV)/.learned: $(VENV)/.installed
 
 $(VENV)/.docs: $(VENV)/.planning
 	$(PIP) -e '.[docs]'
+	touch $@
+
+# An environment of its own, so that these tools are no components of the installation that they list.
+$(OUT)/tools/.installed: pyproject.toml
+	$(PYTHON) -m venv $(OUT)/tools
+	$(OUT)/tools/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	    $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["release"])')
 	touch $@
 
 $(VENV)/.executorch: $(VENV)/.installed
@@ -93,6 +103,16 @@ check: lint types test test-slow
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m mkdocs build --quiet --strict
+
+library: $(VENV)/.planning
+	$(BIN)/stowplan library check
+
+sbom: $(VENV)/.planning $(OUT)/tools/.installed
+	$(OUT)/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON \
+	    -o $(OUT)/sbom.cdx.json $(BIN)/python
+
+report: $(OUT)/tools/.installed
+	$(OUT)/tools/bin/python docs/report/build.py $(OUT)/report.pdf
 
 gallery: install
 	$(BIN)/python docs/gallery.py

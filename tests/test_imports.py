@@ -31,7 +31,7 @@ FLOORS = {
             ["learned_guidance"],
             ["kernel"],
             ["portfolio"],
-            ["backends"],
+            ["backends", "library"],
             ["cli", "report"],
             ["__main__"],
         ],

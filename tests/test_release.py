@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -28,6 +29,15 @@ def test_all_say_one_version() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == VERSION
     newest, *_ = re.findall(r"^## ([\d.]+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest == VERSION
+    zenodo = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf-8"))
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert zenodo["version"] == VERSION
+    assert (zenodo["title"], zenodo["description"], zenodo["keywords"], zenodo["license"]) == tuple(
+        citation[name] for name in ("title", "abstract", "keywords", "license")
+    )
+    assert zenodo["creators"] == citation["authors"]
+    minor = VERSION.rpartition(".")[0]
+    assert f"| {minor} | yes |" in (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 
 
 def test_what_workflows_run_is_there() -> None:

@@ -11,10 +11,11 @@ Each file knows only those before it:
 - ``output``: output on the two standard streams
 - ``outputs``: files that commands write
 - ``batch``: ``stowplan batch``
-- ``convert``: ``convert`` and ``export``
+- ``convert``: ``convert``, ``export`` and ``schema``
 - ``fit_jax``: ``stowplan fit-jax``
 - ``frontier``: ``stowplan frontier``
 - ``inspect``: ``verify``, ``show`` and other commands that inspect existing files
+- ``library``: ``stowplan library``
 - ``llm``: ``stowplan llm``
 - ``compare``: ``stowplan compare``
 - ``serve``: ``stowplan serve``

@@ -84,6 +84,7 @@ _COMMANDS = {
     "verify": "inspect",
     "convert": "convert",
     "export": "convert",
+    "schema": "convert",
     "batch": "batch",
     "compare": "compare",
     "validate": "validate",
@@ -111,6 +112,10 @@ _GROUPS = {
     "llm": (
         "Place a language model on devices, for llama.cpp.\n\n'stowplan llm MODEL' is short for 'stowplan llm plan MODEL'.",
         {"plan": "llm", "calibrate": "llm"},
+    ),
+    "library": (
+        "Instances of every kind with the best objectives and bounds that are known.",
+        dict.fromkeys(("list", "show", "check", "add"), "library"),
     ),
 }
 

@@ -1,4 +1,5 @@
-"""The commands ``convert``, which writes a problem to a file, and ``export``, which writes its MILP for other solvers."""
+"""The commands ``convert``, which writes a problem to a file, ``export``, which writes its MILP for other solvers, and
+``schema``, which prints the JSON Schema of such files."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from stowplan import kinds
 from stowplan.cli.options import FAST_MEMORY, Input, Quiet, chip_target, option, setting, with_options
-from stowplan.cli.output import note, note_unless_quiet, open_with_notes
+from stowplan.cli.output import note, note_unless_quiet, open_with_notes, say_json
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import OPTIONS, ReadOptions
@@ -31,7 +33,10 @@ MAX_WINDOWS = 200_000
 )
 def convert_command(
     source: Input,
-    output: Annotated[Path, option("-o --output", "FILE", "Write the problem to this file, as JSON.")],
+    output: Annotated[
+        Path,
+        option("-o --output", "FILE", "Write the problem to this file: JSON, or for packing also minimalloc's CSV (.csv)."),
+    ],
     *,
     options: ReadOptions,
 ) -> None:
@@ -44,8 +49,10 @@ def convert_command(
 
     check_outputs((output,), inputs=(source, *options.files))
     problem = open_with_notes(source, options)
-    problem.save(output)
     kind = kind_of(problem)
+    if output.suffix.lower() == ".csv" and kind.name != "packing":
+        raise UsageError(f"{output}: CSV is for packing, and {source} is a problem of {kind.title}: write JSON")
+    problem.save(output)
     facts = kind.facts(problem, None, None)
     counts = ", ".join(f"{facts[name]} {name}" for name in kind.counts)
     note(f"{output}: {counts}")
@@ -132,3 +139,16 @@ def export_command(
         f"{output}: {matrix.columns} columns ({integers} integer), {matrix.rows} rows ({len(chosen)} copy windows), "
         f"{matrix.matrix.nnz} entries; objective in units of {formulation.unit_ps} ps; {time.monotonic() - began:.1f} s"
     )
+
+
+def schema_command(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of problem, for example packing or operator_order.")],
+    what: Annotated[
+        Literal["problem", "plan"], typer.Argument(metavar="[problem|plan]", help="Which of its files: problem or plan.")
+    ] = "problem",
+) -> None:
+    """Print the JSON Schema of a kind's problem files, or of its plan files."""
+    from stowplan.library.schema import json_schema
+
+    found = kinds.by_name(kind.replace(" ", "_").replace("-", "_"))
+    say_json(json_schema(found.problem if what == "problem" else found.plan))

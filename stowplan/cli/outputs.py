@@ -28,9 +28,9 @@ Emit = Annotated[
         "--emit",
         "FORMAT[=FILE]",
         "Write the plan for other programs: its offsets as a table (c-header, json or csv), in the TensorFlow Lite model "
-        "(tflite) or as a solution of dsa-solver (dsa), the configuration of a coarse-grained reconfigurable array (config), or "
-        "a trace for ui.perfetto.dev (perfetto). Without =FILE it goes to the file of -o, in place of the plan. May be given "
-        "several times.",
+        "(tflite) or as a solution of dsa-solver (dsa), the configuration of a coarse-grained reconfigurable array (config), "
+        "or a trace for ui.perfetto.dev (perfetto). Without =FILE it goes to the file of -o, in place of the plan. May be "
+        "given several times.",
     ),
 ]
 Depfile = Annotated[

@@ -118,6 +118,13 @@ compare $D/plan.json
 batch $D/none -o $D/results
 export $D/two.csv -o $D/x.lp
 frontier $D/two.csv
+library show pack-level-25-4 --json
+library show pack-level-25
+library list --library $D
+library add pack-level-25-4 $D/plan.json
+library add pack-level-25-4 $D/other.json
+schema bins
+convert examples/data/banks.json -o $D/banks.csv
 """
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from operator import add
 from pathlib import Path
@@ -15,7 +13,7 @@ from stowplan.document import PlanDocument
 from stowplan.errors import UsageError
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table, part_of
-from stowplan.models.packing.problem import Buffer, Part, Problem
+from stowplan.models.packing.problem import Buffer, Part, Problem, csv_text
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -54,7 +52,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
             return
         if len(self.buffers) != len(self.offsets):
             raise UsageError("a plan without its buffers cannot be written as CSV: save it as JSON")
-        files.write_atomic(path, _csv_rows(self).encode())
+        files.write_atomic(path, csv_text(self.buffers, self.offsets).encode())
 
 
 def height(problem: Problem, offsets: Sequence[int]) -> int:
@@ -74,40 +72,6 @@ def make_plan(problem: Problem, offsets: Iterable[int]) -> Plan:
         if max(places[one], places[other]) < min(ends[one], ends[other])
     )
     return Plan(problem=problem.digest, objective=sum(shared), offsets=places)
-
-
-def _csv_rows(plan: Plan) -> str:
-    """The text of a CSV file of a plan, which has a copy of its buffers. Optional columns are written only if needed."""
-    aligned = any(buffer.alignment != 1 for buffer in plan.buffers)
-    gaps = any(buffer.gaps for buffer in plan.buffers)
-    overlaps = any(buffer.overlaps for buffer in plan.buffers)
-    for operand in (overlap.operand for buffer in plan.buffers for overlap in buffer.overlaps or ()):
-        if len(operand.split()) != 1:
-            raise UsageError(f"the id {operand!r} has spaces, and overlaps in CSV stand between spaces: save it as JSON")
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    columns = [
-        "id",
-        "lower",
-        "upper",
-        "size",
-        *["alignment"] * aligned,
-        *["gaps"] * gaps,
-        *["overlaps"] * overlaps,
-        "offset",
-    ]
-    writer.writerow(columns)
-    for buffer, offset in zip(plan.buffers, plan.offsets, strict=True):
-        row: list[object] = [buffer.id, buffer.lower, buffer.upper, buffer.size]
-        if aligned:
-            row.append(buffer.alignment)
-        if gaps:
-            row.append(" ".join(f"{start}-{end}" for start, end in buffer.gaps))
-        if overlaps:
-            texts = (f"{each.operand}:{'=' if each.distance is None else each.distance}" for each in buffer.overlaps or ())
-            row.append(" ".join(texts))
-        writer.writerow([*row, offset])
-    return out.getvalue()
 
 
 def _buffers(problem: Problem, plan: Plan) -> dict[int, Values]:

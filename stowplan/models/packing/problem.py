@@ -5,9 +5,12 @@ The rules are on docs/reference/packing.md.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -17,7 +20,7 @@ from numpy.typing import NDArray
 from stowplan import files
 from stowplan.checks import expect, expect_unique
 from stowplan.document import ProblemDocument
-from stowplan.errors import InputError
+from stowplan.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from stowplan.models.packing.plan import Plan  # noqa: F401
@@ -158,6 +161,21 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
             if total >= LIMIT:
                 raise InputError(f"the sizes and alignments add up to {total} bytes, expected less than {LIMIT}", place=place)
         check_overlaps(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the problem to a file: as minimalloc's CSV if its name ends in ``.csv``, otherwise as JSON.
+
+        CSV has the buffers alone, without capacity, parts and results.
+
+        Raises
+        ------
+        UsageError
+            CSV was asked for, and it cannot represent an id or the reuse penalties.
+        """
+        is_csv = Path(path).suffix.lower() == ".csv"
+        if is_csv and self.penalties:
+            raise UsageError("reuse penalties cannot be written as CSV: save it as JSON")
+        files.write_atomic(path, csv_text(self.buffers).encode() if is_csv else files.encode(self))
 
     def _is_plain(self) -> bool:
         """A fast check of whole columns. True: all rules of buffers hold. False: they have to be checked one by one."""
@@ -337,3 +355,45 @@ def check_overlaps(problem: Problem) -> None:
                 continue
             limit = result.size + operand.size
             expect(0 <= overlap.distance <= limit, place, f"{described} at distance {overlap.distance}", f"0 to {limit} bytes")
+
+
+def csv_text(buffers: Sequence[Buffer], offsets: Sequence[int] | None = None) -> str:
+    """Buffers in minimalloc's CSV format, with the offsets of a plan, or with the offsets and hints that they have themselves.
+
+    Columns that are empty for all buffers are left out.
+
+    Raises
+    ------
+    UsageError
+        An id has spaces, and an overlap refers to it.
+    """
+    for operand in (overlap.operand for buffer in buffers for overlap in buffer.overlaps or ()):
+        if len(operand.split()) != 1:
+            raise UsageError(f"the id {operand!r} has spaces, and overlaps in CSV stand between spaces: save it as JSON")
+    columns: dict[str, list[object]] = {
+        "id": [buffer.id for buffer in buffers],
+        "lower": [buffer.lower for buffer in buffers],
+        "upper": [buffer.upper for buffer in buffers],
+        "size": [buffer.size for buffer in buffers],
+    }
+    optional: dict[str, list[object]] = {
+        "alignment": [buffer.alignment for buffer in buffers],
+        "gaps": [" ".join(f"{start}-{end}" for start, end in buffer.gaps) for buffer in buffers],
+        "overlaps": [
+            " ".join(f"{each.operand}:{'=' if each.distance is None else each.distance}" for each in buffer.overlaps or ())
+            for buffer in buffers
+        ],
+        "offset": [buffer.offset for buffer in buffers] if offsets is None else [*offsets],
+        "hint": [buffer.hint if offsets is None else None for buffer in buffers],
+    }
+    empty = {"alignment": 1, "gaps": "", "overlaps": "", "offset": None, "hint": None}
+    columns |= {
+        name: values
+        for name, values in optional.items()
+        if any(value != empty[name] for value in values) or (name == "offset" and offsets is not None)
+    }
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return out.getvalue()

@@ -1,0 +1,211 @@
+"""Checks of the library, none of which needs a solver: rows of its table, and plans and certificates that somebody adds."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stowplan import files, kinds
+from stowplan.certificates import checker
+from stowplan.certificates.certificate import Certificate
+from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest, parse
+from stowplan.document import PlanDocument
+from stowplan.errors import InputError, StowplanError, VerificationError
+from stowplan.frontends.read import read_plan
+from stowplan.kernel.kind import check as check_plan
+from stowplan.kernel.kind import kind_of
+from stowplan.library.table import INFEASIBLE, TABLE, Bound, Library, Row
+
+#: Folders of the library that have no instances.
+PLANS, CERTIFICATES = "plans", "certificates"
+
+#: Files of more bytes than this are compressed.
+MAX_PLAIN_BYTES = 16_000
+
+
+def faults(library: Library, row: Row) -> Iterator[str]:
+    """What is wrong with a row: yields a line for each fault, and nothing if all of it is right.
+
+    The file must have the digest of the row, its plan must be valid and have the objective, and its certificate must prove the
+    bound ``certified``. Of an instance that a recipe makes, only what the row says itself is checked while its file is missing.
+    """
+    yield from _contradictions(row)
+    if row.is_recipe and library.instance(row) is None:
+        return
+    try:
+        data = library.data(row)
+        found = digest(parse(data, "problem"))
+        if found != row.digest:
+            yield f"digest: found {found[:12]}, expected {row.digest[:12]}: the instance was changed"
+            return
+        problem, plan = library.problem(row), library.plan(row)
+        if plan is not None:
+            objective = _objective(problem, plan, library.folder / row.plan)
+            if objective != row.objective:
+                yield f"objective: the table says {row.objective}, the plan has {objective}"
+        certificate = library.certificate(row)
+        if certificate is not None:
+            proven = _proven(data, certificate, library.folder / row.certificate)
+            if proven != row.certified:
+                yield f"certified: the table says {row.certified}, the certificate claims {proven}"
+    except (StowplanError, MalformedError) as error:
+        yield str(error)
+
+
+def _contradictions(row: Row) -> Iterator[str]:
+    """Columns of a row that contradict each other."""
+    if (row.objective is None) != (not row.plan):
+        yield "plan: an objective needs a plan, and a plan an objective"
+    if (row.certified is None) != (not row.certificate):
+        yield "certificate: a certified bound needs a certificate, and a certificate a certified bound"
+    if row.certified is not None and not is_at_least(row.bound, row.certified):
+        yield f"bound: found {row.bound}, expected at least the certified {row.certified}"
+    if row.objective is not None and row.bound is not None and (row.bound == INFEASIBLE or row.bound > row.objective):
+        yield f"bound: found {row.bound}, expected at most the objective {row.objective}"
+    if (row.class_ == "open") == row.is_proven:
+        yield f"class: found {row.class_}, but the optimum is {'proven' if row.is_proven else 'not proven'}"
+
+
+def is_at_least(bound: Bound, other: Bound) -> bool:
+    """Whether a bound says at least as much as another one."""
+    if other is None or bound == INFEASIBLE:
+        return True
+    return bound is not None and other != INFEASIBLE and bound >= other
+
+
+def strays(library: Library) -> list[str]:
+    """Files of the library that no row names, and files that rows name and that are not there."""
+    named = {library.folder / name for row in library.rows.values() for name in (row.plan, row.certificate) if name}
+    instances = {library.instance(row) for row in library.rows.values()}
+    folders = (PLANS, CERTIFICATES, *kinds.import_paths())
+    present = {path for name in folders for path in (library.folder / name).rglob("*") if path.is_file()}
+    unnamed = [f"{path}: no row of {TABLE} names this file" for path in sorted(present - named - instances)]
+    return unnamed + [f"{path}: found no file, but {TABLE} names it" for path in sorted(named - present)]
+
+
+def _objective(problem: Any, plan: PlanDocument, source: Path) -> int:
+    """Objective of a valid plan; raises VerificationError for any other."""
+    found = check_plan(kind_of(problem), problem, plan)
+    if not found.ok or found.objective is None:
+        raise VerificationError(f"{source}: not a valid plan: {''.join(found.lines[:1])}")
+    return found.objective
+
+
+def _proven(data: bytes, certificate: Certificate, source: Path) -> Bound:
+    """The bound that a certificate claims and proves; raises VerificationError if its proof fails."""
+    try:
+        verdict = checker.check(data, files.encode(certificate))
+    except UnprovenError as error:
+        raise VerificationError(f"{source}: the bound is not proven: {error}") from None
+    except MalformedError as error:
+        raise InputError(str(error), source=source) from None
+    return INFEASIBLE if verdict.bound is None else verdict.bound
+
+
+@dataclass(frozen=True)
+class Addition:
+    """A valid plan or a certificate for an instance, and the row as it would be with it."""
+
+    row: Row
+    is_better: bool
+    """Whether it improves the table's objective or certified bound, so that the row differs from the table's."""
+    verdict: str
+    """What it is beside the table, in one line."""
+    document: PlanDocument | Certificate
+
+    def save(self, library: Library) -> Library:
+        """Writes the file, if it is better, and the table; returns the library with the new row."""
+        if not self.is_better:
+            return library
+        is_plan = isinstance(self.document, PlanDocument)
+        path = library.folder / (self.row.plan if is_plan else self.row.certificate)
+        other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
+        files.make_folder(path.parent)
+        write(path, self.document)
+        other.unlink(missing_ok=True)
+        changed = library.changed(self.row)
+        changed.save_table()
+        return changed
+
+
+def added(library: Library, row: Row, path: Path, *, who: str, when: str, how: str) -> Addition:
+    """Verifies a plan or a certificate from any source.
+
+    Parameters
+    ----------
+    path
+        A plan as ``stowplan solve -o`` writes it, offsets in minimalloc's CSV, or a certificate.
+    who, when, how
+        Values of these columns, should it be better.
+
+    Raises
+    ------
+    InputError
+        The file is none of these, or the instance is not there.
+    VerificationError
+        The plan is not valid, or the certificate does not prove its bound.
+    """
+    data, problem = library.data(row), library.problem(row)
+    noted = {"who": who, "when": when, "how": how}
+    if files.is_json(path) and files.peek_format(files.read_bytes(path)) == checker.FORMAT:
+        return _added_certificate(row, data, path, noted)
+    plan = read_plan(path, problem)
+    if not isinstance(plan, kinds.by_name(row.kind).plan):
+        raise InputError(f"found {plan.format}, expected a plan of {row.kind}", source=path)
+    objective = _objective(problem, plan, path)
+    _check_against(row, objective, row.certified, path)
+    is_better = row.objective is None or objective < row.objective
+    new = msgspec.structs.replace(row, objective=objective, plan=named(PLANS, row, plan), **noted) if is_better else row
+    return Addition(_with_class(new), is_better, _compared("plan", objective, row.objective, is_better), plan)
+
+
+def _added_certificate(row: Row, data: bytes, path: Path, noted: dict[str, str]) -> Addition:
+    certificate = Certificate.load(path)
+    proven = _proven(data, certificate, path)
+    _check_against(row, row.objective, proven, path)
+    is_better = not is_at_least(row.certified, proven)
+    verdict = _compared("certified bound", proven, row.certified, is_better)
+    if not is_better:
+        return Addition(row, False, verdict, certificate)
+    bound = row.bound if is_at_least(row.bound, proven) else proven
+    file = named(CERTIFICATES, row, certificate)
+    new = msgspec.structs.replace(row, bound=bound, certified=proven, certificate=file, **noted)
+    return Addition(_with_class(new), True, verdict, certificate)
+
+
+def _check_against(row: Row, objective: int | None, proven: Bound, path: Path) -> None:
+    """A valid plan below a certified bound would mean that a verifier or the checker is wrong."""
+    if objective is not None and proven is not None and (proven == INFEASIBLE or proven > objective):
+        raise VerificationError(f"{path}: a plan of {objective} contradicts the certified bound {proven} of {row.id}")
+
+
+def _with_class(row: Row) -> Row:
+    """An open instance that is now proven was hard. A plan below an uncertified bound shows that this bound was wrong."""
+    if row.objective is not None and isinstance(row.bound, int) and row.bound > row.objective:
+        row = msgspec.structs.replace(row, bound=row.certified)
+    if row.is_proven != (row.class_ == "open"):
+        return row
+    return msgspec.structs.replace(row, class_="hard" if row.is_proven else "open")
+
+
+def _compared(what: str, value: Bound, before: Bound, is_better: bool) -> str:
+    table = "the table has none" if before is None else f"the table has {before}"
+    word = "better" if is_better else "equal" if value == before else "no better"
+    return f"{what} {value}: {word}, {table}"
+
+
+def named(folder: str, row: Row, document: Any) -> str:
+    """Name of a row's file within the library, compressed if it is large."""
+    ending = ".json.gz" if len(files.encode(document)) > MAX_PLAIN_BYTES else ".json"
+    return f"{folder}/{row.id}{ending}"
+
+
+def write(path: Path, document: Any) -> None:
+    """Writes a document, compressed if the name says so. Equal documents give equal bytes."""
+    data = files.encode(document)
+    files.write_atomic(path, gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)

@@ -1,0 +1,227 @@
+"""The table of the library: a row for each instance, with the best known objective and bound and where both come from.
+
+The library is the folder ``instances`` of a clone; wheels do not have it. docs/reference/library.md explains its files and the
+columns of the table.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+from stowplan import files, kinds
+from stowplan.certificates.certificate import Certificate
+from stowplan.checks import expect
+from stowplan.document import PlanDocument
+from stowplan.errors import InputError, UsageError
+
+#: Environment variable with the folder of the library.
+VARIABLE = "STOWPLAN_LIBRARY"
+
+#: The library of the clone that this package is in.
+OWN_FOLDER = Path(__file__).resolve().parents[2] / "instances"
+
+TABLE = "table.csv"
+
+#: Text of the table in place of a bound, if it is proven that no plan exists.
+INFEASIBLE: Final = "infeasible"
+
+Class = Literal["easy", "hard", "open"]
+
+#: A bound in the unit of the kind. None: no bound is known.
+Bound = int | Literal["infeasible"] | None
+
+_ID = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance, and what is known about it. The fields are the columns of the table."""
+
+    id: str
+    """Name of the instance, which never changes."""
+    kind: str
+    class_: Class
+    """``easy``, ``hard``, or ``open`` as long as the optimum is not proven."""
+    source: str
+    """Function and arguments that made the instance, or the recipe that makes it."""
+    digest: str
+    """SHA-256 of the problem in the canonical form of certificates (:func:`stowplan.certificates.checker.reading.digest`)."""
+    objective: int | None
+    """Objective of the best known plan, in the unit of the kind; None if no plan is known."""
+    bound: Bound
+    """Best known bound, whether it has a certificate or rests on trusting a solver."""
+    certified: Bound
+    """Bound that the certificate proves."""
+    who: str
+    """Who found the plan or the bound, whichever changed last."""
+    when: str
+    """Date of that, as YYYY-MM-DD."""
+    how: str
+    """Command or method by which it was found."""
+    plan: str
+    """File of the plan within the library; empty if no plan is known."""
+    certificate: str
+    """File of the certificate within the library; empty if there is none."""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the optimum is proven, or that no plan exists."""
+        return self.bound == INFEASIBLE or (self.objective is not None and self.bound == self.objective)
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether a certificate proves it."""
+        return self.certified == INFEASIBLE or (self.objective is not None and self.certified == self.objective)
+
+    @property
+    def is_recipe(self) -> bool:
+        """Whether the instance is not shipped: a recipe makes it from files of others."""
+        return self.source.startswith("recipe ")
+
+
+#: Columns of the table.
+COLUMNS = tuple(name.rstrip("_") for name in Row.__struct_fields__)
+
+
+@dataclass(frozen=True)
+class Library:
+    """The folder of a library, and the rows of its table by id."""
+
+    folder: Path
+    rows: dict[str, Row]
+
+    @classmethod
+    def open(cls, folder: Path | None = None) -> Library:
+        """Reads the table of a library.
+
+        Parameters
+        ----------
+        folder
+            By default the folder that the environment variable ``STOWPLAN_LIBRARY`` names, or that of the clone.
+
+        Raises
+        ------
+        UsageError
+            There is no such folder.
+        InputError
+            The table is not valid; the message names the line and the column.
+        """
+        named = folder or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
+        chosen = named or OWN_FOLDER
+        if not (chosen / TABLE).is_file():
+            where = f"{chosen}: found no {TABLE}, " if named else "found no library of instances, "
+            raise UsageError(
+                f"{where}expected --library FOLDER or {VARIABLE} with the folder 'instances' of a clone of stowplan"
+            )
+        return cls(chosen, read_table(chosen / TABLE))
+
+    def row(self, name: str) -> Row:
+        """The row of an instance; raises UsageError if there is none."""
+        if name not in self.rows:
+            close = difflib.get_close_matches(name, self.rows, 1, 0.5)
+            meant = f"; perhaps {close[0]}" if close else ""
+            raise UsageError(f"found no instance {name!r}, expected an id that 'stowplan library list' prints{meant}")
+        return self.rows[name]
+
+    def instance(self, row: Row) -> Path | None:
+        """The file of an instance, compressed or not; None if it is not there."""
+        path = self.folder / row.kind / f"{row.id}.json"
+        return next((each for each in (path, path.with_name(f"{path.name}.gz")) if each.is_file()), None)
+
+    def data(self, row: Row) -> bytes:
+        """The instance as JSON, byte for byte as in its file; raises InputError if it is not there, or cannot be read."""
+        path = self.instance(row)
+        if path is None:
+            made = f"made by '{row.source}', see instances/README.md" if row.is_recipe else "an instance"
+            raise InputError(f"found no file, expected {made}", source=self.folder / row.kind / f"{row.id}.json")
+        return files.read_bytes(path)
+
+    def problem(self, row: Row) -> Any:
+        """The problem of an instance."""
+        return kinds.by_name(row.kind).problem.decode(self.data(row), self.instance(row))
+
+    def plan(self, row: Row) -> PlanDocument | None:
+        """The best known plan; None if there is none."""
+        if not row.plan:
+            return None
+        path = self.folder / row.plan
+        plan: PlanDocument = kinds.by_name(row.kind).plan.decode(files.read_bytes(path), path)
+        return plan
+
+    def certificate(self, row: Row) -> Certificate | None:
+        """The certificate of the bound; None if there is none."""
+        return Certificate.load(self.folder / row.certificate) if row.certificate else None
+
+    def changed(self, row: Row) -> Library:
+        """A library with this row in place of the one of the same id, or behind all others; nothing is written."""
+        return Library(self.folder, self.rows | {row.id: row})
+
+    def save_table(self) -> None:
+        """Writes the table."""
+        files.write_atomic(self.folder / TABLE, text_of(self.rows.values()).encode())
+
+
+def read_table(path: Path) -> dict[str, Row]:
+    """The rows of a table by id; raises InputError with line and column if it is not valid."""
+    lines = csv.reader(io.StringIO(files.read_text(path)))
+    head = tuple(next(lines, ()))
+    if head != COLUMNS:
+        raise InputError(f"found the columns {','.join(head)}, expected {','.join(COLUMNS)}", source=path, place="line 1")
+    rows: dict[str, Row] = {}
+    for cells in lines:
+        place = f"line {lines.line_num}"
+        try:
+            expect(len(cells) == len(COLUMNS), place, f"{len(cells)} values", f"{len(COLUMNS)}: {','.join(COLUMNS)}")
+            row = _row(dict(zip(COLUMNS, cells, strict=True)), place)
+            expect(row.id not in rows, place, f"id {row.id} again", "every id once")
+        except InputError as error:
+            raise error.within(path) from None
+        rows[row.id] = row
+    return rows
+
+
+def text_of(rows: Iterable[Row], *, head: bool = True) -> str:
+    """Rows as CSV, with the names of the columns above them."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if head:
+        writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow(["" if value is None else value for value in msgspec.structs.astuple(row)])
+    return out.getvalue()
+
+
+def _row(cells: dict[str, str], place: str) -> Row:
+    """A row of the table from its text."""
+
+    def check(column: str, holds: bool, expected: str) -> None:
+        expect(holds, place, f"{column} {cells[column]!r}", expected)
+
+    check("id", _ID.fullmatch(cells["id"]) is not None, "lower-case letters, digits, hyphens and points")
+    check("kind", cells["kind"] in kinds.import_paths(), f"one of {', '.join(kinds.import_paths())}")
+    check("class", cells["class"] in get_args(Class), f"one of {', '.join(get_args(Class))}")
+    check("digest", re.fullmatch("[0-9a-f]{64}", cells["digest"]) is not None, "64 hexadecimal digits")
+    check("when", re.fullmatch(r"(\d{4}-\d\d-\d\d)?", cells["when"]) is not None, "a date such as 2026-01-31")
+    for column in ("objective", "bound", "certified"):
+        is_word = column != "objective" and cells[column] == INFEASIBLE
+        check(column, is_word or re.fullmatch(r"-?\d{1,30}|", cells[column]) is not None, "a whole number, or nothing")
+    for column in ("plan", "certificate"):
+        is_inside = not Path(cells[column]).is_absolute() and ".." not in Path(cells[column]).parts
+        check(column, is_inside, "a file within the library, or nothing")
+    numbers = {name: _bound(cells[name]) for name in ("objective", "bound", "certified")}
+    values: dict[str, Any] = cells | numbers
+    values["class_"] = values.pop("class")
+    return Row(**values)
+
+
+def _bound(text: str) -> Bound:
+    return INFEASIBLE if text == INFEASIBLE else int(text) if text else None
