@@ -114,7 +114,7 @@ _GROUPS = {
         {"plan": "llm", "calibrate": "llm"},
     ),
     "library": (
-        "Instances of every kind with the best objectives and bounds that are known.",
+        "Show, check or extend the library of instances.",
         dict.fromkeys(("list", "show", "check", "add"), "library"),
     ),
 }

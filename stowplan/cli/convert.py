@@ -147,7 +147,7 @@ def schema_command(
         Literal["problem", "plan"], typer.Argument(metavar="[problem|plan]", help="Which of its files: problem or plan.")
     ] = "problem",
 ) -> None:
-    """Print the JSON Schema of a kind's problem files, or of its plan files."""
+    """Print the JSON Schema of a kind's problems or plans."""
     from stowplan.library.schema import json_schema
 
     found = kinds.by_name(kind.replace(" ", "_").replace("-", "_"))

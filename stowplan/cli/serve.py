@@ -33,8 +33,9 @@ def serve_command(
     options: ReadOptions,
     search: Options,
 ) -> None:
-    """Solve problems for a compiler: requests and answers are lines of JSON on standard input and output.
+    """Solve problems that another program sends as JSON.
 
+    Requests are lines of JSON on standard input, and answers lines on standard output (docs/reference/serve.md).
     Requests may run at the same time, be cancelled, and have deadlines. The command ends at the end of its input, once all
     requests are answered; at a request to shut down or Ctrl-C, running requests are answered with their best plans so far.
     """

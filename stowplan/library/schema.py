@@ -38,7 +38,10 @@ def json_schema(document: type[Document]) -> dict[str, Any]:
     for name in ("format", "version"):
         whole["properties"][name] = {"const": defaults[name]}
     required = [*dict.fromkeys((*whole.get("required", ()), "format", "version"))]
-    return {"$schema": DRAFT, **whole, "title": str(defaults["format"]), "required": required, "$defs": parts}
+    schema = {"$schema": DRAFT, **whole, "title": str(defaults["format"]), "required": required, "$defs": parts}
+    # Defaults may be tuples, which JSON does not have.
+    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+    return decoded
 
 
 def _classes(document: type[Document]) -> Iterator[type[Any]]:

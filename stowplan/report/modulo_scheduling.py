@@ -136,7 +136,7 @@ class ModuloSchedulingPresenter(DrawingPresenter):
             ("Machine", f"{problem.target}: {machine.tiles} tiles, latency {machine.latency} clocks"),
             ("Loop body", f"{len(problem.instructions):,} instructions, {len(problem.edges):,} values between them"),
             ("Waiting of values", "any time" if rules.max_delay is None else f"at most {rules.max_delay} clocks"),
-            *([("Registers", _registers_text(machine.registers))] if machine.registers is not None else []),
+            *([("Registers", _registers_text(machine.registers))] if machine.registers else []),
             ("Passing through tiles", "allowed" if rules.pass_through else "not allowed"),
         ]
         fabric = machine.asynchronous

@@ -225,7 +225,7 @@ def test_help(cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(len(line) < 80 for line in outcome.out.splitlines())
     # Names for people, every option explained, nothing cut short.
     for ugly in ("{", "<", "...\n", "None"):
-        assert ugly not in outcome.out.replace("[ARGS]...\n", "").replace("SUITE...\n", "")
+        assert ugly not in outcome.out.replace("[ARGS]...\n", "").replace("SUITE...\n", ""), ugly
     assert cli(*command.split(), "-h").out == outcome.out
 
 

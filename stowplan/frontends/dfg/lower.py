@@ -257,7 +257,7 @@ def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:
 def _on_memory_tiles(instruction: Instruction, machine: Machine) -> Instruction:
     """A load or store of a fixed latency on the machine's tiles for them, unless an op table names its tiles."""
     is_elsewhere = instruction.op not in ("load", "store") or instruction.memory is not None
-    if machine.memory_tiles is None or is_elsewhere or instruction.tiles is not None:
+    if not machine.memory_tiles or is_elsewhere or instruction.tiles is not None:
         return instruction
     return msgspec.structs.replace(instruction, tiles=machine.memory_tiles)
 

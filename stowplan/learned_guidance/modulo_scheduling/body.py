@@ -38,7 +38,7 @@ class Body:
                 "found the rule pass_through, expected single links: a mapping is built of tiles and slots alone",
                 place="rules.pass_through",
             )
-        if problem.machine.registers is not None:
+        if problem.machine.registers:
             raise InputError("found registers, expected a machine without: values wait there", place="machine.registers")
         self.problem = problem
         self.structure = structure = Structure(problem)

@@ -203,7 +203,7 @@ def _fits_memory(structure: Structure, ii: int, tiles: Sequence[int], times: Seq
 def _fits_registers(problem: Problem, plan: Plan) -> bool:
     """Whether all values that wait find registers and are read before they are overwritten."""
     registers, ii = problem.machine.registers, plan.ii
-    if registers is None:
+    if not registers:
         return True
     done = [time + latency for time, latency in zip(plan.times, problem.latencies, strict=True)]
     results = {(tile, clock % ii) for tile, clock in zip(plan.tiles, done, strict=True)}

@@ -137,7 +137,7 @@ def _bounds(structure: Structure, limit: int | None) -> list[_Bound]:
             ends = precedence.target, precedence.source
             if limit is not None:
                 bounds.append(_Bound(*ends, -high - limit, -distance, precedence, is_upper=True))
-            if problem.machine.registers is not None:
+            if problem.machine.registers:
                 # In a register, a value waits for less than an interval.
                 bounds.append(_Bound(*ends, 1 - high, 1 - distance, precedence, is_upper=True))
         else:
@@ -202,7 +202,7 @@ def _describe(structure: Structure, cycle: Sequence[_Bound]) -> str:
         parts.append("between fixed times")
     reason = "; ".join(parts)
     problem = structure.problem
-    if distance == 0 and limits and problem.machine.registers is not None:
+    if distance == 0 and limits and problem.machine.registers:
         reason += "; put instructions into the short way that pass the value on"
     elif distance == 0 and limits:
         # The largest number of clocks that one more instruction on the way can add.

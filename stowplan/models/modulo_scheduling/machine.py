@@ -93,10 +93,10 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     """Operations that a tile can execute; empty for any operation."""
     asynchronous: AsynchronousFabric | None = None
     """The asynchronous fabric; None if tiles have links only."""
-    registers: Registers | None = None
-    """The registers in which values wait; None if any number of values may wait for any time."""
-    memory_tiles: tuple[int, ...] | None = None
-    """Tiles that can execute loads and stores of a fixed latency, ascending; None for all tiles."""
+    registers: Registers | msgspec.UnsetType = msgspec.UNSET
+    """The registers in which values wait. Files omit the field if any number of values may wait for any time."""
+    memory_tiles: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Tiles that can execute loads and stores of a fixed latency, ascending. Files omit the field if all tiles can."""
 
     def __post_init__(self) -> None:
         def check(field: str, holds: bool, found: object, expected: str) -> None:
@@ -119,12 +119,12 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             names.add(link.name)
         if self.asynchronous is not None:
             self._check_asynchronous(self.asynchronous, check)
-        if self.registers is not None:
+        if self.registers:
             count = self.registers.count
             check("registers.count", count is None or 0 <= count <= 65536, count, "0 to 65536, or none for any number")
             slow = next((link for link in self.links if link.clocks), None)
             check("registers", slow is None, f"them beside a link of {slow and slow.clocks} clocks", "links of 0 clocks")
-        if self.memory_tiles is not None:
+        if self.memory_tiles is not msgspec.UNSET:
             tiles = self.memory_tiles
             ascending = bool(tiles) and list(tiles) == sorted({*tiles} & {*range(self.tiles)})
             check("memory_tiles", ascending, list(tiles), f"one or more of 0 to {self.tiles - 1}, ascending")

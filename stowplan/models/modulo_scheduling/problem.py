@@ -227,14 +227,14 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     @property
     def limits_waits(self) -> bool:
         """Whether no value may wait for any number of clocks."""
-        return self.rules.max_delay is not None or self.machine.registers is not None
+        return self.rules.max_delay is not None or bool(self.machine.registers)
 
     def longest_wait(self, ii: int) -> int | None:
         """Most clocks that a value may wait at an initiation interval; None for any number.
 
         A register is written once in every interval, so that no value waits in one for a whole interval.
         """
-        limits = [ii - 1] if self.machine.registers is not None else []
+        limits = [ii - 1] if self.machine.registers else []
         limits += [] if self.rules.max_delay is None else [self.rules.max_delay]
         return min(limits, default=None)
 
@@ -258,12 +258,11 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         )
         unnamed = msgspec.to_builtins(msgspec.structs.replace(self, name="", machine=machine, instructions=instructions))
         del unnamed["notes"], unnamed["choices"]
-        # Without a field, the digest is the one of problems from before there was such a field. That loads are on certain tiles
-        # is a part of the instructions.
-        unused = {"asynchronous": fabric, "registers": machine.registers, "memory_tiles": None}
-        for field, value in unused.items():
-            if value is None:
-                del unnamed["machine"][field]
+        # That loads are on certain tiles is a part of the instructions.
+        unnamed["machine"].pop("memory_tiles", None)
+        if fabric is None:
+            # Without the field, the digest is the one of problems from before there was such a fabric.
+            del unnamed["machine"]["asynchronous"]
         return files.digest(unnamed)
 
 

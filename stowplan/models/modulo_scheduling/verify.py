@@ -109,7 +109,7 @@ class _Check(Audit):
     def values(self) -> None:
         """Routes and delays are right, and no link carries two values at the same clock."""
         plan, limit = self.plan, self.problem.rules.max_delay
-        if self.machine.registers is not None:
+        if self.machine.registers:
             limit = min(plan.ii - 1, plan.ii if limit is None else limit)
         least = least_clocks(self.problem)
         # (tile, link, clock modulo the II) -> (producer, clock of iteration 0)
@@ -136,7 +136,7 @@ class _Check(Audit):
     def registers(self) -> None:
         """Values that wait for other tiles are not overwritten, and values that wait in a tile find a register there."""
         plan, registers = self.plan, self.machine.registers
-        if registers is None:
+        if not registers:
             return
         results = {
             (tile, (time + latency) % plan.ii): number

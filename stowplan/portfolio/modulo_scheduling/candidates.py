@@ -152,7 +152,7 @@ def milp(problem: Problem, context: Context) -> None:
 
     for name, is_there in (
         ("values that pass through tiles", problem.rules.pass_through),
-        ("registers", problem.machine.registers is not None),
+        ("registers", bool(problem.machine.registers)),
     ):
         if is_there:
             context.note(f"the MILP has no {name}")

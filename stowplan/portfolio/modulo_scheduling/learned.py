@@ -57,7 +57,7 @@ def ppo(problem: Problem, context: Context) -> None:
     from stowplan.portfolio.modulo_scheduling import candidates as heuristics
     from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
-    if problem.machine.registers is not None:
+    if problem.machine.registers:
         context.note("the policy has no registers: left to others")
         return
     tally = heuristics.prepare(problem, context, "ppo")

@@ -83,7 +83,7 @@ class Mapper:
         self._need = body.structure.words_at(ii)
         self._most_wait = body.longest_wait(ii)
         registers = body.problem.machine.registers
-        self._has_output_registers = registers is not None and registers.output
+        self._has_output_registers = bool(registers and registers.output)
         self._load = [0] * body.tiles
         self._words = [0] * body.tiles
         self._placed = [0] * len(body.members)

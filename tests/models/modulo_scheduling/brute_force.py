@@ -207,7 +207,7 @@ class Reference:
     def registers_ok(self, tiles: tuple[int, ...], times: list[int], ii: int) -> bool:
         """Whether values that wait find registers: simulated over so many intervals that all iterations overlap."""
         registers = self.problem.machine.registers
-        if registers is None:
+        if not registers:
             return True
         rounds = 2 + (max(times) + max(self.latency)) // ii + max((d for _, _, d in self.edges), default=0)
         written: dict[tuple[int, int], tuple[int, int]] = {}

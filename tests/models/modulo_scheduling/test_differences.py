@@ -30,7 +30,7 @@ from tests.models.modulo_scheduling.cases import (
 
 def limited(problem: Problem, chance: random.Random) -> Problem:
     """The problem with a limit on delays, and some more values."""
-    delays = [0, 0, 1] if problem.machine.registers is None else [None, 1]
+    delays = [0, 0, 1] if not problem.machine.registers else [None, 1]
     rules = msgspec.structs.replace(problem.rules, max_delay=chance.choice(delays))
     instructions = list(problem.instructions)
     for target in range(1, len(instructions)):

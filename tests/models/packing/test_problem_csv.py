@@ -9,7 +9,7 @@ import pytest
 
 from stowplan.errors import UsageError
 from stowplan.models.packing.csv_files import read_problem
-from stowplan.models.packing.problem import Buffer, Overlap, Problem
+from stowplan.models.packing.problem import Buffer, Overlap, Penalty, Problem
 from tests.models.packing import cases, overlaps
 
 
@@ -31,4 +31,12 @@ def test_ids_with_spaces_cannot_be_operands_in_csv(tmp_path: Path) -> None:
     result = Buffer(id="c", lower=1, upper=2, size=4, overlaps=(Overlap(operand="a b", distance=0),))
     with pytest.raises(UsageError, match="the id 'a b' has spaces"):
         Problem(buffers=(operand, result)).save(tmp_path / "one.csv")
+    assert not (tmp_path / "one.csv").exists()
+
+
+def test_reuse_penalties_cannot_be_written_as_csv(tmp_path: Path) -> None:
+    buffers = tuple(Buffer(id=name, lower=at, upper=at + 1, size=4) for at, name in enumerate("ab"))
+    problem = Problem(buffers=buffers, capacity=8, penalties=(Penalty(first="a", second="b", cost=1),))
+    with pytest.raises(UsageError, match="reuse penalties cannot be written as CSV"):
+        problem.save(tmp_path / "one.csv")
     assert not (tmp_path / "one.csv").exists()

@@ -219,7 +219,7 @@ def test_bad_files(cli: Cli, tmp_path: Path) -> None:
 
 BAD_OPTIONS = {
     "no target": ([FIR], "is a data-flow graph: name a target such as se (a tile and a time"),
-    "unknown machine": ([FIR, "--target", "tpu-v4"], "found machine 'tpu-v4', expected one of mesh-2x2"),
+    "unknown machine": ([FIR, "--target", "tpu-v4"], "found machine 'tpu-v4', expected one of adres-4x4"),
     "rule": ([FIR, *SE, "--set", "speed=3"], "--set: found 'speed', expected one of hint_program, "),
     "value": ([FIR, *SE, "--set", "siblings=all"], "rule: found siblings 'all', expected one of consumers"),
     "number": ([FIR, *SE, "--set", "max_delay=-1"], "rule: found max_delay '-1', expected a number"),

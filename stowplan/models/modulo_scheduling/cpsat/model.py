@@ -68,7 +68,7 @@ class ModuloModel(PlaceModel):
         self.timed = list(range(structure.count)) if whole else structure.slotted
         self._has_rounds = set(range(structure.count) if whole else structure.recurrent)
         self._last_time = last_time
-        has_registers = whole and self.problem.machine.registers is not None
+        has_registers = bool(whole and self.problem.machine.registers)
         self._has_literals = links or has_registers or (ii <= MOST_LITERAL_SLOTS and len(self.timed) == structure.count)
         # These bounds follow from all constraints together, so they need not hold if some are left out.
         self._bounds = time_bounds(structure, ii, whole=whole) if relax == COMPLETE else []
@@ -284,7 +284,7 @@ class ModuloModel(PlaceModel):
 def size(structure: Structure, ii: int, *, links: bool) -> int:
     """Approximate number of literals of a model in which all instructions have times."""
     machine = structure.problem.machine
-    has_registers = machine.registers is not None
+    has_registers = bool(machine.registers)
     slots = ii if links or has_registers or ii <= MOST_LITERAL_SLOTS else 1
     return structure.count * slots * machine.tiles * (1 + has_registers + (1 + len(machine.links)) * links)
 

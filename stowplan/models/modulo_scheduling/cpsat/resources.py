@@ -176,7 +176,7 @@ class Waits:
     def __init__(self, parent: PlaceModel, ii: int, at: Mapping[int, Sequence[Sequence[cp_model.IntVar]]]):
         self.parent, self._ii, self._at = parent, ii, at
         registers = parent.problem.machine.registers
-        assert registers is not None
+        assert registers
         self._registers = registers
         self._slots: dict[int, list[cp_model.IntVar]] = {}
         self._waits: dict[tuple[int, int, int], cp_model.IntVar] = {}
